@@ -1,0 +1,1 @@
+"""The command line of truncate-kit, installed as ``truncate_kit_cli``."""

@@ -1,0 +1,1 @@
+"""Files and hub sets in, typed pairs and texts out."""

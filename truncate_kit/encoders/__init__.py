@@ -1,0 +1,1 @@
+"""Load, truncate, pool and save encoders of every known family."""

@@ -1,0 +1,92 @@
+"""Everything that can go wrong for a reason the user can mend.
+
+Each error says what was found; its `hint` says what to do instead. The command line prints both on stderr and exits
+with 1. Anything else that escapes is a defect of this package.
+"""
+
+from pathlib import Path
+
+
+class TruncateKitError(Exception):
+    """Base of all errors a user can cause or mend.
+
+    message: one sentence that says what was found. hint: one sentence that says what to do instead.
+    """
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class MissingExtraError(TruncateKitError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, module: str, extra: str) -> None:
+        super().__init__(
+            f"This needs the module {module!r}, which is not installed.",
+            hint=f"Install it with: pip install 'truncate-kit[{extra}]'",
+        )
+
+
+class UsageError(TruncateKitError, ValueError):
+    """An option has a value that makes no sense, alone or beside another."""
+
+
+class DeviceError(TruncateKitError, RuntimeError):
+    """The hardware that was asked for is not there or does not start."""
+
+
+class FileProblemError(TruncateKitError, OSError):
+    """A file or folder cannot be read or written."""
+
+
+class CannotWriteError(FileProblemError):
+    """Writing failed: full disk, read-only folder, a file where a folder should be."""
+
+    def __init__(self, path: Path, reason: OSError) -> None:
+        super().__init__(
+            f"Cannot write {path}: {reason.strerror or reason}.",
+            hint="Free some space or name another place with --out; what was there before is unchanged.",
+        )
+
+
+class RunInUseError(TruncateKitError, RuntimeError):
+    """Another process is working in the same run folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"Another process is working in {folder}.",
+            hint="Wait until it ends, stop it, or name another folder with --out.",
+        )
+
+
+# Models
+
+
+class ModelError(TruncateKitError, ValueError):
+    """A model cannot be loaded, cut or used as an encoder."""
+
+
+class LayerOutOfRangeError(ModelError):
+    """A layer outside 0 … depth."""
+
+    def __init__(self, layer: int, depth: int) -> None:
+        super().__init__(
+            f"Layer {layer} does not exist: this encoder has layers 0 (embeddings) to {depth}.",
+            hint=f"Use --layer 0..{depth}, or --layer auto.",
+        )
+
+
+class LayerNotHeldError(ModelError):
+    """A layer that exists but at which a truncated model cannot be stored and reloaded exactly."""
+
+
+class UnknownFamilyError(ModelError):
+    """An architecture without a row in the family table."""
+
+
+# Data
+
+
+class DataError(TruncateKitError, ValueError):
+    """A data file that cannot be used: the message names file, row and what is wrong."""

@@ -1,0 +1,1 @@
+"""One ONNX graph from token ids to the sentence vector, checked before it is called done."""

@@ -1,0 +1,81 @@
+"""Writing so that nothing is lost: a temporary name first, then a rename; one process per run folder."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from truncate_kit.errors import CannotWriteError, RunInUseError, TruncateKitError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it becomes `path`, on any failure it is removed.
+
+    Write a file or a folder to it. An existing file is replaced atomically, an existing folder is moved aside first
+    and removed once the new one stands. Raises `CannotWriteError` on a full disk or a read-only place.
+    """
+    path = Path(path)
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        target = temporary / path.name
+        yield target
+        _sync(target)
+        if target.is_dir() and path.is_dir():
+            path.rename(temporary / "replaced")
+        target.replace(path)
+    except TruncateKitError:
+        raise
+    except OSError as error:
+        raise CannotWriteError(path, error) from error
+    finally:
+        if temporary is not None:
+            replaced = temporary / "replaced"
+            if replaced.exists() and not path.exists():  # the second rename failed: bring the old folder back
+                replaced.rename(path)
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Flush to the disk before the rename, so that a power cut cannot leave an empty file under the final name."""
+    files = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
+    for file in files:
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text under a temporary name and rename it to `path`. Raises `CannotWriteError`."""
+    with replacing(path) as target:
+        target.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON under a temporary name and rename it to `path`. Raises `CannotWriteError`."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+@contextlib.contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this process; the lock goes with the process, however it ends.
+
+    Raises `RunInUseError` when another process holds it, `CannotWriteError` when the folder cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = (folder / ".lock").open("w")
+    except OSError as error:
+        raise CannotWriteError(folder, error) from error
+    with handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RunInUseError(folder) from error
+        yield

@@ -1,0 +1,1 @@
+"""Kernels, HSIC, CKA, label-free layer scores and drop prediction."""
