@@ -4,6 +4,7 @@ Each error says what was found; its `hint` says what to do instead. The command 
 with 1. Anything else that escapes is a defect of this package.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -90,3 +91,66 @@ class UnknownFamilyError(ModelError):
 
 class DataError(TruncateKitError, ValueError):
     """A data file that cannot be used: the message names file, row and what is wrong."""
+
+
+class DataFileError(DataError):
+    """A file or folder that cannot be read as data at all: missing, empty, broken, of an unknown kind."""
+
+
+class ColumnsError(DataError):
+    """The columns of a file do not say which of them hold the two texts and the score."""
+
+    def __init__(self, source: str, problem: str, found: Iterable[str], *, hint: str) -> None:
+        super().__init__(f"{source}: {problem} Columns found: {', '.join(map(repr, found)) or 'none'}.", hint=hint)
+
+
+class RowError(DataError):
+    """One row that cannot be used. place: "line 7" as an editor counts, or "row 7" where there are no lines."""
+
+    def __init__(self, source: str, place: str, problem: str, *, hint: str) -> None:
+        super().__init__(f"{source}, {place}: {problem}", hint=hint)
+
+
+class HubError(DataError):
+    """A data set that the hub does not hold or that cannot be fetched now."""
+
+
+# Similarity
+
+
+class SimilarityError(TruncateKitError, ValueError):
+    """States that cannot be compared or scored."""
+
+
+class BatchTooSmallError(SimilarityError):
+    """Fewer texts than an estimator needs."""
+
+    def __init__(self, count: int, *, needed: int = 4) -> None:
+        super().__init__(
+            f"{count} texts are too few: this estimate needs at least {needed}.",
+            hint=f"Give at least {needed} distinct texts; some hundred make the estimate steady.",
+        )
+
+
+class StatesShapeError(SimilarityError):
+    """States whose shapes do not fit together."""
+
+
+class NonFiniteStatesError(SimilarityError):
+    """States that hold NaN or infinity."""
+
+    def __init__(self, layers: list[int]) -> None:
+        super().__init__(
+            f"The states of layer {', '.join(map(str, layers))} hold NaN or infinity.",
+            hint="Run the model in float32: half precision overflows in some models.",
+        )
+
+
+class UndefinedCKAError(SimilarityError):
+    """CKA has no value at some layers: constant states, or too few texts for a positive HSIC."""
+
+    def __init__(self, layers: list[int], side: str, reason: str) -> None:
+        super().__init__(
+            f"CKA is not defined at layer {', '.join(map(str, layers))} of {side}: {reason}.",
+            hint="Use more texts, or mean pooling: with CLS pooling layer 0 is the same for every text.",
+        )

@@ -1,0 +1,84 @@
+"""Which columns hold the two texts and the score: told, or found by the names the known sets use."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from truncate_kit.errors import ColumnsError
+
+# Names are compared in lower case without spaces, hyphens and underscores: sentence_A is sentencea.
+_TEXT_PAIRS = (
+    ("sentence1", "sentence2"),
+    ("sentencea", "sentenceb"),
+    ("text1", "text2"),
+    ("texta", "textb"),
+    ("first", "second"),
+    ("anchor", "positive"),
+    ("premise", "hypothesis"),
+    ("word1", "word2"),
+    ("question1", "question2"),
+)
+_SCORES = ("score", "similarity", "similarityscore", "relatedness", "relatednessscore", "gold", "goldscore", "target")
+_LABEL = "label"  # a class in some sets, a score in others: taken only where no column is called a score
+_TEXTS = ("text", "sentence", "texts", "sentences")
+
+Choice = TypeVar("Choice")
+
+_HINT = "Name them: --columns FIRST,SECOND,SCORE"
+
+
+def find_columns(source: str, columns: Sequence[str], told: Sequence[str] | None = None) -> tuple[str, str, str]:
+    """The names of first text, second text and score among `columns`.
+
+    told: those three names as they are written in the file, or None to find them. Raises `ColumnsError`, listing the
+    columns there are, when one is missing or more than one choice fits.
+    """
+    if told is not None:
+        if len(told) != 3:
+            raise ColumnsError(source, f"{len(told)} columns were named where three are needed.", columns, hint=_HINT)
+        _check_told(source, columns, told)
+        return (told[0], told[1], told[2])
+    first, second = find_text_columns(source, columns)
+    names = _by_plain_name(columns)
+    scores = [name for plain in _SCORES for name in names.get(plain, ())] or names.get(_LABEL, [])
+    return (first, second, _only_one(source, columns, scores, "the score"))
+
+
+def find_text_columns(source: str, columns: Sequence[str]) -> tuple[str, str]:
+    """The names of first and second text among `columns`, scores or not. Raises `ColumnsError`."""
+    names = _by_plain_name(columns)
+    found = [(a, b) for left, right in _TEXT_PAIRS for a in names.get(left, ()) for b in names.get(right, ())]
+    return _only_one(source, columns, found, "the two texts")
+
+
+def find_text_column(source: str, columns: Sequence[str], told: str | None = None) -> str | None:
+    """The name of the one column of raw text, or None where no column is called that. Raises `ColumnsError`."""
+    if told is not None:
+        _check_told(source, columns, [told])
+        return told
+    names = _by_plain_name(columns)
+    found = [name for plain in _TEXTS for name in names.get(plain, ())]
+    return _only_one(source, columns, found, "the text") if found else None
+
+
+def _check_told(source: str, columns: Sequence[str], told: Iterable[str]) -> None:
+    for name in told:
+        if name not in columns:
+            raise ColumnsError(source, f"there is no column {name!r}.", columns, hint="Use the names as written there.")
+
+
+def _by_plain_name(columns: Iterable[str]) -> dict[str, list[str]]:
+    names: dict[str, list[str]] = {}
+    for column in columns:
+        names.setdefault(re.sub(r"[\s_-]", "", column.lower()), []).append(column)
+    return names
+
+
+def _only_one(source: str, columns: Sequence[str], found: Sequence[Choice], what: str) -> Choice:
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ColumnsError(source, f"more than one choice for {what}.", columns, hint=_HINT)
+    semicolons = any(";" in column for column in columns)
+    hint = "The file seems to be separated by semicolons: save it with commas." if semicolons else _HINT
+    raise ColumnsError(source, f"no column name says where {what} can be found.", columns, hint=hint)

@@ -1,0 +1,90 @@
+"""Opening data files: plain, gzip or xz, UTF-8 only, and one clear error for everything that is wrong with them."""
+
+import contextlib
+import gzip
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from truncate_kit.errors import DataError, DataFileError, RowError
+
+PAIR_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+TEXT_FORMAT = ".txt"
+COMPRESSIONS = (".gz", ".xz")
+
+
+def format_of(path: Path) -> str:
+    """The extension that says how to read the file, without `.gz` or `.xz`: ".csv" for pairs.csv.gz."""
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        suffixes.pop()
+    return suffixes[-1] if suffixes else ""
+
+
+def unsupported(path: Path) -> DataFileError:
+    """The error for a file whose extension says nothing this package reads."""
+    return DataFileError(
+        f"{path}: cannot read files that end in {path.suffix!r}." if path.suffix else f"{path}: no file extension.",
+        hint="Give a .csv, .tsv, .jsonl or .parquet file, or a folder of splits; raw text may be .txt. "
+        "All but Parquet may be packed as .gz or .xz.",
+    )
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
+    """Open `path` for reading bytes, unpacking `.gz` and `.xz`.
+
+    Raises `DataFileError` when it is missing, is a folder, cannot be read, or ends before its packed data does; also
+    when that shows only while the caller reads.
+    """
+    if not path.exists():
+        raise DataFileError(f"{path} does not exist.", hint="Check the path; a relative one starts in this folder.")
+    if path.is_dir():
+        raise DataFileError(f"{path} is a folder, not a file.", hint="Name one file in it.")
+    try:
+        with _open(path) as stream:
+            yield stream
+    except DataError:
+        raise
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise DataFileError(
+            f"{path}: the packed data is broken or ends too early ({error}).",
+            hint="Copy or download the file again; `gzip -t` or `xz -t` tells whether it is whole.",
+        ) from error
+    except OSError as error:
+        raise DataFileError(
+            f"Cannot read {path}: {error.strerror or error}.", hint="Check the file and its permissions."
+        ) from error
+
+
+def _open(path: Path) -> IO[bytes] | gzip.GzipFile | lzma.LZMAFile:
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        return gzip.open(path, "rb")
+    if suffix == ".xz":
+        return lzma.open(path, "rb")
+    return path.open("rb")
+
+
+def read_utf8(path: Path) -> str:
+    """The whole file as text, without a byte order mark. Raises `DataFileError` or `RowError`."""
+    with opened(path) as stream:
+        content = stream.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise not_utf8(path, line, content[error.start], content[:2]) from error
+
+
+def not_utf8(path: Path, line: int, byte: int, head: bytes) -> RowError:
+    """The error for a byte that is not UTF-8, with the likely encoding of the file."""
+    likely = "UTF-16" if head in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
+    return RowError(
+        str(path),
+        f"line {line}",
+        f"byte 0x{byte:02X} is not UTF-8.",
+        hint=f"Save the file as UTF-8, for example: iconv -f {likely} -t UTF-8 OLD > NEW",
+    )

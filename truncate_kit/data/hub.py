@@ -1,0 +1,62 @@
+"""Sets of the Hugging Face hub, through `datasets`: data only, no code from the hub is run."""
+
+import re
+from pathlib import Path
+
+from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
+from truncate_kit.data.scales import Scale
+from truncate_kit.data.tables import Table, table_from_arrow
+from truncate_kit.errors import HubError
+
+_ALIASES = {"stsb": "sentence-transformers/stsb"}
+_KNOWN_SCALES = {"sentence-transformers/stsb": Scale(0.0, 1.0, "known")}  # scores there are already divided by 5
+_SPLITS = {"train": ("train",), "dev": ("validation", "dev", "valid"), "test": ("test",)}
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+
+
+def hub_name(name: str) -> str:
+    """The full name on the hub: "stsb" is short for sentence-transformers/stsb."""
+    return _ALIASES.get(name, name)
+
+
+def known_scale(name: str) -> Scale | None:
+    """The scale of a set whose full hub name is known here, or None."""
+    return _KNOWN_SCALES.get(name)
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether `name` could be a set on the hub rather than a path that does not exist."""
+    return _NAME.fullmatch(name) is not None and format_of(Path(name)) not in (*PAIR_FORMATS, TEXT_FORMAT)
+
+
+def read_hub(name: str) -> dict[str, Table]:
+    """The splits of a set as `datasets.load_dataset` gives them, by our split names.
+
+    name: a full hub name; a folder works as well. Raises `HubError` when the hub cannot be reached, has no such set,
+    or the set has none of the splits train, validation and test.
+    """
+    import datasets
+    from datasets.utils import logging
+
+    try:
+        logging.disable_progress_bar()
+        loaded = datasets.load_dataset(name)
+    except (datasets.exceptions.DatasetNotFoundError, ConnectionError, OSError, ValueError) as error:
+        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+        raise HubError(
+            f"{name!r} is no path here, and the hub did not give it: {reason}.",
+            hint="Check the spelling and the connection (HF_HUB_OFFLINE must not be set), or give a file or folder; "
+            "'bundled' always works.",
+        ) from error
+    found = {
+        split: table_from_arrow(f"{name} ({theirs})", loaded[theirs].data.table)
+        for split, candidates in _SPLITS.items()
+        for theirs in candidates
+        if theirs in loaded
+    }
+    if not found:
+        raise HubError(
+            f"{name!r} has the splits {', '.join(loaded)}; none of them is train, validation or test.",
+            hint="Save the split you need as a CSV or Parquet file and give that.",
+        )
+    return found

@@ -1,0 +1,121 @@
+"""Sentence pairs with a graded score: one pair, one set, the splits of a set."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from truncate_kit.data.overlap import Overlap, overlap_of
+
+ScaleSource = Literal["told", "inferred", "known"]
+SPLIT_NAMES = ("train", "dev", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class TextPair:
+    """Two texts and how similar they are, on the scale of the set the pair belongs to."""
+
+    first: str
+    second: str
+    target: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSet:
+    """Pairs of one file or split, on a scale that is known.
+
+    scale: lowest and highest possible score. scale_source: told by the user, inferred from the values, or known for
+    this set. num_scale_values: how many values the inference looked at, all splits together; 0 where none was needed.
+    path: the file, or the hub name. columns: where first text, second text and score were found.
+    """
+
+    name: str
+    pairs: tuple[TextPair, ...]
+    scale: tuple[float, float]
+    scale_source: ScaleSource
+    num_scale_values: int
+    path: str
+    columns: tuple[str, str, str]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[TextPair]:
+        return iter(self.pairs)
+
+    def scores(self) -> list[float]:
+        """The scores as they are in the file, one per pair."""
+        return [pair.target for pair in self.pairs]
+
+    def scores01(self) -> list[float]:
+        """The scores with the scale's ends moved to 0 and 1, one per pair."""
+        low, high = self.scale
+        return [(pair.target - low) / (high - low) for pair in self.pairs]
+
+    def texts(self) -> list[str]:
+        """The distinct texts in the order in which they first appear, first text before second."""
+        return list(dict.fromkeys(text for pair in self.pairs for text in (pair.first, pair.second)))
+
+    def scale_sentence(self) -> str:
+        """How far the scores reach and how that is known, as one sentence for the user."""
+        low, high = self.scale
+        reason = {
+            "told": "as told",
+            "inferred": f"inferred from {self.num_scale_values:,} values",
+            "known": "known for this set",
+        }[self.scale_source]
+        return f"Scores run from {low:g} to {high:g} ({reason})."
+
+    def fingerprint(self) -> str:
+        """SHA-256 of texts, scores and scale, in order; the same on every machine, whatever the file is called."""
+        digest = hashlib.sha256(f"{float(self.scale[0])!r} {float(self.scale[1])!r}\n".encode())
+        for pair in self.pairs:  # lengths first, so that no two different sets can run together to the same bytes
+            digest.update(f"{len(pair.first)} {len(pair.second)} {pair.target!r} {pair.first} {pair.second}\n".encode())
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairSplits:
+    """The splits of one set, all on the same scale; each may be missing, at least one is there.
+
+    notes: sentences the user has to see, such as how a single file was split.
+    """
+
+    name: str
+    train: PairSet | None = None
+    dev: PairSet | None = None
+    test: PairSet | None = None
+    notes: tuple[str, ...] = ()
+
+    def items(self) -> list[tuple[str, PairSet]]:
+        """The splits that are there, with their names, in the order train, dev, test."""
+        found = ((name, getattr(self, name)) for name in SPLIT_NAMES)
+        return [(name, pairs) for name, pairs in found if pairs is not None]
+
+    @property
+    def evaluation(self) -> PairSet:
+        """The set to measure on: test where there is one, otherwise dev, otherwise the only set there is."""
+        return self.items()[-1][1]
+
+    @property
+    def overlap(self) -> Overlap:
+        """What the splits share; counted on every access."""
+        pairs = {name: [(pair.first, pair.second) for pair in split] for name, split in self.items()}
+        return overlap_of(pairs.get("train"), pairs.get("dev"), pairs.get("test"))
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the names and fingerprints of the splits."""
+        return hashlib.sha256(
+            " ".join(f"{name} {split.fingerprint()}" for name, split in self.items()).encode()
+        ).hexdigest()
+
+    def statements(self) -> tuple[str, ...]:
+        """What every command tells about its data: sizes, scale, notes, and the overlap warning if there is one."""
+        sizes = ", ".join(f"{name} {len(split):,}" for name, split in self.items())
+        warning = self.overlap.warning()
+        return (
+            f"Data: {self.name} ({sizes} pairs).",
+            self.evaluation.scale_sentence(),
+            *self.notes,
+            *([warning] if warning else []),
+        )
