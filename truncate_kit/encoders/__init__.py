@@ -1,1 +1,45 @@
 """Load, truncate, pool and save encoders of every known family."""
+
+from truncate_kit.encoders.encoder import Batch, Encoder, evaluating, length_batches
+from truncate_kit.encoders.families import FAMILIES, Family, family_of
+from truncate_kit.encoders.loading import load_config, load_encoder, random_encoder, resolve, select_device
+from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE, DEFAULT_REFERENCE, miniature_names
+from truncate_kit.encoders.pooling import POOLING_MODES, PoolingMode, check_pooling, pool
+from truncate_kit.encoders.saving import save_encoder
+from truncate_kit.encoders.truncation import (
+    check_layer,
+    layers_held,
+    paper_parameters,
+    parameters_kept,
+    truncate,
+    truncated_config,
+)
+
+__all__ = [
+    "DEFAULT_MINIATURE",
+    "DEFAULT_REFERENCE",
+    "FAMILIES",
+    "POOLING_MODES",
+    "Batch",
+    "Encoder",
+    "Family",
+    "PoolingMode",
+    "check_layer",
+    "check_pooling",
+    "evaluating",
+    "family_of",
+    "layers_held",
+    "length_batches",
+    "load_config",
+    "load_encoder",
+    "miniature_names",
+    "paper_parameters",
+    "parameters_kept",
+    "pool",
+    "random_encoder",
+    "resolve",
+    "save_encoder",
+    "select_device",
+    "truncate",
+    "truncated_config",
+]

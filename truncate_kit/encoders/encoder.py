@@ -1,0 +1,188 @@
+"""A text encoder: tokenizer, transformer without unused heads, pooling and what follows it."""
+
+import contextlib
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from truncate_kit.encoders.families import Family
+from truncate_kit.encoders.pooling import PoolingMode, pool
+from truncate_kit.errors import ModelError
+
+Batch = dict[str, Tensor]
+
+
+class Encoder(nn.Module):
+    """Texts in, sentence vectors or the states of all layers out.
+
+    backbone: the base model, pooler head removed. tail: modules over the pooled state (Dense, Normalize, LayerNorm).
+    max_length: tokens per text, special tokens included. settings: the sentence-transformers settings that are kept
+    (prompts, default prompt, similarity). shared_parameters: names the reason where truncation saves no parameters.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        backbone: PreTrainedModel,
+        family: Family,
+        tokenizer: PreTrainedTokenizerBase | None,
+        pooling: PoolingMode = "mean",
+        tail: Sequence[nn.Module] = (),
+        max_length: int = 512,
+        lower_case: bool = False,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.backbone = backbone
+        self.family = family
+        self.tokenizer = tokenizer
+        self.pooling: PoolingMode = pooling
+        self.tail = nn.ModuleList(tail)
+        self.max_length = max_length
+        self.lower_case = lower_case
+        self.settings = dict(settings or {})
+
+    @property
+    def depth(self) -> int:
+        """L: the number of blocks; layers run from 0 (embeddings) to L."""
+        return int(self.backbone.config.num_hidden_layers)
+
+    @property
+    def width(self) -> int:
+        """d: the size of a state."""
+        return int(self.backbone.config.hidden_size)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def num_parameters(self) -> int:
+        """All weights that are kept, pooler excluded, shared ones counted once."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+    @property
+    def final_norm(self) -> nn.Module | None:
+        """The norm after the last block, None where the family has none."""
+        return self.backbone.get_submodule(self.family.final_norm) if self.family.final_norm else None
+
+    # Texts to ids
+
+    def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
+        """Ids of each text, special tokens included, cut at `max_length`, not padded.
+
+        prompt: put the model's default prompt before each text, as sentence-transformers does.
+        """
+        if self.tokenizer is None:
+            raise ModelError(f"{self.name} has no tokenizer.", hint="Use a model folder that has one.")
+        texts = list(texts)
+        if not texts:
+            return []
+        default = self.settings.get("default_prompt_name")
+        prefix = self.settings.get("prompts", {}).get(default, "") if prompt and default else ""
+        if prefix:
+            texts = [prefix + text for text in texts]
+        if self.lower_case:
+            texts = [text.lower() for text in texts]
+        encoded = self.tokenizer(
+            texts, truncation=True, max_length=self.max_length, padding=False, return_attention_mask=False
+        )
+        return cast("list[list[int]]", encoded["input_ids"])
+
+    def pad(self, ids: Sequence[Sequence[int]]) -> Batch:
+        """Right-padded `input_ids` and `attention_mask`, each (b, t), on the encoder's device."""
+        longest = max(len(row) for row in ids)
+        fill = self.tokenizer.pad_token_id if self.tokenizer is not None else 0
+        padded = torch.full((len(ids), longest), int(fill or 0), dtype=torch.long)
+        mask = torch.zeros((len(ids), longest), dtype=torch.long)
+        for place, row in enumerate(ids):
+            padded[place, : len(row)] = torch.tensor(row, dtype=torch.long)
+            mask[place, : len(row)] = 1
+        return {"input_ids": padded.to(self.device), "attention_mask": mask.to(self.device)}
+
+    def tokenize(self, texts: Sequence[str], *, prompt: bool = True) -> Batch:
+        """`token_ids` and `pad` in one: a batch for `forward` and `hidden_states`."""
+        return self.pad(self.token_ids(texts, prompt=prompt))
+
+    # Ids to states
+
+    def _run(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
+        if self.family.decoder:
+            # Positions follow the mask, so that left padding does not shift them; no cache is kept.
+            options["position_ids"] = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
+            options["use_cache"] = False
+        return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
+
+    def token_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Output of the last kept layer for each token: (b, t, d)."""
+        return cast(Tensor, self._run(input_ids, attention_mask).last_hidden_state)
+
+    def hidden_states(self, batch: Batch, *, raw: bool = False) -> tuple[Tensor, ...]:
+        """Token states of all layers 0 … L in one pass: L + 1 tensors (b, t, d).
+
+        Where the family ends in a final norm it is applied at every layer, because that is what an ordinary reload of
+        a model truncated there computes. raw: leave the layers below the last as the blocks gave them.
+        """
+        output = self._run(batch["input_ids"], batch["attention_mask"], output_hidden_states=True)
+        states: tuple[Tensor, ...] = (*tuple(output.hidden_states or ())[: self.depth], output.last_hidden_state)
+        norm = self.final_norm
+        if norm is None or raw:
+            return states
+        return (*(norm(state) for state in states[:-1]), states[-1])
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Sentence vectors (b, out): the last layer's tokens, pooled, through the tail."""
+        vectors = pool(self.token_states(input_ids, attention_mask), attention_mask, self.pooling)
+        for module in self.tail:
+            vectors = module(vectors)
+        return vectors
+
+    # Texts to vectors
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
+        """Sentence vectors (n, out) in float32 on the CPU, in the order of `texts`; runs without gradients or dropout.
+
+        Texts are sorted by length first, so that little padding is computed.
+        """
+        ids = self.token_ids(texts, prompt=prompt)
+        rows: list[Tensor] = []
+        places: list[int] = []
+        with evaluating(self):
+            for chunk in length_batches([len(row) for row in ids], batch_size):
+                rows.append(self(**self.pad([ids[place] for place in chunk])).float().cpu())
+                places.extend(chunk)
+        if not rows:
+            return torch.empty((0, self.width))
+        vectors = torch.cat(rows)
+        return vectors[torch.tensor(places).argsort()]
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Switch dropout off inside the block and restore the former mode after it."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
+
+
+def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Places of the texts in batches of like length, longest first (a lack of memory shows at once)."""
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def usable_length(*limits: int | None) -> int:
+    """The smallest of the given limits that is one (tokenizers write 10³⁰ for "none"); 512 when none is."""
+    real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000 and math.isfinite(limit)]
+    return min(real, default=512)

@@ -1,0 +1,18 @@
+"""Small pretrained encoders that come with the package, so that every command works without a download."""
+
+from pathlib import Path
+
+DEFAULT_MINIATURE = "mini-electra-discriminator"
+DEFAULT_REFERENCE = "mini-bert"
+
+_FOLDER = Path(__file__).parent / "miniatures"
+
+
+def miniature_names() -> tuple[str, ...]:
+    """Names of the bundled encoders."""
+    return tuple(sorted(path.parent.name for path in _FOLDER.glob("*/config.json")))
+
+
+def miniature_path(name: str) -> Path | None:
+    """Folder of the bundled encoder called `name`, None where there is none."""
+    return _FOLDER / name if name in miniature_names() else None

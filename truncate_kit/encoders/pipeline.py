@@ -1,0 +1,242 @@
+"""What follows pooling in a sentence-transformers model: Dense, Normalize and LayerNorm modules, read and written.
+
+Only what such a folder says is built; no class is imported by a name found in a file.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from truncate_kit.encoders.pooling import PoolingMode
+from truncate_kit.errors import ModelError
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    name: getattr(nn, name) for name in ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU")
+}
+_POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
+_POOLING_FLAGS: dict[PoolingMode, str] = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "last": "pooling_mode_lasttoken",
+}
+_OTHER_FLAGS = {
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+}
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation over sentence vectors: (b, d) to (b, out)."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool, activation: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
+        self.activation_name = activation
+        self.activation = _ACTIVATIONS[activation]()
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(b, in) to (b, out)."""
+        out: Tensor = self.activation(self.linear(vectors))
+        return out
+
+
+class Normalize(nn.Module):
+    """Scale each vector to length 1."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(b, d) to (b, d)."""
+        return nn.functional.normalize(vectors, dim=-1)
+
+
+class LayerNorm(nn.Module):
+    """A layer norm over sentence vectors."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dimension)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(b, d) to (b, d)."""
+        out: Tensor = self.norm(vectors)
+        return out
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """What a sentence-transformers folder says beyond the transformer itself."""
+
+    transformer: Path
+    pooling: PoolingMode | None = None
+    tail: list[nn.Module] = field(default_factory=list)
+    max_length: int | None = None
+    lower_case: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json: prompts, similarity
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"Cannot read {path}: {error}.", hint="Download or save the model again.") from error
+
+
+def read_pipeline(folder: Path) -> Pipeline:
+    """Read `modules.json` and what it names; a folder without one is a bare transformer.
+
+    Raises `ModelError` for modules or settings that would change the vectors and are not known here.
+    """
+    listing = folder / "modules.json"
+    if not listing.exists():
+        return Pipeline(transformer=folder)
+    pipeline = Pipeline(transformer=folder)
+    settings = folder / "config_sentence_transformers.json"
+    if settings.exists():
+        pipeline.settings = _read_json(settings)
+    for module in sorted(_read_json(listing), key=lambda item: int(item["idx"])):
+        kind, place = module["type"].rpartition(".")[2], folder / module["path"]
+        if kind == "Transformer":
+            pipeline.transformer = place
+            _read_transformer(pipeline, place)
+        elif kind == "Pooling":
+            pipeline.pooling = _read_pooling(place / "config.json")
+        elif kind == "Dense":
+            pipeline.tail.append(_read_dense(place))
+        elif kind == "Normalize":
+            pipeline.tail.append(Normalize())
+        elif kind == "LayerNorm":
+            norm = LayerNorm(int(_read_json(place / "config.json")["dimension"]))
+            _load_weights(norm, place)
+            pipeline.tail.append(norm)
+        elif kind != "Dropout":  # does nothing outside training
+            raise ModelError(
+                f"{listing} names a module {kind!r} that cannot be truncated and kept exactly.",
+                hint="Known modules: Transformer, Pooling, Dense, Normalize, LayerNorm, Dropout.",
+            )
+    return pipeline
+
+
+def _read_transformer(pipeline: Pipeline, place: Path) -> None:
+    path = place / "sentence_bert_config.json"
+    if path.exists():
+        values = _read_json(path)
+        pipeline.max_length = values.get("max_seq_length")
+        pipeline.lower_case = bool(values.get("do_lower_case", False))
+
+
+def _read_pooling(path: Path) -> PoolingMode:
+    values = _read_json(path)
+    modes = values.get("pooling_mode")
+    if modes is None:
+        flags = {flag: mode for mode, flag in (*_POOLING_FLAGS.items(), *_OTHER_FLAGS.items())}
+        modes = [flags[key] for key, on in values.items() if key in flags and on] or ["mean"]
+        modes = ["lasttoken" if mode == "last" else mode for mode in modes]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    if len(modes) != 1 or modes[0] not in _POOLING_NAMES:
+        raise ModelError(
+            f"{path} pools by {' + '.join(modes)}, which cannot be kept.",
+            hint=f"Known poolings: {', '.join(_POOLING_NAMES)}; name one with --pooling to replace it.",
+        )
+    if values.get("include_prompt", True) is False:
+        raise ModelError(
+            f"{path} leaves prompts out of pooling, which cannot be kept.",
+            hint="Use a model that pools over the whole input.",
+        )
+    return _POOLING_NAMES[modes[0]]
+
+
+def _read_dense(place: Path) -> Dense:
+    values = _read_json(place / "config.json")
+    activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
+    if activation not in _ACTIVATIONS:
+        raise ModelError(
+            f"{place / 'config.json'} names the activation {activation!r}, which is not known.",
+            hint=f"Known activations: {', '.join(_ACTIVATIONS)}.",
+        )
+    dense = Dense(
+        int(values["in_features"]),
+        int(values["out_features"]),
+        bias=bool(values.get("bias", True)),
+        activation=activation,
+    )
+    _load_weights(dense, place)
+    return dense
+
+
+def _load_weights(module: nn.Module, place: Path) -> None:
+    """Fill a tail module from safetensors, or from a .bin file read without unpickling objects."""
+    try:
+        if (place / "model.safetensors").exists():
+            weights = load_file(place / "model.safetensors")
+        else:
+            weights = torch.load(place / "pytorch_model.bin", map_location="cpu", weights_only=True)
+        module.load_state_dict(weights)
+    except (OSError, RuntimeError, SafetensorError, EOFError) as error:
+        raise ModelError(
+            f"The weights in {place} cannot be read: {error}.", hint="Download or save the model again."
+        ) from error
+
+
+def write_pipeline(
+    folder: Path,
+    *,
+    pooling: PoolingMode,
+    width: int,
+    tail: nn.ModuleList,
+    max_length: int,
+    lower_case: bool,
+    settings: dict[str, Any],
+) -> None:
+    """Write the files of a sentence-transformers folder around a transformer saved in `folder`.
+
+    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read.
+    """
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    modules += [(type(module).__name__, f"{place}_{type(module).__name__}") for place, module in enumerate(tail, 2)]
+    listing = [
+        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for place, (kind, path) in enumerate(modules)
+    ]
+    _write_json(folder / "modules.json", listing)
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": lower_case})
+    _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | settings)
+    flags = {flag: mode == pooling for mode, flag in _POOLING_FLAGS.items()}
+    flags |= dict.fromkeys(_OTHER_FLAGS.values(), False)
+    _write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width} | flags)
+    for module, (_, path) in zip(tail, modules[2:], strict=True):
+        _write_module(folder / path, module)
+
+
+def _write_module(place: Path, module: nn.Module) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    if isinstance(module, Dense):
+        _write_json(
+            place / "config.json",
+            {
+                "in_features": module.linear.in_features,
+                "out_features": module.linear.out_features,
+                "bias": module.linear.bias is not None,
+                "activation_function": f"torch.nn.modules.{_home(module)}.{module.activation_name}",
+            },
+        )
+    elif isinstance(module, LayerNorm):
+        _write_json(place / "config.json", {"dimension": module.norm.normalized_shape[0]})
+    weights = {name: value.detach().contiguous().cpu() for name, value in module.state_dict().items()}
+    if weights:
+        save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
+
+
+def _home(module: Dense) -> str:
+    return type(module.activation).__module__.rpartition(".")[2]
+
+
+def _write_json(path: Path, value: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,20 @@
+"""Silence what transformers says while a model is loaded on purpose with weights left out."""
+
+import contextlib
+from collections.abc import Iterator
+
+from transformers.utils import logging
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """No progress bars and no warnings from transformers inside the block; both as before after it."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
