@@ -1,0 +1,72 @@
+"""Scores of sentence vectors on graded pairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from truncate_kit.data import TextPair
+from truncate_kit.errors import DataError
+from truncate_kit.results import Result
+
+
+class TextEncoder(Protocol):
+    """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Vectors (n, d) in the order of the texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(Result):
+    """Correlation of cosine similarity with the graded scores, in points (× 100).
+
+    cosines: similarity of each pair, in the order of the file, kept for paired comparisons.
+    """
+
+    spearman: float
+    pearson: float
+    num_pairs: int
+    cosines: tuple[float, ...]
+
+
+def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
+    """Spearman and Pearson correlation (× 100) between cosine similarity and target.
+
+    Each distinct text is encoded once. Raises `DataError` where a correlation is not defined: fewer than three pairs,
+    or one value only among targets or cosines.
+    """
+    texts = list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
+    place = {text: index for index, text in enumerate(texts)}
+    vectors = torch.as_tensor(encoder.encode(texts)).double()
+    first = torch.tensor([place[pair.first] for pair in pairs])
+    second = torch.tensor([place[pair.second] for pair in pairs])
+    cosines = torch.nn.functional.cosine_similarity(vectors[first], vectors[second])
+    return correlate(cosines.tolist(), [pair.target for pair in pairs])
+
+
+def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
+    """The `Evaluation` of given similarities against given targets."""
+    if len(targets) < 3 or len(set(targets)) < 2:
+        raise DataError(
+            f"A correlation needs at least three pairs with two different scores; here are {len(targets)} pairs.",
+            hint="Use a larger set, or check that the score column is the right one.",
+        )
+    if len(set(cosines)) < 2 or not all(map(_finite, cosines)):
+        raise DataError(
+            "The model gives every pair the same similarity, or one that is not a number.",
+            hint="Check the model: its vectors may be constant or hold NaN.",
+        )
+    return Evaluation(
+        spearman=100 * float(stats.spearmanr(cosines, targets).statistic),
+        pearson=100 * float(stats.pearsonr(cosines, targets).statistic),
+        num_pairs=len(targets),
+        cosines=tuple(cosines),
+    )
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0
