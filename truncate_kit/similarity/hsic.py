@@ -1,0 +1,63 @@
+"""The Hilbert–Schmidt independence criterion of two Gram matrices, biased and unbiased."""
+
+import torch
+from torch import Tensor
+
+from truncate_kit.errors import BatchTooSmallError, UndefinedCKAError
+
+
+def hsic_biased(gram_x: Tensor, gram_y: Tensor) -> Tensor:
+    """Biased HSIC, tr(K H L H) / (n − 1)² (Gretton et al. 2005).
+
+    gram_x, gram_y: symmetric kernels of the same texts, each (n, n).
+    Returns a 0-d float64 in product-of-kernel units, never negative for positive kernels.
+    Raises BatchTooSmallError when n < 2.
+    """
+    count = gram_x.shape[0]
+    if count < 2:
+        raise BatchTooSmallError(count, needed=2)
+    gram_x, gram_y = gram_x.double(), gram_y.double()
+    product = (gram_x * gram_y).sum()
+    return biased_from_sums(product, gram_x.sum(0) @ gram_y.sum(0), gram_x.sum() * gram_y.sum(), count)
+
+
+def hsic_unbiased(gram_x: Tensor, gram_y: Tensor) -> Tensor:
+    """Unbiased HSIC of one minibatch (arXiv:2010.15327, eq. 3).
+
+    gram_x, gram_y: symmetric kernels of the same texts, each (n, n); their diagonals are not used.
+    Returns a 0-d float64 in product-of-kernel units; can be negative.
+    Raises BatchTooSmallError when n < 4.
+    """
+    count = gram_x.shape[0]
+    if count < 4:
+        raise BatchTooSmallError(count)
+    gram_x, gram_y = (gram.double().clone().fill_diagonal_(0) for gram in (gram_x, gram_y))
+    product = (gram_x * gram_y).sum()
+    return unbiased_from_sums(product, gram_x.sum(0) @ gram_y.sum(0), gram_x.sum() * gram_y.sum(), count)
+
+
+def biased_from_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int) -> Tensor:
+    """Biased HSIC from Σ K∘L, the product of the row sums, and the product of the total sums; diagonals included."""
+    return (product - 2 * rows / count + totals / count**2) / (count - 1) ** 2
+
+
+def unbiased_from_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int) -> Tensor:
+    """Unbiased HSIC from the same three sums as `biased_from_sums`, of kernels whose diagonals were set to zero."""
+    centred = product + totals / ((count - 1) * (count - 2)) - 2 * rows / (count - 2)
+    return centred / (count * (count - 3))
+
+
+def normalised(cross: Tensor, own_x: Tensor, own_y: Tensor) -> Tensor:
+    """CKA from HSIC terms: cross / √(own_x · own_y), broadcast; NaN where an own term is not positive."""
+    scale = torch.where(own_x > 0, own_x, torch.nan).sqrt() * torch.where(own_y > 0, own_y, torch.nan).sqrt()
+    return cross / scale
+
+
+def require_positive(own: Tensor, side: str) -> None:
+    """Raise `UndefinedCKAError` when a layer's HSIC with itself is not positive. own: (L,); side: whose layers."""
+    constant = [int(layer) for layer in (own == 0).nonzero()]
+    if constant:
+        raise UndefinedCKAError(constant, side, "its states there are the same for every text")
+    negative = [int(layer) for layer in (own < 0).nonzero()]
+    if negative:
+        raise UndefinedCKAError(negative, side, "too few texts, the unbiased HSIC of its states is negative")

@@ -1,0 +1,89 @@
+"""Getting states ready to be compared: checks, centring, scaling, the variants without outliers, distinct texts."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from truncate_kit.errors import NonFiniteStatesError, StatesShapeError
+
+ROUNDING = 1e-5
+"""States that differ between texts by less than this share of their length differ by float32 rounding only."""
+
+
+def distinct(texts: Sequence[str]) -> list[str]:
+    """The texts without repeats, in order of first appearance; repeats break the debiasing of CKA."""
+    return list(dict.fromkeys(texts))
+
+
+def check_states(states: Tensor, name: str = "states") -> Tensor:
+    """Return states (L, n, d) in float32 or float64. Raises `StatesShapeError` on anything else."""
+    if states.ndim != 3 or not states.is_floating_point() or 0 in states.shape:
+        raise StatesShapeError(
+            f"{name} must be floats of shape (layers, texts, width), found {states.dtype} {tuple(states.shape)}.",
+            hint="Stack the pooled states of all layers: torch.stack(list_of_layers).",
+        )
+    return states if states.dtype in (torch.float32, torch.float64) else states.float()
+
+
+def check_pair(first: Tensor, second: Tensor) -> None:
+    """Raise `StatesShapeError` when two states are not of the same texts."""
+    if first.shape[1] != second.shape[1]:
+        raise StatesShapeError(
+            f"The two models have states of {first.shape[1]} and {second.shape[1]} texts.",
+            hint="Compare states of the same texts in the same order.",
+        )
+
+
+def prepare(states: Tensor) -> tuple[Tensor, list[int]]:
+    """Centre each layer and scale it to mean squared length 1; CKA ignores both, float32 products do not.
+
+    states: (L, n, d). Returns the new states and the layers that are constant (see `ROUNDING`), which become zeros.
+    Raises `NonFiniteStatesError`.
+    """
+    mean = states.mean(1, keepdim=True)
+    centred = states - mean
+    # Norms per text first: their squares are added in float64, where even large outlier dimensions do not overflow.
+    length = torch.linalg.vector_norm(centred, dim=-1).double().square().mean(1).sqrt()
+    finite = torch.isfinite(length)
+    if not finite.all():
+        raise NonFiniteStatesError(_where(~finite))
+    size = (length.square() + mean.double().square().sum((1, 2))).sqrt()
+    constant = length <= ROUNDING * size
+    centred *= torch.where(constant, 0.0, 1 / length).to(states.dtype)[:, None, None]
+    return centred, _where(constant)
+
+
+def standardise(states: Tensor) -> Tensor:
+    """Give every dimension mean 0 and variance 1 over the texts (the remedy of arXiv:2109.04404); constant ones 0.
+
+    states: (L, n, d).
+    """
+    mean = states.mean(1, keepdim=True)
+    deviation = states.std(1, keepdim=True, correction=0)
+    moving = deviation > ROUNDING * (mean.abs() + deviation)
+    return torch.where(moving, (states - mean) / deviation, 0.0)
+
+
+def outlier_dimensions(states: Tensor, count: int = 3) -> Tensor:
+    """The dimensions that weigh most in each layer's similarity, (L, count) indices, heaviest first.
+
+    "All Bark and No Bite" (arXiv:2109.04404) ranks a dimension by its share in the expected similarity of two texts
+    and finds one to three that dominate. That is cosine; what enters CKA is the dot product of centred states, in
+    which a dimension's share is its variance over the texts. So the dimensions of largest variance are the ones.
+    """
+    if not 0 < count < states.shape[-1]:
+        raise StatesShapeError(
+            f"Cannot leave out {count} of {states.shape[-1]} dimensions.",
+            hint="Leave out at least one dimension and keep at least one; 1 to 5 is usual.",
+        )
+    return states.var(1).topk(count, dim=-1).indices
+
+
+def without_outliers(states: Tensor, count: int = 3) -> Tensor:
+    """States (L, n, d) with each layer's `outlier_dimensions` set to zero: they no longer enter any kernel."""
+    return states.scatter(-1, outlier_dimensions(states, count)[:, None, :].expand(-1, states.shape[1], -1), 0.0)
+
+
+def _where(mask: Tensor) -> list[int]:
+    return [int(index) for index in mask.nonzero().flatten()]
