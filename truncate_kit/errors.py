@@ -147,10 +147,23 @@ class NonFiniteStatesError(SimilarityError):
 
 
 class UndefinedCKAError(SimilarityError):
-    """CKA has no value at some layers: constant states, or too few texts for a positive HSIC."""
+    """CKA has no value at some layers: their states are the same for every text, or all equally far apart."""
 
     def __init__(self, layers: list[int], side: str, reason: str) -> None:
         super().__init__(
             f"CKA is not defined at layer {', '.join(map(str, layers))} of {side}: {reason}.",
             hint="Use more texts, or mean pooling: with CLS pooling layer 0 is the same for every text.",
+        )
+
+
+# Training
+
+
+class TrainingDivergedError(TruncateKitError, ArithmeticError):
+    """The gradients are no longer numbers."""
+
+    def __init__(self, epoch: int, step: int, rate: float) -> None:
+        super().__init__(
+            f"Training diverged in epoch {epoch + 1}, step {step + 1}, at a learning rate of {rate:g}.",
+            hint="Use a smaller --learning-rate, or --precision fp32.",
         )

@@ -37,7 +37,7 @@ def cka_matrix(
     random states when n ≪ d. kernel: "linear", or "rbf" with σ = bandwidth × median distance of the layer.
     Float32 states are multiplied in float32 and added up in float64 for the linear kernel; else all is float64.
     Returns (Lx, Ly) float64; debiased values can be slightly below 0 or above 1.
-    Raises `UndefinedCKAError` for constant layers or a self-HSIC that is not positive, or leaves NaN there with
+    Raises `UndefinedCKAError` for layers whose states are constant or all equally far apart, or leaves NaN there with
     undefined="nan"; `BatchTooSmallError` when n < 4; `StatesShapeError`; `NonFiniteStatesError`.
     """
     models = checked(states_x, states_y, estimator=estimator, kernel=kernel, bandwidth=bandwidth)

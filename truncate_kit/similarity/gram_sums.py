@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from truncate_kit.similarity.hsic import biased_from_sums, unbiased_from_sums
+from truncate_kit.similarity.hsic import biased_from_sums, meaningful, unbiased_from_sums
 from truncate_kit.similarity.kernels import median_distance
 
 TILE = 256
@@ -26,15 +26,20 @@ class GramSums:
 
     products: (G, G, L, L), Σ K∘L over pairs i ≠ j with i in one group and j in the other.
     rows: (L, n, G), Σ K_ij over j ≠ i in each group. diagonal: (L, n), K_ii. edges: G + 1 bounds of the groups.
+    precision: relative rounding error of the products.
     """
 
     products: Tensor
     rows: Tensor
     diagonal: Tensor
     edges: tuple[int, ...]
+    precision: float
 
     def hsic(self, *, debiased: bool, without: int | None = None) -> Tensor:
-        """HSIC of all layer pairs, (L, L) float64, over all texts or over all but one group."""
+        """HSIC of all layer pairs, (L, L) float64, over all texts or over all but one group.
+
+        Its diagonal holds 0 where a layer's states carry nothing (see `meaningful`).
+        """
         count = self.rows.shape[1]
         products, rows, diagonal = self.products.sum((0, 1)), self.rows.sum(-1), self.diagonal
         if without is not None:
@@ -47,7 +52,10 @@ class GramSums:
             products, rows = products + diagonal @ diagonal.mT, rows + diagonal
         totals = rows.sum(1)
         combine = unbiased_from_sums if debiased else biased_from_sums
-        return combine(products, rows @ rows.mT, totals[:, None] * totals[None, :], count)
+        values = combine(products, rows @ rows.mT, totals[:, None] * totals[None, :], count)
+        own = torch.diagonal(values)
+        own.copy_(meaningful(own, diagonal.mean(1), self.precision))
+        return values
 
 
 def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1) -> GramSums:
@@ -83,8 +91,8 @@ def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: fl
                     rows[:, left:right, group] += tile.sum(1)
     if scales is None:
         rows = _linear_rows(models, norms, edges)
-        return GramSums(products, rows, norms.double(), tuple(edges))
-    return GramSums(products, rows, torch.ones(layers, count, dtype=torch.float64), tuple(edges))
+    diagonal = norms.double() if scales is None else torch.ones(layers, count, dtype=torch.float64)
+    return GramSums(products, rows, diagonal, tuple(edges), torch.finfo(norms.dtype).eps)
 
 
 def _linear_rows(models: Sequence[Tensor], norms: Tensor, edges: Sequence[int]) -> Tensor:

@@ -47,17 +47,27 @@ def unbiased_from_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int
     return centred / (count * (count - 3))
 
 
+def meaningful(own: Tensor, mean_squares: Tensor, precision: float) -> Tensor:
+    """HSIC terms of layers with themselves, (L,), with 0 for those that are nothing but rounding.
+
+    Such a term is a squared norm, so never negative but for rounding; it is zero when states are the same for every
+    text and also when they are all equally far apart. mean_squares: (L,), mean squared length of the centred states.
+    precision: the relative rounding error of the products.
+    """
+    return torch.where(own <= precision * mean_squares.square(), 0.0, own)
+
+
 def normalised(cross: Tensor, own_x: Tensor, own_y: Tensor) -> Tensor:
-    """CKA from HSIC terms: cross / √(own_x · own_y), broadcast; NaN where an own term is not positive."""
+    """CKA from HSIC terms: cross / √(own_x · own_y), broadcast; NaN where an own term is not positive.
+
+    The cross term may be negative: the unbiased estimate lies on both sides of zero for unrelated states.
+    """
     scale = torch.where(own_x > 0, own_x, torch.nan).sqrt() * torch.where(own_y > 0, own_y, torch.nan).sqrt()
     return cross / scale
 
 
 def require_positive(own: Tensor, side: str) -> None:
-    """Raise `UndefinedCKAError` when a layer's HSIC with itself is not positive. own: (L,); side: whose layers."""
-    constant = [int(layer) for layer in (own == 0).nonzero()]
-    if constant:
-        raise UndefinedCKAError(constant, side, "its states there are the same for every text")
-    negative = [int(layer) for layer in (own < 0).nonzero()]
-    if negative:
-        raise UndefinedCKAError(negative, side, "too few texts, the unbiased HSIC of its states is negative")
+    """Raise `UndefinedCKAError` naming the layers whose HSIC with themselves is 0. own: (L,); side: whose layers."""
+    nothing = [int(layer) for layer in (own == 0).nonzero()]
+    if nothing:
+        raise UndefinedCKAError(nothing, side, "its states there are the same for every text, or all equally far apart")

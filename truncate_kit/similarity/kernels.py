@@ -51,7 +51,7 @@ def center_gram(gram: Tensor) -> Tensor:
 
 
 def u_center_gram(gram: Tensor) -> Tensor:
-    """U-centring (Székely and Rizzo 2014, eq. 2.4): rows and columns of the zero-diagonal result sum to zero.
+    """U-centring (Székely and Rizzo 2014): rows and columns of the zero-diagonal result sum to zero.
 
     gram: symmetric (n, n); its diagonal is not used. Raises `BatchTooSmallError` when n < 4.
     """

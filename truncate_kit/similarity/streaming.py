@@ -22,7 +22,7 @@ from truncate_kit.errors import (
     StatesShapeError,
     UsageError,
 )
-from truncate_kit.similarity.hsic import biased_from_sums, normalised, require_positive, unbiased_from_sums
+from truncate_kit.similarity.hsic import biased_from_sums, meaningful, normalised, require_positive, unbiased_from_sums
 from truncate_kit.similarity.preparing import ROUNDING, check_pair, check_states
 
 BUFFERED_TEXTS = 2048
@@ -69,7 +69,7 @@ class _Layers:
         mean = self.total / count
         spread = self.squares / count - mean.square().sum(1)
         constant = spread <= ROUNDING**2 * (mean + self.shift[:, 0].double()).square().sum(1)
-        return torch.where(constant, 0.0, values)
+        return torch.where(constant, 0.0, meaningful(values, spread, torch.finfo(self.dtype).eps))
 
 
 class _PairSums:

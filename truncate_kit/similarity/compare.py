@@ -1,0 +1,167 @@
+"""What `analyze` shows of two models, or of one: curves, the full matrix, intervals."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from scipy.stats import t as student_t
+from torch import Tensor
+
+from truncate_kit.errors import BatchTooSmallError, UsageError
+from truncate_kit.results import Result
+from truncate_kit.similarity.cka import Estimator, Kernel, checked, cka_from_sums
+from truncate_kit.similarity.gram_sums import gram_sums
+from truncate_kit.similarity.hsic import normalised
+from truncate_kit.similarity.preparing import prepare, standardise, without_outliers
+
+Variant = Literal["plain", "without_outliers", "standardised"]
+Row = tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve(Result):
+    """CKA of each layer of the model with one layer of the reference; index 0 = embeddings, None = not defined.
+
+    reference_layers: which reference layer each value belongs to. low, high: bounds of the interval, None without one.
+    """
+
+    values: Row
+    reference_layers: tuple[int, ...]
+    low: Row | None = None
+    high: Row | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerComparison(Result):
+    """CKA between the layers of a model and a reference, or of the model with itself (`reference_within` is None).
+
+    matrix: rows are the model's layers, columns the reference's. same_layer: None when depths differ.
+    relative_depth: equal to same_layer when depths agree. within, reference_within: each model with itself.
+    level, blocks: confidence level of the intervals and number of jackknife blocks, 0 without intervals.
+    """
+
+    matrix: tuple[Row, ...]
+    same_layer: Curve | None
+    relative_depth: Curve
+    within: tuple[Row, ...]
+    reference_within: tuple[Row, ...] | None
+    estimator: str
+    kernel: str
+    variant: str
+    num_texts: int
+    level: float
+    blocks: int
+
+
+def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
+    """For each layer 0 … depth the reference layer nearest in relative depth; of two equally near ones the lower.
+
+    Embeddings go with embeddings and the last layer with the last.
+    """
+    if depth == 0:
+        return (0,)
+    return tuple((2 * layer * reference_depth + depth - 1) // (2 * depth) for layer in range(depth + 1))
+
+
+def compare_layers(
+    states_x: Tensor,
+    states_y: Tensor | None = None,
+    *,
+    estimator: Estimator = "debiased",
+    kernel: Kernel = "linear",
+    bandwidth: float = 1.0,
+    variant: Variant = "plain",
+    outliers: int = 3,
+    blocks: int = 10,
+    level: float = 0.95,
+    seed: int = 0,
+) -> LayerComparison:
+    """Compare all layers of a model with a reference, or with itself, on the same distinct texts.
+
+    states_x: (Lx, n, dx); states_y: (Ly, n, dy) or None. variant: "plain"; "without_outliers" leaves out each
+    layer's `outliers` dimensions of largest variance (see `outlier_dimensions`); "standardised" gives all dimensions
+    variance 1. blocks: how many random groups of texts the jackknife leaves out in turn, 0 for no intervals. A
+    bootstrap would repeat texts, which breaks the debiasing. Undefined values are None, never NaN.
+    Raises the errors of `cka_matrix`, and `BatchTooSmallError` when a block leaves fewer than 4 texts.
+    """
+    models = checked(states_x, states_y, estimator=estimator, kernel=kernel, bandwidth=bandwidth)
+    models = [prepare(_varied(model, variant, outliers))[0] for model in models]
+    count, layers = models[0].shape[1], models[0].shape[0]
+    groups = _checked_blocks(blocks, level, count)
+    if groups:  # files are often ordered by source: blocks of neighbours would not be alike
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+        models = [model[:, order] for model in models]
+    sums = gram_sums(models, kernel=kernel, bandwidth=bandwidth, groups=max(1, groups))
+    matrix = cka_from_sums(sums, layers, estimator=estimator, undefined="nan")
+    bounds = None
+    if groups:
+        left_out = [
+            cka_from_sums(sums, layers, estimator=estimator, without=group, undefined="nan") for group in range(groups)
+        ]
+        bounds = jackknife_bounds(matrix, torch.stack(left_out), level=level)
+    others = matrix.shape[1]
+    hsic = sums.hsic(debiased=estimator == "debiased")
+    return LayerComparison(
+        matrix=_rows(matrix),
+        same_layer=_curve(matrix, bounds, tuple(range(layers))) if layers == others else None,
+        relative_depth=_curve(matrix, bounds, relative_layers(layers - 1, others - 1)),
+        within=_within(hsic[:layers, :layers]),
+        reference_within=None if len(models) == 1 else _within(hsic[layers:, layers:]),
+        estimator=estimator,
+        kernel=kernel,
+        variant=variant,
+        num_texts=count,
+        level=level,
+        blocks=groups,
+    )
+
+
+def jackknife_bounds(values: Tensor, left_out: Tensor, *, level: float) -> tuple[Tensor, Tensor]:
+    """Bounds of the delete-a-block jackknife interval, values ± t · standard error (Efron and Stein 1981).
+
+    values: any shape; left_out: (G, *shape), the same with each of G equal blocks of texts left out. The variance is
+    (G − 1)/G Σ (value without the block − their mean)²; t is Student's with G − 1 degrees of freedom.
+    """
+    blocks = left_out.shape[0]
+    variance = (blocks - 1) / blocks * (left_out - left_out.mean(0)).square().sum(0)
+    reach = float(student_t.ppf((1 + level) / 2, blocks - 1)) * variance.sqrt()
+    return values - reach, values + reach
+
+
+def _checked_blocks(blocks: int, level: float, count: int) -> int:
+    if blocks < 0 or blocks == 1:
+        raise UsageError(f"{blocks} blocks give no interval.", hint="Use 0 for none, or 10.")
+    if not 0 < level < 1:
+        raise UsageError(f"A confidence level of {level} makes no sense.", hint="Use a share such as 0.95.")
+    if blocks and count - -(-count // blocks) < 4:
+        raise BatchTooSmallError(count, needed=4 + -(-count // blocks))
+    return blocks
+
+
+def _varied(states: Tensor, variant: str, outliers: int) -> Tensor:
+    if variant == "plain":
+        return states
+    if variant == "without_outliers":
+        return without_outliers(states, outliers)
+    if variant == "standardised":
+        return standardise(states)
+    raise UsageError(f"Unknown variant {variant!r}.", hint="Use plain, without_outliers or standardised.")
+
+
+def _within(hsic: Tensor) -> tuple[Row, ...]:
+    own = torch.diagonal(hsic)
+    return _rows(normalised(hsic, own[:, None], own[None, :]))
+
+
+def _curve(matrix: Tensor, bounds: tuple[Tensor, Tensor] | None, reference_layers: tuple[int, ...]) -> Curve:
+    index = (torch.arange(len(reference_layers)), torch.tensor(reference_layers))
+    low, high = (None, None) if bounds is None else (_row(bound[index]) for bound in bounds)
+    return Curve(values=_row(matrix[index]), reference_layers=reference_layers, low=low, high=high)
+
+
+def _rows(matrix: Tensor) -> tuple[Row, ...]:
+    return tuple(_row(row) for row in matrix)
+
+
+def _row(values: Tensor) -> Row:
+    return tuple(value if value == value else None for value in map(float, values))

@@ -1,0 +1,237 @@
+"""Does the end of a model fall? A prediction from what can be measured without training.
+
+The rule, in three steps.
+
+1. *Necessary.* Where sentence scores fall at the end, CKA falls there first (the TMFT paper; the reverse does not
+   hold). The level of a curve is its median over the middle half of the layers; CKA falls when the last layer lies
+   more than `CKA_FALL` below it. The curve is CKA to a reference, or without one CKA to the model's own middle layer.
+2. *Corroborated.* CKA also falls when a model's end becomes something else that is just as good, or when it is the
+   reference that falls. So the fall must show in the model itself: in the untrained Spearman scores where there are
+   any, else in a collapse of the effective rank. With a reference and neither of the two, step 1 decides alone.
+3. *How sure.* From one half up to a ceiling by how clearly CKA is past `CKA_FALL`, measured from the near end of its
+   interval, and by the share of the other signs that agree.
+
+The constants were chosen on a handful of small models (a BERT, an ELECTRA pair, a sentence encoder and random
+weights): the confidence is not calibrated, and the result says so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from truncate_kit.errors import BatchTooSmallError, UndefinedCKAError, UsageError
+from truncate_kit.results import Result
+
+CKA_FALL = 0.15
+"""Far more than the interval of CKA on some hundred texts, and less than half of the falls seen (0.25 to 0.7)."""
+
+RANK_COLLAPSE = 0.5
+"""Effective rank of the last layer against the middle: 0.26 in the model that falls, 0.7 to 1.4 in the others."""
+
+SPEARMAN_FALL = 2.0
+"""Points; what counts as a drop elsewhere in this package."""
+
+CROWDED = 0.9
+"""A mean cosine between unrelated texts above which cosine scores have little room left."""
+
+BUSY = 2.0
+"""Block Influence of the last block, in medians of the others: it rewrites the tokens rather than refining them."""
+
+CEILING_FALLS = 0.8
+"""With a reference. The fall of CKA is necessary, not sufficient."""
+
+CEILING_UNCORROBORATED = 0.65
+"""A fall of CKA to a reference and nothing else: a sentence encoder that gets better at its end shows the same."""
+
+CEILING_STAYS = 0.9
+"""With a reference. Without the necessary sign a fall would be news."""
+
+CEILING_ALONE = 0.65
+"""Without a reference: only the model itself has been seen."""
+
+CEILING_CONTRADICTED = 0.6
+"""When the necessary and the corroborating sign disagree."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign(Result):
+    """One thing that was looked at. value is compared with threshold; says_fall is what follows from it alone."""
+
+    name: str
+    value: float
+    threshold: float
+    says_fall: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropPrediction(Result):
+    """Whether sentence scores fall at the end of a model.
+
+    from_layer: the first layer of the predicted fall, None when there is none; "before the drop" means below it.
+    confidence: 0.5 (a guess) to 1, not calibrated. signs: what was looked at, the necessary one first.
+    """
+
+    falls: bool
+    from_layer: int | None
+    confidence: float
+    sentence: str
+    with_reference: bool
+    signs: tuple[Sign, ...]
+    calibrated: bool = False
+
+
+def predict_drop(
+    cka: Sequence[float | None],
+    *,
+    reference: str | None = None,
+    low: Sequence[float | None] | None = None,
+    high: Sequence[float | None] | None = None,
+    effective_rank: Sequence[float] | None = None,
+    anisotropy: Sequence[float] | None = None,
+    block_influence: Sequence[float] | None = None,
+    untrained_spearman: Sequence[float] | None = None,
+) -> DropPrediction:
+    """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1).
+
+    cka: to the reference at the same layer or relative depth; without a reference, of each layer to the model's own
+    middle layer, depth // 2. low, high: its interval. None marks a layer where CKA is not defined.
+    reference: its name, None when there is none; then effective_rank or untrained_spearman is needed.
+    untrained_spearman: points (× 100) of the pooled states as they are.
+    Raises `UsageError` on curves of different lengths or without what the rule needs.
+    """
+    depth = len(cka) - 1
+    _check_lengths(depth, low, high, effective_rank, anisotropy, untrained_spearman, block_influence)
+    if reference is None and effective_rank is None and untrained_spearman is None:
+        raise UsageError(
+            "Without a reference the drop cannot be predicted from CKA alone.",
+            hint="Give the effective rank of the layers, scores of the untrained states, or a reference model.",
+        )
+    level, last = _level(cka), cka[-1]
+    if last is None:
+        raise UndefinedCKAError([depth], "the model", "the last layer has no value to compare")
+    necessary = Sign(
+        name="CKA lost at the end", value=level - last, threshold=CKA_FALL, says_fall=level - last > CKA_FALL
+    )
+    corroborating, others = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
+    falls = necessary.says_fall and (corroborating is None or corroborating.says_fall)
+    near = (high if necessary.says_fall else low) or cka
+    margin = level - (near[-1] if near[-1] is not None else last) - CKA_FALL
+    strength = min(1.0, max(0.0, margin if necessary.says_fall else -margin) / CKA_FALL)
+    ceiling = CEILING_FALLS if falls else CEILING_STAYS
+    if falls and corroborating is None:
+        ceiling = CEILING_UNCORROBORATED
+    if reference is None:
+        ceiling = CEILING_ALONE
+    if corroborating is not None and corroborating.says_fall != necessary.says_fall:
+        ceiling = min(ceiling, CEILING_CONTRADICTED)
+    agreeing = sum(sign.says_fall == falls for sign in others) / len(others) if others else 1.0
+    confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
+    from_layer = _first_fallen(cka, level - CKA_FALL) if falls else None
+    return DropPrediction(
+        falls=falls,
+        from_layer=from_layer,
+        confidence=confidence,
+        sentence=_sentence(falls, from_layer, (level, last), confidence, reference, necessary, corroborating),
+        with_reference=reference is not None,
+        signs=(necessary, *others),
+    )
+
+
+def _signs(
+    effective_rank: Sequence[float] | None,
+    anisotropy: Sequence[float] | None,
+    block_influence: Sequence[float] | None,
+    untrained_spearman: Sequence[float] | None,
+) -> tuple[Sign | None, list[Sign]]:
+    """The sign that corroborates, if there is one, and all signs but CKA."""
+    signs = []
+    if untrained_spearman is not None:
+        lost = _level(untrained_spearman) - untrained_spearman[-1]
+        signs.append(_sign("untrained Spearman points lost at the end", lost, SPEARMAN_FALL, lost > SPEARMAN_FALL))
+    if effective_rank is not None:
+        ratio = effective_rank[-1] / _level(effective_rank)
+        signs.append(
+            _sign("effective rank of the last layer against the middle", ratio, RANK_COLLAPSE, ratio < RANK_COLLAPSE)
+        )
+    corroborating = signs[0] if signs else None
+    if anisotropy is not None:
+        signs.append(
+            _sign(
+                "mean cosine of unrelated texts at the last layer",
+                anisotropy[-1],
+                CROWDED,
+                anisotropy[-1] > max(CROWDED, _level(anisotropy)),
+            )
+        )
+    if block_influence is not None and len(block_influence) > 1:
+        usual = median(block_influence[:-1])
+        ratio = block_influence[-1] / usual if usual > 0 else 1.0
+        signs.append(_sign("Block Influence of the last block against the others", ratio, BUSY, ratio > BUSY))
+    return corroborating, signs
+
+
+def _sign(name: str, value: float, threshold: float, says_fall: bool) -> Sign:
+    return Sign(name=name, value=value, threshold=threshold, says_fall=says_fall)
+
+
+def _level(curve: Sequence[float | None]) -> float:
+    """Median over the middle half of the layers, depth / 4 … 3 depth / 4."""
+    depth = len(curve) - 1
+    middle = [value for layer, value in enumerate(curve) if depth <= 4 * layer <= 3 * depth and value is not None]
+    if not middle:
+        raise BatchTooSmallError(0, needed=1)
+    return median(middle)
+
+
+def _first_fallen(cka: Sequence[float | None], floor: float) -> int:
+    """The first layer from which on all layers lie below the floor."""
+    first = len(cka) - 1
+    while first > 1 and (value := cka[first - 1]) is not None and value < floor:
+        first -= 1
+    return first
+
+
+def _sentence(
+    falls: bool,
+    from_layer: int | None,
+    ends: tuple[float, float],
+    confidence: float,
+    reference: str | None,
+    necessary: Sign,
+    corroborating: Sign | None,
+) -> str:
+    compared = f"CKA to {reference}" if reference else "CKA to the model's own middle layer"
+    move = f"({ends[0]:.2f} in the middle, {ends[1]:.2f} at the last layer)"
+    if falls:
+        said = f"The end of this model is expected to fall: from layer {from_layer} on {compared} "
+        said += f"leaves its plateau {move}"
+    else:
+        said = f"The end of this model is not expected to fall: {compared} "
+        said += f"drops {move}" if necessary.says_fall else f"keeps its level {move}"
+    if corroborating is not None:
+        joint = ", and" if corroborating.says_fall == necessary.says_fall else ", but"
+        verb = "says so too" if joint == ", and" else "says otherwise"
+        said += f"{joint} the {corroborating.name} ({corroborating.value:.2f}) {verb}"
+    said += f"; confidence {confidence:.2f}, not calibrated"
+    return said + ("." if reference else ", and lower because there is no reference model.")
+
+
+def _check_lengths(
+    depth: int,
+    low: Sequence[float | None] | None,
+    high: Sequence[float | None] | None,
+    *curves: Sequence[float] | None,
+) -> None:
+    if depth < 2:
+        raise UsageError(
+            f"A model of {max(depth, 0)} blocks has no middle to compare its end with.",
+            hint="Predict drops for models of at least two blocks.",
+        )
+    *whole, between = curves
+    if any(curve is not None and len(curve) != depth + 1 for curve in (low, high, *whole)) or (
+        between is not None and len(between) != depth
+    ):
+        raise UsageError(
+            f"The curves do not all belong to a model of {depth} blocks.",
+            hint="Give one value per layer 0 to depth, and Block Influence one per block.",
+        )
