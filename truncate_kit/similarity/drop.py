@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from truncate_kit.errors import BatchTooSmallError, UndefinedCKAError, UsageError
+from truncate_kit.errors import UndefinedCKAError, UsageError
 from truncate_kit.results import Result
 
 CKA_FALL = 0.15
@@ -179,7 +179,7 @@ def _level(curve: Sequence[float | None]) -> float:
     depth = len(curve) - 1
     middle = [value for layer, value in enumerate(curve) if depth <= 4 * layer <= 3 * depth and value is not None]
     if not middle:
-        raise BatchTooSmallError(0, needed=1)
+        raise UndefinedCKAError(list(range(depth + 1)), "the model", "no layer in the middle has a value")
     return median(middle)
 
 
