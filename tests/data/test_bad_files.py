@@ -1,0 +1,142 @@
+"""Each bad file gets one clear error: file, place, what is wrong, and a hint."""
+
+import gzip
+import re
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from truncate_kit.data import load_pairs, read_pairs, read_texts
+from truncate_kit.errors import ColumnsError, DataError, DataFileError, RowError
+
+HEAD = "sentence1,sentence2,score\n"
+GOOD = "a cat,a dog,2.5\n"
+JSON = '{"sentence1": "a", "sentence2": "b", "score": 1}\n'
+
+# name, content, kind of error, what its message says after the file's path
+BAD = [
+    ("empty.csv", "", DataFileError, " is empty"),
+    ("empty.tsv", "", DataFileError, " is empty"),
+    ("empty.jsonl", "\n\n", DataFileError, " is empty"),
+    ("header.csv", HEAD, DataFileError, " has a header but no rows"),
+    ("latin1.csv", (HEAD + GOOD + "caf\xe9,b,1\n").encode("latin-1"), RowError, ", line 3: byte 0xE9 is not UTF-8"),
+    ("utf16.csv", (HEAD + GOOD).encode("utf-16"), RowError, ", line 1: byte 0xFF is not UTF-8"),
+    ("headless.csv", GOOD + GOOD, ColumnsError, ": two columns|: no column name says"),
+    ("few.csv", HEAD + GOOD + "a,b\n", RowError, ", line 3: 2 fields where the header names 3"),
+    ("many.csv", HEAD + "one, two,b,1\n", RowError, ", line 2: 4 fields where the header names 3"),
+    ("many.tsv", "sentence1\tsentence2\tscore\na\tb\tc\t1\n", RowError, ", line 2: 4 fields"),
+    ("nan.csv", HEAD + GOOD + "a,b,nan\n", RowError, ", line 3: the score nan is not finite"),
+    ("inf.csv", HEAD + "a,b,-inf\n", RowError, ", line 2: the score -inf is not finite"),
+    ("word.csv", HEAD + GOOD + "a,b,high\n", RowError, ", line 3: the score 'high' is not a number"),
+    ("comma.csv", HEAD + 'a,b,"3,5"\n', RowError, ", line 2: the score '3,5' is not a number"),
+    ("none.csv", HEAD + "a,b,\n", RowError, ", line 2: the score in column 'score' is missing"),
+    ("range.csv", HEAD + GOOD + "a,b,45\n" + GOOD, RowError, ", line 3: the score 45 fits no usual scale"),
+    ("negative.csv", HEAD + "a,b,-1\n" + GOOD, RowError, ", line 2: the score -1 fits no usual scale"),
+    ("blank.csv", HEAD + "a,,1\n", RowError, ", line 2: the text in column 'sentence2' is empty"),
+    ("space.csv", HEAD + "  ,b,1\n", RowError, ", line 2: the text in column 'sentence1' is empty"),
+    # Line breaks inside quotes count as an editor counts them.
+    ("breaks.csv", HEAD + '"one\n\ntwo",b,1\n\na,b,x1\n', RowError, ", line 6: the score 'x1' is not a number"),
+    ("breaks2.csv", HEAD + 'a,b,1\r\n"one\r\ntwo",b,x1\r\n', RowError, ", line 3: the score 'x1' is not a number"),
+    ("open.csv", HEAD + GOOD + '"a,b,1\n' + GOOD * 3, RowError, ", line 3: a quote that opens in this row is never"),
+    ("long.csv", HEAD + '"a,b,1\n' + GOOD * 20000, RowError, ", line 2: a quote that opens in this row is never"),
+    ("stray.csv", HEAD + GOOD + '"a" b,c,1\n', RowError, ", line 3: text follows a closing quote"),
+    ("bad.jsonl", JSON + "\n{'sentence1': 1}\n", RowError, ", line 3: not valid JSON"),
+    ("cut.jsonl", JSON + JSON[:20], RowError, ", line 2: not valid JSON"),
+    ("deep.jsonl", JSON + "[" * 100_000, RowError, ", line 2: not valid JSON"),
+    ("list.jsonl", JSON + "[1, 2]\n", RowError, ", line 2: a JSON list where an object is needed"),
+    ("key.jsonl", JSON + '{"sentence1": "a", "score": 1}\n', RowError, ", line 2: the key 'sentence2' is missing"),
+    ("key1.jsonl", '{"sentence1": "a", "sentence2": "b"}\n' + JSON, RowError, ", line 1: the key 'score' is missing"),
+    ("null.jsonl", JSON.replace('"b"', "null"), RowError, ", line 1: column 'sentence2' is null"),
+    ("int.jsonl", JSON.replace('"b"', "7"), RowError, ", line 1: column 'sentence2' holds int 7, not a text"),
+    ("true.jsonl", JSON.replace("1}", "true}"), RowError, ", line 1: column 'score' holds bool True, not a number"),
+    ("nan.jsonl", JSON + JSON.replace("1}", "NaN}"), RowError, ", line 2: the score nan is not finite"),
+    ("huge.jsonl", JSON.replace("1}", "1" + "0" * 400 + "}"), RowError, ", line 1: the score '1000"),
+    ("half.jsonl", JSON.replace('"b"', r'"b\ud83d"'), RowError, r", line 1: .* half a character \(\\ud83d\)"),
+    ("text.parquet", HEAD + GOOD, DataFileError, " is not a whole Parquet file"),
+    ("pairs.xlsx", "PK", DataFileError, ": cannot read files that end in '.xlsx'"),
+    ("pairs", HEAD + GOOD, DataFileError, ": no file extension"),
+    ("plain.csv.gz", HEAD + GOOD, DataFileError, ": the packed data is broken"),
+    ("cut.csv.gz", gzip.compress((HEAD + GOOD * 500).encode())[:-30], DataFileError, ": the packed data is broken"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "kind", "said"), BAD, ids=[bad[0] for bad in BAD])
+def test_bad_pair_file(tmp_path, name, content, kind, said):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError) as caught:
+        load_pairs(path)
+    assert type(caught.value) is kind
+    assert re.match(f"{re.escape(str(path))}({said})", str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.hint.strip()
+
+
+def test_missing_file_and_folder_in_place_of_a_file(tmp_path):
+    for wrong in ("no.csv", "no/such/folder"):
+        with pytest.raises(DataFileError, match=r"does not exist\.$"):
+            load_pairs(tmp_path / wrong)
+    with pytest.raises(DataFileError, match="is a folder"):
+        read_texts(tmp_path)
+
+
+def test_folder_without_splits_or_with_two_for_one(tmp_path):
+    (tmp_path / "all.csv").write_text(HEAD + GOOD)
+    with pytest.raises(DataFileError, match="holds no splits"):
+        load_pairs(tmp_path)
+    for name in ("dev.csv", "validation.csv"):
+        (tmp_path / name).write_text(HEAD + GOOD)
+    with pytest.raises(DataFileError, match=r"two files for dev: dev\.csv and validation\.csv"):
+        load_pairs(tmp_path)
+
+
+def test_bad_row_in_a_split_names_that_split(tmp_path):
+    (tmp_path / "train.csv").write_text(HEAD + GOOD)
+    (tmp_path / "test.csv").write_text(HEAD + GOOD + "a,b,77\n")
+    with pytest.raises(RowError, match=r"test\.csv, line 3: the score 77 fits no usual scale"):
+        load_pairs(tmp_path)
+
+
+def test_parquet_rows_are_counted_from_one(tmp_path):
+    path = tmp_path / "p.parquet"
+    table = {"sentence1": ["a", "b", None], "sentence2": ["c", "d", "e"], "score": [1.0, 2.0, 3.0]}
+    pyarrow.parquet.write_table(pyarrow.table(table), path)
+    with pytest.raises(RowError, match=r"p\.parquet, row 3: column 'sentence1' is null"):
+        read_pairs(path)
+    pyarrow.parquet.write_table(pyarrow.table({**table, "sentence1": ["a", "b", "f"], "score": [1.0, None, 2.0]}), path)
+    with pytest.raises(RowError, match=r"p\.parquet, row 2: column 'score' is null"):
+        read_pairs(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataFileError, match="is not a whole Parquet file"):
+        read_pairs(path)
+    pyarrow.parquet.write_table(pyarrow.table({**table}).slice(0, 0), path)
+    with pytest.raises(DataFileError, match="no rows"):
+        read_pairs(path)
+
+
+def test_empty_texts_of_a_real_set_are_found(shared_data):
+    path = shared_data / "transfer" / "mpqa" / "all.csv"
+    lines = path.read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines, start=1) if line.startswith((",", '"",')))
+    with pytest.raises(RowError, match=rf"all\.csv, line {first}: the text in column 'text' is empty"):
+        read_texts(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("latin1.txt", "one\ntwo\ncaf\xe9\n".encode("latin-1"), "line 3: byte 0xE9 is not UTF-8"),
+        ("empty.txt", b"\n \n", "is empty"),
+        ("cut.txt.gz", gzip.compress(b"one\ntwo\n" * 999)[:-9], "the packed data is broken"),
+        ("cut.txt.xz", b"\xfd7zXZ\x00\x00", "the packed data is broken"),
+        ("pairs.csv", b"a,b\n1,2\n", "no column name says"),
+    ],
+)
+def test_bad_text_file(tmp_path, name, content, said):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=said) as caught:
+        read_texts(path)
+    assert str(path) in str(caught.value)
+    assert caught.value.hint

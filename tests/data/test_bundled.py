@@ -1,0 +1,86 @@
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from scipy.stats import spearmanr
+
+from truncate_kit.data import load_pairs
+from truncate_kit.data.pairs import BUNDLED_FOLDER
+
+GENERATOR = Path(__file__).resolve().parents[2] / "benchmarks" / "bundled_pairs" / "generate.py"
+EDITS = {"paraphrase", "modifier", "party", "verb", "swap", "negation", "topic"}
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return load_pairs("bundled")
+
+
+@pytest.fixture(scope="module")
+def edits() -> dict[str, list[set[str]]]:
+    found = {}
+    for split in ("train", "dev", "test"):
+        with (BUNDLED_FOLDER / f"{split}.csv").open(encoding="utf-8", newline="") as stream:
+            found[split] = [set(row["edits"].split("+")) for row in csv.DictReader(stream)]
+    return found
+
+
+def test_generator_writes_the_same_files_again(tmp_path):
+    subprocess.run([sys.executable, GENERATOR, "--out", tmp_path], check=True)
+    for split in ("train", "dev", "test"):
+        assert (tmp_path / f"{split}.csv").read_bytes() == (BUNDLED_FOLDER / f"{split}.csv").read_bytes()
+
+
+def test_sizes_and_scale(bundled):
+    assert [(name, len(split)) for name, split in bundled.items()] == [("train", 2500), ("dev", 500), ("test", 500)]
+    assert bundled.statements()[1] == "Scores run from 0 to 5 (known for this set)."
+
+
+def test_no_sentence_occurs_twice(bundled):
+    texts = [text for _, split in bundled.items() for pair in split for text in (pair.first, pair.second)]
+    assert len(texts) == len(set(texts)) == 2 * 3500
+    assert bundled.overlap.test_sentences_in_train == 0
+    assert len(bundled.statements()) == 2
+
+
+def test_scores_are_graded_and_spread_evenly(bundled):
+    for _, split in bundled.items():
+        bands = [min(int(2 * score), 9) for score in split.scores()]
+        assert {bands.count(band) for band in range(10)} == {len(split) // 10}
+        assert len(set(split.scores())) > 35
+
+
+def test_every_edit_is_there_and_costs_what_the_note_says(bundled, edits):
+    for name, split in bundled.items():
+        assert set().union(*edits[name]) == EDITS
+        assert min(sum(edit in row for row in edits[name]) for edit in EDITS) >= len(split) // 20
+        for pair, row in zip(split, edits[name], strict=True):
+            if row == {"paraphrase"}:
+                assert pair.target == 5, pair
+            if row in ({"swap"}, {"negation"}, {"paraphrase", "swap"}, {"paraphrase", "negation"}):
+                assert pair.target == 3, pair
+            if "negation" in row and "topic" not in row:
+                assert pair.target <= 3, pair
+
+
+def test_dev_and_test_are_about_words_that_train_does_not_know(bundled):
+    known = _words(bundled.train.texts())
+    for split in (bundled.dev, bundled.test):
+        unseen = [bool(_words([pair.first, pair.second]) - known) for pair in split]
+        assert sum(unseen) / len(unseen) > 0.99
+
+
+def test_counting_common_words_does_not_solve_the_set(bundled):
+    for split in (bundled.dev, bundled.test):
+        shared = []
+        for pair in split:
+            first, second = _words([pair.first]), _words([pair.second])
+            shared.append(len(first & second) / len(first | second))
+        assert 0.4 < spearmanr(shared, split.scores()).statistic < 0.6
+
+
+def _words(texts: list[str]) -> set[str]:
+    return {word for text in texts for word in re.findall(r"[a-z]+", text.lower())}

@@ -1,0 +1,64 @@
+import csv
+import os
+import subprocess
+import sys
+
+import pytest
+
+from truncate_kit.data import load_pairs
+from truncate_kit.data.hub import hub_name, is_hub_name, read_hub
+from truncate_kit.errors import HubError, RowError
+
+# In a process of its own: `datasets` reads its cache folder from the environment when it is imported.
+READ = """
+import sys
+from truncate_kit.data.hub import read_hub
+for split, table in read_hub(sys.argv[1]).items():
+    print(split, table.place(0), list(table.columns["sentence1"]), list(table.columns["score"]))
+"""
+
+
+def test_splits_come_through_datasets(tmp_path):
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split in ("train", "validation", "test"):
+        with (folder / f"{split}.csv").open("w", newline="") as stream:
+            csv.writer(stream).writerows([("sentence1", "sentence2", "score"), (f"{split} a", "b", 0.5)])
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", READ, str(folder)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [
+        "train row 1 ['train a'] [0.5]",
+        "dev row 1 ['validation a'] [0.5]",
+        "test row 1 ['test a'] [0.5]",
+    ]
+
+
+def test_unreachable_hub_is_one_clear_error():
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+    with pytest.raises(HubError, match="'sentence-transformers/stsb' is no path here, and the hub") as caught:
+        load_pairs("stsb")
+    assert "\n" not in str(caught.value)
+    assert "bundled" in caught.value.hint
+
+
+def test_hub_only_where_no_path_exists(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stsb").mkdir()
+    (tmp_path / "stsb" / "test.csv").write_text("sentence1,sentence2,score\na,b,x1\n")
+    with pytest.raises(RowError, match=r"stsb/test\.csv, line 2"):
+        load_pairs("stsb")
+
+
+def test_names_and_paths_are_told_apart():
+    assert hub_name("stsb") == "sentence-transformers/stsb"
+    assert all(map(is_hub_name, ("stsb", "sentence-transformers/stsb", "mteb/stsbenchmark-sts")))
+    assert not any(map(is_hub_name, ("a.csv", "data/pairs.jsonl.gz", "./stsb", "a/b/c", "/x", "../y", "", "a b")))
+
+
+def test_a_set_of_the_hub_without_usable_splits(tmp_path):
+    (tmp_path / "README.md").write_text("nothing here")
+    with pytest.raises(HubError):
+        read_hub(str(tmp_path))

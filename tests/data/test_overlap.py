@@ -1,0 +1,62 @@
+import pytest
+
+from truncate_kit.data import Overlap, PairSet, SharedPairs, TextPair, load_pairs
+from truncate_kit.data.types import PairSplits
+
+# set, train/dev, train/test, dev/test as (same order, either order), test sentences also in train, test sentences:
+# the table that comes with the evaluation data.
+PUBLISHED = [
+    ("stsb/en", (6, 7), (7, 12), (2, 3), 257, 2552),
+    ("stsb/de", (13, 14), (10, 16), (5, 7), 272, 2513),
+    ("stsb/es", (8, 10), (8, 14), (4, 7), 270, 2523),
+    ("korsts", (3, 3), (0, 2), (3, 6), 153, 2514),
+    ("sick", (3, 7), (49, 73), (5, 9), 3743, 5007),
+    ("mrpc", (0, 0), (0, 0), (0, 0), 240, 3393),
+]
+
+
+@pytest.mark.parametrize(("name", "train_dev", "train_test", "dev_test", "shared", "sentences"), PUBLISHED)
+def test_overlap_equals_the_published_table(shared_data, name, train_dev, train_test, dev_test, shared, sentences):
+    splits = load_pairs(shared_data / name)
+    counted = [(both.same_order, both.either_order) for both in _pairs_of(splits.overlap)]
+    assert counted == [train_dev, train_test, dev_test]
+    assert (splits.overlap.test_sentences_in_train, splits.overlap.test_sentences) == (shared, sentences)
+    warning = splits.statements()[-1]
+    assert warning == splits.overlap.warning()
+    assert f"{train_test[1]} test pairs ({train_test[0]} in the same order)" in warning
+    assert f"{shared:,} of the {sentences:,} distinct test sentences" in warning
+
+
+def test_no_overlap_no_warning_and_missing_splits_are_not_counted():
+    splits = PairSplits(name="x", train=_set(("a", "b")), test=_set(("c", "d"), ("c", "e")))
+    assert splits.overlap == Overlap(
+        train_dev=None,
+        train_test=SharedPairs(same_order=0, either_order=0),
+        dev_test=None,
+        test_sentences=3,
+        test_sentences_in_train=0,
+    )
+    assert splits.overlap.warning() is None
+    assert len(splits.statements()) == 2
+    assert PairSplits(name="x", train=_set(("a", "b"))).overlap.warning() is None
+
+
+def test_overlap_survives_json():
+    overlap = PairSplits(name="x", train=_set(("a", "b")), test=_set(("b", "a"))).overlap
+    assert Overlap.from_dict(overlap.to_dict()) == overlap
+
+
+def _pairs_of(overlap: Overlap) -> list[SharedPairs]:
+    return [overlap.train_dev, overlap.train_test, overlap.dev_test]
+
+
+def _set(*pairs: tuple[str, str]) -> PairSet:
+    return PairSet(
+        name="x",
+        pairs=tuple(TextPair(first, second, 1.0) for first, second in pairs),
+        scale=(0, 1),
+        scale_source="told",
+        num_scale_values=0,
+        path="x.csv",
+        columns=("a", "b", "c"),
+    )

@@ -1,0 +1,228 @@
+import csv
+import gzip
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from truncate_kit.data import TextPair, load_pairs, read_pairs
+from truncate_kit.errors import ColumnsError, RowError, UsageError
+
+ROWS = [
+    ("A cat sleeps.", 'It says "meow", loudly.', 2.5),
+    ("NA", "null", 0.0),
+    ("Zwei Bäume — 木", "two trees", 5.0),
+]
+PAIRS = tuple(TextPair(*row) for row in ROWS)
+NAMES = ("sentence1", "sentence2", "score")
+
+
+def write(path: Path, rows=ROWS, names=NAMES) -> Path:
+    """The rows in the format of the extension, through the format's own library."""
+    kind = path.name.removesuffix(".gz").rpartition(".")[2]
+    if kind == "parquet":
+        columns = list(zip(*rows, strict=True))
+        pyarrow.parquet.write_table(pyarrow.table(dict(zip(names, columns, strict=True))), path)
+        return path
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8", newline="") as stream:
+        if kind == "jsonl":
+            stream.writelines(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)
+        else:
+            writer = csv.writer(stream, dialect="excel-tab" if kind == "tsv" else "excel")
+            writer.writerows([names, *rows])
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", ["p.csv", "p.tsv", "p.jsonl", "p.parquet", "p.csv.gz", "p.tsv.gz", "p.jsonl.gz", "P.CSV"]
+)
+def test_every_format_gives_the_same_pairs(tmp_path, name):
+    read = read_pairs(write(tmp_path / name))
+    assert read.pairs == PAIRS
+    assert read.columns == NAMES
+    assert load_pairs(tmp_path / name).train == read
+
+
+def test_tsv_takes_quotes_literally_unless_a_spreadsheet_wrote_them(tmp_path):
+    path = tmp_path / "p.tsv"
+    path.write_text('sentence1\tsentence2\tscore\n"Stop" he said\t"one ""two"" three"\t1\n5" pipe\t"open\t2\r\n')
+    assert [(pair.first, pair.second) for pair in read_pairs(path)] == [
+        ('"Stop" he said', 'one "two" three'),
+        ('5" pipe', '"open'),
+    ]
+
+
+def test_csv_with_byte_order_mark_blank_lines_and_line_breaks(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_bytes(b'\xef\xbb\xbfsentence1,sentence2,score\r\n\r\n"one\r\ntwo", b ,1\r\n')
+    assert read_pairs(path).pairs == (TextPair("one\r\ntwo", "b", 1.0),)
+
+
+@pytest.mark.parametrize("dev", ["dev", "validation", "valid"])
+def test_folder_of_splits(tmp_path, dev):
+    for name in ("train.csv", f"{dev}.parquet", "test.jsonl.gz"):
+        write(tmp_path / name)
+    (tmp_path / "README.md").write_text("not data")
+    splits = load_pairs(tmp_path)
+    assert [name for name, _ in splits.items()] == ["train", "dev", "test"]
+    assert all(split.pairs == PAIRS for _, split in splits.items())
+
+
+def test_folder_may_lack_splits(tmp_path):
+    write(tmp_path / "test.csv")
+    splits = load_pairs(tmp_path)
+    assert splits.train is None
+    assert splits.dev is None
+    assert splits.evaluation.pairs == PAIRS
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("sentence_A", "sentence_B", "relatedness_score"),
+        ("Sentence 1", "Sentence 2", "Similarity Score"),
+        ("text1", "text2", "similarity"),
+        ("first", "second", "gold"),
+        ("anchor", "positive", "score"),
+        ("premise", "hypothesis", "label"),
+        ("word1", "word2", "score"),
+        ("question1", "question2", "label"),
+    ],
+)
+def test_columns_are_found_by_name(tmp_path, names):
+    read = read_pairs(write(tmp_path / "p.csv", names=names))
+    assert read.pairs == PAIRS
+    assert read.columns == names
+
+
+def test_score_goes_before_label_and_told_columns_before_all(tmp_path):
+    rows = [(*row, 4.0, "x") for row in ROWS]
+    path = write(tmp_path / "p.csv", rows, (*NAMES, "label", "note"))
+    assert read_pairs(path).pairs == PAIRS
+    told = read_pairs(path, columns=("sentence2", "note", "label"))
+    assert told.pairs == tuple(TextPair(second, "x", 4.0) for _, second, _ in ROWS)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("a", "b", "score"), "two texts"),
+        (("sentence1", "b", "score"), "two texts"),
+        (("sentence1", "sentence2", "c"), "the score"),
+        (("sentence1;sentence2;score", "b", "c"), "two texts"),
+    ],
+)
+def test_missing_columns_are_listed(tmp_path, names, said):
+    with pytest.raises(ColumnsError, match=said) as caught:
+        read_pairs(write(tmp_path / "p.csv", names=names))
+    assert all(repr(name) in str(caught.value) for name in names)
+    assert ("semicolons" in caught.value.hint) == (";" in names[0])
+
+
+def test_two_choices_for_a_column_are_an_error(tmp_path):
+    path = write(tmp_path / "p.csv", [(*row, 1.0) for row in ROWS], (*NAMES, "similarity"))
+    with pytest.raises(ColumnsError, match="more than one choice for the score"):
+        read_pairs(path)
+    assert read_pairs(path, columns=NAMES).pairs == PAIRS
+    with pytest.raises(ColumnsError, match=r"no column 'Score'.*'similarity'"):
+        read_pairs(path, columns=("sentence1", "sentence2", "Score"))
+    with pytest.raises(ColumnsError, match="two columns have the same name"):
+        read_pairs(write(tmp_path / "q.csv", names=("sentence1", "sentence1", "score")))
+
+
+def test_class_labels_are_not_scores(tmp_path):
+    rows = [("a", "b", "neutral"), ("c", "d", "entailment")]
+    with pytest.raises(ColumnsError, match="column 'label' holds words such as 'neutral', not scores"):
+        read_pairs(write(tmp_path / "p.csv", rows, ("premise", "hypothesis", "label")))
+
+
+@pytest.mark.parametrize(
+    ("scores", "scale"),
+    [((0.2, 1.0), (0, 1)), ((1.0, 4.9), (1, 5)), ((0.4, 4.0), (0, 5)), ((0, 9.8), (0, 10)), ((0.0, 5.0), (0, 5))],
+)
+def test_scale_is_inferred_and_stated(tmp_path, scores, scale):
+    read = read_pairs(write(tmp_path / "p.csv", [("a", f"b{score}", score) for score in scores]))
+    assert (read.scale, read.scale_source) == (scale, "inferred")
+    assert read.scale_sentence() == f"Scores run from {scale[0]} to {scale[1]} (inferred from 2 values)."
+    low, high = scale
+    assert read.scores01() == pytest.approx([(score - low) / (high - low) for score in scores])
+
+
+def test_scale_is_inferred_from_all_splits_together(tmp_path):
+    write(tmp_path / "train.csv")
+    write(tmp_path / "dev.csv", [("a", "b", 0.5)])
+    splits = load_pairs(tmp_path)
+    assert splits.dev.scale == splits.train.scale == (0, 5)
+    assert "Scores run from 0 to 5 (inferred from 4 values)." in splits.statements()
+
+
+def test_told_scale_is_used_and_checked(tmp_path):
+    path = write(tmp_path / "p.csv")
+    read = read_pairs(path, scale=(0, 10))
+    assert read.scores01() == [0.25, 0.0, 0.5]
+    assert read.scale_sentence() == "Scores run from 0 to 10 (as told)."
+    with pytest.raises(RowError, match=r"p\.csv, line 4: the score 5 is outside the scale 0 to 4 \(told\)"):
+        read_pairs(path, scale=(0, 4))
+    for wrong in ((5, 0), (0, float("nan")), (1, 1), (1,)):
+        with pytest.raises(UsageError, match="is not a scale"):
+            read_pairs(path, scale=wrong)
+
+
+def test_fingerprint_follows_content_and_scale_only(tmp_path):
+    one = read_pairs(write(tmp_path / "p.csv"))
+    assert one.fingerprint() == read_pairs(write(tmp_path / "other.parquet")).fingerprint()
+    others = [
+        read_pairs(tmp_path / "p.csv", scale=(0, 6)),
+        read_pairs(write(tmp_path / "q.csv", [ROWS[1], ROWS[0], ROWS[2]])),
+        read_pairs(write(tmp_path / "r.csv", [("A cat sleeps.", 'It says "meow", loudly', 2.5), *ROWS[1:]])),
+    ]
+    assert len({one.fingerprint(), *(other.fingerprint() for other in others)}) == 4
+    spelled_out = (
+        "0.0 5.0\n"
+        '13 23 2.5 A cat sleeps. It says "meow", loudly.\n'
+        "2 4 0.0 NA null\n"
+        "14 9 5.0 Zwei Bäume — 木 two trees\n"
+    )
+    assert one.fingerprint() == hashlib.sha256(spelled_out.encode()).hexdigest()
+
+
+def test_texts_are_distinct_and_in_order(tmp_path):
+    path = write(tmp_path / "p.csv", [("b", "a", 1.0), ("c", "b", 2.0), ("a", "d", 3.0)])
+    assert read_pairs(path).texts() == ["b", "a", "c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "scale"),
+    [
+        ("stsb/en", [5749, 1500, 1379], (0, 5)),
+        ("korsts", [5749, 1500, 1379], (0, 5)),
+        ("sick", [4500, 500, 4927], (1, 5)),
+        ("mrpc", [3576, 500, 1725], (0, 1)),
+    ],
+)
+def test_published_sets_keep_every_row(shared_data, name, sizes, scale):
+    splits = load_pairs(shared_data / name)
+    assert [len(split) for _, split in splits.items()] == sizes
+    assert {split.scale for _, split in splits.items()} == {scale}
+    assert f"(inferred from {sum(sizes):,} values)" in splits.train.scale_sentence()
+    with (shared_data / name / "test.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    score = "score" if "score" in rows[0] else "label"
+    assert [(p.first, p.second, p.target) for p in splits.test] == [
+        (row["sentence1"], row["sentence2"], float(row[score])) for row in rows
+    ]
+
+
+def test_importing_the_package_and_reading_csv_need_no_heavy_library(tmp_path):
+    path = write(tmp_path / "p.csv")
+    code = (
+        "import sys; from truncate_kit.data import load_pairs; load_pairs(sys.argv[1]); load_pairs('bundled')\n"
+        "sys.exit(', '.join({'torch', 'datasets', 'pandas', 'pyarrow', 'numpy'} & set(sys.modules)) or None)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")

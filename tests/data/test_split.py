@@ -1,0 +1,67 @@
+from dataclasses import replace
+
+import pytest
+
+from truncate_kit.data import PairSet, PairSplits, TextPair, complete_splits, split_pairs
+from truncate_kit.errors import DataError, UsageError
+
+PAIRS = PairSet(
+    name="mine.csv",
+    pairs=tuple(TextPair(f"a{i % 300}", f"b{i % 300}", float(i % 6)) for i in range(400)),  # a hundred pairs twice
+    scale=(0, 5),
+    scale_source="inferred",
+    num_scale_values=400,
+    path="mine.csv",
+    columns=("a", "b", "c"),
+)
+
+
+def test_split_keeps_every_row_once_in_order_and_no_pair_on_two_sides():
+    turned = TextPair("b7", "a7", 2.0)
+    splits = split_pairs(replace(PAIRS, pairs=(*PAIRS.pairs, turned)))
+    parts = {name: list(split) for name, split in splits.items()}
+    assert sorted(str(pair) for part in parts.values() for pair in part) == sorted(map(str, (*PAIRS.pairs, turned)))
+    assert {name: len(part) for name, part in parts.items()} == pytest.approx(
+        {"train": 321, "dev": 40, "test": 40}, abs=2
+    )
+    overlap = splits.overlap
+    assert overlap.train_dev.either_order == overlap.train_test.either_order == overlap.dev_test.either_order == 0
+    order = {pair: position for position, pair in reversed(list(enumerate(PAIRS.pairs)))}
+    firsts = [order[pair] for pair in dict.fromkeys(parts["dev"]) if pair in order]
+    assert firsts == sorted(firsts)
+    assert all(split.scale == (0, 5) for _, split in splits.items())
+    assert splits.statements()[2] == (
+        "mine.csv was divided into train, dev, test (80/10/10 %, seed 0) by its distinct pairs."
+    )
+
+
+def test_split_depends_on_seed_and_content_not_on_row_order():
+    def dev_of(pairs: PairSet, seed: int) -> set[TextPair]:
+        return set(split_pairs(pairs, seed).dev)
+
+    assert dev_of(PAIRS, 1) == dev_of(replace(PAIRS, pairs=PAIRS.pairs[::-1]), 1)
+    assert dev_of(PAIRS, 1) != dev_of(PAIRS, 2)
+    assert split_pairs(PAIRS, 1) == split_pairs(PAIRS, 1)
+
+
+def test_complete_splits_takes_only_what_is_missing():
+    test = replace(PAIRS, pairs=PAIRS.pairs[:5])
+    splits = complete_splits(PairSplits(name="x", train=PAIRS, test=test), seed=3)
+    assert splits.test is test
+    assert len(splits.train) + len(splits.dev) == 400
+    assert len(splits.dev) == pytest.approx(40, abs=2)
+    assert "train, dev (90/10 %, seed 3)" in splits.notes[0]
+    assert complete_splits(splits) is splits
+    whole = complete_splits(PairSplits(name="x", train=PAIRS))
+    assert [len(split) for _, split in whole.items()] == pytest.approx([320, 40, 40], abs=2)
+
+
+def test_what_cannot_be_split():
+    few = replace(PAIRS, pairs=PAIRS.pairs[:9])
+    with pytest.raises(DataError, match=r"mine\.csv holds 9 pairs: too few"):
+        split_pairs(few)
+    with pytest.raises(DataError, match="x has no train split, only test"):
+        complete_splits(PairSplits(name="x", test=PAIRS))
+    for wrong in ((0.5, 0.5), (0.8, 0.1, 0.2), (1.2, -0.1, -0.1)):
+        with pytest.raises(UsageError, match="not the shares"):
+            split_pairs(PAIRS, fractions=wrong)
