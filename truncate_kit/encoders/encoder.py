@@ -146,13 +146,16 @@ class Encoder(nn.Module):
 
     # Texts to vectors
 
-    @torch.inference_mode()
     def encode(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
         """Sentence vectors (n, out) in float32 on the CPU, in the order of `texts`; runs without gradients or dropout.
 
         Texts are sorted by length first, so that little padding is computed.
         """
-        ids = self.token_ids(texts, prompt=prompt)
+        return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
+
+    @torch.inference_mode()
+    def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
+        """`encode` for texts that are already ids, as `token_ids` gives them."""
         rows: list[Tensor] = []
         places: list[int] = []
         with evaluating(self):

@@ -1,0 +1,234 @@
+"""The lean loop against plain computations, and its promises: compact vocabulary, resume, determinism."""
+
+import math
+
+import pytest
+import torch
+
+from tests.families import WORDS
+from truncate_kit.data import PairSet, TextPair
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import TrainingDivergedError, UsageError
+from truncate_kit.training import GradedPairs, PairJudge, TaughtTexts, TrainingSettings, evaluate, train
+from truncate_kit.training.configuration import default_learning_rate, rate_at
+from truncate_kit.training.examples import cosine_distance, cosine_mse
+from truncate_kit.training.loop import _Run, adamw, bucketed
+
+
+def make_pairs(count: int, seed: int = 0) -> PairSet:
+    """Pairs of random words; the score is the share of words in common, so that there is something to learn."""
+    generator = torch.Generator().manual_seed(seed)
+    pairs = []
+    for _ in range(count):
+        length = 2 + int(torch.randint(6, (), generator=generator))
+        first = [WORDS[int(place)] for place in torch.randint(12, (length,), generator=generator)]
+        second = [
+            word
+            if torch.rand((), generator=generator) < 0.5
+            else WORDS[int(torch.randint(12, (), generator=generator))]
+            for word in first
+        ]
+        shared = len(set(first) & set(second)) / len(set(first) | set(second))
+        pairs.append(TextPair(" ".join(first), " ".join(second), 5 * shared))
+    return PairSet(
+        name="words",
+        pairs=tuple(pairs),
+        scale=(0.0, 5.0),
+        scale_source="told",
+        num_scale_values=0,
+        path="words",
+        columns=("first", "second", "score"),
+    )
+
+
+def graded(encoder, pairs: PairSet) -> GradedPairs:
+    return GradedPairs(
+        encoder.token_ids([pair.first for pair in pairs]),
+        encoder.token_ids([pair.second for pair in pairs]),
+        pairs.scores01(),
+    )
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return make_pairs(60), make_pairs(30, seed=1)
+
+
+def trained(folder, pairs, settings, *, seed=0, checkpoint=None, layer=2):
+    encoder = truncate(load_encoder(folder), layer)
+    examples, judge = graded(encoder, pairs[0]), PairJudge(encoder, pairs[1])
+    state = train(encoder, examples, judge, settings, seed=seed, checkpoint=checkpoint)
+    return encoder, state
+
+
+def without_dropout(encoder):
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if hasattr(module, "dropout_prob"):  # attention
+            module.dropout_prob = 0.0
+    return encoder
+
+
+SETTINGS = TrainingSettings(epochs=3, batch_size=8, learning_rate=2e-3)
+
+
+def test_objectives_against_plain_arithmetic():
+    first, second = torch.randn(5, 7), torch.randn(5, 7)
+    target = torch.rand(5)
+    loss = distance = 0.0
+    for u, v, y in zip(first.tolist(), second.tolist(), target.tolist(), strict=True):
+        cosine = sum(a * b for a, b in zip(u, v, strict=True)) / (math.hypot(*u) * math.hypot(*v))
+        loss += (cosine - y) ** 2 / 5
+        distance += (1 - cosine) / 5
+    assert float(cosine_mse(first, second, target)) == pytest.approx(loss, abs=1e-6)
+    assert float(cosine_distance(first, second)) == pytest.approx(distance, abs=1e-6)
+
+
+def test_schedule_warms_up_over_a_tenth_and_falls_to_zero():
+    rates = [rate_at(step, 100, 0.1) for step in range(101)]
+    assert rates[0] == 0
+    assert rates[5] == pytest.approx(0.5)
+    assert rates[10] == 1
+    assert rates[55] == pytest.approx(0.5)
+    assert rates[100] == 0
+
+
+@pytest.mark.parametrize(("width", "rate"), [(768, 2e-5), (1024, 2e-5), (384, 4e-5), (128, 1e-4)])
+def test_default_rate_is_the_papers_at_base_width(width, rate):
+    assert default_learning_rate(width) == pytest.approx(rate)
+
+
+def test_one_step_equals_plain_adamw(tiny_folder, pairs):
+    """The loop's first two steps against torch.optim.AdamW on both sentences apart, decay on matrices only."""
+    settings = TrainingSettings(epochs=1, batch_size=30, learning_rate=1e-3, warmup=0.0, buckets=False)
+    encoder, plain = (without_dropout(truncate(load_encoder(tiny_folder("bert")), 2)) for _ in range(2))
+    train(encoder, graded(encoder, pairs[0]), PairJudge(encoder, pairs[1]), settings, seed=0)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(0)).tolist()
+    groups = [
+        {"params": [p for p in plain.parameters() if p.ndim > 1], "weight_decay": 0.01},
+        {"params": [p for p in plain.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimiser = torch.optim.AdamW(groups, lr=1e-3)
+    for step in range(2):
+        rows = [pairs[0].pairs[place] for place in order[30 * step : 30 * step + 30]]
+        for group in optimiser.param_groups:
+            group["lr"] = 1e-3 * (2 - step) / 2
+        u = torch.cat([plain(**plain.tokenize([row.first])) for row in rows])
+        v = torch.cat([plain(**plain.tokenize([row.second])) for row in rows])
+        target = torch.tensor([row.target / 5 for row in rows])
+        loss = ((torch.nn.functional.cosine_similarity(u, v) - target) ** 2).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        optimiser.step()
+    for (name, ours), theirs in zip(encoder.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "deberta-v3", "gpt2", "distilbert"])
+def test_compact_vocabulary_changes_nothing_but_the_cost(name, tiny_folder, pairs):
+    with_all, _ = trained(tiny_folder(name), pairs, TrainingSettings(**_values(compact_vocabulary=False)))
+    compact, _ = trained(tiny_folder(name), pairs, SETTINGS)
+    table = compact.backbone.get_input_embeddings()
+    assert table.weight.shape == with_all.backbone.get_input_embeddings().weight.shape
+    for ours, theirs in zip(compact.parameters(), with_all.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+def test_unused_rows_are_shrunk_as_adamw_would(tiny_folder, pairs):
+    before = load_encoder(tiny_folder("bert")).backbone.get_input_embeddings().weight
+    encoder, _ = trained(tiny_folder("bert"), pairs, SETTINGS)
+    unused = encoder.tokenizer.convert_tokens_to_ids("not")  # beyond the words that make_pairs draws
+    after = encoder.backbone.get_input_embeddings().weight[unused]
+    assert not torch.equal(after, before[unused])
+    ratio = (after / before[unused]).detach()
+    torch.testing.assert_close(ratio, ratio.mean().expand_as(ratio), atol=1e-5, rtol=1e-5)
+    assert 0.999 < float(ratio.mean()) < 1
+
+
+def _values(**changes):
+    return SETTINGS.to_dict() | changes
+
+
+def test_same_seed_same_result_and_another_seed_another(tiny_folder, pairs):
+    one, _ = trained(tiny_folder("bert"), pairs, SETTINGS, seed=3)
+    again, _ = trained(tiny_folder("bert"), pairs, SETTINGS, seed=3)
+    other, _ = trained(tiny_folder("bert"), pairs, SETTINGS, seed=4)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_the_dev_best_epoch_is_what_remains(tiny_folder, pairs):
+    encoder, state = trained(tiny_folder("bert"), pairs, TrainingSettings(**_values(epochs=6, learning_rate=2e-2)))
+    assert state.best_epoch == max(range(6), key=lambda epoch: (state.scores[epoch], -epoch))
+    assert evaluate(encoder, pairs[1].pairs).spearman == pytest.approx(state.scores[state.best_epoch], abs=1e-3)
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_a_resumed_run_ends_with_the_same_weights(stop, tiny_folder, pairs, tmp_path):
+    whole, whole_state = trained(tiny_folder("bert"), pairs, SETTINGS)
+    encoder = truncate(load_encoder(tiny_folder("bert")), 2)
+    torch.manual_seed(0)
+    settings = TrainingSettings(**_values(compact_vocabulary=False))
+    run = _Run(encoder, graded(encoder, pairs[0]), PairJudge(encoder, pairs[1]), settings, 0)
+    for _ in range(stop):
+        run.epoch(lambda task, done, total: None, "")
+    run.store(tmp_path / "checkpoint")
+    torch.rand(1)  # a new process has drawn other numbers
+    resumed, state = trained(tiny_folder("bert"), pairs, settings, checkpoint=tmp_path / "checkpoint")
+    assert state.scores == pytest.approx(whole_state.scores, abs=1e-3)
+    for ours, theirs in zip(resumed.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("buckets", [True, False])
+def test_every_example_once_and_like_lengths_together(buckets):
+    lengths = [(7 * place) % 40 for place in range(1000)]
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(1)).tolist()
+    batches = bucketed(order, lengths, 32, buckets)
+    assert sorted(place for batch in batches for place in batch) == list(range(1000))
+    padding = sum(max(lengths[p] for p in batch) - lengths[q] for batch in batches for q in batch)
+    assert (padding < 2500) == buckets
+
+
+def test_no_decay_on_biases_and_norms(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    decayed, plain = adamw(encoder, rate=1e-3, weight_decay=0.01).param_groups
+    names = {id(parameter): name for name, parameter in encoder.named_parameters()}
+    assert decayed["weight_decay"] == 0.01
+    assert plain["weight_decay"] == 0
+    assert all(names[id(p)].endswith("bias") or "LayerNorm" in names[id(p)] for p in plain["params"])
+    assert not any(names[id(p)].endswith("bias") or "LayerNorm" in names[id(p)] for p in decayed["params"])
+
+
+def test_distillation_moves_towards_the_teacher(tiny_folder, pairs):
+    full = load_encoder(tiny_folder("bert"))
+    texts = pairs[0].texts()
+    teacher = full.encode(texts)
+    student = truncate(full, 2)
+    before = float(cosine_distance(student.encode(texts), teacher))
+    train(
+        student,
+        TaughtTexts(full.token_ids(texts), teacher),
+        PairJudge(full, pairs[1]),
+        TrainingSettings(**_values(objective="distill", epochs=5)),
+        seed=0,
+    )
+    assert float(cosine_distance(student.encode(texts), teacher)) < before / 2
+
+
+def test_a_run_that_diverges_says_so(tiny_folder, pairs):
+    encoder = truncate(load_encoder(tiny_folder("bert")), 1)
+    examples = graded(encoder, pairs[0])
+    next(encoder.parameters()).data.fill_(float("inf"))
+    with pytest.raises(TrainingDivergedError, match="epoch 1"):
+        train(encoder, examples, PairJudge(encoder, pairs[1]), SETTINGS, seed=0)
+
+
+@pytest.mark.parametrize(
+    "values", [{"epochs": 0}, {"learning_rate": 0.0}, {"objective": "cosin"}, {"precision": "int4"}, {"batch_size": 0}]
+)
+def test_settings_that_make_no_sense_are_refused(values):
+    with pytest.raises(UsageError):
+        TrainingSettings(**values)

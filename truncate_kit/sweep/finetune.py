@@ -1,0 +1,203 @@
+"""TMFT from end to end: which layer, how good, against the full model; the lean model saved."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from truncate_kit.data import PairSplits
+from truncate_kit.encoders import Encoder, check_layer, layers_held, parameters_kept, save_encoder
+from truncate_kit.errors import UsageError
+from truncate_kit.progress import Progress, silent
+from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.sweep.card import model_card
+from truncate_kit.sweep.picking import check_rule, describe
+from truncate_kit.sweep.results import LayerScores, SweepResult, SweepSettings, Trial
+from truncate_kit.sweep.store import TrialStore, fingerprint
+from truncate_kit.sweep.strategies import STRATEGIES, Search, exhaustive, guided
+from truncate_kit.sweep.trials import DistillTask, LabelledTask, TrialRunner, parse_layers
+from truncate_kit.training import TrainingSettings, default_learning_rate
+
+CONFIDENT = 0.5
+"""A predicted drop bounds the pick from this confidence on."""
+
+
+def finetune(
+    encoder: Encoder,
+    data: PairSplits | None,
+    *,
+    out: Path,
+    settings: SweepSettings | None = None,
+    training: TrainingSettings | None = None,
+    texts: Sequence[str] | None = None,
+    prediction: DropPrediction | None = None,
+    progress: Progress = silent,
+) -> SweepResult:
+    """Fine-tune `encoder` cut at one or several layers, choose one, and save it beside the full model.
+
+    data: train, dev and test pairs; may be None for distillation, which then judges by closeness to the full model.
+    texts: raw text to distil from, None takes the training pairs' texts. prediction: bounds pick and search.
+    out: gets `lean/` and `full/` (sentence-transformers folders), `sweep.json` and `trials/`, from which the same call
+    continues after a kill. Raises `UsageError`, `DataError`, `LayerOutOfRangeError`, `LayerNotHeldError`,
+    `RunInUseError`, `CannotWriteError`, `TrainingDivergedError`.
+    """
+    settings, training = settings or SweepSettings(), training or TrainingSettings()
+    layers = _checked_layers(encoder, settings)
+    start = time.perf_counter()
+    task = _task(encoder, data, texts, training)
+    key = fingerprint(
+        encoder, training.to_json(), data.fingerprint() if data else "", "\n".join(texts or ()), type(task).__name__
+    )
+    store = TrialStore(Path(out) / "trials", key, {"model": encoder.name, "training": training.to_dict()})
+    runner = TrialRunner(encoder, task, training, store, progress)
+    drop_from = prediction.from_layer if prediction and prediction.confidence >= CONFIDENT else None
+    with store.open():
+        search = _search(runner, layers, settings, drop_from)
+        chosen = [runner.run(search.chosen, seed, keep_weights=True) for seed in settings.seeds]
+        best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
+        yardstick = _yardstick(runner, encoder, settings)
+        trials = _unique([*search.full, *chosen, *yardstick])
+        result = SweepResult(
+            model=encoder.name,
+            data=data.name if data else "raw text",
+            data_fingerprint=data.fingerprint() if data else "",
+            settings=settings,
+            training=training,
+            learning_rate=training.learning_rate or default_learning_rate(encoder.width),
+            layers=_by_layer(encoder, [*search.full, *chosen] if training.objective == "distill" else trials),
+            search=search.short,
+            trials=trials,
+            chosen=search.chosen,
+            chosen_seed=best.seed,
+            full=_by_layer(encoder, yardstick)[0],
+            prediction=prediction,
+            choice=_reason(settings, search.chosen, layers, drop_from),
+            metric=task.metric,
+            search_cost=sum(trial.block_steps for trial in (*search.short, *search.full) if trial not in chosen),
+            exhaustive_cost=_exhaustive_cost(encoder, chosen[0], settings, search.chosen),
+            seconds=time.perf_counter() - start,
+        )
+        _save(runner, result, best, yardstick, Path(out))
+        store.forget_weights({(best.layer, best.seed), *((trial.layer, trial.seed) for trial in yardstick)})
+    return result
+
+
+def _checked_layers(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
+    check_rule(settings.pick, settings.within)
+    if settings.strategy not in STRATEGIES:
+        raise UsageError(f"There is no strategy {settings.strategy!r}.", hint=f"Use one of: {', '.join(STRATEGIES)}.")
+    if not settings.seeds:
+        raise UsageError("No seeds were given.", hint="Use --seeds 3 for the seeds 0, 1 and 2.")
+    config = encoder.backbone.config
+    held = layers_held(config)
+    layers = held if settings.layers == "auto" else parse_layers(settings.layers, held, encoder.depth)
+    for layer in layers:
+        check_layer(config, layer)
+    return tuple(layers)
+
+
+def _task(
+    encoder: Encoder, data: PairSplits | None, texts: Sequence[str] | None, training: TrainingSettings
+) -> LabelledTask | DistillTask:
+    if training.objective == "distill":
+        if texts is None and (data is None or data.train is None):
+            raise UsageError("Distillation has no texts.", hint="Give --texts FILE, or --data with a train set.")
+        raw = list(texts) if texts is not None else data.train.texts()  # type: ignore[union-attr]  # checked above
+        return DistillTask(encoder, raw, data)
+    if data is None:
+        raise UsageError(
+            "Fine-tuning on cosine needs graded pairs.", hint="Give --data, or --objective distill with --texts."
+        )
+    return LabelledTask(encoder, data)
+
+
+def _search(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+    if len(layers) == 1:
+        return Search(layers[0], (), ())
+    if settings.layers == "auto" and settings.strategy == "guided":
+        return guided(runner, layers, settings, drop_from)
+    return exhaustive(runner, layers, settings, drop_from)
+
+
+def _yardstick(runner: TrialRunner, encoder: Encoder, settings: SweepSettings) -> list[Trial]:
+    """The full model with the same budget; for distillation the teacher, which is not trained again."""
+    if runner.settings.objective == "cosine":
+        return [runner.run(encoder.depth, seed, keep_weights=True) for seed in settings.seeds]
+    dev, test = runner.task.judges()
+    (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
+    return [
+        Trial(
+            layer=encoder.depth,
+            seed=settings.seeds[0],
+            epochs=0,
+            steps=0,
+            dev_scores=(dev_score,),
+            best_epoch=0,
+            dev=dev_score,
+            dev_pearson=dev_pearson,
+            test=test_score,
+            test_pearson=test_pearson,
+            seconds=0.0,
+        )
+    ]
+
+
+def _unique(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    found = {(trial.layer, trial.seed, trial.epochs): trial for trial in trials}
+    return tuple(found[key] for key in sorted(found))
+
+
+def _by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerScores, ...]:
+    """Mean and sample standard deviation over the seeds of each layer."""
+    kept = parameters_kept(encoder.backbone.config)
+    rows = []
+    for layer in sorted({trial.layer for trial in trials}):
+        mine = sorted({trial.seed: trial for trial in trials if trial.layer == layer}.values(), key=lambda t: t.seed)
+        test = [trial.test for trial in mine if trial.test is not None]
+        pearson = [trial.test_pearson for trial in mine if trial.test_pearson is not None]
+        rows.append(
+            LayerScores(
+                layer=layer,
+                parameters=(kept[layer] or 0) + sum(parameter.numel() for parameter in encoder.tail.parameters()),
+                seeds=tuple(trial.seed for trial in mine),
+                dev=fmean(trial.dev for trial in mine),
+                dev_std=_std([trial.dev for trial in mine]),
+                test=fmean(test),
+                test_std=_std(test),
+                test_pearson=fmean(pearson) if pearson else None,
+                test_pearson_std=_std(pearson),
+            )
+        )
+    return tuple(rows)
+
+
+def _std(values: Sequence[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
+
+
+def _exhaustive_cost(encoder: Encoder, trial: Trial, settings: SweepSettings, chosen: int) -> int:
+    """Block-steps of all layers with all seeds, without the chosen layer's own."""
+    others = (layer for layer in layers_held(encoder.backbone.config) if layer != chosen)
+    return len(settings.seeds) * trial.steps * sum(max(1, layer) for layer in others)
+
+
+def _reason(settings: SweepSettings, chosen: int, layers: Sequence[int], drop_from: int | None) -> str:
+    if len(layers) == 1:
+        return f"Layer {chosen}: the one that was asked for."
+    how = settings.strategy if settings.layers == "auto" else "exhaustive"
+    return f"Layer {chosen}: {describe(settings.pick, settings.within, drop_from)} ({settings.pick}, {how} search)."
+
+
+def _save(runner: TrialRunner, result: SweepResult, best: Trial, yardstick: Sequence[Trial], out: Path) -> None:
+    """The lean model and its yardstick as folders, each with its card, then the result."""
+    lean = runner.store.encoder(best)
+    lean.name = runner.full.name
+    save_encoder(lean, out / "lean", model_card=model_card(result, best))
+    if runner.settings.objective == "cosine":
+        strongest = max(yardstick, key=lambda trial: (trial.dev, -trial.seed))
+        full = runner.store.encoder(strongest)
+        full.name = runner.full.name
+        save_encoder(full, out / "full", model_card=model_card(result, strongest))
+    else:
+        save_encoder(runner.full, out / "full", model_card=model_card(result, yardstick[0]))
+    result.write(out / "sweep.json")

@@ -1,0 +1,86 @@
+"""Where trials are kept, so that a sweep that is killed continues and ends with the same result."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from truncate_kit.encoders import Encoder, load_encoder, save_encoder
+from truncate_kit.errors import FileProblemError
+from truncate_kit.files import run_lock, write_json
+from truncate_kit.sweep.results import Trial
+
+
+def fingerprint(encoder: Encoder, *parts: str) -> str:
+    """SHA-256 over weights, pooling, length and `parts`: equal exactly when the same trials would come out."""
+    digest = hashlib.sha256("\n".join((encoder.pooling, str(encoder.max_length), *parts)).encode())
+    for name, value in sorted(encoder.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class TrialStore:
+    """One folder per combination of model, data and training settings; one JSON file per finished trial.
+
+    Weights are kept only of trials that ask for it. Each file is written under a temporary name and renamed.
+    """
+
+    def __init__(self, folder: Path, key: str, description: dict[str, Any]) -> None:
+        self.folder = folder / key[:16]
+        self._description = description
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Hold the folder. Raises `RunInUseError` when another process does, `CannotWriteError`."""
+        with run_lock(self.folder):
+            if not (self.folder / "settings.json").exists():
+                write_json(self.folder / "settings.json", self._description)
+            yield
+
+    def _path(self, layer: int, seed: int, epochs: int, suffix: str) -> Path:
+        return self.folder / f"layer{layer:02d}-seed{seed}-epochs{epochs}{suffix}"
+
+    def checkpoint(self, layer: int, seed: int, epochs: int) -> Path:
+        """File for a running trial's state between epochs."""
+        return self._path(layer, seed, epochs, ".checkpoint")
+
+    def read(self, layer: int, seed: int, epochs: int) -> Trial | None:
+        """The finished trial, None where there is none. Raises `FileProblemError` when its file is damaged."""
+        path = self._path(layer, seed, epochs, ".json")
+        if not path.exists():
+            return None
+        try:
+            return Trial.read(path)
+        except (OSError, KeyError, json.JSONDecodeError) as error:
+            raise FileProblemError(
+                f"{path} cannot be read: {error}.", hint="Delete it to run this trial again."
+            ) from error
+
+    def write(self, trial: Trial, encoder: Encoder | None) -> None:
+        """Keep a finished trial, its weights first, and remove its checkpoint."""
+        if encoder is not None:
+            save_encoder(encoder, self._path(trial.layer, trial.seed, trial.epochs, ""))
+        trial.write(self._path(trial.layer, trial.seed, trial.epochs, ".json"))
+        self.checkpoint(trial.layer, trial.seed, trial.epochs).unlink(missing_ok=True)
+
+    def has_weights(self, layer: int, seed: int, epochs: int) -> bool:
+        """Whether the weights of a finished trial are kept."""
+        return self._path(layer, seed, epochs, "").is_dir()
+
+    def encoder(self, trial: Trial) -> Encoder:
+        """The trained encoder of a trial whose weights are kept."""
+        return load_encoder(self._path(trial.layer, trial.seed, trial.epochs, ""))
+
+    def forget_weights(self, keep: set[tuple[int, int]]) -> None:
+        """Remove the weights of all trials but those of the given (layer, seed)."""
+        for folder in self.folder.glob("layer*-epochs*"):
+            if folder.is_dir():
+                layer, seed = (
+                    int(part[5:] if part.startswith("layer") else part[4:]) for part in folder.name.split("-")[:2]
+                )
+                if (layer, seed) not in keep:
+                    shutil.rmtree(folder)

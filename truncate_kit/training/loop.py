@@ -1,0 +1,187 @@
+"""The lean loop: AdamW, linear schedule, dev-best epoch, resumable between epochs."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.errors import TrainingDivergedError
+from truncate_kit.files import replacing
+from truncate_kit.progress import Progress, silent
+from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
+from truncate_kit.training.examples import Examples
+from truncate_kit.training.judges import Judge
+from truncate_kit.training.vocabulary import CompactVocabulary
+
+BUCKET_BATCHES = 24  # batches that are sorted by length together: little padding, still a fresh mix every epoch
+CHECKPOINT_SECONDS = 30.0  # epochs shorter than this are cheaper to repeat than to store one by one
+
+
+@dataclass(slots=True)
+class Progressed:
+    """Where a run stands after an epoch; everything a resumed run needs beside weights and optimiser."""
+
+    scores: list[float] = dataclasses.field(default_factory=list)
+    best_epoch: int = -1
+    decay: float = 1.0  # what AdamW has done so far to a row that gets no gradient
+    best_decay: float = 1.0
+    seconds: float = 0.0
+
+    @property
+    def epoch(self) -> int:
+        """Epochs behind us."""
+        return len(self.scores)
+
+
+def train(
+    encoder: Encoder,
+    examples: Examples,
+    judge: Judge,
+    settings: TrainingSettings,
+    *,
+    seed: int,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+    task: str = "training",
+) -> Progressed:
+    """Train `encoder` in place and leave it with the weights of the epoch that `judge` likes best.
+
+    checkpoint: file that holds the run between epochs; a run that finds it continues there and ends with the same
+    weights. Returns the dev scores by epoch, the best epoch (from 0) and the seconds spent training and judging.
+    Raises `TrainingDivergedError` when the loss is not a number, `CannotWriteError`.
+    """
+    torch.manual_seed(seed)
+    compact = None
+    if settings.compact_vocabulary:
+        compact = CompactVocabulary(encoder, [*examples.texts(), *judge.texts()])
+        examples.renumber(compact.ids)
+        judge.renumber(compact.ids)
+    run = _Run(encoder, examples, judge, settings, seed)
+    if checkpoint is not None and checkpoint.exists():
+        run.restore(checkpoint)
+    stored = time.monotonic()
+    while run.state.epoch < settings.epochs:
+        run.epoch(progress, task)
+        if checkpoint is not None and time.monotonic() - stored >= CHECKPOINT_SECONDS:
+            run.store(checkpoint)
+            stored = time.monotonic()
+    encoder.load_state_dict(run.best)
+    if compact is not None:
+        compact.expand(run.state.best_decay)
+    encoder.eval()
+    return run.state
+
+
+class _Run:
+    """One training run between its epochs."""
+
+    def __init__(
+        self, encoder: Encoder, examples: Examples, judge: Judge, settings: TrainingSettings, seed: int
+    ) -> None:
+        self.encoder, self.examples, self.judge, self.settings, self.seed = encoder, examples, judge, settings, seed
+        self.rate = settings.learning_rate or default_learning_rate(encoder.width)
+        self.steps = -(-len(examples) // settings.batch_size)
+        self.lengths = examples.lengths()
+        self.optimiser = adamw(encoder, rate=self.rate, weight_decay=settings.weight_decay)
+        self.state = Progressed()
+        self.best: dict[str, Tensor] = {}
+
+    def epoch(self, progress: Progress, task: str) -> None:
+        """Train on every example once, judge, and keep the weights if they are the best so far."""
+        start = time.perf_counter()
+        state, settings, total = self.state, self.settings, self.settings.epochs * self.steps
+        self.encoder.train()
+        for place, batch in enumerate(self.batches(state.epoch)):
+            step = state.epoch * self.steps + place
+            rate = self.rate * rate_at(step, total, settings.warmup)
+            for group in self.optimiser.param_groups:
+                group["lr"] = rate
+            with precision(self.encoder.device, settings.precision):
+                loss = self.examples.loss(self.encoder, batch)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+            norm = nn.utils.clip_grad_norm_(self.encoder.parameters(), settings.max_gradient_norm)
+            if not torch.isfinite(norm):
+                raise TrainingDivergedError(state.epoch, place, self.rate)
+            self.optimiser.step()
+            self.optimiser.zero_grad(set_to_none=True)
+            state.decay *= 1 - rate * settings.weight_decay
+            progress(task, step + 1, total)
+        with precision(self.encoder.device, settings.precision):
+            score, _ = self.judge.score(self.encoder)
+        state.scores.append(score)
+        if state.best_epoch < 0 or score > state.scores[state.best_epoch]:
+            state.best_epoch, state.best_decay = state.epoch - 1, state.decay
+            self.best = {name: value.detach().clone() for name, value in self.encoder.state_dict().items()}
+        state.seconds += time.perf_counter() - start
+
+    def batches(self, epoch: int) -> Iterator[list[int]]:
+        """A fresh order for each epoch, from seed and epoch alone, so that a resumed run draws the same."""
+        order = torch.randperm(len(self.examples), generator=torch.Generator().manual_seed(self.seed * 1009 + epoch))
+        return iter(bucketed(order.tolist(), self.lengths, self.settings.batch_size, self.settings.buckets))
+
+    def store(self, path: Path) -> None:
+        """Write everything that the rest of the run depends on."""
+        values: dict[str, Any] = {
+            "state": dataclasses.asdict(self.state),
+            "weights": self.encoder.state_dict(),
+            "best": self.best,
+            "optimiser": self.optimiser.state_dict(),
+            "random": torch.get_rng_state(),
+        }
+        if self.encoder.device.type == "cuda":
+            values["cuda_random"] = torch.cuda.get_rng_state(self.encoder.device)
+        with replacing(path) as target, target.open("wb") as handle:
+            torch.save(values, handle)
+
+    def restore(self, path: Path) -> None:
+        """Continue from what `store` wrote."""
+        values = torch.load(path, map_location=self.encoder.device, weights_only=True)
+        self.state = Progressed(**values["state"])
+        self.encoder.load_state_dict(values["weights"])
+        self.best = values["best"]
+        self.optimiser.load_state_dict(values["optimiser"])
+        torch.set_rng_state(values["random"].cpu())
+        if "cuda_random" in values:
+            torch.cuda.set_rng_state(values["cuda_random"].cpu(), self.encoder.device)
+
+
+def bucketed(order: Sequence[int], lengths: Sequence[int], batch_size: int, buckets: bool) -> list[list[int]]:
+    """Cut a random order into batches; with buckets, of like length within each stretch of `BUCKET_BATCHES` batches.
+
+    Batches of a stretch come shortest first in one half of the stretches and longest first in the other, by the
+    random order itself; the last, incomplete batch comes where it falls.
+    """
+    if not buckets:
+        return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
+    batches = []
+    stretch = batch_size * BUCKET_BATCHES
+    for start in range(0, len(order), stretch):
+        part = list(order[start : start + stretch])
+        places = sorted(part, key=lambda place: lengths[place])
+        cut = [places[at : at + batch_size] for at in range(0, len(places), batch_size)]
+        # A random order of the batches, drawn from the random order of the examples: no second generator to store.
+        first_seen = {place: seen for seen, place in enumerate(part)}
+        batches += sorted(cut, key=lambda batch: first_seen[batch[0]])
+    return batches
+
+
+def adamw(encoder: Encoder, *, rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW without weight decay on biases and norms, in one fused kernel."""
+    decayed = [parameter for parameter in encoder.parameters() if parameter.ndim > 1]
+    plain = [parameter for parameter in encoder.parameters() if parameter.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=rate, fused=True)
+
+
+def precision(device: torch.device, name: str) -> contextlib.AbstractContextManager[Any]:
+    """Autocast to bfloat16 for `bf16`, nothing for `fp32`."""
+    if name == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return contextlib.nullcontext()
