@@ -1,0 +1,171 @@
+"""States of every layer: those of transformers itself, whatever the batch, and no block run in vain."""
+
+import pytest
+import torch
+
+from tests.families import TINY_CONFIGS, make_tiny
+from truncate_kit.encoders import layers_held, load_encoder, truncate
+from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
+from truncate_kit.representations import (
+    BATCH_TOKENS,
+    WINDOW_TEXTS,
+    iter_states,
+    iter_states_together,
+    layer_states,
+)
+
+TEXTS = [
+    "a red dog",
+    "the cat sat on the mat and the dog ran under a tree",
+    "the big cat sat under the small blue tree",
+    "dog",
+    "a red dog",
+]
+
+
+def _pooled_alone(encoder, text, pooling, *, normed=True):
+    """States of one text, without padding, from transformers' own hidden states and plain pooling: (L', d)."""
+    ids = encoder.tokenizer(text, return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        output = encoder.backbone(ids, output_hidden_states=True)
+        layers = [*output.hidden_states[:-1], output.last_hidden_state]
+        for name in ("final_norm", "ln_f", "norm"):
+            if normed and hasattr(encoder.backbone, name):
+                layers[:-1] = map(getattr(encoder.backbone, name), layers[:-1])
+    tokens = [layer[0] for layer in layers]
+    plain = {
+        "mean": lambda layer: layer.mean(0),
+        "cls": lambda layer: layer[0],
+        "max": lambda layer: layer.max(0).values,
+        "last": lambda layer: layer[-1],
+    }
+    return torch.stack([plain[pooling](layer) for layer in tokens])
+
+
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+def test_states_are_those_of_transformers_in_input_order(name, tiny_folder):
+    encoder = load_encoder(tiny_folder(name))
+    states = layer_states(encoder, TEXTS)
+    assert states.shape == (4, 5, 16)
+    expected = torch.stack([_pooled_alone(encoder, text, "mean") for text in TEXTS], 1)
+    torch.testing.assert_close(states, expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_every_pooling_and_raw_states(name, pooling, tiny_folder):
+    encoder = load_encoder(tiny_folder(name))
+    states = layer_states(encoder, TEXTS, pooling=pooling, raw=True)
+    expected = torch.stack([_pooled_alone(encoder, text, pooling, normed=False) for text in TEXTS], 1)
+    torch.testing.assert_close(states, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_own_pooling_of_the_encoder_is_the_default(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"), pooling="cls")
+    assert torch.equal(layer_states(encoder, TEXTS), layer_states(encoder, TEXTS, pooling="cls"))
+    assert not torch.equal(layer_states(encoder, TEXTS), layer_states(encoder, TEXTS, pooling="mean"))
+
+
+@pytest.mark.parametrize("name", ["bert", "deberta-v3", "modernbert", "gpt2"])
+def test_states_do_not_depend_on_the_batch(name, tiny_folder):
+    encoder = load_encoder(tiny_folder(name))
+    together = layer_states(encoder, TEXTS)
+    alone = layer_states(encoder, TEXTS, batch_size=1)
+    torch.testing.assert_close(together, alone, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("name", ["electra", "albert-grouped", "modernbert", "gpt2", "qwen2"])
+def test_up_to_gives_the_lower_layers_unchanged(name, raw, tiny_folder):
+    encoder = load_encoder(tiny_folder(name))
+    states = layer_states(encoder, TEXTS, raw=raw)
+    for layer in layers_held(encoder.backbone.config):
+        assert torch.equal(layer_states(encoder, TEXTS, raw=raw, up_to=layer), states[: layer + 1])
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, 3])
+def test_up_to_never_runs_an_upper_block(layer, tiny_folder):
+    from transformers.models.bert.modeling_bert import BertLayer
+
+    encoder = load_encoder(tiny_folder("bert"))
+    calls = []
+
+    def count(module, inputs, output):
+        if isinstance(module, BertLayer):
+            calls.append(module)
+
+    hook = torch.nn.modules.module.register_module_forward_hook(count)
+    try:
+        batches = list(iter_states(encoder, TEXTS, up_to=layer))
+    finally:
+        hook.remove()
+    assert len(batches) == 1
+    assert len(calls) == layer
+
+
+def test_up_to_a_layer_that_is_not_there_or_not_held(tiny_folder):
+    with pytest.raises(LayerOutOfRangeError):
+        layer_states(load_encoder(tiny_folder("bert")), TEXTS, up_to=4)
+    with pytest.raises(LayerOutOfRangeError):
+        layer_states(load_encoder(tiny_folder("bert")), TEXTS, up_to=-3)
+    with pytest.raises(LayerNotHeldError):
+        next(iter_states(load_encoder(tiny_folder("deberta-v2")), TEXTS, up_to=0))
+
+
+def test_state_at_a_layer_is_what_the_model_cut_there_gives(tiny_folder):
+    encoder = load_encoder(tiny_folder("modernbert"))
+    states = layer_states(encoder, TEXTS)
+    for layer in (1, 2, 3):
+        torch.testing.assert_close(truncate(encoder, layer).encode(TEXTS), states[layer])
+
+
+def test_batches_hold_each_text_once_with_tokens_mask_and_progress(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.train()
+    heard = []
+    batches = list(iter_states(encoder, TEXTS, batch_size=2, progress=lambda *step: heard.append(step)))
+    assert encoder.training
+    assert [batch.places for batch in batches] == [[1, 2], [0, 4], [3]]  # longest first
+    assert [done for _, done, _ in heard] == [2, 4, 5]
+    assert {total for _, _, total in heard} == {5}
+    whole = layer_states(encoder, TEXTS)
+    for batch in batches:
+        assert len(batch.hidden_states) == 4
+        assert batch.hidden_states[0].shape == (*batch.attention_mask.shape, 16)
+        lengths = [len(encoder.token_ids([TEXTS[place]])[0]) for place in batch.places]
+        assert batch.attention_mask.sum(1).tolist() == lengths
+        torch.testing.assert_close(batch.states, whole[:, batch.places], atol=2e-5, rtol=1e-4)
+        batch.states.mul_(2)  # an ordinary tensor
+
+
+def test_many_texts_come_in_windows_and_long_texts_in_small_batches(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    texts = ["dog"] * WINDOW_TEXTS + [TEXTS[1]] * (BATCH_TOKENS // 15 + 1)  # of 15 tokens
+    batches = list(iter_states(encoder, texts, batch_size=len(texts)))
+    assert sorted(place for batch in batches for place in batch.places) == list(range(len(texts)))
+    assert max(batch.attention_mask.numel() for batch in batches) <= BATCH_TOKENS
+    sizes = [len(batch.places) for batch in batches]
+    assert sizes[-2:] == [BATCH_TOKENS // 15, 1]  # the second window comes after the first
+    assert {batch.attention_mask.shape[1] for batch in batches[:-2]} == {3}
+
+
+def test_two_encoders_with_different_tokenizers_share_batches(tiny_folder, tmp_path):
+    first = load_encoder(tiny_folder("bert"))
+    folder = make_tiny("electra-generator", tmp_path / "other", seed=1)
+    text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    (folder / "tokenizer.json").write_text(text.replace('"mat"', '"rug"'), encoding="utf-8")
+    second = load_encoder(folder)
+    second.max_length = 6
+    assert first.token_ids([TEXTS[1]]) != second.token_ids([TEXTS[1]])
+    expected = [layer_states(first, TEXTS), layer_states(second, TEXTS)]
+    seen = 0
+    for batches in iter_states_together([first, second], TEXTS, batch_size=2):
+        assert batches[0].places == batches[1].places
+        seen += len(batches[0].places)
+        for batch, states in zip(batches, expected, strict=True):
+            torch.testing.assert_close(batch.states, states[:, batch.places], atol=2e-5, rtol=1e-4)
+    assert seen == 5
+
+
+def test_no_texts_give_no_states(tiny_folder):
+    assert layer_states(load_encoder(tiny_folder("bert")), []).shape == (4, 0, 16)

@@ -1,0 +1,135 @@
+"""Texts in, states of every layer out: one pass over the texts, in batches of like length, padding left out."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from truncate_kit.encoders import Encoder, PoolingMode, evaluating, length_batches, pool, truncate
+from truncate_kit.progress import Progress, silent
+
+WINDOW_TEXTS = 16_384
+"""Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory."""
+
+BATCH_TOKENS = 8_192
+"""Tokens in a batch, padding included, whatever the number of texts: 13 layers of width 768 are 330 MB of states."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateBatch:
+    """What one forward pass gives.
+
+    places: where in the texts this batch's texts stand. states: pooled, (L', b, d) float32 on the CPU.
+    hidden_states: the token states they come from, L' tensors (b, t, d) on the encoder's device; inference tensors.
+    attention_mask: (b, t), 1 for real tokens, on the encoder's device.
+    """
+
+    places: list[int]
+    states: Tensor
+    hidden_states: tuple[Tensor, ...]
+    attention_mask: Tensor
+
+
+def iter_states(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    pooling: PoolingMode | None = None,
+    raw: bool = False,
+    up_to: int | None = None,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> Iterator[StateBatch]:
+    """Yield the states of all layers 0 … L, each text once, not in the order of `texts`.
+
+    pooling: None is the encoder's own. raw: leave out the final norm below the last layer, see
+    `Encoder.hidden_states`. up_to: the highest layer wanted, None for all; blocks above it are not run.
+    batch_size: texts in a batch at most; see also `BATCH_TOKENS`.
+    Raises `LayerOutOfRangeError`, and `LayerNotHeldError` where the family has no model that ends at `up_to`.
+    """
+    if up_to is not None:
+        encoder = _lowered(encoder, up_to, raw=raw)
+    for (batch,) in iter_states_together(
+        (encoder,), texts, pooling=pooling, raw=raw, batch_size=batch_size, progress=progress
+    ):
+        yield batch
+
+
+def iter_states_together(
+    encoders: Sequence[Encoder],
+    texts: Sequence[str],
+    *,
+    pooling: PoolingMode | None = None,
+    raw: bool = False,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> Iterator[tuple[StateBatch, ...]]:
+    """`iter_states` of several encoders over the same texts in the same batches, whatever their tokenizers.
+
+    Yields one `StateBatch` per encoder, all with the same places.
+    """
+    task = "Reading states of " + " and ".join(encoder.name for encoder in encoders)
+    done = 0
+    for start in range(0, len(texts), WINDOW_TEXTS):
+        window = texts[start : start + WINDOW_TEXTS]
+        ids = [encoder.token_ids(window) for encoder in encoders]
+        lengths = [max(map(len, rows)) for rows in zip(*ids, strict=True)]
+        for chunk in _bounded_batches(lengths, batch_size):
+            places = [start + place for place in chunk]
+            yield tuple(
+                _read(encoder, [rows[place] for place in chunk], places, pooling or encoder.pooling, raw)
+                for encoder, rows in zip(encoders, ids, strict=True)
+            )
+            done += len(chunk)
+            progress(task, done, len(texts))
+
+
+def layer_states(
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    pooling: PoolingMode | None = None,
+    raw: bool = False,
+    up_to: int | None = None,
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> Tensor:
+    """States of all layers in the order of `texts`, (L', n, d) float32 on the CPU; options as in `iter_states`."""
+    if up_to is not None:
+        encoder = _lowered(encoder, up_to, raw=raw)
+    states = torch.empty(encoder.depth + 1, len(texts), encoder.width)
+    for batch in iter_states(encoder, texts, pooling=pooling, raw=raw, batch_size=batch_size, progress=progress):
+        states[:, batch.places] = batch.states
+    return states
+
+
+def _lowered(encoder: Encoder, layer: int, *, raw: bool = False) -> Encoder:
+    """The encoder cut at `layer` for reading states; its weights are those of `encoder`, not copies.
+
+    raw: without the final norm, when `layer` is below the last one: there `hidden_states` has none either.
+    """
+    cut = truncate(encoder, layer, copy_weights=False)
+    if raw and layer < encoder.depth and encoder.family.final_norm is not None:
+        cut.backbone.set_submodule(encoder.family.final_norm, nn.Identity())
+    return cut
+
+
+def _read(
+    encoder: Encoder, ids: Sequence[Sequence[int]], places: list[int], pooling: PoolingMode, raw: bool
+) -> StateBatch:
+    with torch.inference_mode(), evaluating(encoder):
+        batch = encoder.pad(ids)
+        mask = batch["attention_mask"]
+        hidden = encoder.hidden_states(batch, raw=raw)
+        pooled = [pool(layer, mask, pooling).float().cpu() for layer in hidden]
+    # Stacked outside inference mode: an ordinary tensor, which callers may change in place.
+    return StateBatch(places=places, states=torch.stack(pooled), hidden_states=hidden, attention_mask=mask)
+
+
+def _bounded_batches(lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
+    """Batches of like length, split where long texts would make one too large."""
+    for chunk in length_batches(lengths, batch_size):
+        fitting = max(1, BATCH_TOKENS // max(1, lengths[chunk[0]]))
+        for start in range(0, len(chunk), fitting):
+            yield chunk[start : start + fitting]
