@@ -1,0 +1,162 @@
+"""TMFT at every layer of several models, and what `--layer auto` would have chosen, against exhaustive search.
+
+    python benchmarks/tmft/run.py --data FOLDER --models mini-electra-discriminator mini-bert --seeds 3 --epochs 10
+    python benchmarks/tmft/run.py --data FOLDER --models PATH_OF_ALL_MINILM_L6_V2 --seeds 1 --epochs 3
+
+Every trial is one small JSON file in `trials/`, written once: the command may be stopped at any time and continues
+where it was. `--summary` only rewrites the tables and figures from the trials that are there.
+"""
+
+import argparse
+import csv
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from truncate_kit.data import PairSplits, load_pairs
+from truncate_kit.encoders import Encoder, layers_held, load_encoder, parameters_kept
+from truncate_kit.sweep.picking import PICK_RULES, pick
+from truncate_kit.sweep.results import SweepSettings, Trial
+from truncate_kit.sweep.store import TrialStore, fingerprint
+from truncate_kit.sweep.strategies import guided
+from truncate_kit.sweep.trials import LabelledTask, TrialRunner
+from truncate_kit.training import TrainingSettings
+
+HERE = Path(__file__).parent
+WITHIN = 2.5
+
+
+def runner_for(encoder: Encoder, data: PairSplits, settings: TrainingSettings) -> TrialRunner:
+    """The same store for the same model, data and settings, whatever the machine."""
+    task = LabelledTask(encoder, data)
+    key = fingerprint(encoder, settings.to_json(), data.fingerprint(), type(task).__name__)
+    label = Path(encoder.name).name if Path(encoder.name).exists() else encoder.name
+    store = TrialStore(HERE / "trials", key, {"model": label, "data": data.name, "training": settings.to_dict()})
+    return TrialRunner(encoder, task, settings, store, lambda task, done, total: None)
+
+
+def sweep(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int]) -> None:
+    """All trials, seed by seed, so that a part of the work is a whole table."""
+    for seed in seeds:
+        for layer in layers:
+            trial = runner.run(layer, seed)
+            print(
+                f"{time.strftime('%H:%M:%S')} layer {layer} seed {seed}: dev {trial.dev:.2f} test {trial.test:.2f}"
+                f" in {trial.seconds:.0f} s",
+                flush=True,
+            )
+
+
+def finished(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int]) -> list[Trial]:
+    """The trials that are there."""
+    found = (runner.store.read(layer, seed, runner.settings.epochs) for layer in layers for seed in seeds)
+    return [trial for trial in found if trial is not None]
+
+
+def layer_rows(name: str, encoder: Encoder, trials: Sequence[Trial]) -> list[dict[str, object]]:
+    """Means over the seeds that are there, one row for each layer."""
+    kept = parameters_kept(encoder.backbone.config)
+    rows = []
+    for layer in sorted({trial.layer for trial in trials}):
+        mine = [trial for trial in trials if trial.layer == layer]
+        test = [trial.test for trial in mine if trial.test is not None]
+        pearson = [trial.test_pearson for trial in mine if trial.test_pearson is not None]
+        rows.append(
+            {
+                "model": name,
+                "layer": layer,
+                "parameters": kept[layer],
+                "seeds": len(mine),
+                "dev": f"{fmean(trial.dev for trial in mine):.2f}",
+                "test": f"{fmean(test):.2f}",
+                "test_std": f"{stdev(test):.2f}" if len(test) > 1 else "",
+                "test_pearson": f"{fmean(pearson):.2f}",
+                "seconds_per_trial": f"{fmean(trial.seconds for trial in mine):.0f}",
+            }
+        )
+    return rows
+
+
+def choice_rows(
+    name: str,
+    runner: TrialRunner,
+    layers: Sequence[int],
+    trials: Sequence[Trial],
+    seeds: Sequence[int],
+    drop_from: int | None,
+) -> list[dict[str, object]]:
+    """Guided against exhaustive under each pick rule; needs every layer with every seed."""
+    mean = {
+        split: {layer: fmean(getattr(t, split) for t in trials if t.layer == layer) for layer in layers}
+        for split in ("dev", "test")
+    }
+    rows = []
+    for rule in PICK_RULES:
+        settings = SweepSettings(pick=rule, within=WITHIN, seeds=tuple(seeds))
+        search = guided(runner, layers, settings, drop_from)
+        everywhere = pick(mean["dev"], rule, WITHIN, drop_from)
+        steps = trials[0].steps
+        cost = sum(trial.block_steps for trial in search.short)
+        full_cost = len(seeds) * steps * sum(max(1, layer) for layer in layers if layer != search.chosen)
+        rows.append(
+            {
+                "model": name,
+                "rule": rule,
+                "exhaustive": everywhere,
+                "guided": search.chosen,
+                "search_regret": f"{mean['test'][everywhere] - mean['test'][search.chosen]:.2f}",
+                "pick_regret": f"{max(mean['test'].values()) - mean['test'][search.chosen]:.2f}",
+                "search_cost": cost,
+                "exhaustive_cost": full_cost,
+                "cost_ratio": f"{cost / full_cost:.3f}",
+            }
+        )
+    return rows
+
+
+def write(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    """Write a table as CSV, and show it."""
+    if rows:
+        with path.open("w", newline="") as handle:
+            table = csv.DictWriter(handle, fieldnames=list(rows[0]), lineterminator="\n")
+            table.writeheader()
+            table.writerows(rows)
+        print(path.read_text())
+
+
+def main() -> None:
+    """Run what is missing, then write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", required=True, help="folder with train, dev and test pairs (STS Benchmark)")
+    parser.add_argument("--models", nargs="+", required=True)
+    parser.add_argument("--drop-from", type=int, nargs="*", default=[], help="predicted drop per model, -1 for none")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--name", default="stsb-en", help="prefix of the tables")
+    parser.add_argument("--summary", action="store_true")
+    options = parser.parse_args()
+    data, seeds = load_pairs(options.data), range(options.seeds)
+    scores: list[dict[str, object]] = []
+    choices: list[dict[str, object]] = []
+    for place, model in enumerate(options.models):
+        encoder = load_encoder(model)
+        name = Path(model).parent.name if Path(model).name == "model" else Path(model).name
+        runner = runner_for(encoder, data, TrainingSettings(epochs=options.epochs, precision=options.precision))
+        layers = layers_held(encoder.backbone.config)
+        with runner.store.open():
+            if not options.summary:
+                print(f"{name}: layers {layers}, seeds {list(seeds)}", flush=True)
+                sweep(runner, layers, seeds)
+            trials = finished(runner, layers, seeds)
+            scores += layer_rows(name, encoder, trials)
+            if len(trials) == len(layers) * options.seeds:
+                told = options.drop_from[place] if place < len(options.drop_from) else -1
+                choices += choice_rows(name, runner, layers, trials, seeds, None if told < 0 else told)
+    write(HERE / f"{options.name}-layers.csv", scores)
+    write(HERE / f"{options.name}-choices.csv", choices)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What is installed, and what importing it costs."""
+
+import subprocess
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import truncate_kit
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def modules_after(code: str) -> set[str]:
+    """Names of the modules that a fresh interpreter has loaded after `code`."""
+    script = f"{code}\nimport sys\nsys.stderr.write(chr(10).join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stderr.splitlines())
+
+
+def test_importing_the_package_imports_no_torch():
+    assert not {"torch", "transformers", "numpy", "datasets"} & modules_after("import truncate_kit")
+
+
+def test_help_imports_no_torch():
+    code = "from truncate_kit_cli.app import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
+    assert not {"torch", "transformers", "numpy", "matplotlib"} & modules_after(code)
+
+
+@pytest.mark.parametrize("name", [name for name in truncate_kit.__all__ if name != "__version__"])
+def test_every_public_name_is_there(name):
+    assert getattr(truncate_kit, name) is not None
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(AttributeError, match="has no attribute 'trunkate'"):
+        truncate_kit.trunkate  # noqa: B018  # reading the attribute is the test
+
+
+def test_the_packages_that_are_installed_are_the_folders():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "truncate_kit").rglob("__init__.py")}
+    assert set(settings["packages"]) == folders | {"truncate_kit_cli"}
+    assert settings["package-dir"]["truncate_kit_cli"] == "cli"
+
+
+def test_every_module_can_be_imported():
+    for path in (ROOT / "truncate_kit").rglob("*.py"):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+
+
+def test_bundled_models_are_small_and_half_precision():
+    from safetensors.torch import load_file
+
+    folders = sorted((ROOT / "truncate_kit/encoders/miniatures").iterdir())
+    assert [folder.name for folder in folders] == ["mini-bert", "mini-electra-discriminator", "mini-electra-generator"]
+    for folder in folders:
+        assert (folder / "model.safetensors").stat().st_size <= 8 * 2**20
+        assert {str(weight.dtype) for weight in load_file(folder / "model.safetensors").values()} == {"torch.float16"}

@@ -1,0 +1,51 @@
+"""Results come back from their JSON equal to what went out."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from truncate_kit.results import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner(Result):
+    value: float
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer(Result):
+    rows: tuple[tuple[float, ...], ...]
+    inner: Inner
+    several: tuple[Inner, ...]
+    by_name: dict[str, Inner]
+    perhaps: Inner | None
+    limits: tuple[float, float] | None = None
+
+
+OUTER = Outer(
+    rows=((1.0, 2.0), (3.0,)),
+    inner=Inner(value=0.1, name="a"),
+    several=(Inner(value=1e-300), Inner(value=-2.0)),
+    by_name={"x": Inner(value=3.0)},
+    perhaps=None,
+    limits=(0.0, 5.0),
+)
+
+
+def test_round_trip_through_text_and_file(tmp_path):
+    assert Outer.from_dict(json.loads(OUTER.to_json())) == OUTER
+    OUTER.write(tmp_path / "outer.json")
+    assert Outer.read(tmp_path / "outer.json") == OUTER
+
+
+def test_defaults_fill_missing_fields_and_unknown_ones_are_ignored():
+    assert Inner.from_dict({"value": 2.0, "unit": "s"}) == Inner(value=2.0)
+    with pytest.raises(KeyError):
+        Inner.from_dict({"name": "a"})
+
+
+def test_nan_is_refused():
+    with pytest.raises(ValueError, match="JSON"):
+        Inner(value=float("nan")).to_json()
