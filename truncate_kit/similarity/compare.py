@@ -155,13 +155,14 @@ def _within(hsic: Tensor) -> tuple[Row, ...]:
 
 def _curve(matrix: Tensor, bounds: tuple[Tensor, Tensor] | None, reference_layers: tuple[int, ...]) -> Curve:
     index = (torch.arange(len(reference_layers)), torch.tensor(reference_layers))
-    low, high = (None, None) if bounds is None else (_row(bound[index]) for bound in bounds)
-    return Curve(values=_row(matrix[index]), reference_layers=reference_layers, low=low, high=high)
+    low, high = (None, None) if bounds is None else (without_nan(bound[index]) for bound in bounds)
+    return Curve(values=without_nan(matrix[index]), reference_layers=reference_layers, low=low, high=high)
 
 
 def _rows(matrix: Tensor) -> tuple[Row, ...]:
-    return tuple(_row(row) for row in matrix)
+    return tuple(without_nan(row) for row in matrix)
 
 
-def _row(values: Tensor) -> Row:
+def without_nan(values: Tensor) -> Row:
+    """The numbers of a vector, None for NaN."""
     return tuple(value if value == value else None for value in map(float, values))
