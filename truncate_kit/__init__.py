@@ -8,7 +8,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_PUBLIC: dict[str, str] = {}
+_PUBLIC: dict[str, str] = {
+    "LayerProfile": "truncate_kit.analysis",
+    "layer_states": "truncate_kit.representations",
+    "profile": "truncate_kit.analysis",
+}
 
 __all__ = ["__version__", *_PUBLIC]
 

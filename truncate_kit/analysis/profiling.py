@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from truncate_kit.analysis.reading import Reader, Reading
-from truncate_kit.analysis.results import LayerProfile
+from truncate_kit.analysis.results import LayerProfile, called
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.data import TextPair
 from truncate_kit.encoders import Encoder, PoolingMode, parameters_kept
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import BatchTooSmallError, UsageError
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import layer_states
 from truncate_kit.similarity.cka import Estimator, Kernel
@@ -47,22 +47,23 @@ def profile(
     reference: a model known not to fall, best a masked language model of the same depth; None compares the model
     with its own middle layer, which is less sure. pairs: graded pairs, for Spearman of the untrained states.
     estimator, kernel: see `cka_matrix`. drop_outliers: how many dimensions of largest variance the second curve leaves
-    out at each layer, 0 for no second curve. intervals: blocks of texts for the intervals, 0 for none; level: their
-    confidence level. pooling: for both models; None is each one's own. raw: see `Encoder.hidden_states`.
-    max_texts: draw at most so many distinct texts (and pairs made of so many) at random with `seed`; None takes all.
-    streamed: keep no states; None decides by size. The RBF kernel cannot be streamed.
+    out at each layer, 0 for no second curve. intervals: blocks of texts for the intervals, 0 for none, and none where
+    a block would be a single text; level: their confidence level. pooling: for both models; None is each one's own.
+    raw: see `Encoder.hidden_states`. max_texts: draw at most so many distinct texts (and pairs made of so many) at
+    random with `seed`; None takes all. streamed: keep no states; None decides by size. The RBF kernel cannot be
+    streamed.
     Raises `UsageError`, `BatchTooSmallError` and the other `SimilarityError` kinds, `DataError` where scores are such
     that no correlation is defined.
     """
     graded, drawn, num_repeats, num_not_drawn = _drawn(texts, None if pairs is None else list(pairs), max_texts, seed)
-    _check(encoder, reference, drop_outliers)
+    _check(encoder, reference, drop_outliers, len(drawn))
     reader = Reader(
         encoder=encoder,
         reference=reference,
         estimator=estimator,
         kernel=kernel,
         outliers=drop_outliers,
-        blocks=intervals,
+        blocks=intervals if len(drawn) >= 2 * intervals else 0,
         level=level,
         pooling=pooling,
         raw=raw,
@@ -99,7 +100,7 @@ def profile(
         estimator=estimator,
         kernel=kernel,
         level=level,
-        blocks=intervals,
+        blocks=reader.blocks,
         block_influence=tokens.block_influence if tokens else (),
         angular_distance=tokens.angular_distance if tokens else (),
         num_tokens=tokens.num_tokens if tokens else 0,
@@ -117,7 +118,9 @@ def profile(
     )
 
 
-def _check(encoder: Encoder, reference: Encoder | None, drop_outliers: int) -> None:
+def _check(encoder: Encoder, reference: Encoder | None, drop_outliers: int, count: int) -> None:
+    if count < 4:
+        raise BatchTooSmallError(count)
     narrowest = min(model.width for model in (encoder, reference or encoder))
     if not 0 <= drop_outliers < narrowest:
         raise UsageError(
@@ -197,7 +200,7 @@ def _prediction(
     assert reading.tokens is not None
     return predict_drop(
         reading.cka.values,
-        reference=None if reference is None else reference.name,
+        reference=None if reference is None else called(reference.name),
         low=reading.cka.low,
         high=reading.cka.high,
         effective_rank=reading.scores.effective_rank,

@@ -1,6 +1,7 @@
 """The result of an analysis."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from truncate_kit.results import Result
 from truncate_kit.similarity.compare import Curve, Row
@@ -69,12 +70,6 @@ class LayerProfile(Result):
         blocks = "1 block" if self.depth == 1 else f"{self.depth} blocks"
         return f"A model of {blocks} has no middle to compare its end with: no drop is predicted."
 
-    def compared_with(self) -> str:
-        """What CKA compares each layer with, as the title of a column or axis."""
-        if self.reference is None:
-            return f"own layer {self.depth // 2}"
-        return self.reference
-
     def statements(self) -> tuple[str, ...]:
         """What the user has to know of how the numbers came about."""
         notes = [self._texts_sentence()]
@@ -108,3 +103,8 @@ class LayerProfile(Result):
         if self.num_not_drawn:
             said += f"; {self.num_not_drawn:,} more texts were not drawn"
         return f"{said}."
+
+
+def called(name: str) -> str:
+    """What to call a model in a sentence: the last part of a local path, otherwise its name."""
+    return Path(name).name if Path(name).is_dir() else name

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from truncate_kit.data.overlap import Overlap, overlap_of
+from truncate_kit.errors import UsageError
 
 ScaleSource = Literal["told", "inferred", "known"]
 SPLIT_NAMES = ("train", "dev", "test")
@@ -96,6 +97,15 @@ class PairSplits:
     def evaluation(self) -> PairSet:
         """The set to measure on: test where there is one, otherwise dev, otherwise the only set there is."""
         return self.items()[-1][1]
+
+    def split(self, name: str | None) -> PairSet:
+        """The split called `name`; None is `evaluation`. Raises `UsageError` when it is not there."""
+        if name is None:
+            return self.evaluation
+        found = dict(self.items())
+        if name not in found:
+            raise UsageError(f"{self.name} has no split {name!r}.", hint=f"Use one of: {', '.join(found)}.")
+        return found[name]
 
     @property
     def overlap(self) -> Overlap:

@@ -16,3 +16,8 @@ def miniature_names() -> tuple[str, ...]:
 def miniature_path(name: str) -> Path | None:
     """Folder of the bundled encoder called `name`, None where there is none."""
     return _FOLDER / name if name in miniature_names() else None
+
+
+def default_reference(name: str) -> str | None:
+    """The bundled encoder to compare another bundled one with; None for the reference itself and for all others."""
+    return DEFAULT_REFERENCE if name in miniature_names() and name != DEFAULT_REFERENCE else None

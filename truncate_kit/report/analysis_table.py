@@ -1,0 +1,72 @@
+"""The cells of the table of an analysis; the command line draws them."""
+
+from collections.abc import Sequence
+
+from truncate_kit.analysis.results import LayerProfile, called
+
+_NONE = "–"
+
+
+def table_title(profile: LayerProfile) -> str:
+    """What the table shows, of which model, and how CKA was computed."""
+    other = called(profile.reference) if profile.reference else f"its own layer {profile.depth // 2}"
+    return (
+        f"{called(profile.model)} against {other}: {profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
+    )
+
+
+def table_columns(profile: LayerProfile) -> tuple[str, ...]:
+    """Headings; the columns of what was not measured are left out."""
+    cka = "CKA" if profile.cka.low is None else f"CKA ({100 * profile.level:g} %)"
+    return (
+        "layer",
+        *(["reference layer"] if _mapped(profile) else []),
+        "parameters",
+        cka,
+        *([f"CKA without {profile.outliers} outliers"] if profile.cka_without_outliers is not None else []),
+        "Block Influence",
+        "angular distance",
+        "effective rank",
+        "anisotropy",
+        *(["Spearman"] if profile.spearman is not None else []),
+    )
+
+
+def table_rows(profile: LayerProfile) -> list[tuple[str, ...]]:
+    """One row per layer; Block Influence and angular distance are to the next layer, so the last one has none."""
+    drop = profile.drop.from_layer if profile.drop is not None else None
+    rows = []
+    for layer in range(profile.depth + 1):
+        kept = profile.parameters[layer]
+        without = profile.cka_without_outliers
+        rows.append(
+            (
+                f"{layer} (drop)" if drop is not None and layer >= drop else f"{layer}",
+                *([str(profile.cka.reference_layers[layer])] if _mapped(profile) else []),
+                _NONE if kept is None else f"{kept:,}",
+                _with_reach(profile, layer),
+                *([] if without is None else [_number(without.values, layer, ".3f")]),
+                _number(profile.block_influence, layer, ".3f"),
+                _number(profile.angular_distance, layer, ".3f"),
+                _number(profile.effective_rank, layer, ".1f"),
+                _number(profile.anisotropy, layer, ".3f"),
+                *([] if profile.spearman is None else [_number(profile.spearman, layer, ".1f")]),
+            )
+        )
+    return rows
+
+
+def _mapped(profile: LayerProfile) -> bool:
+    return profile.reference is not None and profile.reference_depth != profile.depth
+
+
+def _with_reach(profile: LayerProfile, layer: int) -> str:
+    value, high = profile.cka.values[layer], None if profile.cka.high is None else profile.cka.high[layer]
+    if value is None:
+        return _NONE
+    return f"{value:.3f}" if high is None else f"{value:.3f} ± {high - value:.3f}"
+
+
+def _number(values: Sequence[float | None], layer: int, form: str) -> str:
+    value = values[layer] if layer < len(values) else None
+    return _NONE if value is None else format(value, form)
