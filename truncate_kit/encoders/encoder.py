@@ -1,7 +1,6 @@
 """A text encoder: tokenizer, transformer without unused heads, pooling and what follows it."""
 
 import contextlib
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -11,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.encoders.families import Family
 from truncate_kit.encoders.pooling import PoolingMode, pool
+from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import ModelError
 
 Batch = dict[str, Tensor]
@@ -75,26 +75,24 @@ class Encoder(nn.Module):
 
     # Texts to ids
 
+    @property
+    def reader(self) -> TextReader:
+        """The part that turns texts into ids. Raises `ModelError` without a tokenizer."""
+        if self.tokenizer is None:
+            raise ModelError(f"{self.name} has no tokenizer.", hint="Use a model folder that has one.")
+        return TextReader(
+            tokenizer=self.tokenizer,
+            max_length=self.max_length,
+            lower_case=self.lower_case,
+            settings=self.settings,
+        )
+
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
         """Ids of each text, special tokens included, cut at `max_length`, not padded.
 
         prompt: put the model's default prompt before each text, as sentence-transformers does.
         """
-        if self.tokenizer is None:
-            raise ModelError(f"{self.name} has no tokenizer.", hint="Use a model folder that has one.")
-        texts = list(texts)
-        if not texts:
-            return []
-        default = self.settings.get("default_prompt_name")
-        prefix = self.settings.get("prompts", {}).get(default, "") if prompt and default else ""
-        if prefix:
-            texts = [prefix + text for text in texts]
-        if self.lower_case:
-            texts = [text.lower() for text in texts]
-        encoded = self.tokenizer(
-            texts, truncation=True, max_length=self.max_length, padding=False, return_attention_mask=False
-        )
-        return cast("list[list[int]]", encoded["input_ids"])
+        return self.reader.token_ids(texts, prompt=prompt)
 
     def pad(self, ids: Sequence[Sequence[int]]) -> Batch:
         """Right-padded `input_ids` and `attention_mask`, each (b, t), on the encoder's device."""
@@ -183,9 +181,3 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Places of the texts in batches of like length, longest first (a lack of memory shows at once)."""
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
-
-
-def usable_length(*limits: int | None) -> int:
-    """The smallest of the given limits that is one (tokenizers write 10³⁰ for "none"); 512 when none is."""
-    real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000 and math.isfinite(limit)]
-    return min(real, default=512)

@@ -11,12 +11,13 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig, PreTrainedModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from truncate_kit.encoders.encoder import Encoder, usable_length
+from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import Family, family_of
 from truncate_kit.encoders.miniatures import miniature_path
-from truncate_kit.encoders.pipeline import read_pipeline
+from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
 from truncate_kit.encoders.pooling import check_pooling
 from truncate_kit.encoders.quiet import quiet_transformers
+from truncate_kit.encoders.reading import TextReader, usable_length
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 
 _TOKENIZER_FILES = (
@@ -152,7 +153,7 @@ def load_encoder(
             hint="They belong to different models; save the right tokenizer beside the weights.",
         )
     positions = _positions(config, family)
-    limit = usable_length(pipeline.max_length, tokenizer.model_max_length, positions)
+    reader = _reader(pipeline, tokenizer, positions)
     if max_length is not None and not 2 <= max_length <= (positions or max_length):
         raise UsageError(
             f"A maximum length of {max_length} does not fit: this model has {positions} positions.",
@@ -166,12 +167,29 @@ def load_encoder(
             tokenizer=tokenizer,
             pooling=check_pooling(pooling) if pooling else pipeline.pooling or "mean",
             tail=pipeline.tail,
-            max_length=max_length or limit,
+            max_length=max_length or reader.max_length,
             lower_case=pipeline.lower_case,
             settings=pipeline.settings,
         )
         .to(target)
         .eval()
+    )
+
+
+def load_reader(folder: Path) -> TextReader:
+    """What turns texts into ids in a saved model folder, without its weights. Raises `ModelError`."""
+    pipeline = read_pipeline(folder)
+    config = load_config(pipeline.transformer)
+    family = family_of(config)
+    return _reader(pipeline, load_tokenizer(pipeline.transformer, family), _positions(config, family))
+
+
+def _reader(pipeline: Pipeline, tokenizer: Tokenizer, positions: int | None) -> TextReader:
+    return TextReader(
+        tokenizer=tokenizer,
+        max_length=usable_length(pipeline.max_length, tokenizer.model_max_length, positions),
+        lower_case=pipeline.lower_case,
+        settings=pipeline.settings,
     )
 
 

@@ -1,0 +1,52 @@
+"""From texts to token ids, the same for an encoder in torch and for its exported graph."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextReader:
+    """A tokenizer and what a model does to texts before it.
+
+    max_length: tokens per text, special tokens included. settings: sentence-transformers settings; the default prompt
+    in them is put before each text.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    lower_case: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def padding_id(self) -> int:
+        """The id that fills up shorter texts; masked out everywhere."""
+        return int(cast(int, self.tokenizer.pad_token_id) or 0)
+
+    def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
+        """Ids of each text, special tokens included, cut at `max_length`, not padded.
+
+        prompt: put the model's default prompt before each text, as sentence-transformers does.
+        """
+        texts = list(texts)
+        if not texts:
+            return []
+        default = self.settings.get("default_prompt_name")
+        prefix = self.settings.get("prompts", {}).get(default, "") if prompt and default else ""
+        if prefix:
+            texts = [prefix + text for text in texts]
+        if self.lower_case:
+            texts = [text.lower() for text in texts]
+        encoded = self.tokenizer(
+            texts, truncation=True, max_length=self.max_length, padding=False, return_attention_mask=False
+        )
+        return cast("list[list[int]]", encoded["input_ids"])
+
+
+def usable_length(*limits: int | None) -> int:
+    """The smallest of the given limits that is one (tokenizers write 10³⁰ for "none"); 512 when none is."""
+    real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000 and math.isfinite(limit)]
+    return min(real, default=512)
