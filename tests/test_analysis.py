@@ -1,5 +1,6 @@
 """The profile of a model: published values of the miniatures, and definitions on tiny models."""
 
+import itertools
 import json
 import math
 import random
@@ -124,7 +125,7 @@ def test_token_scores_leave_padding_out(encoder):
             ids = encoder.tokenizer(text, return_tensors="pt")["input_ids"]
             layers = [layer[0].double() for layer in encoder.backbone(ids, output_hidden_states=True).hidden_states]
         count += ids.shape[1]
-        for block, (before, after) in enumerate(zip(layers[:-1], layers[1:], strict=True)):
+        for block, (before, after) in enumerate(itertools.pairwise(layers)):
             cosines = (before * after).sum(1) / before.norm(dim=1) / after.norm(dim=1)
             influence[block] += (1 - cosines).sum()
             angle[block] += (cosines.arccos() / math.pi).sum()

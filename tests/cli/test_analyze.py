@@ -1,0 +1,180 @@
+"""`truncate-kit analyze`: every option, what it prints and what it leaves."""
+
+import csv
+import json
+
+import matplotlib.image
+import pytest
+
+from tests.test_analysis import TEXTS, made_pairs
+from truncate_kit.analysis import LayerProfile, profile
+from truncate_kit.data import load_pairs
+from truncate_kit.encoders import load_encoder
+from truncate_kit_cli.app import main
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Run the command line in an empty folder; returns exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        capsys.readouterr()  # what making a tiny model printed
+        code = 0
+        try:
+            main(["analyze", *map(str, arguments)])
+        except SystemExit as stop:
+            code = stop.code or 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def pairs_file(tmp_path):
+    path = tmp_path / "pairs.csv"
+    with path.open("w", encoding="utf-8", newline="") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(["sentence1", "sentence2", "score"])
+        writer.writerows((pair.first, pair.second, round(pair.target, 2)) for pair in made_pairs(TEXTS))
+    return path
+
+
+def _json(run, *arguments):
+    code, out, err = run(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_no_argument_analyses_the_bundled_miniature_on_the_bundled_pairs(run, tmp_path):
+    code, out, err = run()
+    assert code == 0
+    assert "bundled miniature mini-electra-discriminator" in err
+    assert "Data: bundled (train 2,500, dev 500, test 500 pairs)." in err
+    assert "Scores run from 0 to 5" in err
+    assert "Analyzed: bundled/test." in err
+    written = LayerProfile.read(tmp_path / "exported/analysis/profile.json")
+    assert f"States of {written.num_texts:,} distinct texts" in err
+    assert written.sentence in out
+    for heading in ("layer", "parameters", "CKA (95 %)", "Block Influence", "effective rank", "anisotropy", "Spearman"):
+        assert heading in out
+    assert f"{written.parameters[8]:,}" in out
+    assert f"{written.spearman[8]:.1f}" in out
+    assert matplotlib.image.imread(tmp_path / "exported/analysis/curve.png").shape[1] == 1080
+    assert written.model == "mini-electra-discriminator"
+    assert written.reference == "mini-bert"
+    assert written.num_pairs == 500
+
+
+def test_json_alone_is_on_stdout_and_equals_the_library(run, tmp_path, tiny_folder, pairs_file):
+    code, out, err = run(tiny_folder("bert"), "--data", pairs_file, "--scale", "0,5", "--json", "--out", "other")
+    assert code == 0
+    assert err == ""
+    assert json.loads(out) == json.loads((tmp_path / "other/analysis/profile.json").read_text(encoding="utf-8"))
+    assert (tmp_path / "other/analysis/curve.png").exists()
+    assert not (tmp_path / "exported").exists()
+    encoder = load_encoder(tiny_folder("bert"))
+    pairs = load_pairs(pairs_file, scale=(0, 5)).evaluation
+    assert LayerProfile.from_dict(json.loads(out)) == profile(encoder, pairs=pairs)
+
+
+def test_no_reference_is_less_sure_and_tells_how_to_give_one(run, tiny_folder, pairs_file):
+    code, out, err = run(tiny_folder("bert"), "--data", pairs_file)
+    assert code == 0
+    assert "less sure" in err
+    assert "--reference" in err
+    assert "no reference model" in out
+
+
+def test_reference_by_name_and_none(run, tiny_folder, pairs_file):
+    found = _json(run, tiny_folder("bert"), "--data", pairs_file, "--reference", tiny_folder("electra"))
+    assert found["reference"] == str(tiny_folder("electra"))
+    found = _json(run, "mini-electra-generator", "--data", pairs_file, "--max-texts", 40)
+    assert found["reference"] == "mini-bert"
+    found = _json(run, "mini-electra-generator", "--data", pairs_file, "--reference", "none", "--max-texts", 40)
+    assert found["reference"] is None
+    found = _json(run, "mini-bert", "--data", pairs_file, "--max-texts", 40)
+    assert found["reference"] is None
+
+
+def test_the_next_analysis_takes_up_model_and_data(run, tiny_folder, pairs_file):
+    first = _json(run, tiny_folder("bert"), "--data", pairs_file, "--scale", "0,10")
+    again = _json(run)
+    assert again == first
+    code, _, err = run()
+    assert code == 0
+    assert "as in the last command" in err
+    assert "Scores run from 0 to 10 (as told)." in err
+
+
+def test_texts_need_no_scores(run, tmp_path, tiny_folder, pairs_file):
+    (tmp_path / "lines.txt").write_text("\n".join([*TEXTS, TEXTS[0]]), encoding="utf-8")
+    found = _json(run, tiny_folder("bert"), "--texts", tmp_path / "lines.txt")
+    assert found["spearman"] is None
+    assert (found["num_texts"], found["num_repeats"]) == (60, 1)
+    found = _json(run, tiny_folder("bert"), "--texts", tmp_path / "lines.txt", "--data", pairs_file)
+    assert found["num_pairs"] == 80
+    assert len(found["spearman"]) == 4
+    found = _json(run, tiny_folder("bert"), "--texts", tmp_path / "lines.txt", "--max-texts", 20)
+    assert (found["num_texts"], found["num_not_drawn"]) == (20, 40)
+
+
+def test_columns_and_split(run, tmp_path, tiny_folder):
+    folder = tmp_path / "splits"
+    folder.mkdir()
+    for name, pairs in (("train", made_pairs(TEXTS)), ("test", made_pairs(TEXTS)[:40])):
+        rows = "\n".join(f"{pair.second},{pair.target:.2f},{pair.first}" for pair in pairs)
+        (folder / f"{name}.csv").write_text(f"one,two,three\n{rows}\n", encoding="utf-8")
+    arguments = (tiny_folder("bert"), "--data", folder, "--columns", "three,one,two")
+    assert _json(run, *arguments)["num_pairs"] == 40
+    assert _json(run, *arguments, "--split", "train")["num_pairs"] == 80
+    code, _, err = run(*arguments, "--split", "dev")
+    assert code == 1
+    assert "no split 'dev'" in err
+    assert "train, test" in err
+
+
+def test_options_of_the_comparison(run, tiny_folder, pairs_file):
+    arguments = (tiny_folder("llama"), "--data", pairs_file)
+    usual = _json(run, *arguments)
+    assert (usual["pooling"], usual["estimator"], usual["kernel"], usual["raw"]) == (
+        "mean",
+        "debiased",
+        "linear",
+        False,
+    )
+    encoder, pairs = load_encoder(tiny_folder("llama")), load_pairs(pairs_file).evaluation
+    for options, values in (
+        (("--pooling", "last"), {"pooling": "last"}),
+        (("--estimator", "biased"), {"estimator": "biased"}),
+        (("--kernel", "rbf"), {"kernel": "rbf"}),
+        (("--raw",), {"raw": True}),
+    ):
+        found = _json(run, *arguments, *options)
+        assert found["cka_matrix"] != usual["cka_matrix"]
+        assert LayerProfile.from_dict(found) == profile(encoder, pairs=pairs, **values)
+    shorter = _json(run, *arguments, "--max-length", 4)
+    assert shorter["num_tokens"] < usual["num_tokens"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--estimator", "unbiased"), "Unknown estimator 'unbiased'"),
+        (("--kernel", "cosine"), "Unknown kernel 'cosine'"),
+        (("--pooling", "sum"), "no pooling 'sum'"),
+        (("--max-texts", "2"), "2 texts are too few"),
+        (("--reference", "./nowhere"), "no model folder"),
+        (("--texts", "nowhere.txt"), "nowhere.txt"),
+        (("--columns", "score"), "does not name three columns"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_with_a_hint(arguments, message, run, tmp_path, tiny_folder, pairs_file):
+    code, out, err = run(tiny_folder("bert"), "--data", pairs_file, *arguments)
+    assert code == 1
+    assert out == ""
+    assert message in err
+    assert "Hint: " in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "exported").exists()

@@ -1,0 +1,101 @@
+"""The figure and the table of an analysis."""
+
+from pathlib import Path
+
+import matplotlib.image
+import numpy
+import pytest
+
+from tests.test_analysis import TEXTS, made_pairs
+from truncate_kit.analysis import profile
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.report.analysis_figure import draw_analysis
+from truncate_kit.report.analysis_table import table_columns, table_rows, table_title
+from truncate_kit.similarity.drop import DropPrediction
+
+
+@pytest.fixture(scope="module")
+def models(tiny_folder):
+    return load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("electra"))
+
+
+def _size(path: Path) -> tuple[int, int]:
+    height, width = matplotlib.image.imread(path).shape[:2]
+    return width, height
+
+
+def _with_drop(found, layer):
+    drop = DropPrediction(
+        falls=True, from_layer=layer, confidence=0.7, sentence="It falls.", with_reference=True, signs=()
+    )
+    return type(found).from_dict({**found.to_dict(), "drop": drop.to_dict()})
+
+
+def test_figure_has_a_panel_for_scores_where_there_are_any(models, tmp_path):
+    encoder, other = models
+    scored = profile(encoder, TEXTS, reference=other, pairs=made_pairs(TEXTS), pooling="cls")  # layer 0 has no CKA
+    bare = profile(encoder, TEXTS, intervals=0, drop_outliers=0)
+    for found, size in ((scored, (1080, 840)), (bare, (1080, 600))):
+        assert draw_analysis(found, tmp_path / "curve.png") == tmp_path / "curve.png"
+        assert _size(tmp_path / "curve.png") == size
+    assert [path.name for path in tmp_path.iterdir()] == ["curve.png"]
+
+
+def test_predicted_drop_is_shaded(models, tmp_path):
+    found = profile(models[0], TEXTS)
+    pictures = []
+    for layer in (None, 2, 3):
+        shown = found if layer is None else _with_drop(found, layer)
+        pictures.append(matplotlib.image.imread(draw_analysis(shown, tmp_path / f"{layer}.png"))[:, :, :3])
+    right = [picture[300, 1040] for picture in pictures]  # between the last layer's point and the edge
+    assert numpy.ptp(right[0]) < 0.02  # white or grey
+    for colour in right[1:]:
+        assert colour[0] > colour[2] + 0.05  # a red tint
+    inner = [picture[300, 660] for picture in pictures]  # between layers 1.5 and 2.5
+    assert not numpy.allclose(inner[1], inner[2])
+
+
+def test_table_says_what_was_measured(models):
+    encoder, other = models
+    found = _with_drop(profile(encoder, TEXTS, reference=other, pairs=made_pairs(TEXTS)), 2)
+    columns, rows = table_columns(found), table_rows(found)
+    assert columns == (
+        "layer",
+        "parameters",
+        "CKA (95 %)",
+        "CKA without 3 outliers",
+        "Block Influence",
+        "angular distance",
+        "effective rank",
+        "anisotropy",
+        "Spearman",
+    )
+    assert [row[0] for row in rows] == ["0", "1", "2 (drop)", "3 (drop)"]
+    assert all(len(row) == len(columns) for row in rows)
+    assert rows[1] == (
+        "1",
+        f"{found.parameters[1]:,}",
+        f"{found.cka.values[1]:.3f} ± {found.cka.high[1] - found.cka.values[1]:.3f}",
+        f"{found.cka_without_outliers.values[1]:.3f}",
+        f"{found.block_influence[1]:.3f}",
+        f"{found.angular_distance[1]:.3f}",
+        f"{found.effective_rank[1]:.1f}",
+        f"{found.anisotropy[1]:.3f}",
+        f"{found.spearman[1]:.1f}",
+    )
+    assert rows[3][4:6] == ("–", "–")  # nothing comes after the last layer
+    assert table_title(found) == "model against model: debiased linear CKA, mean pooling"
+
+
+def test_table_leaves_out_what_was_not_measured_and_maps_layers(models):
+    encoder, other = models
+    bare = profile(encoder, TEXTS, intervals=0, drop_outliers=0)
+    assert table_columns(bare)[2:4] == ("CKA", "Block Influence")
+    assert "±" not in table_rows(bare)[0][2]
+    assert "its own layer 1" in table_title(bare)
+    mapped = profile(encoder, TEXTS, reference=truncate(other, 1))
+    assert table_columns(mapped)[1] == "reference layer"
+    assert [row[1] for row in table_rows(mapped)] == ["0", "0", "1", "1"]
+    deberta = profile(encoder, TEXTS)
+    rows = table_rows(type(deberta).from_dict({**deberta.to_dict(), "parameters": [None, 1000, 2000, 3000]}))
+    assert [row[1] for row in rows] == ["–", "1,000", "2,000", "3,000"]
