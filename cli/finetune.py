@@ -1,0 +1,170 @@
+"""`truncate-kit finetune`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import (
+    DEFAULT_OUT,
+    ColumnsOpt,
+    DataOpt,
+    DeviceOpt,
+    JsonOpt,
+    MaxLengthOpt,
+    ModelArg,
+    OutOpt,
+    PoolingOpt,
+    ScaleOpt,
+    ThreadsOpt,
+    use_threads,
+)
+from .output import note, print_json, progress_bar, say, table
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from truncate_kit.data import PairSplits
+    from truncate_kit.encoders import Encoder
+    from truncate_kit.similarity import DropPrediction
+    from truncate_kit.sweep import SweepResult
+
+ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
+PRECISIONS = "fp32, or bf16 autocast where the processor has it."
+
+
+def finetune(
+    model: ModelArg = None,
+    layer: Annotated[str, typer.Option("--layer", help="auto, all, or layers such as 3, 3,6,9 or 2..5.")] = "auto",
+    strategy: Annotated[str, typer.Option("--strategy", help="Behind auto: guided or exhaustive.")] = "guided",
+    pick: Annotated[str, typer.Option("--pick", help="best-dev, robust or small.")] = "robust",
+    within: Annotated[float, typer.Option("--within", help="Tolerance of robust and small, in points.")] = 2.5,
+    seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from 0.")] = 3,
+    epochs: Annotated[int, typer.Option("--epochs", help="Epochs; the best on dev is kept.")] = 10,
+    batch_size: Annotated[int, typer.Option("--batch-size", help="Pairs per step.")] = 32,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="Peak rate; by default 2e-5, more for narrow models.")
+    ] = None,
+    precision: Annotated[str, typer.Option("--precision", help=PRECISIONS)] = "fp32",
+    objective: Annotated[str, typer.Option("--objective", help="cosine, or distill for raw text.")] = "cosine",
+    texts: Annotated[Path | None, typer.Option("--texts", help="Raw text to distil from.")] = None,
+    data: DataOpt = None,
+    columns: ColumnsOpt = None,
+    scale: ScaleOpt = None,
+    pooling: PoolingOpt = None,
+    max_length: MaxLengthOpt = None,
+    device: DeviceOpt = None,
+    threads: ThreadsOpt = None,
+    out: OutOpt = DEFAULT_OUT,
+    as_json: JsonOpt = False,
+) -> None:
+    """Fine-tune the model cut at a layer, at several, or at the best one; save it beside the full model."""
+    from truncate_kit.data import complete_splits, read_texts
+    from truncate_kit.encoders import load_encoder
+    from truncate_kit.errors import DeviceError
+    from truncate_kit.sweep import SweepSettings
+    from truncate_kit.sweep import finetune as run
+    from truncate_kit.training import TrainingSettings
+    from truncate_kit.training.configuration import has_bf16
+
+    use_threads(threads)
+    training = TrainingSettings(
+        objective=objective,  # type: ignore[arg-type]  # checked by the settings themselves
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        precision=precision,  # type: ignore[arg-type]
+    )
+    settings = SweepSettings(
+        layers=layer, strategy=strategy, pick=pick, within=within, seeds=tuple(range(max(0, seeds)))
+    )
+    workspace = Workspace(out)
+    name = workspace.model(model, quiet=as_json)
+    encoder = load_encoder(name, pooling=pooling, max_length=max_length, device=device)
+    if precision == "bf16" and not has_bf16(encoder.device):
+        raise DeviceError(f"{encoder.device} has no bf16 instructions.", hint="Use --precision fp32.")
+    raw = read_texts(texts) if texts is not None else None
+    splits: PairSplits | None = None
+    found: tuple[str | None, str | None, str | None] = (None, None, None)
+    if raw is None or data is not None:
+        splits, found = workspace.data(data, columns, scale, quiet=as_json)
+        before = splits.notes
+        splits = complete_splits(splits)
+        for statement in splits.notes[len(before) :]:
+            note(statement, quiet=as_json)
+    with progress_bar(quiet=as_json) as progress:
+        prediction = _prediction(workspace, encoder, name, splits) if settings.layers in ("auto", "all") else None
+        result = run(
+            encoder,
+            splits,
+            out=out,
+            settings=settings,
+            training=training,
+            texts=raw,
+            prediction=prediction,
+            progress=progress,
+        )
+    workspace.remember(name, *found)
+    show(result, workspace, as_json=as_json)
+
+
+def _prediction(
+    workspace: Workspace, encoder: "Encoder", name: str, splits: "PairSplits | None"
+) -> "DropPrediction | None":
+    """What `analyze` said of this model in this workspace, else a fresh look at it."""
+    from truncate_kit.analysis import LayerProfile, profile
+    from truncate_kit.encoders import default_reference, load_encoder
+
+    if workspace.profile.exists():
+        known = LayerProfile.read(workspace.profile)
+        if known.model == encoder.name:
+            return known.drop
+    if splits is None or splits.train is None:
+        return None
+    usual = default_reference(name)
+    return profile(
+        encoder, splits.train.texts(), reference=load_encoder(usual) if usual else None, max_texts=ANALYSED_TEXTS
+    ).drop
+
+
+def show(result: "SweepResult", workspace: Workspace, *, as_json: bool) -> None:
+    """The result as JSON, or as sentences, a table and a figure."""
+    from truncate_kit.report.sweep_figure import draw_sweep
+    from truncate_kit.sweep.card import points
+
+    draw_sweep(result, workspace.sweep_curve)
+    if as_json:
+        print_json(result)
+        return
+    if result.prediction is not None:
+        say(result.prediction.sentence)
+    rows = sorted({row.layer: row for row in (*result.layers, result.full)}.values(), key=lambda row: row.layer)
+    cells = [
+        (
+            f"{row.layer}"
+            + (" (chosen)" if row.layer == result.chosen else "")
+            + (" (full model)" if row.layer == result.full.layer else ""),
+            f"{row.parameters:,}",
+            points(row.dev, row.dev_std),
+            points(row.test, row.test_std),
+            points(row.test_pearson, row.test_pearson_std),
+        )
+        for row in rows
+    ]
+    seeds = len(result.settings.seeds)
+    title = (
+        f"{result.metric}; {seeds} seed{'s' if seeds > 1 else ''}, {result.training.epochs} epochs, peak learning rate"
+    )
+    table(
+        f"{title} {result.learning_rate:g}",
+        ("layer", "parameters", "dev", "test", "test Pearson"),
+        cells,
+        marked=[row.layer for row in rows].index(result.chosen),
+    )
+    say(result.choice)
+    if result.search_cost:
+        share = 100 * result.search_cost / max(1, result.exhaustive_cost)
+        say(
+            f"Search cost: {result.search_cost:,} block-steps, {share:.0f} % of what trying every layer "
+            f"with every seed costs ({result.exhaustive_cost:,})."
+        )
+    say(f"Saved: {workspace.lean} (seed {result.chosen_seed}), {workspace.full}, {workspace.sweep_curve}")

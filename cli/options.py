@@ -1,0 +1,85 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from truncate_kit.errors import UsageError
+
+ModelArg = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[MODEL]",
+        help="Model folder, hub name or bundled miniature; by default what the last command left, else a miniature.",
+        show_default=False,
+    ),
+]
+DataOpt = Annotated[
+    str | None,
+    typer.Option(
+        "--data",
+        help="Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; "
+        "by default the bundled set.",
+    ),
+]
+ColumnsOpt = Annotated[
+    str | None, typer.Option("--columns", metavar="FIRST,SECOND,SCORE", help="Columns, if their names do not tell.")
+]
+ScaleOpt = Annotated[
+    str | None, typer.Option("--scale", metavar="LOW,HIGH", help="Lowest and highest possible score; else inferred.")
+]
+PoolingOpt = Annotated[
+    str | None, typer.Option("--pooling", help="mean, cls, max or last; by default the model's own, else mean.")
+]
+MaxLengthOpt = Annotated[
+    int | None, typer.Option("--max-length", help="Tokens per text; by default the model's limit.")
+]
+DeviceOpt = Annotated[str | None, typer.Option("--device", help="cpu or cuda; an error if it is not there.")]
+ThreadsOpt = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; by default all cores.")]
+OutOpt = Annotated[Path, typer.Option("--out", help="Folder for results.")]
+JsonOpt = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.")]
+
+DEFAULT_OUT = Path("exported")
+
+
+def columns_of(text: str | None) -> tuple[str, str, str] | None:
+    """The three names of `--columns`, None when it was not given. Raises `UsageError`."""
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    if len(names) != 3 or not all(names):
+        raise UsageError(
+            f"--columns {text!r} does not name three columns.", hint="Write it as --columns FIRST,SECOND,SCORE."
+        )
+    return names[0], names[1], names[2]
+
+
+def scale_of(text: str | None) -> tuple[float, float] | None:
+    """The two numbers of `--scale`, None when it was not given. Raises `UsageError`."""
+    if text is None:
+        return None
+    parts = text.replace("..", ",").split(",")
+    try:
+        low, high = (float(part) for part in parts)
+    except ValueError as error:
+        raise UsageError(f"--scale {text!r} is not two numbers.", hint="Write it as --scale 0,5.") from error
+    return low, high
+
+
+def numbers_of(text: str, option: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas. Raises `UsageError` naming the option."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(
+            f"{option} {text!r} is not a list of whole numbers.", hint=f"Write it as {option} 1,32."
+        ) from error
+
+
+def use_threads(threads: int | None) -> None:
+    """Let torch use so many threads; None leaves its choice."""
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
