@@ -1,0 +1,186 @@
+"""The runtimes that are compared: one row each, and what makes a model run in it."""
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from truncate_kit.bench.roofline import synchronize
+from truncate_kit.encoders import Encoder
+from truncate_kit.errors import TruncateKitError, UsageError
+
+Precision = Literal["fp32", "bf16"]
+ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts; a GPU wants more to be filled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One runtime at one precision. slow_start: compiles for so long that it is measured only when asked for."""
+
+    name: str
+    title: str
+    runtime: Literal["torch", "onnx"]
+    precision: Precision = "fp32"
+    compiled: bool = False
+
+    @property
+    def slow_start(self) -> bool:
+        """Whether the CPU needs tens of seconds per model before the first call."""
+        return self.compiled
+
+
+_ROWS = (
+    Backend(name="torch-fp32", title="torch fp32", runtime="torch"),
+    Backend(name="torch-bf16", title="torch bf16", runtime="torch", precision="bf16"),
+    Backend(name="compile-fp32", title="torch.compile fp32", runtime="torch", compiled=True),
+    Backend(name="compile-bf16", title="torch.compile bf16", runtime="torch", precision="bf16", compiled=True),
+    Backend(name="onnx-fp32", title="ONNX Runtime fp32", runtime="onnx"),
+)
+BACKENDS: dict[str, Backend] = {row.name: row for row in _ROWS}
+BASE = "torch-fp32"
+_CPU_BF16 = ("amx_bf16", "avx512_bf16", "avx10_2")
+_ARM_BF16 = "bf16"
+
+
+class AbsentError(TruncateKitError):
+    """A runtime that cannot be measured here; the bench writes the reason into its row and goes on."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, hint="Leave it out with --backends.")
+
+
+class Runner(Protocol):
+    """One model in one runtime."""
+
+    detail: str
+
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], object]:
+        """A call that runs one batch of ids and waits for the device; its inputs are ready where they are needed."""
+
+    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """Vectors (n, d) of texts that are already ids, sorted by length and cut into batches."""
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Vectors (n, d), tokeniser included."""
+
+
+def select_backends(names: Sequence[str] | None, device: torch.device) -> tuple[Backend, ...]:
+    """The rows of the given names in the order of `BACKENDS`; `["all"]` gives every row.
+
+    None: all on CUDA, on the CPU those that start at once. Raises `UsageError` for a name nobody knows.
+    """
+    if names is None:
+        return tuple(row for row in _ROWS if device.type == "cuda" or not row.slow_start)
+    if list(names) == ["all"]:
+        return _ROWS
+    unknown = [name for name in names if name not in BACKENDS]
+    if unknown or not names:
+        raise UsageError(
+            f"There is no backend {unknown[0]!r}." if unknown else "No backend is named.",
+            hint=f"Use --backends all, or some of: {', '.join(BACKENDS)}.",
+        )
+    return tuple(row for row in _ROWS if row.name in names)
+
+
+def bf16_instructions() -> str | None:
+    """The processor's bf16 matrix instructions by name, None where it has none (or no reader knows)."""
+    try:
+        able = torch.cpu.get_capabilities()
+    except AttributeError:  # torch < 2.12
+        able = dict.fromkeys(_linux_flags(), True)
+    return next((name for name in (*_CPU_BF16, _ARM_BF16) if able.get(name)), None)
+
+
+def _linux_flags() -> set[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return set()
+    return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
+
+
+def make_runner(
+    backend: Backend, encoder: Encoder, *, onnx: Callable[[], Path], device: torch.device, threads: int
+) -> Runner:
+    """Make `encoder` run in `backend`. onnx: gives the folder of its ONNX graph, exporting it first where needed.
+
+    Raises `AbsentError` where this machine or this environment cannot.
+    """
+    if backend.runtime == "onnx":
+        from truncate_kit.bench.onnx_runner import OnnxRunner
+
+        return OnnxRunner(encoder, onnx(), device=device, threads=threads)
+    return TorchRunner(backend, encoder, device=device)
+
+
+class TorchRunner:
+    """torch, eager or compiled, in fp32 or with all weights in bf16."""
+
+    def __init__(self, backend: Backend, encoder: Encoder, *, device: torch.device) -> None:
+        self.device = device
+        model = encoder
+        self.detail = f"{encoder.backbone.config._attn_implementation} attention"
+        if backend.precision == "bf16":
+            model, instructions = self._bf16(encoder)
+            self.detail += f", {instructions}"
+        if backend.compiled:
+            model = copy.copy(model)  # compiling marks the module; the eager row shares the weights, not the mark
+            model.compile(dynamic=True)
+            self.detail += ", dynamic shapes"
+        self.detail += f", {ENCODE_BATCH[device.type]} texts per batch of a set"
+        self.model = model.to(device).eval()
+
+    def _bf16(self, encoder: Encoder) -> tuple[Encoder, str]:
+        if self.device.type == "cuda":
+            if not torch.cuda.is_bf16_supported(including_emulation=False):
+                raise AbsentError("this GPU has no bf16 instructions")
+            instructions = "tensor cores"
+        else:
+            found = bf16_instructions()
+            if found is None:
+                raise AbsentError("this processor has no bf16 instructions")
+            instructions = found
+        return copy.deepcopy(encoder).to(torch.bfloat16), instructions
+
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], object]:
+        """See `Runner`."""
+        with torch.inference_mode():  # tensors made outside would let a compiled model compile once more
+            batch = {name: value.to(self.device) for name, value in self.model.pad(ids).items()}
+
+        def call() -> Tensor:
+            with torch.inference_mode():
+                vectors: Tensor = self.model(**batch)
+            synchronize(self.device)
+            return vectors
+
+        return call
+
+    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """See `Runner`; the vectors come to the CPU, so nothing is left to wait for."""
+        return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """See `Runner`."""
+        return self.encode_ids(self.model.token_ids(texts))
+
+
+def random_ids(lengths: Sequence[int], vocabulary: int, *, seed: int = 0) -> list[list[int]]:
+    """Ids of texts of the given lengths, drawn evenly from the vocabulary but its first tenth (special tokens)."""
+    generator = np.random.default_rng(seed)
+    low = min(vocabulary // 10, 1000)
+    return [generator.integers(low, vocabulary, size=length).tolist() for length in lengths]
+
+
+def first_calls(calls: Sequence[Callable[[], object]]) -> float:
+    """Seconds of running each call twice: whatever compiles or tunes itself has done so afterwards."""
+    begin = time.perf_counter()
+    for call in calls:
+        call()
+        call()
+    return time.perf_counter() - begin

@@ -1,0 +1,130 @@
+"""One model in one runtime in a process of its own, to see what it really needs.
+
+Started by file name, not as a module: importing the package's other modules first would load torch into the process
+that shows what ONNX Runtime needs without it. Not forked from a process that has imported everything either: a fork
+does not count the pages of libraries that its parent touched. Reads one JSON request from stdin, writes one JSON answer
+to stdout.
+"""
+
+import gc
+import json
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Request = dict[str, Any]
+
+
+def resident() -> int:
+    """Bytes of memory this process holds now."""
+    return _status("VmRSS")
+
+
+def highest() -> int:
+    """Most bytes this process has held since it started, or since `forget_highest`."""
+    return _status("VmHWM")
+
+
+def _status(field: str) -> int:
+    """From Linux; elsewhere the highest value there is, which also counts what loading needed."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    line = next(line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith(f"{field}:"))
+    return int(line.split()[1]) * 1024
+
+
+def forget_highest() -> None:
+    """Let the peak start anew, so that a copy made only while loading does not count as use."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return  # not Linux, or not allowed: the peak then counts loading as well
+
+
+def answer(request: Request) -> dict[str, Any]:
+    """Load, encode the batch, and say what was held before and at most."""
+    on_device = request["device"] != "cpu"
+    load = _load_onnx if request["runtime"] == "onnx" else _load_torch
+    prepare = load(request)  # imports everything, loads nothing
+    before, peak_of = _device_meter(request) if on_device else (resident(), highest)
+    call = prepare()
+    call()  # whatever compiles does it here
+    gc.collect()
+    forget_highest()
+    for _ in range(3):
+        call()
+    return {
+        "kind": "device" if on_device else "resident",
+        "baseline_bytes": before,
+        "peak_bytes": peak_of(),
+        "batch_size": request["batch_size"],
+        "length": request["length"],
+    }
+
+
+def _load_torch(request: Request) -> Callable[[], Callable[[], object]]:
+    import torch
+
+    from truncate_kit.bench.backends import BACKENDS, TorchRunner, random_ids
+    from truncate_kit.encoders import load_config, load_encoder, random_encoder
+
+    torch.set_num_threads(request["threads"])
+
+    def prepare() -> Callable[[], object]:
+        model = request["model"]
+        encoder = load_encoder(model) if Path(model).is_dir() else random_encoder(load_config(model))
+        runner = TorchRunner(BACKENDS[request["backend"]], encoder, device=torch.device(request["device"]))
+        vocabulary = encoder.backbone.config.vocab_size
+        return runner.prepare(random_ids([request["length"]] * request["batch_size"], vocabulary))
+
+    return prepare
+
+
+def _load_onnx(request: Request) -> Callable[[], Callable[[], object]]:
+    import numpy as np
+    import onnxruntime as ort
+
+    def prepare() -> Callable[[], object]:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = request["threads"]
+        options.log_severity_level = 3
+        kind, _, index = request["device"].partition(":")
+        providers: list[Any] = ["CPUExecutionProvider"]
+        if kind == "cuda":
+            providers.insert(0, ("CUDAExecutionProvider", {"device_id": int(index or 0), "use_tf32": 0}))
+        session = ort.InferenceSession(
+            request["graph"],
+            options,
+            providers=providers,
+            # as `export.open_session`, whose module would bring torch along
+            disabled_optimizers=None if kind == "cuda" else ["SkipLayerNormFusion"],
+        )
+        shape = (request["batch_size"], request["length"])
+        feeds = {entry.name: np.ones(shape, dtype=np.int64) for entry in session.get_inputs()}
+        return lambda: session.run(None, feeds)
+
+    return prepare
+
+
+def _device_meter(request: Request) -> tuple[int, Callable[[], int]]:
+    """Bytes on the GPU before loading, and a reader of the most since: torch counts its own, others are seen whole."""
+    import torch
+
+    if request["runtime"] == "torch":
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated
+
+    def used() -> int:
+        free, total = torch.cuda.mem_get_info(request["device"])
+        return total - free
+
+    before = used()
+    return before, used  # ONNX Runtime's arena keeps what it took, so its end is its peak
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(answer(json.load(sys.stdin))))

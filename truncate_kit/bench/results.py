@@ -1,0 +1,182 @@
+"""What a bench returns: raw seconds and bytes with what follows from them, and the sentences a reader has to see."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from truncate_kit.results import Result
+
+Role = Literal["lean", "full"]
+Scenario = Literal["one sentence", "latency", "throughput", "real set"]
+ROLES: tuple[Role, ...] = ("lean", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine(Result):
+    """Where it was measured. device: `cpu`, or the name of the GPU. threads: of torch and of ONNX Runtime alike."""
+
+    processor: str
+    cores: int
+    threads: int
+    device: str
+    bf16_instructions: str | None
+    python: str
+    torch: str
+    transformers: str
+    onnxruntime: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchedModel(Result):
+    """One of the two models. layer: its last layer. weights_bytes: safetensors on disk, None where none are saved.
+
+    fine_tuned: whether it is a sentence encoder at all, None where nothing says so.
+    """
+
+    role: Role
+    name: str
+    layer: int
+    width: int
+    parameters: int
+    max_length: int
+    weights_bytes: int | None
+    fine_tuned: bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakMemory(Result):
+    """Memory of a fresh process that loads one model in one runtime and encodes the largest batch, in bytes.
+
+    kind: `resident` (of the process) or `device` (on the GPU). baseline_bytes: before the model was loaded, libraries
+    imported. peak_bytes: highest while encoding, the model loaded.
+    """
+
+    kind: Literal["resident", "device"]
+    baseline_bytes: int
+    peak_bytes: int
+    batch_size: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant(Result):
+    """One model in one runtime. absent: why it was not measured, None where it was.
+
+    prepare_seconds: compiling or opening the session and the first calls, left out of every timing.
+    file_bytes: what this runtime loads. spearman: × 100, None without pairs.
+    """
+
+    role: Role
+    backend: str
+    absent: str | None
+    detail: str = ""
+    prepare_seconds: float | None = None
+    file_bytes: int | None = None
+    spearman: float | None = None
+    memory: PeakMemory | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing(Result):
+    """One contestant in one scenario: raw seconds of every timed call and what follows from their median.
+
+    batch_size, length: None in the real set, where both vary. sentences, tokens: in one timed call; tokens include the
+    special ones and no padding. gflops: matrix-product work of one call (see `roofline`), None where no formula covers
+    the model or the length varies. ceiling_share: that work per second over the measured ceiling of the same precision.
+    """
+
+    role: Role
+    backend: str
+    scenario: Scenario
+    batch_size: int | None
+    length: int | None
+    sentences: int
+    tokens: int
+    seconds: tuple[float, ...]
+    p50_seconds: float
+    p95_seconds: float
+    sentences_per_second: float
+    tokens_per_second: float
+    gflops: float | None = None
+    ceiling_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling(Result):
+    """Fastest square matrix product of this machine, measured between the timed calls: size, raw seconds, GFLOP/s."""
+
+    precision: str
+    size: int
+    seconds: tuple[float, ...]
+    gflops_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain(Result):
+    """How much faster the lean model in `backend` is than the full one in `base`, as the product of two factors.
+
+    depth: full → lean, both in `base`. runtime: `base` → `backend`, both lean. total: depth × runtime.
+    """
+
+    scenario: Scenario
+    batch_size: int | None
+    length: int | None
+    base: str
+    backend: str
+    depth: float
+    runtime: float
+    total: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityDifference(Result):
+    """Spearman (× 100) of lean minus full on the same pairs, with a paired bootstrap interval.
+
+    resamples: those in which both correlations are defined (all but a few on tiny sets).
+    """
+
+    backend: str
+    lean: float
+    full: float
+    difference: float
+    low: float
+    high: float
+    level: float
+    resamples: int
+    seed: int
+    num_pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchReport(Result):
+    """Everything one bench measured. notes: sentences the user has to see."""
+
+    machine: Machine
+    models: tuple[BenchedModel, ...]
+    contestants: tuple[Contestant, ...]
+    timings: tuple[Timing, ...]
+    ceilings: tuple[Ceiling, ...]
+    gains: tuple[Gain, ...]
+    quality: QualityDifference | None
+    num_texts: int
+    seconds: float
+    notes: tuple[str, ...]
+
+    def measured(self) -> tuple[Contestant, ...]:
+        """The contestants that took part."""
+        return tuple(row for row in self.contestants if row.absent is None)
+
+    def timing(self, role: str, backend: str, scenario: str, **shape: int) -> Timing | None:
+        """The timing of one contestant in a scenario (shape: `batch_size`, `length`), None where there is none."""
+        for timing in self.timings:
+            if (timing.role, timing.backend, timing.scenario) == (role, backend, scenario) and all(
+                getattr(timing, name) == value for name, value in shape.items()
+            ):
+                return timing
+        return None
+
+
+def percentile(seconds: tuple[float, ...], share: float) -> float:
+    """Value below which `share` (0 … 1) of the calls lie, linear between neighbours; 0.5 is the median."""
+    return float(np.percentile(seconds, 100 * share))

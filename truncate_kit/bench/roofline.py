@@ -1,0 +1,73 @@
+"""How near a model comes to what this machine can multiply."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from truncate_kit.bench.results import Ceiling
+from truncate_kit.encoders import Encoder
+
+_SIZES = {"cpu": 1536, "cuda": 8192}
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def flops(encoder: Encoder, batch_size: int, length: int) -> int | None:
+    """Floating-point operations of the matrix products for a batch of unpadded texts of `length` tokens.
+
+    With b texts, t tokens each, L layers, A = heads × head size:
+
+        2·b·t·W  +  4·b·t²·A·L  +  2·b·D
+
+    W: weights of the linear layers over tokens, shared blocks counted once for each layer that runs them; D: weights
+    of the Dense layers over sentence vectors; a multiplication and its addition are two operations; attention is
+    counted in full, also where a mask hides part of it. Norms, activations, softmax and pooling are left out. None
+    where attention multiplies more than queries, keys and values (disentangled attention): this does not count that.
+    """
+    config = encoder.backbone.config
+    if getattr(config, "pos_att_type", None):
+        return None
+    blocks = encoder.backbone.get_submodule(encoder.family.blocks)
+    in_blocks, everywhere = _linear_weights(blocks), _linear_weights(encoder.backbone)
+    stored = len(list(blocks.children()))
+    runs = encoder.depth / stored if stored else 0  # more than one where layers share a block
+    over_tokens = everywhere - in_blocks + int(in_blocks * runs)
+    head = int(getattr(config, "head_dim", None) or encoder.width // config.num_attention_heads)
+    attention: int = 4 * batch_size * length**2 * config.num_attention_heads * head * encoder.depth
+    return 2 * batch_size * length * over_tokens + attention + 2 * batch_size * _linear_weights(encoder.tail)
+
+
+def _linear_weights(module: nn.Module) -> int:
+    return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear | Conv1D))
+
+
+def ceiling_calls(device: torch.device, precisions: Sequence[str]) -> dict[str, Callable[[], object]]:
+    """One square matrix product per precision, to be timed among the contestants; each waits for its device."""
+    size = _SIZES[device.type]
+
+    def call(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
+        out = torch.empty_like(left)
+
+        def product() -> None:
+            torch.mm(left, right, out=out)
+            synchronize(device)
+
+        return product
+
+    return {
+        precision: call(*(torch.randn(size, size, device=device).to(_DTYPES[precision]) for _ in range(2)))
+        for precision in precisions
+    }
+
+
+def ceiling(device: torch.device, precision: str, seconds: tuple[float, ...]) -> Ceiling:
+    """The `Ceiling` of timed products: the fastest one, because noise only ever slows them."""
+    size = _SIZES[device.type]
+    return Ceiling(precision=precision, size=size, seconds=seconds, gflops_per_second=2 * size**3 / min(seconds) / 1e9)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done all it was given; the CPU always has."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,92 @@
+"""Speed against quality: every model in every runtime as one point."""
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.bench.results import BenchReport
+from truncate_kit.files import replacing
+
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey. Filled is lean, hollow is full.
+_COLORS = dict(zip(BACKENDS, ("#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00"), strict=True))
+_MARKERS = dict(zip(BACKENDS, ("o", "s", "^", "v", "D"), strict=True))
+Point = tuple[str, str, float, float]  # role, backend, sentences/s, Spearman
+
+
+def draw_bench(report: BenchReport, path: Path) -> Path | None:
+    """Write sentences/s of the real set against Spearman as PNG and return its path.
+
+    None, and no file, where no scores or no real set were measured. Raises `CannotWriteError`.
+    """
+    points = _points(report)
+    if not points:
+        return None
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.add_subplot()
+    _draw(axes, points)
+    roles = {row.role: f"{row.role}: {Path(row.name).name}, layer {row.layer}" for row in report.models}
+    axes.set_title(f"Speed against quality on {report.machine.processor}, {_place(report)}", loc="left")
+    axes.set_xlabel(f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)")
+    axes.set_ylabel("Spearman × 100 on the test pairs")
+    axes.set_xlim(left=0, right=1.15 * max(point[2] for point in points))
+    scores = [point[3] for point in points]
+    margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
+    axes.set_ylim(min(scores) - margin, max(scores) + margin)
+    axes.grid(alpha=0.3)
+    backends = list(dict.fromkeys(point[1] for point in points))
+    keys = [_key(_MARKERS[name], BACKENDS[name].title, color=_COLORS[name]) for name in backends]
+    keys += [_key("o", text, filled=role == "lean") for role, text in roles.items()]
+    axes.legend(handles=keys, fontsize="small", loc="best")
+    with replacing(path) as target:
+        figure.savefig(target, dpi=120, format="png")
+    return path
+
+
+def _points(report: BenchReport) -> list[Point]:
+    found: list[Point] = []
+    for row in report.measured():
+        timing = report.timing(row.role, row.backend, "real set")
+        if timing is not None and row.spearman is not None:
+            found.append((row.role, row.backend, timing.sentences_per_second, row.spearman))
+    return found
+
+
+def _draw(axes: Axes, points: list[Point]) -> None:
+    for role, backend, speed, score in points:
+        axes.plot(
+            speed,
+            score,
+            _MARKERS[backend],
+            markersize=11,
+            markeredgewidth=2,
+            color=_COLORS[backend],
+            markerfacecolor=_COLORS[backend] if role == "lean" else "none",
+        )
+    for backend in dict.fromkeys(point[1] for point in points):
+        pair = {point[0]: point[2:] for point in points if point[1] == backend}
+        if len(pair) == 2:
+            axes.annotate(
+                f"×{pair['lean'][0] / pair['full'][0]:.1f}",
+                xy=pair["lean"],
+                xytext=pair["full"],
+                color=_COLORS[backend],
+                fontsize="small",
+                va="center",
+                ha="right",
+                arrowprops={"arrowstyle": "->", "color": _COLORS[backend], "alpha": 0.6, "shrinkA": 9, "shrinkB": 9},
+            )
+
+
+def _place(report: BenchReport) -> str:
+    machine = report.machine
+    return f"{machine.threads} threads" if machine.device == "cpu" else machine.device
+
+
+def _key(marker: str, label: str, *, color: str = "#333333", filled: bool = True) -> Line2D:
+    face = color if filled else "none"
+    return Line2D(
+        [], [], marker=marker, linestyle="none", color=color, markerfacecolor=face, markeredgewidth=2, label=label
+    )

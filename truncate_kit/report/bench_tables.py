@@ -1,0 +1,138 @@
+"""The cells of a bench's tables; the command line draws them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from truncate_kit.bench.backends import BACKENDS, BASE
+from truncate_kit.bench.results import BenchReport, Contestant, Timing
+
+_NONE = "–"
+_MEBI = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class TableCells:
+    """A title, the names of the columns, and the rows as text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def bench_tables(report: BenchReport) -> list[TableCells]:
+    """What a reader looks for first, then the fixed shapes, then the gain and where it came from."""
+    return [table for table in (_overview(report), _shapes(report), _gains(report)) if table.rows]
+
+
+def absences(report: BenchReport) -> list[str]:
+    """One sentence for each contestant that was not measured."""
+    return [
+        f"Not measured: {row.role}, {BACKENDS[row.backend].title}: {row.absent}."
+        for row in report.contestants
+        if row.absent is not None
+    ]
+
+
+def machine_sentence(report: BenchReport) -> str:
+    """Where it was measured and with what."""
+    machine = report.machine
+    where = machine.processor if machine.device == "cpu" else f"{machine.device}, {machine.processor}"
+    return (
+        f"Measured on {where}, {machine.threads} of {machine.cores} cores, bf16 instructions: "
+        f"{machine.bf16_instructions or 'none'}; torch {machine.torch}, ONNX Runtime "
+        f"{machine.onnxruntime or 'not installed'}, transformers {machine.transformers}; in {report.seconds:.0f} s."
+    )
+
+
+def ceiling_sentences(report: BenchReport) -> list[str]:
+    """The measured ceilings."""
+    return [
+        f"Ceiling {row.precision}: {row.gflops_per_second:,.0f} GFLOP/s, the fastest of {len(row.seconds)} products of "
+        f"{row.size} × {row.size} matrices, timed among the models."
+        for row in report.ceilings
+    ]
+
+
+def _overview(report: BenchReport) -> TableCells:
+    models = "; ".join(
+        f"{row.role}: {Path(row.name).name}, layer {row.layer}, {row.parameters:,} parameters" for row in report.models
+    )
+    real = any(row.scenario == "one sentence" for row in report.timings)
+    what = "one sentence" if real else "batch 1"
+    return TableCells(
+        models,
+        (
+            "model, runtime",
+            "Spearman",
+            f"{what} p50 ms",
+            "p95 ms",
+            "sentences/s",
+            "tokens/s",
+            "peak MiB",
+            "file MiB",
+            "start s",
+        ),
+        [_overview_row(report, row, real) for row in report.contestants],
+    )
+
+
+def _overview_row(report: BenchReport, row: Contestant, real: bool) -> tuple[str, ...]:
+    def number(value: float | None, form: str) -> str:
+        return _NONE if value is None else format(value, form)
+
+    latency = report.timing(row.role, row.backend, "one sentence" if real else "latency")
+    speed = report.timing(row.role, row.backend, "real set")
+    return (
+        f"{row.role}, {BACKENDS[row.backend].title}",
+        number(row.spearman, ".2f"),
+        number(latency.p50_seconds * 1e3 if latency else None, ".2f"),
+        number(latency.p95_seconds * 1e3 if latency else None, ".2f"),
+        number(speed.sentences_per_second if speed else None, ",.0f"),
+        number(speed.tokens_per_second if speed else None, ",.0f"),
+        number(row.memory.peak_bytes / _MEBI if row.memory else None, ",.0f"),
+        number(row.file_bytes / _MEBI if row.file_bytes else None, ",.1f"),
+        number(row.prepare_seconds, ".1f"),
+    )
+
+
+def _shapes(report: BenchReport) -> TableCells:
+    fixed = [row for row in report.timings if row.length is not None]
+    return TableCells(
+        "Fixed shapes, model only; share: of the machine's measured matrix-product ceiling",
+        ("batch × tokens, model, runtime", "p50 ms", "p95 ms", "sentences/s", "tokens/s", "share"),
+        [_shape_row(row) for row in fixed],
+    )
+
+
+def _shape_row(row: Timing) -> tuple[str, ...]:
+    return (
+        f"{row.batch_size} × {row.length}, {row.role}, {BACKENDS[row.backend].title}",
+        f"{row.p50_seconds * 1e3:.2f}",
+        f"{row.p95_seconds * 1e3:.2f}",
+        f"{row.sentences_per_second:,.0f}",
+        f"{row.tokens_per_second:,.0f}",
+        _NONE if row.ceiling_share is None else f"{row.ceiling_share:.0%}",
+    )
+
+
+def _gains(report: BenchReport) -> TableCells:
+    rows: list[tuple[str, ...]] = [
+        (
+            f"{_scenario(row.scenario, row.batch_size, row.length)}: {BACKENDS[row.backend].title}",
+            f"×{row.depth:.2f}",
+            f"×{row.runtime:.2f}",
+            f"×{row.total:.2f}",
+        )
+        for row in report.gains
+        if row.backend != row.base
+    ]
+    base = BACKENDS[BASE].title
+    return TableCells(
+        f"How much faster than the full model in {base}: what fewer layers gave × what the runtime gave",
+        ("scenario, lean model in", "depth", "runtime", "total"),
+        rows,
+    )
+
+
+def _scenario(scenario: str, batch_size: int | None, length: int | None) -> str:
+    return scenario if batch_size is None else f"{batch_size} × {length}"
