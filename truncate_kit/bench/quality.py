@@ -11,7 +11,6 @@ from truncate_kit.training.evaluation import correlate
 Array = NDArray[np.float64]
 RESAMPLES = 2000
 LEVEL = 0.95
-_CELLS = 4_000_000  # of one block of resamples, so that memory does not grow with their number
 
 
 def draw_counts(num_pairs: int, resamples: int, seed: int) -> NDArray[np.int64]:
@@ -21,12 +20,15 @@ def draw_counts(num_pairs: int, resamples: int, seed: int) -> NDArray[np.int64]:
     return np.bincount((drawn + offset).ravel(), minlength=resamples * num_pairs).reshape(resamples, num_pairs)
 
 
-def resampled_spearman(first: Sequence[float], second: Sequence[float], counts: NDArray[np.int64]) -> Array:
+def resampled_spearman(
+    first: Sequence[float], second: Sequence[float], counts: NDArray[np.int64], *, cells: int = 4_000_000
+) -> Array:
     """Spearman correlation of each resample, (resamples,); NaN where a resample holds one value only.
 
     Ranks are those of the resample itself, repeats and ties sharing their mean rank; nothing is sorted twice.
+    cells: counts that are worked on at once; memory hangs on them, not on the number of resamples.
     """
-    blocks = max(1, counts.size // _CELLS)
+    blocks = max(1, counts.size // cells)
     return np.concatenate([_spearman(first, second, block) for block in np.array_split(counts, blocks)])
 
 

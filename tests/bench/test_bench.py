@@ -1,0 +1,240 @@
+"""A whole bench on tiny models: what is in the report and what is said. Nothing here asserts a time."""
+
+import json
+import shutil
+import statistics
+
+import pytest
+import torch
+
+from tests.families import TINY_CONFIGS, WORDS
+from truncate_kit.bench import BenchReport, bench
+from truncate_kit.bench.backends import select_backends
+from truncate_kit.data import TextPair
+from truncate_kit.encoders import load_encoder, random_encoder, save_encoder, truncate, truncated_config
+from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.training import evaluate
+
+BACKENDS = ("torch-fp32", "onnx-fp32")
+
+
+def _text(start, step, count):
+    return " ".join(WORDS[(start + step * place) % len(WORDS)] for place in range(count))
+
+
+PAIRS = tuple(TextPair(_text(3 * i, 1, 2 + i % 5), _text(5 * i, 1, 3), i % 6) for i in range(18))
+TEXTS = [text for pair in PAIRS for text in (pair.first, pair.second)]
+FEW = {"lengths": (4, 9), "batch_sizes": (1, 3), "repeats": 2, "threads": 1}
+
+
+@pytest.fixture(scope="session")
+def duo(tiny_folder, tmp_path_factory):
+    """A tiny BERT and its cut as sentence-transformers folders with the record of a sweep beside them."""
+    root = tmp_path_factory.mktemp("bench")
+    full = load_encoder(tiny_folder("bert"))
+    save_encoder(full, root / "full")
+    save_encoder(truncate(full, 1), root / "lean")
+    (root / "sweep.json").write_text(json.dumps({"chosen": 1, "full": {"layer": 3}}))
+    return root
+
+
+@pytest.fixture(scope="session")
+def report(duo) -> BenchReport:
+    return bench(duo / "lean", duo / "full", pairs=PAIRS, texts=TEXTS, backends=BACKENDS, memory=False, **FEW)
+
+
+def test_every_contestant_is_timed_in_every_scenario(report):
+    contestants = {(role, backend) for role in ("lean", "full") for backend in BACKENDS}
+    assert {(row.role, row.backend) for row in report.measured()} == contestants
+    expected = {("one sentence", None, None), ("real set", None, None)}
+    expected |= {("latency", 1, 4), ("latency", 1, 9), ("throughput", 3, 4), ("throughput", 3, 9)}
+    for key in contestants:
+        rows = [row for row in report.timings if (row.role, row.backend) == key]
+        assert {(row.scenario, row.batch_size, row.length) for row in rows} == expected
+        calls = {row.scenario: len(row.seconds) for row in rows}
+        assert calls == {"one sentence": 20, "latency": 20, "throughput": 2, "real set": 2}
+
+
+def test_rates_count_real_sentences_and_tokens(report, duo):
+    distinct = list(dict.fromkeys(TEXTS))
+    ids = load_encoder(duo / "lean").token_ids(distinct)
+    row = report.timing("lean", "onnx-fp32", "real set")
+    assert (row.sentences, row.tokens) == (len(distinct), sum(map(len, ids)))
+    assert row.sentences_per_second == pytest.approx(len(distinct) / statistics.median(row.seconds))
+    assert report.num_texts == len(distinct)
+    shape = report.timing("full", "torch-fp32", "throughput", batch_size=3, length=9)
+    assert shape.tokens_per_second == pytest.approx(27 / statistics.median(shape.seconds))
+
+
+def test_scores_are_those_of_the_models(report, duo):
+    for role in ("lean", "full"):
+        expected = evaluate(load_encoder(duo / role), PAIRS).spearman
+        scores = {row.backend: row.spearman for row in report.contestants if row.role == role}
+        assert scores["torch-fp32"] == pytest.approx(expected)
+        assert scores["onnx-fp32"] == pytest.approx(expected, abs=0.5)
+    assert report.quality.difference == pytest.approx(report.quality.lean - report.quality.full)
+    assert report.quality.low <= report.quality.difference <= report.quality.high
+    assert report.quality.resamples >= 1990
+
+
+def test_files_and_graphs(report, duo):
+    sizes = {(row.role, row.backend): row.file_bytes for row in report.contestants}
+    for role in ("lean", "full"):
+        assert sizes[role, "torch-fp32"] == (duo / role / "model.safetensors").stat().st_size
+        assert sizes[role, "onnx-fp32"] == (duo / role / "model.onnx").stat().st_size
+        assert any(f"The {role} model had no ONNX graph: exported to" in note for note in report.notes)
+    assert sizes["lean", "torch-fp32"] < sizes["full", "torch-fp32"]
+
+
+def test_every_gain_multiplies(report):
+    assert {row.backend for row in report.gains} == set(BACKENDS)
+    assert {row.scenario for row in report.gains} == {"one sentence", "latency", "throughput", "real set"}
+    for gain in report.gains:
+        shape = {"batch_size": gain.batch_size, "length": gain.length}
+        full = report.timing("full", "torch-fp32", gain.scenario, **shape).seconds
+        lean = report.timing("lean", gain.backend, gain.scenario, **shape).seconds
+        assert gain.total == pytest.approx(statistics.median(full) / statistics.median(lean))
+        assert gain.depth * gain.runtime == pytest.approx(gain.total)
+
+
+def test_report_comes_back_from_its_own_json(report, tmp_path):
+    report.write(tmp_path / "bench.json")
+    assert BenchReport.read(tmp_path / "bench.json") == report
+    values = json.loads((tmp_path / "bench.json").read_text())
+    assert len(values["timings"][0]["seconds"]) == len(report.timings[0].seconds)
+
+
+def test_a_pair_from_one_sweep_needs_no_warning(report):
+    assert not any("Warning" in note for note in report.notes)
+    assert any("Left out: torch.compile" in note for note in report.notes)
+
+
+def _notes(lean, full):
+    options = {**FEW, "lengths": (4,), "repeats": 1}
+    result = bench(lean, full, pairs=PAIRS, backends=["torch-fp32"], memory=False, **options)
+    return result, " ".join(result.notes)
+
+
+def test_a_plain_checkpoint_is_no_yardstick_for_a_tuned_model(duo, tiny_folder):
+    result, notes = _notes(duo / "lean", tiny_folder("bert"))
+    assert result.quality is None
+    assert "the full model was not fine-tuned and the lean one was" in notes
+
+
+def test_two_plain_checkpoints_are_said_to_be_so(tiny_folder):
+    result, notes = _notes(tiny_folder("bert"), tiny_folder("bert"))
+    assert result.quality is not None
+    assert "neither model was fine-tuned" in notes
+
+
+def test_models_from_different_places_may_have_had_different_budgets(duo, tmp_path):
+    shutil.copytree(duo / "full", tmp_path / "elsewhere")
+    assert "same fine-tuning budget" in _notes(duo / "lean", tmp_path / "elsewhere")[1]
+
+
+def test_another_model_in_the_place_of_the_yardstick_is_noticed(duo, tmp_path):
+    shutil.copytree(duo / "lean", tmp_path / "lean")
+    shutil.copytree(duo / "lean", tmp_path / "full")
+    shutil.copy(duo / "sweep.json", tmp_path / "sweep.json")
+    assert (
+        "the yardstick differs: sweep.json tells of layers 1 and 3" in _notes(tmp_path / "lean", tmp_path / "full")[1]
+    )
+
+
+def test_lean_alone_has_no_gain_and_no_difference(duo):
+    result, _ = _notes(duo / "lean", None)
+    assert (result.gains, result.quality, len(result.models)) == ((), None, 1)
+    assert result.contestants[0].spearman is not None
+
+
+def test_random_weights_are_timed_without_scores():
+    config = TINY_CONFIGS["electra"]
+    lean, full = random_encoder(truncated_config(config, 1)), random_encoder(config)
+    result = bench(lean, full, pairs=PAIRS, texts=TEXTS, backends=["torch-fp32"], memory=False, **FEW)
+    assert [row.spearman for row in result.contestants] == [None, None]
+    assert result.quality is None
+    notes = " ".join(result.notes)
+    assert "no Spearman" in notes
+    assert "random ids" in notes
+    row = result.timing("lean", "torch-fp32", "real set")
+    assert row.tokens == sum(len(text.split()) + 2 for text in dict.fromkeys(TEXTS))
+    assert [(row.layer, row.weights_bytes) for row in result.models] == [(1, None), (3, None)]
+
+
+def test_a_runtime_that_is_not_installed_is_a_row_with_the_extra(duo, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)  # as if it were not installed
+    options = {**FEW, "lengths": (4,), "repeats": 1}
+    result = bench(duo / "lean", backends=BACKENDS, memory=False, **options)
+    absent = {row.backend: row.absent for row in result.contestants}
+    assert absent["torch-fp32"] is None
+    assert "pip install 'truncate-kit[cpu]'" in absent["onnx-fp32"]
+    assert {row.backend for row in result.timings} == {"torch-fp32"}
+
+
+def test_a_compiler_that_is_missing_is_a_row_with_its_reason(duo, tmp_path, monkeypatch):
+    from torch._inductor import config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    options = {**FEW, "lengths": (4,), "repeats": 1}
+    with config.patch({"cpp.cxx": (str(tmp_path / "no-such-compiler"),)}):
+        result = bench(duo / "lean", backends=["torch-fp32", "compile-fp32"], memory=False, **options)
+    row = next(row for row in result.contestants if row.backend == "compile-fp32")
+    assert row.absent.startswith("torch.compile failed: ")
+    assert [row.backend for row in result.measured()] == ["torch-fp32"]
+
+
+def test_peak_memory_is_that_of_the_largest_batch(duo):
+    peak = bench(duo / "lean", backends=["onnx-fp32"], **FEW).contestants[0].memory
+    assert (peak.kind, peak.batch_size, peak.length) == ("resident", 3, 9)
+    assert peak.peak_bytes > peak.baseline_bytes > 0
+
+
+def test_bf16_is_measured_or_its_absence_explained(duo):
+    options = {**FEW, "lengths": (4,), "repeats": 1}
+    result = bench(duo / "lean", backends=["torch-fp32", "torch-bf16"], memory=False, **options)
+    row = next(row for row in result.contestants if row.backend == "torch-bf16")
+    able = any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16", "avx10_2", "bf16"))
+    if able:
+        assert row.absent is None
+        assert {item.precision for item in result.ceilings} == {"fp32", "bf16"}
+    else:
+        assert row.absent == "this processor has no bf16 instructions"
+
+
+def test_threads_are_as_asked_and_given_back(duo):
+    before = torch.get_num_threads()
+    result = bench(duo / "lean", backends=["torch-fp32"], memory=False, lengths=(4,), repeats=1, threads=1)
+    assert result.machine.threads == 1
+    assert torch.get_num_threads() == before
+
+
+def test_the_cpu_leaves_out_what_compiles_unless_asked():
+    cpu = torch.device("cpu")
+    assert [row.name for row in select_backends(None, cpu)] == ["torch-fp32", "torch-bf16", "onnx-fp32"]
+    assert len(select_backends(["all"], cpu)) == 5
+    assert len(select_backends(None, torch.device("cuda"))) == 5
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_asked_for_and_not_active_is_an_error(duo):
+    with pytest.raises(DeviceError, match="CUDA was asked for"):
+        bench(duo / "lean", device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"backends": ["tensorrt"]}, "no backend 'tensorrt'"),
+        ({"repeats": 0}, "--repeats"),
+        ({"batch_sizes": (1, 0)}, "--batch-sizes"),
+        ({"lengths": (500,)}, "A length of 500 tokens does not fit"),
+    ],
+)
+def test_options_that_make_no_sense(duo, options, match):
+    with pytest.raises(UsageError, match=match):
+        bench(duo / "lean", **options)
+
+
+def test_a_model_that_is_not_there(tmp_path):
+    with pytest.raises(ModelError):
+        bench(tmp_path / "nothing")

@@ -1,0 +1,55 @@
+"""Peak memory of processes of their own."""
+
+import pytest
+from transformers import BertConfig
+
+from truncate_kit.bench.memory import MemoryRequest, peak_memory
+from truncate_kit.encoders import random_encoder
+from truncate_kit.export import GRAPH_FILE, build_graph, save_graph
+
+_MEBI = 2**20
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory):
+    """A folder with configuration and graph of one block over 60 MiB of embeddings."""
+    folder = tmp_path_factory.mktemp("wide")
+    config = BertConfig(
+        vocab_size=60 * _MEBI // (4 * 256),
+        hidden_size=256,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        intermediate_size=256,
+    )
+    config.to_json_file(folder / "config.json")
+    save_graph(build_graph(random_encoder(config)), folder / GRAPH_FILE)
+    return folder
+
+
+def _request(folder, runtime, **changes):
+    values = {
+        "model": str(folder / "config.json"),
+        "runtime": runtime,
+        "backend": f"{runtime}-fp32",
+        "graph": str(folder / GRAPH_FILE),
+        "device": "cpu",
+        "threads": 1,
+        "batch_size": 2,
+        "length": 8,
+    }
+    return MemoryRequest(**{**values, **changes})
+
+
+def test_the_weights_are_in_the_peak_and_onnx_needs_no_torch(wide):
+    torch_peak, onnx_peak = peak_memory(_request(wide, "torch")), peak_memory(_request(wide, "onnx"))
+    for peak in (torch_peak, onnx_peak):
+        assert peak.kind == "resident"
+        assert peak.peak_bytes - peak.baseline_bytes > 55 * _MEBI
+        assert (peak.batch_size, peak.length) == (2, 8)
+    assert onnx_peak.baseline_bytes < torch_peak.baseline_bytes - 100 * _MEBI
+
+
+def test_what_goes_wrong_in_the_process_comes_back_as_a_sentence(wide):
+    problem = peak_memory(_request(wide, "onnx", graph=str(wide / "missing.onnx")))
+    assert isinstance(problem, str)
+    assert "missing.onnx" in problem

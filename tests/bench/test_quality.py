@@ -1,0 +1,107 @@
+"""The paired bootstrap against plain Python and scipy."""
+
+import random
+import statistics
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from truncate_kit.bench import quality_difference
+from truncate_kit.bench.quality import draw_counts, resampled_spearman
+from truncate_kit.errors import DataError
+
+
+def _ranks(values):
+    """Mean ranks from 1, by counting."""
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
+    ]
+
+
+def _spearman(first, second):
+    x, y = _ranks(first), _ranks(second)
+    return statistics.correlation(x, y)
+
+
+def _pairs(count, seed=3):
+    generator = random.Random(seed)
+    targets = [generator.randint(0, 5) for _ in range(count)]
+    lean = [target / 5 + generator.gauss(0, 0.3) for target in targets]
+    full = [round(target / 5 + generator.gauss(0, 0.6), 1) for target in targets]  # with ties
+    return lean, full, targets
+
+
+def test_each_resample_has_the_correlation_of_the_pairs_it_drew():
+    lean, full, targets = _pairs(25)
+    counts = draw_counts(25, 40, seed=1)
+    assert counts.shape == (40, 25)
+    assert (counts.sum(axis=1) == 25).all()
+    for values in (lean, full):
+        found = resampled_spearman(values, targets, counts)
+        for row, value in zip(counts, found, strict=True):
+            drawn = [place for place, times in enumerate(row) for _ in range(times)]
+            expected = _spearman([values[place] for place in drawn], [targets[place] for place in drawn])
+            assert value == pytest.approx(expected, abs=1e-12)
+
+
+def test_interval_is_the_percentiles_of_the_paired_differences():
+    lean, full, targets = _pairs(30)
+    result = quality_difference("torch-fp32", lean, full, targets, resamples=200, level=0.9, seed=5)
+    differences = []
+    for row in draw_counts(30, 200, seed=5):
+        drawn = np.repeat(np.arange(30), row)
+        score = [stats.spearmanr(np.array(x)[drawn], np.array(targets)[drawn]).statistic for x in (lean, full)]
+        differences.append(100 * (score[0] - score[1]))
+    cuts = statistics.quantiles(differences, n=20, method="inclusive")
+    assert (result.low, result.high) == pytest.approx((cuts[0], cuts[-1]))
+    assert result.difference == pytest.approx(100 * (_spearman(lean, targets) - _spearman(full, targets)))
+    assert (result.resamples, result.num_pairs, result.seed, result.level) == (200, 30, 5, 0.9)
+
+
+def test_interval_agrees_with_a_bootstrap_of_other_random_draws():
+    lean, full, targets = _pairs(60)
+    result = quality_difference("torch-fp32", lean, full, targets)
+    assert result.resamples >= 2000
+    generator = random.Random(11)
+    differences = []
+    for _ in range(1000):
+        drawn = generator.choices(range(60), k=60)
+        score = [_spearman([x[i] for i in drawn], [targets[i] for i in drawn]) for x in (lean, full)]
+        differences.append(100 * (score[0] - score[1]))
+    cuts = statistics.quantiles(differences, n=40, method="inclusive")
+    width = cuts[-1] - cuts[0]
+    assert result.low == pytest.approx(cuts[0], abs=0.12 * width)
+    assert result.high == pytest.approx(cuts[-1], abs=0.12 * width)
+
+
+def test_pairs_are_drawn_alike_for_both_models():
+    lean, _, targets = _pairs(40)
+    monotone = [value**3 for value in lean]  # the same ranks in every resample, so no difference in any
+    result = quality_difference("torch-fp32", lean, monotone, targets, resamples=300)
+    assert (result.difference, result.low, result.high) == pytest.approx((0, 0, 0), abs=1e-9)
+
+
+def test_same_seed_same_interval():
+    lean, full, targets = _pairs(20)
+    results = [quality_difference("torch-fp32", lean, full, targets, resamples=100, seed=seed) for seed in (1, 1, 2)]
+    assert results[0] == results[1]
+    assert (results[0].low, results[0].high) != (results[2].low, results[2].high)
+
+
+def test_blocks_do_not_change_the_result():
+    lean, _, targets = _pairs(20)
+    counts = draw_counts(20, 50, seed=0)
+    whole = resampled_spearman(lean, targets, counts)
+    np.testing.assert_array_equal(resampled_spearman(lean, targets, counts, cells=100), whole)
+
+
+def test_resamples_without_a_correlation_are_left_out_and_counted():
+    result = quality_difference("torch-fp32", [0.1, 0.2, 0.9], [0.2, 0.1, 0.9], [0, 0, 5], resamples=500)
+    assert result.resamples < 500  # many draws of three pairs hold one target only
+    assert result.low <= result.high
+
+
+def test_constant_similarities_are_an_error():
+    with pytest.raises(DataError):
+        quality_difference("torch-fp32", [0.5] * 5, [0.1, 0.2, 0.3, 0.4, 0.5], [1, 2, 3, 4, 5])
