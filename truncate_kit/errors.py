@@ -167,3 +167,20 @@ class TrainingDivergedError(TruncateKitError, ArithmeticError):
             f"Training diverged in epoch {epoch + 1}, step {step + 1}, at a learning rate of {rate:g}.",
             hint="Use a smaller --learning-rate, or --precision fp32.",
         )
+
+
+# Export
+
+
+class ExportError(TruncateKitError, RuntimeError):
+    """An encoder that cannot be exported as it should be."""
+
+
+class ExportCheckError(ExportError):
+    """A graph that was exported and does not do what the encoder does."""
+
+    def __init__(self, finding: str) -> None:
+        super().__init__(
+            f"The exported graph failed its checks: {finding}.",
+            hint="Nothing was written. Use the model in torch, or report the architecture and the versions.",
+        )

@@ -33,6 +33,22 @@ class Evaluation(Result):
     cosines: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelScore(Result):
+    """How one model scores on one set, without the single similarities.
+
+    runtime: `torch` or `onnx`. spearman, pearson: of cosine similarity and target, in points (× 100).
+    """
+
+    model: str
+    runtime: str
+    data: str
+    split: str
+    num_pairs: int
+    spearman: float
+    pearson: float
+
+
 def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     """Spearman and Pearson correlation (× 100) between cosine similarity and target.
 

@@ -1,0 +1,188 @@
+"""What export writes, what it refuses, and that a refusal leaves everything as it was."""
+
+import copy
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import numpy_helper
+from sentence_transformers import SentenceTransformer
+
+from truncate_kit.data import PairSet, TextPair
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.encoders.pipeline import Normalize
+from truncate_kit.errors import DataError, ExportCheckError, ExportError, ModelError
+from truncate_kit.export import ExportReport, OnnxEncoder, build_graph, check_graph, export_onnx, save_graph
+from truncate_kit.export import require_fusions as require
+
+TEXTS = ["the cat sat on the mat", "a red dog ran", "the big tree", "a small blue dog sat under the tree", "not a cat"]
+
+
+def pair_set(targets):
+    pairs = tuple(TextPair(TEXTS[i], TEXTS[i - 1], float(target)) for i, target in enumerate(targets))
+    return PairSet(
+        name="tiny",
+        pairs=pairs,
+        scale=(0.0, 5.0),
+        scale_source="told",
+        num_scale_values=0,
+        path="tiny.csv",
+        columns=("a", "b", "c"),
+    )
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_folder):
+    return truncate(load_encoder(tiny_folder("bert")), 1)
+
+
+@pytest.fixture(scope="module")
+def exported(encoder, tmp_path_factory):
+    """A folder with a graph, its encoder and the report; tests copy it before they change it."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    report = export_onnx(encoder, folder, normalize=True, pairs=pair_set([1, 2, 5, 0, 3]))
+    return folder, report
+
+
+@pytest.fixture
+def folder(exported, tmp_path):
+    return shutil.copytree(exported[0], tmp_path / "model")
+
+
+def test_folder_is_an_ordinary_model_with_a_graph_beside_it(exported, encoder):
+    folder, report = exported
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(theirs, encoder.encode(TEXTS).numpy(), rtol=1e-4, atol=1e-5)
+    assert report.file_bytes == (folder / "model.onnx").stat().st_size
+    assert ExportReport.read(folder / "export.json") == report
+    assert report.versions["onnxruntime"]
+
+
+def test_score_is_that_of_torch_before_and_after(exported, encoder):
+    task = exported[1].task
+    first, second = (encoder.encode(texts).numpy() for texts in (TEXTS, [TEXTS[i - 1] for i in range(len(TEXTS))]))
+    cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
+    assert task.pearson_before == pytest.approx(100 * np.corrcoef(cosines, [1, 2, 5, 0, 3])[0, 1], abs=1e-3)
+    assert task.pearson_after == pytest.approx(task.pearson_before, abs=0.01)
+    assert task.spearman_after == pytest.approx(task.spearman_before, abs=0.01)
+
+
+def test_normalize_scales_to_length_one(exported, encoder):
+    vectors = OnnxEncoder.load(exported[0]).encode(TEXTS)
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(TEXTS)))
+    torch.testing.assert_close(vectors, torch.nn.functional.normalize(encoder.encode(TEXTS)), atol=1e-5, rtol=1e-4)
+    assert not len(encoder.tail)  # the encoder itself is as it was
+
+
+def test_no_normalize_leaves_the_last_module_out(encoder, tmp_path):
+    ended = copy.deepcopy(encoder)
+    ended.tail.append(Normalize())
+    report = export_onnx(ended, tmp_path / "out", normalize=False)
+    assert not report.normalized
+    found = OnnxEncoder.load(tmp_path / "out").encode(TEXTS)
+    torch.testing.assert_close(found, encoder.encode(TEXTS), atol=1e-5, rtol=1e-4)
+
+
+def test_exporting_a_folder_in_place_adds_the_graph_and_keeps_the_rest(encoder, tmp_path):
+    folder = save_encoder(encoder, tmp_path / "model", model_card="how it was made")
+    before = contents(folder)
+    export_onnx(load_encoder(folder), folder)
+    after = contents(folder)
+    assert set(after) - set(before) == {"model.onnx", "export.json"}
+    assert {name: after[name] for name in before} == before
+
+
+def test_failing_in_place_leaves_the_older_graph(encoder, folder):
+    before = contents(folder)
+    with pytest.raises(DataError):
+        export_onnx(load_encoder(folder), folder, pairs=pair_set([2, 2, 2, 2, 2]))
+    assert contents(folder) == before
+
+
+def test_weights_that_are_not_numbers_leave_nothing_behind(encoder, folder, tmp_path):
+    broken = copy.deepcopy(encoder)
+    next(broken.backbone.encoder.parameters()).data.fill_(float("nan"))
+    with pytest.raises(ExportCheckError, match="NaN"):
+        export_onnx(broken, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    before = contents(folder)
+    with pytest.raises(ExportCheckError, match="NaN"):
+        export_onnx(broken, folder)  # another model than the one that is there
+    assert contents(folder) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"model"}
+
+
+def test_a_graph_with_one_other_weight_fails_the_check(encoder, folder):
+    exact = folder / "model.onnx"
+    model = onnx.load(exact)
+    weight = max(model.graph.initializer, key=lambda item: np.prod(item.dims, dtype=int))
+    changed = numpy_helper.to_array(weight).copy()
+    changed[changed.shape[0] // 2] += 0.5
+    weight.CopyFrom(numpy_helper.from_array(changed, weight.name))
+    onnx.save(model, folder / "changed.onnx")
+    ended = copy.deepcopy(encoder)
+    ended.tail.append(Normalize())
+    assert max(check.difference for check in check_graph(exact, ended)) < 1e-5
+    with pytest.raises(ExportCheckError, match=r"a difference of .*, where 0.0001 is allowed"):
+        check_graph(folder / "changed.onnx", ended)
+
+
+@pytest.mark.parametrize("kept", [0, 100, 0.5])
+def test_a_graph_cut_short_is_refused(kept, encoder, folder):
+    file = folder / "model.onnx"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(kept * len(whole)) if kept < 1 else kept])
+    with pytest.raises(ExportCheckError):
+        check_graph(file, encoder)
+    with pytest.raises(ModelError) as problem:
+        OnnxEncoder.load(folder)
+    assert "truncate-kit export" in problem.value.hint
+
+
+def test_large_weights_go_to_a_file_of_their_own(encoder, folder):
+    data = save_graph(build_graph(encoder), folder / "model.onnx", embed_limit=100)
+    assert data is not None
+    assert data.stat().st_size > (folder / "model.onnx").stat().st_size / 10
+    torch.testing.assert_close(OnnxEncoder.load(folder).encode(TEXTS), encoder.encode(TEXTS), atol=1e-5, rtol=1e-4)
+    data.unlink()
+    with pytest.raises(ModelError, match="cannot load"):
+        OnnxEncoder.load(folder)
+
+
+@pytest.mark.parametrize("version", ["4.57.6", "5.17.0", "5.22.3"])
+def test_older_transformers_are_named(version):
+    with pytest.raises(ExportError, match=rf"needs transformers >= 5.23; here is {version}"):
+        require(version)
+
+
+@pytest.mark.parametrize("version", ["5.23.0", "5.24.0.dev0", "6.0.0"])
+def test_newer_transformers_do(version):
+    require(version)
+
+
+def test_a_missing_library_names_the_extra(tmp_path):
+    code = (
+        "import sys\n"
+        "from truncate_kit_cli.app import main\n"
+        "for name in ('onnxruntime', 'onnxscript'):\n"
+        "    sys.modules[name] = None\n"
+        "    try:\n"
+        f"        main(['export', '--onnx', '--out', {str(tmp_path / 'out')!r}])\n"
+        "    except SystemExit as end:\n"
+        "        print(end.code)\n"
+        "    del sys.modules[name]\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["1", "1"]
+    for missing in ("onnxruntime", "onnxscript"):
+        assert f"needs the module '{missing}'" in done.stderr
+    assert "pip install 'truncate-kit[cpu]'" in done.stderr
+    assert not list(tmp_path.rglob("model.onnx"))

@@ -1,0 +1,120 @@
+"""The exported graph in plain ONNX Runtime against transformers' own hidden states and pooling written out here."""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from transformers import AutoModel
+
+from tests.families import TINY_CONFIGS
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.encoders.pipeline import Dense, Normalize
+from truncate_kit.export import export_onnx
+
+# Each family once; layers, poolings and what follows them are spread over the families.
+CASES = [
+    ("bert", 3, "mean", ()),
+    ("electra", 2, "cls", ("normalize",)),
+    ("electra-generator", 0, "mean", ()),
+    ("roberta", 1, "max", ("dense",)),
+    ("xlm-roberta", 1, "last", ()),
+    ("camembert", 1, "mean", ("dense", "normalize")),
+    ("distilbert", 2, "max", ()),
+    ("mpnet", 1, "mean", ("normalize",)),
+    ("albert", 2, "cls", ()),
+    ("albert-grouped", 2, "mean", ()),
+    ("deberta", 1, "mean", ()),
+    ("deberta-v2", 1, "cls", ()),
+    ("deberta-v3", 2, "mean", ()),
+    ("deberta-v2-convolution", 1, "max", ()),
+    ("modernbert", 2, "mean", ("normalize",)),
+    ("gpt2", 1, "last", ()),
+    ("qwen2", 2, "last", ("normalize",)),
+    ("llama", 1, "mean", ()),
+]
+FUSED = {"bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "albert"}
+FINAL_NORMS = {"modernbert": "final_norm", "gpt2": "ln_f", "qwen2": "norm", "llama": "norm"}
+LENGTHS = (11, 4, 1, 8)
+
+
+def test_every_family_is_exported_and_every_pooling():
+    assert {case[0] for case in CASES} == set(TINY_CONFIGS)
+    assert {case[2] for case in CASES} == {"mean", "cls", "max", "last"}
+
+
+def dense_weights(width):
+    generator = np.random.default_rng(1)
+    weight, bias = generator.normal(size=(5, width)), generator.normal(size=5)
+    return weight.astype(np.float32), bias.astype(np.float32)
+
+
+def make_tail(names, width):
+    modules = []
+    for name in names:
+        if name == "normalize":
+            modules.append(Normalize())
+            continue
+        dense = Dense(width, 5, bias=True, activation="Tanh")
+        for parameter, value in zip(dense.linear.parameters(), dense_weights(width), strict=True):
+            parameter.data = torch.from_numpy(value)
+        modules.append(dense)
+    return modules
+
+
+@torch.no_grad()
+def expected_vectors(folder, layer, pooling, tail, ids, mask):
+    """hidden_states[layer] of the full model, its final norm, then pooling and tail in NumPy, row by row."""
+    model = AutoModel.from_pretrained(folder).eval()
+    output = model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask), output_hidden_states=True)
+    if layer == model.config.num_hidden_layers:
+        states = output.last_hidden_state
+    else:
+        states = output.hidden_states[layer]
+        if model.config.model_type in FINAL_NORMS:
+            states = getattr(model, FINAL_NORMS[model.config.model_type])(states)
+    rows = [state[: int(real.sum())] for state, real in zip(states.numpy(), mask, strict=True)]
+    choose = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
+    vectors = np.stack([choose[pooling](row) for row in rows])
+    for name in tail:
+        if name == "normalize":
+            vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        else:
+            weight, bias = dense_weights(vectors.shape[1])
+            vectors = np.tanh(vectors @ weight.T + bias)
+    return vectors
+
+
+@pytest.mark.parametrize(("name", "layer", "pooling", "tail"), CASES, ids=[case[0] for case in CASES])
+def test_graph_gives_the_pooled_hidden_state_of_its_layer(name, layer, pooling, tail, tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder(name), pooling=pooling), layer)
+    encoder.tail.extend(make_tail(tail, encoder.width))
+    report = export_onnx(encoder, tmp_path / "out")
+
+    nodes = onnx.load(tmp_path / "out" / "model.onnx").graph.node
+    attentions = [node for node in nodes if node.domain == "com.microsoft" and node.op_type == "Attention"]
+    fused = TINY_CONFIGS[name].model_type in FUSED
+    assert len(attentions) == (layer if fused else 0)
+    assert (report.fused_attention_expected, report.fused_attention_found) == (len(attentions), len(attentions))
+    assert ("is not fused" in report.fusion_sentence()) == (not fused)
+
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
+    assert {value.name: value.type for value in session.get_inputs()} == {
+        "input_ids": "tensor(int64)",
+        "attention_mask": "tensor(int64)",
+    }
+    ids = np.random.default_rng(0).integers(5, 20, (len(LENGTHS), max(LENGTHS)))
+    mask = (np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]).astype(np.int64)
+    ids = np.where(mask == 1, ids, 0)
+    for rows in (slice(None), slice(1, 2)):  # a batch of four, and one text alone
+        found = session.run(["sentence_embedding"], {"input_ids": ids[rows], "attention_mask": mask[rows]})[0]
+        expected = expected_vectors(tiny_folder(name), layer, pooling, tail, ids[rows], mask[rows])
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max(), rtol=1e-4)
+
+    assert report.normalized == (tail[-1:] == ("normalize",))
+    shapes = {f"batch {batch}, length {length}" for batch in (1, 2, 17) for length in (2, 16, 36)}
+    assert {check.name for check in report.checks} == {*shapes, "padding"}
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["layers"] == layer

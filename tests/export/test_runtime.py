@@ -1,0 +1,90 @@
+"""The exported encoder gives what the encoder gives, whatever the order, the repeats and the batches."""
+
+import onnxruntime
+import pytest
+import torch
+
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.export import OnnxEncoder, export_onnx, load_text_encoder, open_session
+from truncate_kit.export.runtime import token_batches
+
+TEXTS = [
+    "a",
+    "the cat sat on the mat and the dog ran under a tree",
+    "a red dog",
+    "a",
+    "THE Cat",
+    "the big cat sat under the small blue tree",
+    "not a " * 40,  # longer than the model takes
+]
+
+
+@pytest.fixture(scope="module")
+def prompted(tiny_folder, tmp_path_factory):
+    """A lower-casing encoder with a default prompt, and the folder of its export."""
+    encoder = truncate(load_encoder(tiny_folder("electra")), 1)
+    encoder.lower_case = True
+    encoder.settings = {"prompts": {"query": "the red "}, "default_prompt_name": "query"}
+    folder = tmp_path_factory.mktemp("prompted") / "model"
+    export_onnx(encoder, folder)
+    return encoder, folder
+
+
+@pytest.mark.parametrize(("threads", "batch_tokens"), [(1, None), (2, 1), (2, 20), (3, 64)])
+def test_vectors_come_in_order_with_prompt_and_casing(prompted, threads, batch_tokens):
+    encoder, folder = prompted
+    found = OnnxEncoder.load(folder, threads=threads, batch_tokens=batch_tokens).encode(TEXTS)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, encoder.encode(TEXTS), atol=1e-5, rtol=1e-4)
+    assert torch.equal(found[0], found[3])
+    plain = OnnxEncoder.load(folder / "model.onnx").encode(TEXTS, prompt=False)
+    torch.testing.assert_close(plain, encoder.encode(TEXTS, prompt=False), atol=1e-5, rtol=1e-4)
+    assert (plain[0] - found[0]).abs().max() > 1e-3  # the prompt matters
+
+
+def test_no_texts_give_no_vectors(prompted):
+    assert OnnxEncoder.load(prompted[1]).encode([]).shape == (0, 16)
+
+
+def test_batches_hold_every_text_once_and_few_tokens():
+    lengths = [3, 50, 1, 7, 7, 200, 2, 9]
+    batches = list(token_batches(lengths, 60))
+    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= 60
+
+
+def test_a_folder_without_a_graph_says_how_to_make_one(tiny_folder):
+    with pytest.raises(ModelError, match=r"no exported graph .*model\.onnx") as problem:
+        OnnxEncoder.load(tiny_folder("bert"))
+    assert "truncate-kit export" in problem.value.hint
+
+
+def test_a_graph_of_something_else_is_refused(prompted, tmp_path):
+    import onnx
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1])
+    other = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    graph = helper.make_graph([helper.make_node("Abs", ["x"], ["y"])], "other", [value], [other])
+    onnx.save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "o.onnx")
+    with pytest.raises(ModelError, match="not an exported sentence encoder: it has inputs x and outputs y"):
+        open_session(tmp_path / "o.onnx", device=torch.device("cpu"), threads=1)
+
+
+@pytest.mark.skipif("CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="CUDA is there")
+def test_cuda_that_is_not_active_is_an_error(prompted):
+    with pytest.raises(DeviceError, match="CUDA was asked for but is not active in ONNX Runtime"):
+        open_session(prompted[1] / "model.onnx", device=torch.device("cuda"), threads=1)
+
+
+def test_runtime_follows_the_name_or_the_option(prompted, tiny_folder):
+    encoder, folder = prompted
+    assert type(load_text_encoder(folder)) is type(encoder)
+    assert isinstance(load_text_encoder(folder / "model.onnx"), OnnxEncoder)
+    assert isinstance(load_text_encoder(folder, runtime="onnx"), OnnxEncoder)
+    with pytest.raises(UsageError, match="no runtime 'tensorrt'"):
+        load_text_encoder(folder, runtime="tensorrt")
+    with pytest.raises(UsageError, match="has its pooling"):
+        load_text_encoder(folder, runtime="onnx", pooling="cls")

@@ -1,0 +1,128 @@
+"""Whether an exported graph does what the encoder does; nothing is kept that was not found equal."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from truncate_kit.data import PairSet
+from truncate_kit.encoders import Encoder, evaluating
+from truncate_kit.errors import ExportCheckError, ModelError
+from truncate_kit.export.results import Check, TaskScore
+from truncate_kit.export.runtime import OnnxEncoder, usable_cores
+from truncate_kit.export.sessions import open_session
+from truncate_kit.export.tracing import INPUTS, OUTPUT, ends_normalized
+from truncate_kit.progress import Progress, silent
+from truncate_kit.training.evaluation import evaluate
+
+PARITY_LIMIT = 1e-4
+SCORE_LIMIT = 0.01  # points
+_BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
+# At lengths of thousands a batch of 17 needs tens of GB where attention is not fused: such lengths run alone.
+_MOST_SCORES = 17 * 512**2
+
+Feeds = dict[str, Tensor]
+
+
+def check_graph(file: Path, encoder: Encoder, *, progress: Progress = silent) -> tuple[Check, ...]:
+    """Compare the graph with the encoder, which normalises if the graph does, over shapes and paddings.
+
+    Batch 1, 2, 17 × length 2, 16, 128 and the model's maximum, rows of different lengths; then one text with and
+    without padding. Raises `ExportCheckError` on the first difference above 1e-4 and on NaN; `ModelError` where ONNX
+    Runtime cannot load the file.
+    """
+    try:
+        session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
+    except ModelError as error:
+        raise ExportCheckError(str(error)) from error
+    checks = []
+    shapes = list(_shapes(encoder.max_length))
+    for done, (batch, length) in enumerate(shapes):
+        progress("Checking the graph", done, len(shapes) + 1)
+        feeds = _random_batch(encoder, batch, length)
+        with torch.inference_mode(), evaluating(encoder):
+            expected = encoder(**{name: value.to(encoder.device) for name, value in feeds.items()}).cpu().numpy()
+        name = f"batch {batch}, length {length}"
+        checks.append(_compare(name, _run(session, feeds, name), expected, encoder))
+    checks.append(_padding_check(session, encoder))
+    progress("Checking the graph", len(shapes) + 1, len(shapes) + 1)
+    return tuple(checks)
+
+
+def _shapes(longest: int) -> Iterator[tuple[int, int]]:
+    for length in sorted({*(length for length in _LENGTHS if length < longest), longest}):
+        for batch in _BATCHES:
+            if batch == 1 or batch * length**2 <= _MOST_SCORES:
+                yield batch, length
+
+
+def _random_batch(encoder: Encoder, batch: int, length: int) -> Feeds:
+    """Random ids; the first row fills the length, the others end anywhere from their second token on."""
+    generator = torch.Generator().manual_seed(batch * 10_007 + length)
+    ids = torch.randint(int(encoder.backbone.config.vocab_size), (batch, length), generator=generator)
+    ends = torch.randint(min(2, length), length + 1, (batch, 1), generator=generator)
+    ends[0] = length
+    return _feeds(encoder, ids, (torch.arange(length) < ends).long())
+
+
+def _feeds(encoder: Encoder, ids: Tensor, mask: Tensor) -> Feeds:
+    # RoBERTa's positions count the ids that are not padding, so padding may stand only where the mask is 0.
+    padding = encoder.backbone.config.pad_token_id
+    if padding is not None:
+        other = (int(padding) + 1) % int(encoder.backbone.config.vocab_size)
+        ids = torch.where(ids == padding, other, ids)
+    return dict(zip(INPUTS, (torch.where(mask == 1, ids, padding or 0), mask), strict=True))
+
+
+def _run(session: Any, feeds: Feeds, name: str) -> NDArray[np.float32]:
+    try:
+        vectors: NDArray[np.float32] = session.run([OUTPUT], {key: value.numpy() for key, value in feeds.items()})[0]
+    except Exception as error:  # the runtime has a class of its own for each status
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ExportCheckError(f"{name} does not run: {reason}") from error
+    return vectors
+
+
+def _compare(name: str, found: NDArray[Any], expected: NDArray[Any], encoder: Encoder) -> Check:
+    for vectors, whose in ((expected, "the model's own"), (found, "its")):
+        if not np.isfinite(vectors).all():
+            raise ExportCheckError(f"{name}: {whose} vectors hold NaN or infinity")
+    if found.shape != expected.shape:
+        raise ExportCheckError(f"{name}: its vectors have the shape {found.shape} instead of {expected.shape}")
+    unit = 1.0 if ends_normalized(encoder) else max(float(np.abs(expected).max()), float(np.finfo(np.float32).tiny))
+    difference = float(np.abs(found - expected).max()) / unit
+    if difference > PARITY_LIMIT:
+        raise ExportCheckError(f"{name}: a difference of {difference:.2g}, where {PARITY_LIMIT:g} is allowed")
+    return Check(name=name, difference=difference, limit=PARITY_LIMIT)
+
+
+def _padding_check(session: Any, encoder: Encoder) -> Check:
+    """The vector of one text must not change with what pads it, nor with how much."""
+    name, longest = "padding", min(max(_LENGTHS), encoder.max_length)
+    length = max(1, longest // 2)
+    plain = _random_batch(encoder, 1, length)
+    rest = torch.zeros((1, longest - length), dtype=torch.long)
+    ids, mask = (torch.cat([plain[key], rest], dim=1) for key in INPUTS)
+    wide = _feeds(encoder, ids, mask)
+    return _compare(name, _run(session, wide, name), _run(session, plain, name), encoder)
+
+
+def check_score(encoder: Encoder, exported: OnnxEncoder, pairs: PairSet) -> TaskScore:
+    """Score both on graded pairs. Raises `ExportCheckError` if a correlation moves by more than 0.01 points."""
+    before, after = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
+    for measure in ("spearman", "pearson"):
+        old, new = getattr(before, measure), getattr(after, measure)
+        if abs(new - old) > SCORE_LIMIT:
+            raise ExportCheckError(f"{measure.title()} on {pairs.name} is {new:.3f}, and {old:.3f} in torch")
+    return TaskScore(
+        data=pairs.name,
+        num_pairs=before.num_pairs,
+        spearman_before=before.spearman,
+        spearman_after=after.spearman,
+        pearson_before=before.pearson,
+        pearson_after=after.pearson,
+    )

@@ -1,0 +1,166 @@
+"""An exported encoder in ONNX Runtime: texts in, sentence vectors out."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from truncate_kit.encoders import Encoder, load_encoder, select_device
+from truncate_kit.encoders.loading import load_reader
+from truncate_kit.encoders.reading import TextReader
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.export.sessions import open_session
+from truncate_kit.export.tracing import GRAPH_FILE, INPUTS, OUTPUT
+
+RUNTIMES = ("torch", "onnx")
+Vectors = NDArray[np.float32]
+# Tokens per batch. On the CPU the states of a batch have to stay in the cache of one core (benchmarks/encoding);
+# on a GPU a batch has to be large enough to fill it.
+CPU_BATCH_TOKENS = 256
+CUDA_BATCH_TOKENS = 16_384
+
+
+class OnnxEncoder:
+    """The graph of one encoder. Many texts run as batches side by side, one core each; few use all cores per call.
+
+    reader: None for a graph without a tokenizer; it then takes ids only.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        reader: TextReader | None,
+        *,
+        threads: int | None = None,
+        device: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> None:
+        self.file = file
+        self.reader = reader
+        self.device = select_device(device)
+        self.threads = threads or usable_cores()
+        self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
+        self._sessions: dict[int, Any] = {}
+        self.width = int(self._session(self.threads).get_outputs()[0].shape[-1])
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        threads: int | None = None,
+        device: str | None = None,
+        batch_tokens: int | None = None,
+    ) -> Self:
+        """Load `model.onnx` of a folder, or an .onnx file, with the tokenizer beside it.
+
+        threads: CPU cores in all; None takes those this process may use. device: `cpu` or `cuda[:i]`; None is the
+        CPU. batch_tokens: None suits the device. Raises `ModelError`, `DeviceError`, `MissingExtraError`.
+        """
+        path = Path(path).expanduser()
+        file = path / GRAPH_FILE if path.is_dir() else path
+        if not file.is_file():
+            raise ModelError(
+                f"There is no exported graph {file}.", hint="Make one with: truncate-kit export MODEL --onnx"
+            )
+        return cls(file, load_reader(file.parent), threads=threads, device=device, batch_tokens=batch_tokens)
+
+    def _session(self, threads: int) -> Any:
+        if threads not in self._sessions:
+            self._sessions[threads] = open_session(self.file, device=self.device, threads=threads)
+        return self._sessions[threads]
+
+    def encode(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
+        """Sentence vectors (n, out) in float32, in the order of `texts`; repeated texts are computed once.
+
+        prompt: put the model's default prompt before each text.
+        """
+        if self.reader is None:
+            raise ModelError(f"{self.file} has no tokenizer beside it.", hint="Export a model that has one.")
+        distinct = list(dict.fromkeys(texts))
+        vectors = self.encode_ids(self.reader.token_ids(distinct, prompt=prompt))
+        if len(distinct) == len(texts):
+            return vectors
+        place = {text: index for index, text in enumerate(distinct)}
+        return vectors[torch.tensor([place[text] for text in texts])]
+
+    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """`encode` for texts that are already ids, as `token_ids` gives them."""
+        vectors: Vectors = np.empty((len(ids), self.width), np.float32)
+        batches = list(token_batches([len(row) for row in ids], self.batch_tokens))
+        if self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2:
+            run = self._runner(self._session(1), ids, vectors)
+            with ThreadPoolExecutor(self.threads) as pool:
+                list(pool.map(run, batches))
+        else:
+            run = self._runner(self._session(self.threads), ids, vectors)
+            for batch in batches:
+                run(batch)
+        return torch.from_numpy(vectors)
+
+    def _runner(self, session: Any, ids: Sequence[Sequence[int]], vectors: Vectors) -> Callable[[Sequence[int]], None]:
+        padding = self.reader.padding_id if self.reader is not None else 0
+
+        def run(places: Sequence[int]) -> None:
+            feeds = padded([ids[place] for place in places], padding)
+            vectors[places] = session.run([OUTPUT], feeds)[0]
+
+        return run
+
+
+def load_text_encoder(
+    name: str | Path,
+    *,
+    runtime: str | None = None,
+    pooling: str | None = None,
+    max_length: int | None = None,
+    threads: int | None = None,
+    device: str | None = None,
+) -> Encoder | OnnxEncoder:
+    """A model by folder, hub name, miniature or .onnx file, in torch or in ONNX Runtime.
+
+    runtime: `torch` or `onnx`; None is `onnx` for an .onnx file and `torch` for all else. pooling, max_length: None
+    keeps the model's own; a graph has its pooling inside. Raises `ModelError`, `DeviceError`, `UsageError`.
+    """
+    chosen = runtime or ("onnx" if str(name).endswith(".onnx") else "torch")
+    if chosen not in RUNTIMES:
+        raise UsageError(f"There is no runtime {chosen!r}.", hint=f"Use one of: {', '.join(RUNTIMES)}.")
+    if chosen == "torch":
+        return load_encoder(name, pooling=pooling, max_length=max_length, device=device)
+    if pooling is not None or max_length is not None:
+        raise UsageError("An exported graph has its pooling and its length inside.", hint="Leave those options out.")
+    return OnnxEncoder.load(name, threads=threads, device=device)
+
+
+def usable_cores() -> int:
+    """CPU cores this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # only Linux knows
+        return os.cpu_count() or 1
+
+
+def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Places of the texts, longest first, in batches of at most `tokens` tokens, padding included, or one text."""
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    start = 0
+    while start < len(order):
+        size = max(1, tokens // max(1, lengths[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
+def padded(rows: Sequence[Sequence[int]], padding: int) -> dict[str, NDArray[np.int64]]:
+    """Right-padded ids and their mask, each (b, t), under the names of the graph's inputs."""
+    shape = (len(rows), max(len(row) for row in rows))
+    ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+        mask[place, : len(row)] = 1
+    return dict(zip(INPUTS, (ids, mask), strict=True))

@@ -1,0 +1,189 @@
+"""From an encoder to one ONNX graph: token ids in, sentence vectors out."""
+
+import copy
+import hashlib
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.pipeline import Normalize
+from truncate_kit.errors import ExportError
+from truncate_kit.extras import require
+
+INPUTS = ("input_ids", "attention_mask")
+OUTPUT = "sentence_embedding"
+GRAPH_FILE = "model.onnx"
+EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
+_FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
+_FUSING_SINCE = (5, 23)
+_MICROSOFT = "com.microsoft"
+_LOUD_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
+
+
+def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
+    """The encoder as it goes into the graph, sharing its weights.
+
+    normalize: True ends it in unit vectors, False leaves a final Normalize module out, None keeps what it has.
+    """
+    tail = list(encoder.tail)
+    if normalize and not ends_normalized(encoder):
+        tail.append(Normalize())
+    while normalize is False and tail and isinstance(tail[-1], Normalize):
+        tail.pop()
+    changed = copy.copy(encoder)
+    changed._modules = {**encoder._modules, "tail": nn.ModuleList(tail)}
+    return changed
+
+
+def ends_normalized(encoder: Encoder) -> bool:
+    """Whether the last thing the encoder does is to scale vectors to length 1."""
+    return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
+
+
+def require_fusions(version: str) -> None:
+    """Raise `ExportError` if this version of transformers cannot fuse graphs for ONNX Runtime."""
+    parts = tuple(int(part) for part in version.split(".")[:2])
+    if parts < _FUSING_SINCE:
+        raise ExportError(
+            f"Fused export needs transformers >= {'.'.join(map(str, _FUSING_SINCE))}; here is {version}.",
+            hint="Upgrade it with: pip install -U 'truncate-kit[cpu]'",
+        )
+
+
+def build_graph(encoder: Encoder) -> Any:
+    """Trace the encoder with any batch and length and fuse what ONNX Runtime has kernels for; an `onnx_ir.Model`.
+
+    Families whose attention has no fused kernel are left as traced: ONNX Runtime fuses the rest itself at load.
+    Raises `MissingExtraError` without onnxscript, `ExportError` where tracing or fusing fails.
+    """
+    import transformers
+
+    require("onnxscript", extra="cpu")
+    if encoder.family.fused_attention:
+        require_fusions(transformers.__version__)
+    try:
+        with _quiet(), _frozen(encoder):
+            model = _trace(encoder)
+            if encoder.family.fused_attention:
+                import_module("transformers.exporters.onnxruntime_fusions").fuse_for_onnxruntime(model, "cpu")
+                _split_skip_norms(model)
+    except Exception as error:  # the tracer raises anything, from its own errors to AssertionError
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise ExportError(
+            f"{encoder.name} cannot be traced: {type(error).__name__}: {reason}",
+            hint="Check the versions of torch, transformers and onnxscript against constraints.txt.",
+        ) from error
+    return model
+
+
+def _trace(encoder: Encoder) -> Any:
+    # Sizes other than 0 and 1, and different ones, so that neither batch nor length is taken for a constant.
+    length = min(7, encoder.max_length)
+    ids = torch.ones((3, length), dtype=torch.long, device=encoder.device)
+    mask = torch.ones_like(ids)
+    mask[1, 2:] = 0
+    free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    program = torch.onnx.export(
+        encoder,
+        (ids, mask),
+        dynamo=True,
+        dynamic_shapes=dict.fromkeys(INPUTS, free),
+        input_names=list(INPUTS),
+        output_names=[OUTPUT],
+        verbose=False,
+    )
+    assert program is not None  # it is None for the old exporter only
+    return program.model
+
+
+@contextmanager
+def _frozen(encoder: Encoder) -> Iterator[None]:
+    """No dropout and no gradients while the encoder is traced; both as before after it."""
+    training, wanted = encoder.training, [weight.requires_grad for weight in encoder.parameters()]
+    encoder.eval().requires_grad_(False)
+    try:
+        yield
+    finally:
+        encoder.train(training)
+        for weight, want in zip(encoder.parameters(), wanted, strict=True):
+            weight.requires_grad_(want)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence exporters that report every missing optional operator."""
+    levels = {name: logging.getLogger(name).level for name in _LOUD_LOGGERS}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _split_skip_norms(model: Any) -> None:
+    """Turn each SkipLayerNormalization back into Add and LayerNormalization.
+
+    On the CPU its kernel takes about twice as long as the parts (benchmarks/encoding); where it is faster, ONNX
+    Runtime fuses it again when it loads the graph.
+    """
+    ir = require("onnx_ir", extra="cpu")
+    for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
+        total, skip, scale, shift, *bias = node.inputs
+        made = []
+        for other in (*bias, skip):
+            if other is not None:
+                made.append(ir.node("Add", [total, other]))
+                total = made[-1].outputs[0]
+                total.shape, total.dtype = node.outputs[0].shape, node.outputs[0].dtype
+        epsilon = node.attributes["epsilon"].as_float()
+        made.append(ir.node("LayerNormalization", [total, scale, shift], attributes={"axis": -1, "epsilon": epsilon}))
+        model.graph.insert_before(node, made)
+        for place, value in ((0, made[-1].outputs[0]), (3, total)):
+            if place < len(node.outputs):
+                _take_over(node.outputs[place], value)
+        model.graph.remove(node, safe=True)
+
+
+def _take_over(old: Any, new: Any) -> None:
+    """Let `new` stand wherever `old` stood, under its name where it is the graph's output."""
+    name, output = old.name, old.is_graph_output()
+    if new.shape is None:
+        new.shape, new.dtype = old.shape, old.dtype
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    if output:
+        old.name, new.name = f"{name}_split", name
+
+
+def count_fused_attention(model: Any) -> int:
+    """Nodes of the graph that compute a whole attention."""
+    return sum(node.op_type in _FUSED_ATTENTION and node.domain == _MICROSOFT for node in model.graph)
+
+
+def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:
+    """Write the graph to `path`; weights beyond `embed_limit` bytes go to a file beside it, which is returned.
+
+    That file's name holds a hash of the weights, so that a graph never meets the weights of another.
+    """
+    ir = require("onnx_ir", extra="cpu")
+    weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
+    if sum(weight.nbytes for weight in weights) <= embed_limit:
+        ir.save(model, path)
+        return None
+    digest = hashlib.sha256()
+    for weight in weights:
+        digest.update(weight.tobytes())
+    data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
+    ir.save(model, path, external_data=data.name)
+    return data
