@@ -10,8 +10,30 @@ __version__ = "0.1.0"
 
 _PUBLIC: dict[str, str] = {
     "LayerProfile": "truncate_kit.analysis",
-    "layer_states": "truncate_kit.representations",
     "profile": "truncate_kit.analysis",
+    "BenchReport": "truncate_kit.bench.results",
+    "load_pairs": "truncate_kit.data",
+    "read_pairs": "truncate_kit.data",
+    "read_texts": "truncate_kit.data",
+    "Encoder": "truncate_kit.encoders",
+    "load_encoder": "truncate_kit.encoders",
+    "paper_parameters": "truncate_kit.encoders",
+    "parameters_kept": "truncate_kit.encoders",
+    "random_encoder": "truncate_kit.encoders",
+    "save_encoder": "truncate_kit.encoders",
+    "truncate": "truncate_kit.encoders",
+    "ExportReport": "truncate_kit.export",
+    "OnnxEncoder": "truncate_kit.export",
+    "export_onnx": "truncate_kit.export",
+    "StreamedCKA": "truncate_kit.similarity",
+    "layer_states": "truncate_kit.representations",
+    "cka_matrix": "truncate_kit.similarity",
+    "SweepResult": "truncate_kit.sweep",
+    "SweepSettings": "truncate_kit.sweep",
+    "finetune": "truncate_kit.sweep",
+    "Evaluation": "truncate_kit.training",
+    "TrainingSettings": "truncate_kit.training",
+    "evaluate": "truncate_kit.training",
 }
 
 __all__ = ["__version__", *_PUBLIC]
