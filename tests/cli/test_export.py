@@ -1,0 +1,123 @@
+"""`truncate-kit export` and `truncate-kit evaluate` on real weights and in a workspace."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit_cli.app import main
+
+PUBLISHED = "82.03"  # MTEB, STS Benchmark test, all-MiniLM-L6-v2
+
+
+def run(capsys, *arguments):
+    """What the command prints on stdout."""
+    with pytest.raises(SystemExit) as end:
+        main(list(map(str, arguments)))
+    printed = capsys.readouterr()
+    assert not end.value.code, printed.err
+    return printed.out
+
+
+def refused(capsys, *arguments):
+    """The two lines of a problem."""
+    with pytest.raises(SystemExit) as end:
+        main(list(map(str, arguments)))
+    printed = capsys.readouterr()
+    assert end.value.code == 1
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+def write_pairs(path: Path) -> Path:
+    words = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran"]
+    rows = [f"{a},{b},{(3 * i + 2 * j) % 6}" for i, a in enumerate(words) for j, b in enumerate(words) if i < j]
+    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_real_model_scores_as_published_in_torch_and_as_a_graph(minilm, shared_data, tmp_path, capsys):
+    out, small = tmp_path / "out", write_pairs(tmp_path / "pairs.csv")
+    report = json.loads(run(capsys, "export", minilm, "--onnx", "--data", small, "--out", out, "--json"))
+    assert report["task"]["spearman_after"] == pytest.approx(report["task"]["spearman_before"], abs=0.01)
+    assert report["fused_attention_found"] == 6
+    assert {"batch 17, length 256", "batch 1, length 2", "padding"} <= {check["name"] for check in report["checks"]}
+
+    data = shared_data / "stsb/en/test.csv"
+    before, after = (
+        json.loads(run(capsys, "evaluate", model, "--data", data, "--out", out, "--json"))
+        for model in (minilm, out / "lean/model.onnx")
+    )
+    assert (before["runtime"], after["runtime"]) == ("torch", "onnx")
+    assert before["num_pairs"] == after["num_pairs"] == 1379
+    assert f"{before['spearman']:.2f}" == PUBLISHED
+    assert after["spearman"] == pytest.approx(before["spearman"], abs=0.01)
+
+
+@pytest.fixture
+def workspace(tiny_folder, tmp_path, monkeypatch):
+    """A workspace as finetune leaves it: a lean model that is not what it started from."""
+    monkeypatch.chdir(tmp_path)
+    save_encoder(truncate(load_encoder(tiny_folder("bert")), 1), tmp_path / "exported/lean", model_card="tuned")
+    return tmp_path / "exported"
+
+
+def test_export_takes_up_what_finetune_left_and_evaluate_too(workspace, tmp_path, capsys):
+    data = write_pairs(tmp_path / "pairs.csv")
+    shown = run(capsys, "export", "--onnx", "--normalize", "--data", data)
+    assert "batch 17, length 36" in shown
+    assert "Attention is fused: 1 nodes, one per layer." in shown
+    assert "length 1." in shown
+    assert (workspace / "lean/model.onnx").is_file()
+    assert (workspace / "lean/README.md").read_text() == "tuned"
+    torch_score = json.loads(run(capsys, "evaluate", "--data", data, "--json"))
+    graph_score = json.loads(run(capsys, "evaluate", "--data", data, "--runtime", "onnx", "--json"))
+    assert torch_score["num_pairs"] == graph_score["num_pairs"] == 15
+    assert graph_score["pearson"] == pytest.approx(torch_score["pearson"], abs=0.01)
+    assert f"{torch_score['spearman']:.2f}" in run(capsys, "evaluate", "exported/lean", "--data", data)
+
+
+def test_export_does_not_replace_a_model_that_something_else_left(workspace, tiny_folder, tmp_path, capsys):
+    before = {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
+    problem = refused(capsys, "export", tiny_folder("electra"), "--onnx", "--data", write_pairs(tmp_path / "pairs.csv"))
+    assert "holds another model" in problem
+    assert "--out" in problem
+    assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == before
+
+
+def test_a_format_has_to_be_named(tmp_path, capsys):
+    assert "Add --onnx" in refused(capsys, "export", "--out", tmp_path / "out")
+
+
+def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys):
+    folder = tmp_path / "splits"
+    folder.mkdir()
+    write_pairs(folder / "train.csv")
+    rows = write_pairs(folder / "dev.csv").read_text().splitlines()
+    (folder / "test.csv").write_text("\n".join([*rows[:1], *rows[1:6]]) + "\n")
+    model = tiny_folder("bert")
+    found = {
+        split: json.loads(run(capsys, "evaluate", model, "--data", folder, *arguments, "--json"))
+        for split, arguments in {"test": [], "dev": ["--split", "dev"]}.items()
+    }
+    assert {split: (score["split"], score["num_pairs"]) for split, score in found.items()} == {
+        "test": ("test", 5),
+        "dev": ("dev", 15),
+    }
+    assert "no split 'validate'" in refused(capsys, "evaluate", model, "--data", folder, "--split", "validate")
+
+    other = tmp_path / "other.tsv"
+    other.write_text("x\ty\tz\n" + "\n".join(row.replace(",", "\t") for row in rows[1:]) + "\n")
+    told = ["--columns", "x,y,z", "--scale", "0..5"]
+    score = json.loads(run(capsys, "evaluate", model, "--data", other, *told, "--json"))
+    assert score["spearman"] == pytest.approx(found["dev"]["spearman"])
+    assert "0..5" not in refused(capsys, "evaluate", model, "--data", other, "--columns", "x,y")
+
+
+def test_evaluate_names_what_is_missing(tiny_folder, tmp_path, capsys):
+    data = write_pairs(tmp_path / "pairs.csv")
+    assert "no exported graph" in refused(capsys, "evaluate", tiny_folder("bert"), "--runtime", "onnx", "--data", data)
+    assert "no exported graph" in refused(capsys, "evaluate", tmp_path / "gone.onnx", "--data", data)
+    assert "no runtime" in refused(capsys, "evaluate", tiny_folder("bert"), "--runtime", "tensor", "--data", data)
