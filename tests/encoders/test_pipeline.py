@@ -1,0 +1,154 @@
+"""sentence-transformers models are truncated inside their pipeline, and saved ones load there."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from sentence_transformers import models as modules
+
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.errors import ModelError, UsageError
+
+TEXTS = ["The Cat sat on the mat", "a red dog", "the BIG cat and not the small dog ran"]
+
+
+@pytest.fixture(scope="module")
+def pipeline(tiny_folder, tmp_path_factory):
+    """A model with CLS pooling, Dense + Tanh, Normalize, prompts, a short maximum length and lower-casing."""
+    torch.manual_seed(0)
+    transformer = modules.Transformer(str(tiny_folder("bert")), max_seq_length=9, do_lower_case=True)
+    pooling = modules.Pooling(16, pooling_mode="cls")
+    dense = modules.Dense(16, 8, activation_function=torch.nn.Tanh())
+    model = SentenceTransformer(
+        modules=[transformer, pooling, dense, modules.Normalize()],
+        prompts={"query": "a dog and ", "document": ""},
+        default_prompt_name="query",
+        device="cpu",
+    )
+    folder = tmp_path_factory.mktemp("pipeline") / "model"
+    model.save(str(folder))
+    return folder, torch.as_tensor(model.encode(TEXTS))
+
+
+def test_reads_as_sentence_transformers_does(pipeline):
+    folder, expected = pipeline
+    encoder = load_encoder(folder)
+    assert encoder.pooling == "cls"
+    assert encoder.max_length == 9
+    torch.testing.assert_close(encoder.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2, 3])
+def test_truncated_inside_its_pipeline_and_loaded_by_sentence_transformers(pipeline, layer, tmp_path):
+    folder, _ = pipeline
+    cut = truncate(load_encoder(folder), layer)
+    save_encoder(cut, tmp_path / "cut", model_card="# card")
+    reloaded = SentenceTransformer(str(tmp_path / "cut"), device="cpu")
+    assert [type(module).__name__ for module in reloaded] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    assert reloaded.prompts["query"] == "a dog and "
+    assert reloaded.default_prompt_name == "query"
+    assert reloaded.max_seq_length == 9
+    assert len(reloaded[0].auto_model.encoder.layer) == layer
+    # An independent way to the same vectors: the full model's own modules on hidden_states[layer].
+    peer = SentenceTransformer(str(folder), device="cpu")
+    features = peer[0].tokenizer(
+        ["a dog and " + text.lower() for text in TEXTS],
+        padding=True,
+        truncation=True,
+        max_length=9,
+        return_tensors="pt",
+    )
+    with torch.no_grad():
+        states = peer[0].auto_model(**features, output_hidden_states=True).hidden_states[layer]
+        vector = torch.tanh(peer[2].linear(states[:, 0]))
+        expected = vector / vector.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(torch.as_tensor(reloaded.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(cut.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_real_model_keeps_its_normalisation_and_length(minilm, tmp_path):
+    cut = truncate(load_encoder(minilm), 3)
+    save_encoder(cut, tmp_path / "cut")
+    vectors = torch.as_tensor(SentenceTransformer(str(tmp_path / "cut"), device="cpu").encode(TEXTS))
+    torch.testing.assert_close(vectors.norm(dim=1), torch.ones(3))
+    torch.testing.assert_close(cut.encode(TEXTS), vectors, atol=1e-5, rtol=1e-4)
+    assert cut.max_length == 256
+
+
+def _edit(folder, target, file, change):
+    import shutil
+
+    shutil.copytree(folder, target)
+    values = json.loads((target / file).read_text())
+    change(values)
+    (target / file).write_text(json.dumps(values))
+    return target
+
+
+def test_a_module_that_is_not_known_is_refused(pipeline, tmp_path):
+    changed = _edit(pipeline[0], tmp_path / "m", "modules.json", lambda v: v[2].update(type="x.y.WordWeights"))
+    with pytest.raises(ModelError, match="'WordWeights'"):
+        load_encoder(changed)
+
+
+def test_a_pooling_that_is_not_known_is_refused(pipeline, tmp_path):
+    changed = _edit(
+        pipeline[0], tmp_path / "m", "1_Pooling/config.json", lambda v: v.update(pooling_mode=["cls", "mean"])
+    )
+    with pytest.raises(ModelError, match="pools by cls \\+ mean"):
+        load_encoder(changed)
+
+
+def test_an_activation_is_never_imported_by_name(pipeline, tmp_path):
+    changed = _edit(
+        pipeline[0], tmp_path / "m", "2_Dense/config.json", lambda v: v.update(activation_function="os.system")
+    )
+    with pytest.raises(ModelError, match="activation 'system'"):
+        load_encoder(changed)
+
+
+def _copy(folder, target):
+    import shutil
+
+    return shutil.copytree(folder, target)
+
+
+def test_weights_that_are_cut_short(tiny_folder, tmp_path):
+    folder = _copy(tiny_folder("bert"), tmp_path / "m")
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(ModelError, match="cannot be read"):
+        load_encoder(folder)
+
+
+def test_a_missing_weight_is_never_random(tiny_folder, tmp_path):
+    folder = _copy(tiny_folder("bert"), tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    weights.pop("encoder.layer.1.output.dense.weight")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"lack encoder\.layer\.1\.output\.dense\.weight"):
+        load_encoder(folder)
+
+
+def test_weights_that_are_no_numbers(tiny_folder, tmp_path):
+    folder = _copy(tiny_folder("bert"), tmp_path / "m")
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.0.output.dense.weight"][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"encoder\.layer\.0\.output\.dense\.weight .* holds NaN"):
+        load_encoder(folder)
+
+
+def test_a_model_without_tokenizer(tiny_folder, tmp_path):
+    folder = _copy(tiny_folder("bert"), tmp_path / "m")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).unlink()
+    with pytest.raises(ModelError, match="has no tokenizer"):
+        load_encoder(folder)
+
+
+def test_a_maximum_length_beyond_the_positions(tiny_folder):
+    with pytest.raises(UsageError, match="40 positions"):
+        load_encoder(tiny_folder("bert"), max_length=41)

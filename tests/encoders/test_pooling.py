@@ -1,0 +1,34 @@
+"""Pooling against loops over tokens; padding on either side never enters."""
+
+import pytest
+import torch
+
+from truncate_kit.encoders import POOLING_MODES, check_pooling, pool
+from truncate_kit.errors import UsageError
+
+PLAIN = {
+    "mean": lambda rows: sum(rows) / len(rows),
+    "cls": lambda rows: rows[0],
+    "max": lambda rows: torch.stack(rows).max(dim=0).values,
+    "last": lambda rows: rows[-1],
+}
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_against_a_loop_over_real_tokens(mode, side):
+    torch.manual_seed(0)
+    hidden = torch.randn(4, 6, 5)
+    mask = torch.tensor([[1] * length + [0] * (6 - length) for length in (6, 3, 1, 4)])
+    if side == "left":
+        mask = mask.flip(1)
+    hidden[mask == 0] = 1e6  # would show at once
+    for row, pooled in enumerate(pool(hidden, mask, mode)):
+        real = [hidden[row, token] for token in range(6) if mask[row, token]]
+        torch.testing.assert_close(pooled, PLAIN[mode](real))
+
+
+def test_unknown_pooling_names_the_known_ones():
+    with pytest.raises(UsageError, match="no pooling 'average'") as problem:
+        check_pooling("average")
+    assert "mean, cls, max, last" in problem.value.hint
