@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
 from truncate_kit.encoders.pooling import check_pooling
 from truncate_kit.encoders.quiet import quiet_transformers
 from truncate_kit.encoders.reading import TextReader, usable_length
-from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.errors import DeviceError, ModelError, UnknownFamilyError, UsageError
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -88,14 +89,15 @@ def load_config(name: str | Path) -> PretrainedConfig:
         raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        family = values.get("model_type")
+        family_of(SimpleNamespace(model_type=values.get("model_type")))
+    except UnknownFamilyError:
+        raise
     except (ValueError, AttributeError) as error:
         raise ModelError(f"{path} is not a model configuration: {error}.", hint="Download or save it again.") from error
     try:
-        return AutoConfig.for_model(**values) if family else AutoConfig.from_pretrained(path)
-    except (ValueError, KeyError, OSError, TypeError) as error:
-        family_of(type("Config", (), {"model_type": family}))  # a family nobody knows gets its own error
-        raise ModelError(f"{path} is not a usable configuration: {error}.", hint="Check its values.") from error
+        return AutoConfig.for_model(**values)
+    except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
+        raise ModelError(f"{path} is not usable: {_first_line(error)}.", hint="Check its values.") from error
 
 
 def select_device(name: str | None) -> torch.device:
