@@ -2,13 +2,15 @@
 
 import os
 import sys
+import traceback
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from truncate_kit import __version__
-from truncate_kit.errors import TruncateKitError
+
+from .problems import EXIT_INTERRUPTED, describe
 
 COMMANDS = ("analyze", "finetune", "export", "bench", "evaluate", "demo")
 
@@ -41,28 +43,17 @@ def options(
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line. Exit code 1: something the user can mend; 2: usage; 70: a defect; 130: interrupted."""
-    from .output import print_problem
-
     try:
-        app(argv)
-    except TruncateKitError as error:
-        print_problem(str(error), error.hint)
-        raise SystemExit(1) from None
-    except OSError as error:
-        where = f" ({error.filename})" if error.filename else ""
-        print_problem(f"{error.strerror or error}{where}.", "Check the path, its permissions and the free space.")
-        raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        sys.stderr.write("Interrupted; the same command continues where it stopped.\n")
-        raise SystemExit(130) from None
+        app(argv, prog_name="truncate-kit")
+    except SystemExit as end:
+        if end.code == EXIT_INTERRUPTED:  # what typer makes of KeyboardInterrupt
+            sys.stderr.write("Interrupted; the same command continues where it stopped.\n")
+        raise
     except Exception as error:
+        from .output import print_problem
+
+        message, hint, code = describe(error)
         if os.environ.get("TRUNCATE_KIT_TRACEBACK"):
-            raise
-        if type(error).__name__ == "OutOfMemoryError":
-            print_problem("The memory does not suffice.", "Use a smaller --batch-size or --max-length.")
-            raise SystemExit(1) from None
-        print_problem(
-            f"This is a defect of truncate-kit: {type(error).__name__}: {error}",
-            "Set TRUNCATE_KIT_TRACEBACK=1 to see where, and report it.",
-        )
-        raise SystemExit(70) from None
+            traceback.print_exception(error)
+        print_problem(message, hint)
+        raise SystemExit(code) from None

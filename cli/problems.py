@@ -1,0 +1,48 @@
+"""One table from what went wrong to what the user reads: a line that says it, a line that says what to do."""
+
+import errno
+import sys
+
+from truncate_kit.errors import TruncateKitError
+
+EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
+
+_SPACE = "Free some space or name another place with --out; what was there before is unchanged."
+_RIGHTS = "Check who may read and write there, or name another place with --out."
+_MEMORY = "Use a smaller --batch-size or --max-length, or close other programs."
+_OS_HINTS = {
+    errno.ENOENT: "Check the path; a relative one starts in this folder.",
+    errno.ENOSPC: _SPACE,
+    errno.EDQUOT: _SPACE,
+    errno.EROFS: _RIGHTS,
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.ENOTDIR: "A file stands where a folder is needed: name another place with --out.",
+    errno.ENOMEM: _MEMORY,
+    errno.EMFILE: "Raise the limit of open files (ulimit -n) and run the same command again.",
+}
+
+
+def describe(error: Exception) -> tuple[str, str, int]:
+    """Message, hint and exit code of whatever escaped a command."""
+    if isinstance(error, TruncateKitError):
+        return str(error), error.hint, EXIT_PROBLEM
+    if _is_out_of_memory(error):
+        return f"Out of memory. {error}".strip(), _MEMORY, EXIT_PROBLEM
+    if isinstance(error, OSError):
+        where = f" ({error.filename})" if error.filename else ""
+        hint = _OS_HINTS.get(error.errno or 0, "Check the path, its permissions, the free space and the connection.")
+        return f"{error.strerror or str(error).rstrip('.') or type(error).__name__}{where}.", hint, EXIT_PROBLEM
+    return (
+        f"This is a defect of truncate-kit: {type(error).__name__}: {error}",
+        "Set TRUNCATE_KIT_TRACEBACK=1 to see where, and report it.",
+        EXIT_DEFECT,
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python's way to say so, CUDA's, and that of torch's CPU allocator; torch is asked only where it was loaded."""
+    torch = sys.modules.get("torch")
+    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)

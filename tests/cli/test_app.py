@@ -1,0 +1,107 @@
+"""The frame of the command line: version, help, exit codes, and what is said of everything that goes wrong."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from truncate_kit import __version__
+from truncate_kit.errors import LayerOutOfRangeError
+from truncate_kit_cli.app import COMMANDS, main
+from truncate_kit_cli.problems import describe
+
+
+def run(capfd, *arguments: str) -> tuple[object, str, str]:
+    """Exit code, stdout and stderr of the program."""
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    return end.value.code, *capfd.readouterr()
+
+
+def run_with(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The real program in a process of its own, with one more command that does `body`."""
+    code = f"from truncate_kit_cli.app import app, main\n@app.command()\ndef extra():\n    {body}\nmain(['extra'])"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=os.environ | environment)
+
+
+def test_version(capfd):
+    assert run(capfd, "--version") == (0, f"truncate-kit {__version__}\n", "")
+
+
+def test_help_names_every_command(capfd):
+    code, out, err = run(capfd, "--help")
+    assert (code, err) == (0, "")
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command, capfd):
+    code, out, err = run(capfd, command, "--help")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"Usage: truncate-kit {command} [OPTIONS]")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("analize",), "analize"),
+        (("analyze", "--colour", "red"), "--colour"),
+        (("finetune", "--epochs", "many"), "--epochs"),
+        (("evaluate", "one", "two"), "two"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(arguments, named, capfd):
+    code, out, err = run(capfd, *arguments)
+    assert (code, out) == (2, "")
+    assert named in err
+    assert "Traceback" not in err
+
+
+def test_an_interrupt_says_how_to_go_on():
+    done = run_with("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    assert done.returncode == 130
+    assert done.stderr.strip() == "Interrupted; the same command continues where it stopped."
+
+
+def test_a_defect_is_one_line_and_a_hint_and_its_traceback_on_request():
+    body = "raise ValueError('odd' + chr(10) + 'thing')"
+    done = run_with(body, TRUNCATE_KIT_TRACEBACK="")
+    assert (done.returncode, done.stdout) == (70, "")
+    line, hint = done.stderr.splitlines()
+    assert line == "Error: This is a defect of truncate-kit: ValueError: odd thing"
+    assert "TRUNCATE_KIT_TRACEBACK=1" in hint
+    done = run_with(body, TRUNCATE_KIT_TRACEBACK="1")
+    assert done.returncode == 70
+    assert "Traceback (most recent call last)" in done.stderr
+    assert "in extra" in done.stderr
+
+
+def out_of_cpu_memory() -> Exception:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(10**15)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "hint"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "a/b"), "No space left on device (a/b).", "Free some space"),
+        (PermissionError(errno.EACCES, "Permission denied", "a"), "Permission denied (a).", "Check who may"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "x.csv"), "No such file (x.csv).", "Check the path"),
+        (OSError("the hub is away"), "the hub is away.", "Check the path"),
+        (OSError(), "OSError.", "Check the path"),
+        (MemoryError(), "Out of memory.", "smaller --batch-size"),
+        (torch.OutOfMemoryError("CUDA out of memory."), "Out of memory. CUDA out of memory.", "smaller --batch-size"),
+        (out_of_cpu_memory(), "DefaultCPUAllocator", "smaller --batch-size"),
+        (LayerOutOfRangeError(9, 8), "Layer 9 does not exist", "--layer 0..8"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_what_is_said_of_problems_that_are_no_defects(error, message, hint):
+    said, advice, code = describe(error)
+    assert message in said
+    assert hint in advice
+    assert code == 1
