@@ -1,5 +1,6 @@
 """`truncate-kit finetune`."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,9 +115,9 @@ def _prediction(
     from truncate_kit.analysis import LayerProfile, profile
     from truncate_kit.encoders import default_reference, load_encoder
 
-    if workspace.profile.exists():
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # none there, or not readable: look afresh
         known = LayerProfile.read(workspace.profile)
-        if known.model == encoder.name:
+        if (known.model, known.pooling) == (encoder.name, encoder.pooling):
             return known.drop
     if splits is None or splits.train is None:
         return None
