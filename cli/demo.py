@@ -18,15 +18,16 @@ def demo(
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; by default all.")] = None,
 ) -> None:
     """Analyze, fine-tune, export and bench the bundled miniature ELECTRA: about three minutes, no download."""
+    from truncate_kit.data import BUNDLED
     from truncate_kit.encoders import DEFAULT_MINIATURE
 
     from .analyze import analyze
     from .export import export
 
     say(f"1 of 4  analyze {DEFAULT_MINIATURE}: what do its layers show before any training?")
-    analyze(model=DEFAULT_MINIATURE, out=out)
+    analyze(model=DEFAULT_MINIATURE, data=BUNDLED, out=out)
     say(f"\n2 of 4  finetune --layer auto --epochs {EPOCHS} --seeds {SEEDS}: find the best layer, train there.")
-    finetune(model=DEFAULT_MINIATURE, epochs=EPOCHS, seeds=SEEDS, threads=threads, out=out)
+    finetune(model=DEFAULT_MINIATURE, data=BUNDLED, epochs=EPOCHS, seeds=SEEDS, threads=threads, out=out)
     say("\n3 of 4  export --onnx: one graph from token ids to the sentence vector, checked.")
     export(onnx=True, out=out)
     say("\n4 of 4  bench --quick: the lean model against the full one, trained with the same budget.")
