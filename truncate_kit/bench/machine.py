@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -12,7 +13,33 @@ from truncate_kit.bench.backends import bf16_instructions
 from truncate_kit.bench.results import Machine
 
 
-def describe_machine(device: torch.device, threads: int) -> Machine:
+class OtherWork:
+    """How much of the processor others take from here on; Linux only."""
+
+    def __init__(self) -> None:
+        self._start = self._read()
+
+    def share(self) -> float | None:
+        """Their part of all processor time since the start, 0 … 1; None where the system does not say."""
+        now = self._read()
+        if self._start is None or now is None:
+            return None
+        wall, own, busy = (after - before for after, before in zip(now, self._start, strict=True))
+        return min(1.0, max(0.0, (busy - own) / (wall * (os.cpu_count() or 1))))
+
+    @staticmethod
+    def _read() -> tuple[float, float, float] | None:
+        """Seconds of wall clock, of this process, and of everything but idling on all cores together."""
+        try:
+            fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+        except OSError:
+            return None
+        ticks = [int(field) for field in fields]
+        busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+        return time.perf_counter(), time.process_time(), busy
+
+
+def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> Machine:
     """What the figures hang on; no name of the machine itself."""
 
     def version(*names: str) -> str | None:
@@ -31,6 +58,7 @@ def describe_machine(device: torch.device, threads: int) -> Machine:
         torch=torch.__version__,
         transformers=str(version("transformers")),
         onnxruntime=version("onnxruntime", "onnxruntime-gpu"),
+        others_busy=others_busy,
     )
 
 

@@ -14,7 +14,10 @@ ROLES: tuple[Role, ...] = ("lean", "full")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Result):
-    """Where it was measured. device: `cpu`, or the name of the GPU. threads: of torch and of ONNX Runtime alike."""
+    """Where it was measured. device: `cpu`, or the name of the GPU. threads: of torch and of ONNX Runtime alike.
+
+    others_busy: share (0 … 1) of the processor time that other processes took during the timing, None where unknown.
+    """
 
     processor: str
     cores: int
@@ -25,6 +28,7 @@ class Machine(Result):
     torch: str
     transformers: str
     onnxruntime: str | None
+    others_busy: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,9 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -23,9 +22,10 @@ from truncate_kit.bench.backends import (
     select_backends,
 )
 from truncate_kit.bench.gains import gains
-from truncate_kit.bench.machine import describe_machine
+from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.memory import MemoryRequest, peak_memories
 from truncate_kit.bench.onnx_runner import onnx_bytes
+from truncate_kit.bench.preparing import check_counts, fitting_lengths, roomy_compiler, torch_threads
 from truncate_kit.bench.quality import quality_difference
 from truncate_kit.bench.results import (
     BenchReport,
@@ -53,9 +53,9 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluation import Evaluation, evaluate
 
 BATCH_SIZES = (1, 32)
-LENGTHS = (16, 128)
 REPEATS = 5
 MAX_TEXTS = 1000
+QUIET = 0.1  # share of the processor that others may take before it is worth a warning
 MAX_PASSES = 3  # over the real set: one pass is long enough to be steady
 Shape = tuple[int, int]
 
@@ -93,21 +93,23 @@ def bench(
     begin = time.perf_counter()
     target = select_device(device)
     rows = select_backends(backends, target)
-    _check_counts(batch_sizes=batch_sizes, lengths=lengths or (), repeats=[repeats], threads=[threads or 1])
+    check_counts(batch_sizes=batch_sizes, lengths=lengths or (), repeats=[repeats], threads=[threads or 1])
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="truncate-kit-bench-"))
-        used = stack.enter_context(_torch_threads(threads))
+        used = stack.enter_context(torch_threads(threads))
         subjects = [Subject("lean", lean, Path(scratch))]
         if full is not None:
             subjects.append(Subject("full", full, Path(scratch)))
-        sizes = _lengths([subject.encoder for subject in subjects], lengths)
+        sizes = fitting_lengths([subject.encoder for subject in subjects], lengths)
         run = _Bench(subjects, rows, device=target, threads=used, rounds=repeats, progress=progress)
         if any(row.compiled for row in rows):
-            stack.enter_context(_roomy_compiler())
+            stack.enter_context(roomy_compiler())
         run.start(max(batch_sizes), max(sizes))
         quality = run.judge(tuple(pairs) if pairs is not None else None, seed)
+        others = OtherWork()
         run.time([(size, length) for size in sorted({1, *batch_sizes}) for length in sizes])
         run.time_texts(texts, max_texts)
+        run.judge_quiet(others)
         if memory:
             run.measure_memory(max(batch_sizes), max(sizes))
         return run.report(quality, time.perf_counter() - begin)
@@ -139,6 +141,7 @@ class _Bench:
         self.ceilings: list[Ceiling] = []
         self.notes: list[str] = []
         self.num_texts = 0
+        self.others_busy: float | None = None
 
     def start(self, batch_size: int, length: int) -> None:
         """Bring every model up in every runtime, first calls included; who cannot start gets a row that says why."""
@@ -240,6 +243,15 @@ class _Bench:
         self.timings += time_real_set(self.runners, self.encoders, sentences, rounds=min(self.rounds, MAX_PASSES))
         self.progress("Timing real sentences", 2, 2)
 
+    def judge_quiet(self, others: OtherWork) -> None:
+        """Say so where other processes disturbed the timing."""
+        self.others_busy = others.share()
+        if self.others_busy is not None and self.others_busy > QUIET:
+            self.notes.append(
+                f"Warning: other processes took {self.others_busy:.0%} of this machine while it was timed, which slows "
+                "some runtimes more than others: measure again when it is quiet."
+            )
+
     def measure_memory(self, batch_size: int, length: int) -> None:
         """Peak memory at the largest shape, each contestant in a process of its own."""
         models = {subject.role: subject.for_worker() for subject in self.subjects}
@@ -277,7 +289,7 @@ class _Bench:
             )
         timings = with_shares(self.timings, self.ceilings)
         return BenchReport(
-            machine=describe_machine(self.device, self.threads),
+            machine=describe_machine(self.device, self.threads, self.others_busy),
             models=tuple(subject.facts() for subject in self.subjects),
             contestants=tuple(self.rows.values()),
             timings=timings,
@@ -293,42 +305,3 @@ class _Bench:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-def _check_counts(**counts: Sequence[int]) -> None:
-    for name, values in counts.items():
-        if any(value < 1 for value in values) or (name == "batch_sizes" and not values):
-            option = name.replace("_", "-")
-            raise UsageError(
-                f"--{option} has to be 1 or more.", hint=f"Use --{option} 1{',32' if len(values) > 1 else ''}."
-            )
-
-
-def _lengths(encoders: Sequence[Encoder], wanted: Sequence[int] | None) -> tuple[int, ...]:
-    """The wanted lengths, or the usual ones cut to what both models take. Raises `UsageError` where one is too long."""
-    limit = min(encoder.max_length for encoder in encoders)
-    if not wanted:
-        return tuple(sorted({min(length, limit) for length in LENGTHS}))
-    if max(wanted) > limit:
-        raise UsageError(
-            f"A length of {max(wanted)} tokens does not fit: these models take up to {limit}.",
-            hint=f"Use --lengths with numbers up to {limit}.",
-        )
-    return tuple(sorted(set(wanted)))
-
-
-def _roomy_compiler() -> contextlib.AbstractContextManager[None]:
-    """Room for the graphs of all contestants: they share one forward, and torch.compile gives up after eight of one."""
-    from torch._dynamo import config
-
-    return cast("contextlib.AbstractContextManager[None]", config.patch(recompile_limit=64))
-
-
-@contextlib.contextmanager
-def _torch_threads(threads: int | None) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
-        yield threads or before
-    finally:
-        torch.set_num_threads(before)

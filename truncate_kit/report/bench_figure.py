@@ -10,7 +10,8 @@ from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.results import BenchReport
 from truncate_kit.files import replacing
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey. Filled is lean, hollow is full.
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey. Filled is lean, hollow is full;
+# an arrow joins the two models in one runtime, with the gain in speed at its head.
 _COLORS = dict(zip(BACKENDS, ("#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00"), strict=True))
 _MARKERS = dict(zip(BACKENDS, ("o", "s", "^", "v", "D"), strict=True))
 Point = tuple[str, str, float, float]  # role, backend, sentences/s, Spearman
@@ -65,19 +66,20 @@ def _draw(axes: Axes, points: list[Point]) -> None:
             color=_COLORS[backend],
             markerfacecolor=_COLORS[backend] if role == "lean" else "none",
         )
-    for backend in dict.fromkeys(point[1] for point in points):
+    for place, backend in enumerate(dict.fromkeys(point[1] for point in points)):
         pair = {point[0]: point[2:] for point in points if point[1] == backend}
-        if len(pair) == 2:
-            axes.annotate(
-                f"×{pair['lean'][0] / pair['full'][0]:.1f}",
-                xy=pair["lean"],
-                xytext=pair["full"],
-                color=_COLORS[backend],
-                fontsize="small",
-                va="center",
-                ha="right",
-                arrowprops={"arrowstyle": "->", "color": _COLORS[backend], "alpha": 0.6, "shrinkA": 9, "shrinkB": 9},
-            )
+        if len(pair) < 2:
+            continue
+        arrow = {"arrowstyle": "->", "color": _COLORS[backend], "alpha": 0.6, "shrinkA": 9, "shrinkB": 9}
+        axes.annotate("", xy=pair["lean"], xytext=pair["full"], arrowprops=arrow)
+        axes.annotate(
+            f"×{pair['lean'][0] / pair['full'][0]:.1f}",
+            xy=pair["lean"],
+            xytext=(0, 11 if place % 2 == 0 else -20),  # neighbours often lie side by side
+            textcoords="offset points",
+            color=_COLORS[backend],
+            ha="center",
+        )
 
 
 def _place(report: BenchReport) -> str:

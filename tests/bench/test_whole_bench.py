@@ -10,9 +10,12 @@ import torch
 from tests.families import TINY_CONFIGS, WORDS
 from truncate_kit.bench import BenchReport, bench
 from truncate_kit.bench.backends import select_backends
+from truncate_kit.bench.machine import OtherWork
+from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair
-from truncate_kit.encoders import load_encoder, random_encoder, save_encoder, truncate, truncated_config
+from truncate_kit.encoders import load_config, load_encoder, random_encoder, save_encoder, truncate, truncated_config
 from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.report.bench_tables import bench_tables
 from truncate_kit.training import evaluate
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
@@ -97,6 +100,22 @@ def test_every_gain_multiplies(report):
         assert gain.depth * gain.runtime == pytest.approx(gain.total)
 
 
+def test_tables_show_every_contestant_and_gains_as_products(report):
+    overview, shapes, gained = bench_tables(report)
+    assert [row[0] for row in overview.rows] == [
+        "lean, torch fp32",
+        "full, torch fp32",
+        "lean, ONNX Runtime fp32",
+        "full, ONNX Runtime fp32",
+    ]
+    assert all(len(row) == len(overview.columns) for row in overview.rows)
+    assert len(shapes.rows) == 4 * 4
+    assert len(gained.rows) == 6  # four shapes, one sentence, real set; the base itself is left out
+    for row in gained.rows:
+        depth, runtime, total = (float(cell.strip("×")) for cell in row[1:])
+        assert depth * runtime == pytest.approx(total, rel=0.1, abs=0.02)  # two digits behind the point each
+
+
 def test_report_comes_back_from_its_own_json(report, tmp_path):
     report.write(tmp_path / "bench.json")
     assert BenchReport.read(tmp_path / "bench.json") == report
@@ -105,7 +124,7 @@ def test_report_comes_back_from_its_own_json(report, tmp_path):
 
 
 def test_a_pair_from_one_sweep_needs_no_warning(report):
-    assert not any("Warning" in note for note in report.notes)
+    assert not any("fine-tun" in note or "yardstick" in note for note in report.notes)
     assert any("Left out: torch.compile" in note for note in report.notes)
 
 
@@ -189,6 +208,15 @@ def test_peak_memory_is_that_of_the_largest_batch(duo):
     assert peak.peak_bytes > peak.baseline_bytes > 0
 
 
+def test_a_process_of_its_own_gets_what_it_can_load(duo, tmp_path):
+    config = TINY_CONFIGS["albert"]
+    shape = Subject("lean", random_encoder(config), tmp_path)
+    assert random_encoder(load_config(shape.for_worker())).num_parameters == shape.encoder.num_parameters
+    memory = Subject("full", load_encoder(duo / "lean"), tmp_path)
+    assert load_encoder(memory.for_worker()).num_parameters == memory.encoder.num_parameters
+    assert Subject("full", duo / "full", tmp_path).for_worker() == duo / "full"
+
+
 def test_bf16_is_measured_or_its_absence_explained(duo):
     options = {**FEW, "lengths": (4,), "repeats": 1}
     result = bench(duo / "lean", backends=["torch-fp32", "torch-bf16"], memory=False, **options)
@@ -199,6 +227,12 @@ def test_bf16_is_measured_or_its_absence_explained(duo):
         assert {item.precision for item in result.ceilings} == {"fp32", "bf16"}
     else:
         assert row.absent == "this processor has no bf16 instructions"
+
+
+def test_work_of_others_is_a_share_of_the_machine():
+    watch = OtherWork()
+    first = watch.share()
+    assert first is None or 0 <= first <= 1
 
 
 def test_threads_are_as_asked_and_given_back(duo):

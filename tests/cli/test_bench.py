@@ -1,0 +1,138 @@
+"""`truncate-kit bench`: every option, what it prints and what it leaves. Nothing here asserts a time."""
+
+import json
+
+import matplotlib.image
+import pytest
+import torch
+
+from truncate_kit.bench import BenchReport
+from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit_cli.app import main
+
+WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "on the red mat"]
+FAST = ("--backends", "torch-fp32", "--batch-sizes", "1,2", "--lengths", "4", "--repeats", "1", "--threads", "1")
+
+
+@pytest.fixture
+def run(capsys, tmp_path, monkeypatch):
+    """Run the command line in an empty folder; returns exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        capsys.readouterr()  # what making a tiny model printed
+        with pytest.raises(SystemExit) as end:
+            main(["bench", *map(str, arguments)])
+        out, err = capsys.readouterr()
+        return end.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def pairs_file(tmp_path):
+    rows = [f"{a},{b},{(3 * i + 2 * j) % 6}" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS) if i < j]
+    path = tmp_path / "pairs.csv"
+    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture
+def workspace(tmp_path, tiny_folder):
+    """`exported` as finetune leaves it, with tiny models."""
+    full = load_encoder(tiny_folder("electra"))
+    save_encoder(full, tmp_path / "exported" / "full")
+    save_encoder(truncate(full, 2), tmp_path / "exported" / "lean")
+    (tmp_path / "exported" / "sweep.json").write_text(json.dumps({"chosen": 2, "full": {"layer": 3}}))
+    return tmp_path / "exported"
+
+
+def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_file):
+    code, out, err = run("--data", pairs_file, "--quick", *FAST)
+    assert code == 0, err
+    assert "Models: exported/lean against exported/full." in err
+    for heading in ("Spearman", "one sentence p50 ms", "p95 ms", "sentences/s", "tokens/s", "peak MiB", "file MiB"):
+        assert heading in out
+    for row in ("lean, torch fp32", "full, torch fp32", "2 × 4, lean, torch fp32", "Ceiling fp32"):
+        assert row in out
+    assert "paired bootstrap over 21 pairs, 2,000 resamples" in out
+    assert "Left out: torch.compile" in out
+    assert "Warning: nothing says" not in out
+    report = BenchReport.read(workspace / "bench.json")
+    assert {(row.batch_size, row.length) for row in report.timings} == {(1, 4), (2, 4), (None, None)}
+    assert matplotlib.image.imread(workspace / "bench.png").shape[1] >= 1000
+
+
+def test_json_is_the_report_and_nothing_else(run, workspace, pairs_file):
+    code, out, err = run("exported/lean", "--full", "exported/full", "--data", pairs_file, "--quick", "--json", *FAST)
+    assert (code, err) == (0, "")
+    assert BenchReport.from_dict(json.loads(out)) == BenchReport.read(workspace / "bench.json")
+
+
+def test_an_empty_workspace_gets_the_miniature_at_half_depth(run, pairs_file):
+    code, out, err = run("--data", pairs_file, "--quick", *FAST)
+    assert code == 0, err
+    assert "cut at layer 4 of 8 and not fine-tuned: read the speed, not the scores" in err
+    assert "lean: mini-electra-discriminator, layer 4" in out
+
+
+def test_random_weights_need_a_configuration_only(run, tiny_folder, tmp_path, pairs_file):
+    config = tiny_folder("bert") / "config.json"
+    code, out, err = run("--random-weights", config, "--layer", "1", "--data", pairs_file, "--quick", *FAST)
+    assert code == 0, err
+    report = BenchReport.read(tmp_path / "exported" / "bench.json")
+    assert [row.layer for row in report.models] == [1, 3]
+    assert [row.spearman for row in report.contestants] == [None, None]
+    assert "no Spearman" in out
+    assert "(no figure without scores)" in out
+    assert not (tmp_path / "exported" / "bench.png").exists()
+
+
+def test_the_lean_cut_of_random_weights_is_half_unless_told(run, tiny_folder, tmp_path, pairs_file):
+    code, _, err = run("--random-weights", tiny_folder("bert"), "--data", pairs_file, "--quick", *FAST)
+    assert code == 0, err
+    assert [row.layer for row in BenchReport.read(tmp_path / "exported" / "bench.json").models] == [1, 3]
+
+
+def test_a_set_that_finetune_divided_is_scored_on_its_test_part_only(run, workspace, pairs_file):
+    with pairs_file.open("a") as file:
+        file.writelines(f"the cat {i},a dog {i % 7},{i % 6}\n" for i in range(80))
+    remembered = {"model": "x", "data": str(pairs_file.resolve()), "columns": None, "scale": None}
+    (workspace / "workspace.json").write_text(json.dumps(remembered))
+    code, _, err = run("--quick", *FAST)
+    assert code == 0, err
+    held_out = complete_splits(load_pairs(pairs_file)).test
+    assert BenchReport.read(workspace / "bench.json").quality.num_pairs == len(held_out) < 20
+    assert "was divided into" in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_asked_for_and_not_active_is_exit_code_1(run, workspace):
+    code, out, err = run("--device", "cuda")
+    assert (code, out) == (1, "")
+    assert err.startswith("Error: CUDA was asked for but is not active")
+    assert "Hint: " in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere/at/all"], "There is no model folder nowhere/at/all"),
+        (["--full", "mini-bert"], "There is no lean model exported/lean"),
+        (["--layer", "2"], "--layer goes with --random-weights only"),
+        (["mini-bert", "--random-weights", "mini-bert"], "--random-weights stands for both models"),
+        (["--random-weights", "mini-bert", "--layer", "20"], "Layer 20 does not exist"),
+        (["mini-bert", "--batch-sizes", "many"], "--batch-sizes 'many'"),
+        (["mini-bert", "--lengths", "16,900"], "A length of 900 tokens does not fit"),
+        (["mini-bert", "--backends", "tensorrt"], "There is no backend 'tensorrt'"),
+        (["mini-bert", "--repeats", "0"], "--repeats has to be 1 or more"),
+    ],
+)
+def test_bad_input_is_one_line_and_a_hint(run, arguments, message, tmp_path):
+    code, out, err = run(*arguments)
+    assert (code, out) == (1, "")
+    assert message in err
+    assert "Hint: " in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "exported" / "bench.json").exists()

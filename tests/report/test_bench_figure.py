@@ -1,0 +1,75 @@
+"""The figure of a bench: made of what was measured, or not at all."""
+
+from dataclasses import replace
+
+import matplotlib.image
+import numpy as np
+
+from truncate_kit.bench.results import BenchedModel, BenchReport, Contestant, Machine
+from truncate_kit.bench.scenarios import timing
+from truncate_kit.report.bench_figure import draw_bench
+from truncate_kit.report.bench_tables import absences
+
+MACHINE = Machine(
+    processor="Test",
+    cores=2,
+    threads=2,
+    device="cpu",
+    bf16_instructions=None,
+    python="3",
+    torch="2",
+    transformers="5",
+    onnxruntime=None,
+    others_busy=None,
+)
+
+
+def made_report() -> BenchReport:
+    places = {
+        ("lean", "torch-fp32"): (0.1, 80.0),
+        ("full", "torch-fp32"): (0.3, 82.0),
+        ("lean", "onnx-fp32"): (0.05, 80.1),
+    }
+    absent = Contestant(role="lean", backend="torch-bf16", absent="this processor has no bf16 instructions")
+    return BenchReport(
+        machine=MACHINE,
+        models=tuple(
+            BenchedModel(
+                role=role, name=role, layer=2, width=4, parameters=9, max_length=8, weights_bytes=None, fine_tuned=True
+            )
+            for role in ("lean", "full")
+        ),
+        contestants=(
+            *(Contestant(role=key[0], backend=key[1], absent=None, spearman=row[1]) for key, row in places.items()),
+            absent,
+        ),
+        timings=tuple(timing(key, "real set", (row[0],), sentences=50, tokens=300) for key, row in places.items()),
+        ceilings=(),
+        gains=(),
+        quality=None,
+        num_texts=50,
+        seconds=1.0,
+        notes=(),
+    )
+
+
+def test_the_figure_is_drawn_and_follows_the_numbers(tmp_path):
+    report = made_report()
+    first = matplotlib.image.imread(draw_bench(report, tmp_path / "a.png"))
+    assert first.shape[1] >= 1000
+    worse = replace(report, contestants=(replace(report.contestants[0], spearman=70.0), *report.contestants[1:]))
+    second = matplotlib.image.imread(draw_bench(worse, tmp_path / "b.png"))
+    assert first.shape == second.shape
+    assert not np.array_equal(first, second)
+
+
+def test_without_scores_there_is_no_figure(tmp_path):
+    report = made_report()
+    bare = replace(report, contestants=tuple(replace(row, spearman=None) for row in report.contestants))
+    assert draw_bench(bare, tmp_path / "none.png") is None
+    assert draw_bench(replace(report, timings=()), tmp_path / "none.png") is None
+    assert not (tmp_path / "none.png").exists()
+
+
+def test_what_was_not_measured_says_why():
+    assert absences(made_report()) == ["Not measured: lean, torch bf16: this processor has no bf16 instructions."]
