@@ -27,7 +27,7 @@ def bench_tables(report: BenchReport) -> list[TableCells]:
 def absences(report: BenchReport) -> list[str]:
     """One sentence for each contestant that was not measured."""
     return [
-        f"Not measured: {row.role}, {BACKENDS[row.backend].title}: {row.absent}."
+        f"Not measured: {row.role}, {BACKENDS[row.backend].title}: {row.absent.rstrip('.')}."
         for row in report.contestants
         if row.absent is not None
     ]
