@@ -1,6 +1,6 @@
 """`truncate-kit demo`: the four steps in one go, on what comes with the package."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,6 +9,9 @@ from .finetune import finetune
 from .options import DEFAULT_OUT, OutOpt
 from .output import say, table
 from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from truncate_kit.bench import BenchReport
 
 EPOCHS, SEEDS = 3, 1  # small enough for a few minutes on two cores; real work takes the defaults of finetune
 
@@ -36,7 +39,7 @@ def demo(
 
 
 def _summary(workspace: Workspace) -> None:
-    """What a newcomer wants to know, in one table and two sentences."""
+    """What a newcomer wants to know, in one table and three sentences."""
     from truncate_kit.bench import BenchReport
     from truncate_kit.sweep import SweepResult
 
@@ -44,32 +47,39 @@ def _summary(workspace: Workspace) -> None:
     lean, full = sweep.lean, sweep.full
     rows = [
         ("layers", f"{lean.layer}", f"{full.layer}", f"{full.layer / max(1, lean.layer):.1f}× fewer"),
-        (
-            "parameters",
-            f"{lean.parameters:,}",
-            f"{full.parameters:,}",
-            f"{full.parameters / lean.parameters:.2f}× fewer",
-        ),
+        _sizes("parameters", lean.parameters, full.parameters, "fewer"),
     ]
+    sizes = [model.weights_bytes for model in report.models]
+    if len(sizes) == 2 and sizes[0] is not None and sizes[1] is not None:
+        rows.append(_sizes("weights on disk, kilobytes", sizes[0] // 1000, sizes[1] // 1000, "smaller"))
     quality = report.quality
     if quality is not None:
         difference = f"{quality.difference:+.1f} [{quality.low:+.1f}, {quality.high:+.1f}]"
         rows.append(("similarity score (Spearman × 100)", f"{quality.lean:.1f}", f"{quality.full:.1f}", difference))
-    for label, scenario, latency in (
-        ("one sentence, milliseconds (ONNX; full: torch)", "one sentence", True),
-        ("sentences per second (ONNX; full: torch)", "real set", False),
-    ):
-        ours = report.timing("lean", "onnx-fp32", scenario)
-        theirs = report.timing("full", "torch-fp32", scenario)
-        if ours is None or theirs is None:
-            continue
-        if latency:
-            pair = 1000 * ours.p50_seconds, 1000 * theirs.p50_seconds
-            rows.append((label, f"{pair[0]:.2f}", f"{pair[1]:.2f}", f"{pair[1] / pair[0]:.1f}× faster"))
-        else:
-            rates = ours.sentences_per_second, theirs.sentences_per_second
-            rows.append((label, f"{rates[0]:,.0f}", f"{rates[1]:,.0f}", f"{rates[0] / rates[1]:.1f}× faster"))
+    rows += _speeds(report)
     say("")
     table("What truncation gained", ("", "lean", "full", "lean against full"), rows)
+    say("Speed: lean in ONNX Runtime against full in torch, both fp32; fewer layers × the other runtime in brackets.")
     say(f"The lean model is an ordinary sentence-transformers folder: SentenceTransformer({str(workspace.lean)!r}).")
     say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench.")
+
+
+def _sizes(label: str, lean: int, full: int, how: str) -> tuple[str, str, str, str]:
+    return label, f"{lean:,}", f"{full:,}", f"{full / lean:.2f}× {how}"
+
+
+def _speeds(report: "BenchReport") -> list[tuple[str, str, str, str]]:
+    """Time of one sentence and sentences a second, each with what depth and what the runtime gave."""
+    rows = []
+    for label, scenario in (("one sentence, milliseconds", "one sentence"), ("sentences per second", "real set")):
+        ours = report.timing("lean", "onnx-fp32", scenario)
+        theirs = report.timing("full", "torch-fp32", scenario)
+        gain = next((gain for gain in report.gains if (gain.scenario, gain.backend) == (scenario, "onnx-fp32")), None)
+        if ours is None or theirs is None or gain is None:
+            continue
+        if scenario == "one sentence":
+            cells = f"{1000 * ours.p50_seconds:.2f}", f"{1000 * theirs.p50_seconds:.2f}"
+        else:
+            cells = f"{ours.sentences_per_second:,.0f}", f"{theirs.sentences_per_second:,.0f}"
+        rows.append((label, *cells, f"{gain.total:.1f}× faster ({gain.depth:.1f} × {gain.runtime:.1f})"))
+    return rows
