@@ -1,6 +1,5 @@
 """`truncate-kit finetune`."""
 
-import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,14 +110,10 @@ def finetune(
 def _prediction(
     workspace: Workspace, encoder: "Encoder", name: str, splits: "PairSplits | None"
 ) -> "DropPrediction | None":
-    """What `analyze` said of this model in this workspace, else a fresh look at it."""
-    from truncate_kit.analysis import LayerProfile, profile
+    """A look at the layers on training texts alone: what `analyze` stored may have seen the test scores."""
+    from truncate_kit.analysis import profile
     from truncate_kit.encoders import default_reference, load_encoder
 
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # none there, or not readable: look afresh
-        known = LayerProfile.read(workspace.profile)
-        if (known.model, known.pooling) == (encoder.name, encoder.pooling):
-            return known.drop
     if splits is None or splits.train is None:
         return None
     usual = default_reference(name)
