@@ -83,6 +83,8 @@ def bench(
     ours, theirs = (
         _pair(workspace, lean, full, quiet=as_json) if random_weights is None else _random_pair(random_weights, layer)
     )
+    if quick:
+        note("Quick: fewer rounds and sentences than without --quick, and no peak memory.", quiet=as_json)
     pairs = _test_pairs(workspace, data, columns, scale, quiet=as_json)
     with progress_bar(quiet=as_json) as progress:
         report = run(

@@ -52,6 +52,7 @@ def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_fil
     code, out, err = run("--data", pairs_file, "--quick", *FAST)
     assert code == 0, err
     assert "Models: exported/lean against exported/full." in err
+    assert "Quick: fewer rounds and sentences" in err
     for heading in ("Spearman", "one sentence p50 ms", "p95 ms", "sentences/s", "tokens/s", "peak MiB", "file MiB"):
         assert heading in out
     for row in ("lean, torch fp32", "full, torch fp32", "2 × 4, lean, torch fp32", "Ceiling fp32"):
