@@ -9,7 +9,6 @@ transformers, so it runs in a process of its own under --peer-python; without th
 
 import argparse
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -28,7 +27,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from sentence_transformers import SentenceTransformer
 
-from truncate_kit.bench.machine import describe_machine
+from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.roofline import ceiling_calls, flops
 from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.encoders import Encoder, load_encoder, truncate
@@ -179,12 +178,16 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
             rows[name] = peers[name].run
     seconds: dict[str, list[float]] = {name: [] for name in rows}
     ceilings: list[float] = []
+    busy: list[float] = []
     products = ceiling_calls(torch.device("cpu"), ["fp32"])["fp32"]
     for round_number in range(-1, arguments.rounds):  # round -1 warms up
         for name, run in rows.items():
+            others = OtherWork()
             spent = run()
             if round_number >= 0:
                 seconds[name].append(spent)
+                if name not in peers:  # they work in processes of their own
+                    busy.append(others.share() or 0.0)
         ceilings.append(2 * 1536**3 / min(timed(products)() for _ in range(5)) / 1e9)
         ceilings.append(product_ceiling(full, arguments.threads, graph.batch_tokens))
         print(f"round {round_number}: " + ", ".join(f"{name} {run[-1]:.2f} s" for name, run in seconds.items() if run))
@@ -198,11 +201,11 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     ids = reader.token_ids(texts)
     work = sum(flops(full, 1, len(row)) or 0 for row in ids)
     graph_seconds = median(seconds[EACH]) - median(seconds[TOKENS])
-    machine = describe_machine(torch.device("cpu"), arguments.threads).to_dict()
+    machine = describe_machine(torch.device("cpu"), arguments.threads, max(busy)).to_dict()
     return {
         "machine": machine | {"sentence-transformers": version("sentence-transformers"), "onnx": onnx.__version__},
         "peer_versions": next((peer.versions for peer in peers.values()), None),
-        "load_at_end": os.getloadavg()[0],
+        "rounds": arguments.rounds,
         "texts": len(texts),
         "distinct_texts": len(set(texts)),
         "tokens": sum(map(len, ids)),
@@ -251,6 +254,7 @@ def show(found: dict[str, Any]) -> None:
         f"{found['graph_gflops_per_second']:.0f} GFLOP/s, {share:.0%} of the {found['ceiling_gflops_per_second']:.0f} "
         "that the fastest matrix product reaches here."
     )
+    print(f"Other processes took at most {found['machine']['others_busy']:.0%} of the machine during a row.")
     print("Inside the graph: " + ", ".join(f"{name} {part:.1%}" for name, part in found["operators"].items()))
 
 
