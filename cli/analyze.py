@@ -65,12 +65,10 @@ def analyze(
 
     use_threads(threads)
     workspace = Workspace(out)
-    name = workspace.model(model, quiet=as_json)
-    encoder = load_encoder(name, pooling=pooling, max_length=max_length, device=device)
-    beside = _reference(name, reference, max_length=max_length, device=device)
-    last = workspace.remembered()
-    found: tuple[str | None, str | None, str | None] = (last.data, last.columns, last.scale)
-    pairs = None
+    source = workspace.model(model, pooling, max_length, quiet=as_json)
+    encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
+    beside = _reference(source.name, reference, max_length=source.max_length, device=device)
+    pairs, found = None, None
     if texts is None or data is not None:
         splits, found = workspace.data(data, columns, scale, quiet=as_json)
         pairs = splits.split(split)
@@ -83,13 +81,13 @@ def analyze(
             pairs=pairs,
             estimator=estimator,  # type: ignore[arg-type]  # checked by the library
             kernel=kernel,  # type: ignore[arg-type]
-            pooling=None if pooling is None else encoder.pooling,
+            pooling=None if source.pooling is None else encoder.pooling,
             raw=raw,
             max_texts=max_texts,
             progress=progress,
         )
     result.write(workspace.profile)
-    workspace.remember(name, *found)
+    workspace.remember(source, found)
     show(result, workspace, as_json=as_json)
 
 

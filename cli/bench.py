@@ -21,7 +21,6 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.bench import BenchReport
-    from truncate_kit.data import PairSet
     from truncate_kit.encoders import Encoder
 
     Model = Path | Encoder
@@ -85,7 +84,8 @@ def bench(
     )
     if quick:
         note("Quick: fewer rounds and sentences than without --quick, and no peak memory.", quiet=as_json)
-    pairs = _test_pairs(workspace, data, columns, scale, quiet=as_json)
+    splits, _ = workspace.data(data, columns, scale, quiet=as_json)
+    pairs = workspace.unseen(splits, quiet=as_json).evaluation
     with progress_bar(quiet=as_json) as progress:
         report = run(
             ours,
@@ -138,23 +138,6 @@ def _pair(workspace: Workspace, lean: str | None, full: str | None, *, quiet: bo
         return ours, workspace.full
     note("No full model to compare with: name it with --full.", quiet=quiet)
     return ours, None
-
-
-def _test_pairs(
-    workspace: Workspace, data: str | None, columns: str | None, scale: str | None, *, quiet: bool
-) -> "PairSet":
-    """The pairs to score on; of a set without a test split that `finetune` worked on, those it kept for testing."""
-    from truncate_kit.data import complete_splits
-
-    last = workspace.remembered().data
-    trained_on = last is not None and (data is None or str(Path(data).resolve()) == last or data == last)
-    splits, _ = workspace.data(data, columns, scale, quiet=quiet)
-    if trained_on and splits.test is None and splits.train is not None:
-        before = splits.notes
-        splits = complete_splits(splits)
-        for statement in splits.notes[len(before) :]:
-            note(statement, quiet=quiet)
-    return splits.evaluation
 
 
 def _model(name: str) -> "Model":

@@ -17,7 +17,7 @@ EPOCHS, SEEDS = 3, 1  # small enough for a few minutes on two cores; real work t
 
 
 def demo(
-    out: OutOpt = DEFAULT_OUT,
+    out: OutOpt = DEFAULT_OUT / "demo",  # a folder of its own: what the user has made in the usual one stays
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; by default all.")] = None,
 ) -> None:
     """Analyze, fine-tune, export and bench the bundled miniature ELECTRA: about three minutes, no download."""

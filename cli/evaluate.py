@@ -1,5 +1,6 @@
 """`truncate-kit evaluate`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,7 +19,7 @@ from .options import (
     ThreadsOpt,
     use_threads,
 )
-from .output import note, print_json, table
+from .output import print_json, table
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -53,16 +54,23 @@ def evaluate(
     workspace = Workspace(out)
     if model is None and workspace.lean.is_dir():
         model = str(workspace.lean)
-        note(f"Model: {model}, which the last command left.", quiet=as_json)
-    name = workspace.model(model, quiet=as_json)
+        workspace.note_lean(quiet=as_json)
+    source = workspace.model(model, pooling, max_length, quiet=as_json)
     encoder = load_text_encoder(
-        name, runtime=runtime, pooling=pooling, max_length=max_length, threads=threads, device=device
+        source.name,
+        runtime=runtime,
+        pooling=source.pooling,
+        max_length=source.max_length,
+        threads=threads,
+        device=device,
     )
     splits, _ = workspace.data(data, columns, scale, quiet=as_json)
+    if Path(source.name).resolve().is_relative_to(workspace.out.resolve()):
+        splits = workspace.unseen(splits, quiet=as_json)
     chosen, pairs = _split(splits, split)
     found = run(encoder, pairs.pairs)
     score = ModelScore(
-        model=name,
+        model=source.name,
         runtime="onnx" if isinstance(encoder, OnnxEncoder) else "torch",
         data=pairs.name,
         split=chosen,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import DEFAULT_OUT, ColumnsOpt, DataOpt, JsonOpt, ModelArg, OutOpt, ScaleOpt, ThreadsOpt, use_threads
-from .output import note, print_json, progress_bar, say, table
-from .workspace import Workspace
+from .output import print_json, progress_bar, say, table
+from .workspace import ModelSource, Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.export import ExportReport
@@ -40,16 +40,17 @@ def export(
         raise UsageError("No format is named.", hint="Add --onnx.")
     use_threads(threads)
     workspace = Workspace(out)
-    name = _model(workspace, model, quiet=as_json)
-    encoder = load_encoder(name)
+    source = _source(workspace, model, quiet=as_json)
+    encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length)
     splits, found = workspace.data(data, columns, scale, quiet=as_json)
+    pairs = workspace.unseen(splits, quiet=as_json).evaluation
     with progress_bar(quiet=as_json) as progress:
-        report = export_onnx(encoder, workspace.lean, normalize=normalize, pairs=splits.evaluation, progress=progress)
-    workspace.remember(model or workspace.remembered().model or name, *found)
+        report = export_onnx(encoder, workspace.lean, normalize=normalize, pairs=pairs, progress=progress)
+    workspace.remember(None if source.name == str(workspace.lean) else source, found)
     show(report, workspace.lean, as_json=as_json)
 
 
-def _model(workspace: Workspace, named: str | None, *, quiet: bool) -> str:
+def _source(workspace: Workspace, named: str | None, *, quiet: bool) -> ModelSource:
     """The model named, else the one that finetune left, else as for every command.
 
     Raises `UsageError` where another model than the one in the workspace would take its place.
@@ -60,14 +61,14 @@ def _model(workspace: Workspace, named: str | None, *, quiet: bool) -> str:
     if not lean.is_dir():
         return workspace.model(named, quiet=quiet)
     if named is None:
-        note(f"Model: {lean}, which the last command left.", quiet=quiet)
-        return str(lean)
+        workspace.note_lean(quiet=quiet)
+        return ModelSource(str(lean))
     if Path(named).resolve() != lean.resolve() and named != _exported(lean):
         raise UsageError(
             f"{lean} holds another model, which exporting {named} would replace.",
             hint="Name another folder with --out, or leave MODEL out to export the one that is there.",
         )
-    return named
+    return ModelSource(named)
 
 
 def _exported(folder: Path) -> str | None:

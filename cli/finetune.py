@@ -20,7 +20,7 @@ from .options import (
     use_threads,
 )
 from .output import note, print_json, progress_bar, say, table
-from .workspace import Workspace
+from .workspace import ModelSource, Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
@@ -61,10 +61,10 @@ def finetune(
     from truncate_kit.data import complete_splits, read_texts
     from truncate_kit.encoders import load_encoder
     from truncate_kit.errors import DeviceError
+    from truncate_kit.hardware import bf16_instructions
     from truncate_kit.sweep import SweepSettings
     from truncate_kit.sweep import finetune as run
     from truncate_kit.training import TrainingSettings
-    from truncate_kit.training.configuration import has_bf16
 
     use_threads(threads)
     training = TrainingSettings(
@@ -78,13 +78,13 @@ def finetune(
         layers=layer, strategy=strategy, pick=pick, within=within, seeds=tuple(range(max(0, seeds)))
     )
     workspace = Workspace(out)
-    name = workspace.model(model, quiet=as_json)
-    encoder = load_encoder(name, pooling=pooling, max_length=max_length, device=device)
-    if precision == "bf16" and not has_bf16(encoder.device):
+    source = workspace.model(model, pooling, max_length, quiet=as_json)
+    encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
+    if precision == "bf16" and bf16_instructions(encoder.device) is None:
         raise DeviceError(f"{encoder.device} has no bf16 instructions.", hint="Use --precision fp32.")
     raw = read_texts(texts) if texts is not None else None
     splits: PairSplits | None = None
-    found: tuple[str | None, str | None, str | None] = (None, None, None)
+    found = None
     if raw is None or data is not None:
         splits, found = workspace.data(data, columns, scale, quiet=as_json)
         before = splits.notes
@@ -92,7 +92,7 @@ def finetune(
         for statement in splits.notes[len(before) :]:
             note(statement, quiet=as_json)
     with progress_bar(quiet=as_json) as progress:
-        prediction = _prediction(workspace, encoder, name, splits) if settings.layers in ("auto", "all") else None
+        prediction = _prediction(encoder, source, splits) if settings.layers in ("auto", "all") else None
         result = run(
             encoder,
             splits,
@@ -103,23 +103,20 @@ def finetune(
             prediction=prediction,
             progress=progress,
         )
-    workspace.remember(name, *found)
+    workspace.remember(source, found)
     show(result, workspace, as_json=as_json)
 
 
-def _prediction(
-    workspace: Workspace, encoder: "Encoder", name: str, splits: "PairSplits | None"
-) -> "DropPrediction | None":
+def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits | None") -> "DropPrediction | None":
     """A look at the layers on training texts alone: what `analyze` stored may have seen the test scores."""
     from truncate_kit.analysis import profile
     from truncate_kit.encoders import default_reference, load_encoder
 
     if splits is None or splits.train is None:
         return None
-    usual = default_reference(name)
-    return profile(
-        encoder, splits.train.texts(), reference=load_encoder(usual) if usual else None, max_texts=ANALYSED_TEXTS
-    ).drop
+    usual = default_reference(source.name)
+    reference = load_encoder(usual, max_length=source.max_length) if usual else None
+    return profile(encoder, splits.train.texts(), reference=reference, max_texts=ANALYSED_TEXTS).drop
 
 
 def show(result: "SweepResult", workspace: Workspace, *, as_json: bool) -> None:

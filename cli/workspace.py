@@ -1,9 +1,9 @@
 """The folder in which one command finds what the one before it left."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from truncate_kit.files import write_json
 
@@ -12,14 +12,23 @@ from .output import note
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
+    from truncate_kit.sweep import SweepResult
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """What the last command worked on."""
+class ModelSource:
+    """A model by name (folder, hub name, miniature), and how its texts are read."""
 
-    model: str | None = None
-    data: str | None = None
+    name: str
+    pooling: str | None = None
+    max_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """Pairs by name, None for the bundled set, and the options that read them."""
+
+    name: str | None = None
     columns: str | None = None
     scale: str | None = None
 
@@ -65,47 +74,102 @@ class Workspace:
         """The figure of the measurements."""
         return self.out / "bench.png"
 
-    def remembered(self) -> Remembered:
+    def remembered(self) -> tuple[ModelSource | None, DataSource]:
         """What the last command worked on; nothing where there was none or its note is damaged."""
         try:
             values = json.loads((self.out / "workspace.json").read_text(encoding="utf-8"))
-            return Remembered(**values)
-        except (OSError, ValueError, TypeError):
-            return Remembered()
+            model = values["model"]
+            return None if model is None else ModelSource(**model), DataSource(**values["data"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None, DataSource()
 
-    def remember(self, model: str, data: str | None, columns: str | None, scale: str | None) -> None:
-        """Note for the next command what this one worked on; paths are made absolute."""
-        values = Remembered(_absolute(model), _absolute(data) if data else None, columns, scale)
-        write_json(self.out / "workspace.json", asdict(values))
+    def remember(self, model: ModelSource | None, data: DataSource | None) -> None:
+        """Note for the next command what this one worked on; None leaves what was noted before."""
+        last_model, last_data = self.remembered()
+        model, data = model or last_model, data or last_data
+        values = {"model": asdict(_absolute(model)) if model else None, "data": asdict(_absolute(data))}
+        write_json(self.out / "workspace.json", values)
 
-    def model(self, named: str | None, *, quiet: bool = False) -> str:
+    def model(
+        self, named: str | None, pooling: str | None = None, max_length: int | None = None, *, quiet: bool = False
+    ) -> ModelSource:
         """The model to start from: the one named, else the last one, else the bundled miniature; says which."""
         if named is not None:
-            return named
-        last = self.remembered().model
+            return ModelSource(named, pooling, max_length)
+        last, _ = self.remembered()
         if last is not None:
-            note(f"Model: {last}, as in the last command (name another one to change it).", quiet=quiet)
-            return last
+            source = ModelSource(last.name, pooling or last.pooling, max_length or last.max_length)
+            read = [f"pooling {source.pooling}"] if source.pooling else []
+            read += [f"at most {source.max_length} tokens"] if source.max_length else []
+            how = f" ({', '.join(read)})" if read else ""
+            note(f"Model: {last.name}{how}, as in the last command (name another one to change it).", quiet=quiet)
+            return source
         from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE
 
         note(f"No model was named: this is the bundled miniature {DEFAULT_MINIATURE}.", quiet=quiet)
-        return DEFAULT_MINIATURE
+        return ModelSource(DEFAULT_MINIATURE, pooling, max_length)
+
+    def note_lean(self, *, quiet: bool = False) -> None:
+        """Say which model is in `lean`, and where the last command worked on another one."""
+        sweep, (last, _) = self.sweep(), self.remembered()
+        if sweep is None:
+            note(f"Model: {self.lean}.", quiet=quiet)
+            return
+        note(f"Model: {self.lean}, which finetune cut from {sweep.model} at layer {sweep.chosen}.", quiet=quiet)
+        if last is not None and last.name not in (sweep.model, str(Path(sweep.model).resolve())):
+            note(f"It does not come from {last.name}, the last command's model: finetune that one first.", quiet=quiet)
+
+    def sweep(self) -> "SweepResult | None":
+        """What finetune found here; None where it has not ended yet."""
+        from truncate_kit.sweep import SweepResult
+
+        try:
+            return SweepResult.read(self.out / "sweep.json")
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
 
     def data(
         self, named: str | None, columns: str | None, scale: str | None, *, quiet: bool = False
-    ) -> tuple["PairSplits", tuple[str | None, str | None, str | None]]:
-        """The pairs named, else the last ones, else the bundled set, with the options that found them; says all."""
+    ) -> tuple["PairSplits", DataSource]:
+        """The pairs named, else the last ones, else the bundled set, and where they come from; says all."""
         from truncate_kit.data import BUNDLED, load_pairs
 
+        source = DataSource(named, columns, scale)
         if named is None:
-            last = self.remembered()
-            named, columns, scale = last.data, columns or last.columns, scale or last.scale
-        splits = load_pairs(named or BUNDLED, columns=columns_of(columns), scale=scale_of(scale))
+            _, last = self.remembered()
+            source = DataSource(last.name, columns or last.columns, scale or last.scale)
+        splits = load_pairs(source.name or BUNDLED, columns=columns_of(source.columns), scale=scale_of(source.scale))
         for statement in splits.statements():
             note(statement, quiet=quiet)
-        return splits, (named, columns, scale)
+        return splits, source
+
+    def unseen(self, splits: "PairSplits", *, quiet: bool = False) -> "PairSplits":
+        """`splits` divided as finetune divided them, where its model was trained on a part of them; says so.
+
+        A set without a test split is scored as a whole; but what was trained on a part of it must not be.
+        """
+        from truncate_kit.data import complete_splits
+        from truncate_kit.errors import DataError
+
+        sweep = self.sweep()
+        if sweep is None or splits.test is not None or splits.train is None:
+            return splits
+        try:
+            divided = complete_splits(splits)
+        except DataError:  # too few pairs to have been trained on
+            return splits
+        if divided.fingerprint() != sweep.data_fingerprint:
+            return splits
+        for statement in divided.notes[len(splits.notes) :]:
+            note(f"{statement} The models here were trained on the rest: only test counts.", quiet=quiet)
+        return divided
 
 
-def _absolute(name: str) -> str:
-    """A path that exists, made absolute; any other name as it is."""
-    return str(Path(name).resolve()) if Path(name).exists() else name
+Source = TypeVar("Source", ModelSource, DataSource)
+
+
+def _absolute(source: Source) -> Source:
+    """With a path that exists made absolute; any other name as it is."""
+    if source.name is not None and Path(source.name).exists():
+        return replace(source, name=str(Path(source.name).resolve()))
+    return source

@@ -188,6 +188,13 @@ def test_a_folder_that_cannot_be_written(models, files, capfd, tmp_path):
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+def test_a_file_without_texts(models, capfd, tmp_path):
+    (tmp_path / "blank.txt").write_text("\n\n")
+    for command, *options in ((ANALYZE,), (FINETUNE, "--objective", "distill", "--layer", "1")):
+        said = fails(capfd, command, models["good"], "--texts", tmp_path / "blank.txt", "--out", tmp_path, *options)
+        assert "blank.txt is empty" in said
+
+
 def test_export_without_a_format(models, capfd, tmp_path):
     assert "format" in fails(capfd, EXPORT, models["good"], "--out", tmp_path)
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from truncate_kit.bench import BenchReport
-from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit_cli.app import main
 
@@ -94,18 +93,6 @@ def test_the_lean_cut_of_random_weights_is_half_unless_told(run, tiny_folder, tm
     code, _, err = run("--random-weights", tiny_folder("bert"), "--data", pairs_file, "--quick", *FAST)
     assert code == 0, err
     assert [row.layer for row in BenchReport.read(tmp_path / "exported" / "bench.json").models] == [1, 3]
-
-
-def test_a_set_that_finetune_divided_is_scored_on_its_test_part_only(run, workspace, pairs_file):
-    with pairs_file.open("a") as file:
-        file.writelines(f"the cat {i},a dog {i % 7},{i % 6}\n" for i in range(80))
-    remembered = {"model": "x", "data": str(pairs_file.resolve()), "columns": None, "scale": None}
-    (workspace / "workspace.json").write_text(json.dumps(remembered))
-    code, _, err = run("--quick", *FAST)
-    assert code == 0, err
-    held_out = complete_splits(load_pairs(pairs_file)).test
-    assert BenchReport.read(workspace / "bench.json").quality.num_pairs == len(held_out) < 20
-    assert "was divided into" in err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -14,6 +14,7 @@ from torch import Tensor
 from truncate_kit.bench.roofline import synchronize
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError, UsageError
+from truncate_kit.hardware import bf16_instructions
 
 Precision = Literal["fp32", "bf16"]
 ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts; a GPU wants more to be filled
@@ -44,8 +45,6 @@ _ROWS = (
 )
 BACKENDS: dict[str, Backend] = {row.name: row for row in _ROWS}
 BASE = "torch-fp32"
-_CPU_BF16 = ("amx_bf16", "avx512_bf16", "avx10_2")
-_ARM_BF16 = "bf16"
 
 
 class AbsentError(TruncateKitError):
@@ -88,23 +87,6 @@ def select_backends(names: Sequence[str] | None, device: torch.device) -> tuple[
     return tuple(row for row in _ROWS if row.name in names)
 
 
-def bf16_instructions() -> str | None:
-    """The processor's bf16 matrix instructions by name, None where it has none (or no reader knows)."""
-    try:
-        able = torch.cpu.get_capabilities()
-    except AttributeError:  # torch < 2.12
-        able = dict.fromkeys(_linux_flags(), True)
-    return next((name for name in (*_CPU_BF16, _ARM_BF16) if able.get(name)), None)
-
-
-def _linux_flags() -> set[str]:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
-    return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
-
-
 def make_runner(
     backend: Backend, encoder: Encoder, *, onnx: Callable[[], Path], device: torch.device, threads: int
 ) -> Runner:
@@ -137,15 +119,10 @@ class TorchRunner:
         self.model = model.to(device).eval()
 
     def _bf16(self, encoder: Encoder) -> tuple[Encoder, str]:
-        if self.device.type == "cuda":
-            if not torch.cuda.is_bf16_supported(including_emulation=False):
-                raise AbsentError("this GPU has no bf16 instructions")
-            instructions = "tensor cores"
-        else:
-            found = bf16_instructions()
-            if found is None:
-                raise AbsentError("this processor has no bf16 instructions")
-            instructions = found
+        instructions = bf16_instructions(self.device)
+        if instructions is None:
+            processor = "GPU" if self.device.type == "cuda" else "processor"
+            raise AbsentError(f"this {processor} has no bf16 instructions")
         return copy.deepcopy(encoder).to(torch.bfloat16), instructions
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], object]:

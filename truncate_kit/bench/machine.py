@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from truncate_kit.bench.backends import bf16_instructions
 from truncate_kit.bench.results import Machine
+from truncate_kit.hardware import bf16_instructions
 
 
 class OtherWork:
@@ -53,7 +53,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
         cores=os.cpu_count() or 1,
         threads=threads,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        bf16_instructions=bf16_instructions(),
+        bf16_instructions=bf16_instructions(device),
         python=platform.python_version(),
         torch=torch.__version__,
         transformers=str(version("transformers")),

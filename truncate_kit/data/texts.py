@@ -17,20 +17,21 @@ def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
 
     A .txt file (also .gz, .xz) holds one text a line, is streamed, and its blank lines are passed over. In a .csv,
     .tsv, .jsonl or .parquet file the texts stand in `column`, found by name when None; a file of sentence pairs gives
-    both texts of each row and needs no scores. Raises `DataError` naming file, row and what is wrong, when iterated.
+    both texts of each row and needs no scores. Raises `DataError` naming file, row and what is wrong, also that there
+    is no text at all, when iterated.
     """
     path = Path(path)
-    if format_of(path) == TEXT_FORMAT:
-        return _lines(path)
-    return _cells(path, column)
+    found = _lines(path) if format_of(path) == TEXT_FORMAT else _cells(path, column)
+    first = next(found, None)
+    if first is None:
+        raise DataFileError(f"{path} is empty.", hint="Write one text per line.")
+    yield first
+    yield from found
 
 
 def read_texts(path: str | Path, *, column: str | None = None) -> list[str]:
     """The distinct texts of one file in the order in which they first appear; the file as in `iter_texts`."""
-    texts = list(dict.fromkeys(iter_texts(path, column=column)))
-    if not texts:
-        raise DataFileError(f"{path} is empty.", hint="Write one text per line.")
-    return texts
+    return list(dict.fromkeys(iter_texts(path, column=column)))
 
 
 def _lines(path: Path) -> Iterator[str]:

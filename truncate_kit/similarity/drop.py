@@ -146,8 +146,10 @@ def _signs(
     """The sign that corroborates, if there is one, and all signs but CKA."""
     signs = []
     if untrained_spearman is not None:
-        lost = _level(untrained_spearman) - untrained_spearman[-1]
-        signs.append(_sign("untrained Spearman points lost at the end", lost, SPEARMAN_FALL, lost > SPEARMAN_FALL))
+        change = untrained_spearman[-1] - _level(untrained_spearman)
+        signs.append(
+            _sign("change of the untrained Spearman towards the end", change, -SPEARMAN_FALL, change < -SPEARMAN_FALL)
+        )
     if effective_rank is not None:
         ratio = effective_rank[-1] / _level(effective_rank)
         signs.append(

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
-
 from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
 
@@ -59,10 +57,3 @@ def rate_at(step: int, total: int, warmup: float) -> float:
     if step < rising:
         return step / max(1, rising)
     return max(0.0, (total - step) / max(1, total - rising))
-
-
-def has_bf16(device: torch.device) -> bool:
-    """Whether products in bfloat16 run in hardware there."""
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -1,0 +1,129 @@
+"""`truncate-kit finetune` through the command line, and what the commands after it take up."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.encoders import load_encoder
+from truncate_kit.files import run_lock
+from truncate_kit_cli.app import main
+
+SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
+DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
+FAST = ("--seeds", 1, "--epochs", 1, "--layer", "1")
+
+
+@pytest.fixture
+def run(capfd, tmp_path, monkeypatch):
+    """Run the command line in an empty folder; returns exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return end.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def single_file(tmp_path):
+    """One file without splits, as most people have."""
+    texts = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
+    rows = [f"{a},{texts[(7 * i + 3) % len(texts)]} {i % 4},{i % 6}" for i, a in enumerate(texts * 3)]
+    path = tmp_path / "pairs.csv"
+    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterwards(run, tiny_folder, single_file):
+    code, _, err = run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
+    assert code == 0, err
+    assert "was divided into train, dev, test" in err
+    held_out = len(complete_splits(load_pairs(single_file)).test)
+    assert held_out < len(load_pairs(single_file).train) / 5
+
+    code, out, err = run("evaluate", "--json")
+    assert (code, err) == (0, "")
+    sweep = json.loads((single_file.parent / "exported/sweep.json").read_text())
+    score = json.loads(out)
+    assert (score["split"], score["num_pairs"]) == ("test", held_out)
+    assert score["spearman"] == pytest.approx(sweep["layers"][0]["test"], abs=0.01)
+
+    code, _, err = run("evaluate")
+    assert "The models here were trained on the rest: only test counts." in err
+    assert "which finetune cut from" in err
+    assert "at layer 1" in err
+
+    code, out, _ = run("evaluate", tiny_folder("electra"), "--json")  # a model from elsewhere has seen none of it
+    assert json.loads(out)["num_pairs"] == len(load_pairs(single_file).train)
+
+    code, out, err = run("export", "--onnx", "--json")
+    assert json.loads(out)["task"]["num_pairs"] == held_out, err
+    code, out, err = run("bench", "--json", "--quick", "--backends", "torch-fp32", "--lengths", "4", "--repeats", 1)
+    assert json.loads(out)["quality"]["num_pairs"] == held_out, err
+
+
+def test_pooling_and_length_are_remembered_with_the_model(run, tiny_folder, single_file):
+    code, _, err = run("analyze", tiny_folder("bert"), "--data", single_file, "--pooling", "cls", "--max-length", 9)
+    assert code == 0, err
+    code, _, err = run("finetune", *FAST)
+    assert code == 0, err
+    assert "(pooling cls, at most 9 tokens), as in the last command" in err
+    lean = load_encoder(single_file.parent / "exported/lean")
+    assert (lean.pooling, lean.max_length) == ("cls", 9)
+
+
+def test_a_model_analysed_later_is_told_from_the_one_that_was_cut(run, tiny_folder, single_file):
+    run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
+    run("analyze", tiny_folder("bert"))
+    code, _, err = run("evaluate")
+    assert code == 0
+    assert f"It does not come from {tiny_folder('bert')}, the last command's model: finetune that one first." in err
+
+
+def test_distilling_from_raw_text_leaves_the_remembered_data_alone(run, tiny_folder, single_file):
+    run("analyze", tiny_folder("electra"), "--data", single_file)
+    lines = single_file.parent / "lines.txt"
+    lines.write_text("\n".join(f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS))
+    code, _, err = run("finetune", "--objective", "distill", "--texts", lines, *FAST)
+    assert code == 0, err
+    code, _, err = run("evaluate")
+    assert code == 0
+    assert "pairs.csv (train 126 pairs)" in err
+
+
+def test_a_workspace_in_use_is_said_and_left_alone(run, tiny_folder, single_file):
+    run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
+    workspace = single_file.parent / "exported"
+    store = next((workspace / "trials").iterdir())
+    before = (workspace / "sweep.json").read_bytes()
+    with run_lock(store):
+        code, out, err = run("finetune", *FAST)
+    assert (code, out) == (1, "")
+    assert "Error: Another process is working in" in err
+    assert "Hint: Wait until it ends" in err
+    assert (workspace / "sweep.json").read_bytes() == before
+
+
+def test_a_disk_that_fills_up_is_said_and_nothing_half_written_stays(tiny_folder, single_file):
+    """A file may not grow beyond 4 kB here: the first weights to be written do not fit."""
+    program = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
+        "from truncate_kit_cli.app import main; main(sys.argv[1:])"
+    )
+    out = single_file.parent / "out"
+    arguments = ["finetune", tiny_folder("electra"), "--data", single_file, "--out", out, *FAST]
+    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    line, hint = done.stderr.strip().splitlines()[-2:]
+    assert line.startswith("Error: Cannot write ")
+    assert hint.startswith("Hint: Free some space")
+    assert "Traceback" not in done.stderr
+    assert not list(out.glob("**/*.safetensors"))
