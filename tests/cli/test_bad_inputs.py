@@ -180,6 +180,12 @@ def test_a_graph_that_is_none(models, files, capfd):
     assert "model.onnx" in fails(capfd, EVALUATE, models["good"], *arguments)
 
 
+def test_a_graph_away_from_its_folder(files, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("lonely.onnx").write_bytes(b"no graph")
+    assert "beside lonely.onnx" in fails(capfd, EVALUATE, "lonely.onnx", "--data", files["good.csv"])
+
+
 def test_a_folder_that_cannot_be_written(models, files, capfd, tmp_path):
     (tmp_path / "file").write_text("in the way")
     for command in (ANALYZE, FINETUNE):

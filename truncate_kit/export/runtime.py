@@ -69,6 +69,11 @@ class OnnxEncoder:
             raise ModelError(
                 f"There is no exported graph {file}.", hint="Make one with: truncate-kit export MODEL --onnx"
             )
+        if not (file.parent / "config.json").is_file():
+            raise ModelError(
+                f"There is no config.json beside {file}.",
+                hint="Leave the graph in the folder that export wrote: its tokenizer and configuration are there.",
+            )
         return cls(file, load_reader(file.parent), threads=threads, device=device, batch_tokens=batch_tokens)
 
     def _session(self, threads: int) -> Any:
