@@ -1,10 +1,11 @@
 """TMFT at every layer of several models, and what `--layer auto` would have chosen, against exhaustive search.
 
     python benchmarks/tmft/run.py --data FOLDER --models mini-electra-discriminator mini-bert --seeds 3 --epochs 10
-    python benchmarks/tmft/run.py --data FOLDER --models PATH_OF_ALL_MINILM_L6_V2 --seeds 1 --epochs 3
+    python benchmarks/tmft/run.py --data FOLDER --models PATH_OF_ALL_MINILM_L6_V2 --seeds 1 --epochs 3 --name NAME
 
 Every trial is one small JSON file in `trials/`, written once: the command may be stopped at any time and continues
-where it was. `--summary` only rewrites the tables and figures from the trials that are there.
+where it was. `--summary` trains no layer any more, and writes tables and figure from the trials that are there. The
+drop is predicted as `truncate-kit finetune` does it, from the training texts alone.
 """
 
 import argparse
@@ -14,8 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
+import matplotlib.pyplot as plt
+
+from truncate_kit.analysis import profile
 from truncate_kit.data import PairSplits, load_pairs
-from truncate_kit.encoders import Encoder, layers_held, load_encoder, parameters_kept
+from truncate_kit.encoders import Encoder, default_reference, layers_held, load_encoder, parameters_kept
+from truncate_kit.sweep.finetune import CONFIDENT
 from truncate_kit.sweep.picking import PICK_RULES, pick
 from truncate_kit.sweep.results import SweepSettings, Trial
 from truncate_kit.sweep.store import TrialStore, fingerprint
@@ -25,6 +30,7 @@ from truncate_kit.training import TrainingSettings
 
 HERE = Path(__file__).parent
 WITHIN = 2.5
+ANALYSED_TEXTS = 2000  # as the command line does
 
 
 def runner_for(encoder: Encoder, data: PairSplits, settings: TrainingSettings) -> TrialRunner:
@@ -72,10 +78,22 @@ def layer_rows(name: str, encoder: Encoder, trials: Sequence[Trial]) -> list[dic
                 "test": f"{fmean(test):.2f}",
                 "test_std": f"{stdev(test):.2f}" if len(test) > 1 else "",
                 "test_pearson": f"{fmean(pearson):.2f}",
-                "seconds_per_trial": f"{fmean(trial.seconds for trial in mine):.0f}",
+                # Of several runs on a shared machine the fastest was disturbed least.
+                "fastest_seconds": f"{min(trial.seconds for trial in mine):.0f}",
             }
         )
     return rows
+
+
+def predicted_drop(encoder: Encoder, data: PairSplits) -> int | None:
+    """The layer from which on the end is expected to fall, None where it is not."""
+    assert data.train is not None
+    usual = default_reference(encoder.name)
+    drop = profile(
+        encoder, data.train.texts(), reference=load_encoder(usual) if usual else None, max_texts=ANALYSED_TEXTS
+    ).drop
+    print(drop.sentence)
+    return drop.from_layer if drop.confidence >= CONFIDENT else None
 
 
 def choice_rows(
@@ -103,6 +121,7 @@ def choice_rows(
             {
                 "model": name,
                 "rule": rule,
+                "drop_from": "" if drop_from is None else drop_from,
                 "exhaustive": everywhere,
                 "guided": search.chosen,
                 "search_regret": f"{mean['test'][everywhere] - mean['test'][search.chosen]:.2f}",
@@ -125,12 +144,33 @@ def write(path: Path, rows: Sequence[dict[str, object]]) -> None:
         print(path.read_text())
 
 
+def draw(path: Path, rows: Sequence[dict[str, object]]) -> None:
+    """Dev and test against the layer, one panel for each model, with a band of one standard deviation."""
+    models = list(dict.fromkeys(str(row["model"]) for row in rows))
+    figure, panels = plt.subplots(1, len(models), figsize=(4.5 * len(models), 3.6), squeeze=False, layout="constrained")
+    for panel, model in zip(panels[0], models, strict=True):
+        mine = [row for row in rows if row["model"] == model]
+        layers = [int(str(row["layer"])) for row in mine]
+        for split in ("dev", "test"):
+            means = [float(str(row[split])) for row in mine]
+            (line,) = panel.plot(layers, means, marker="o", markersize=3, label=split)
+            if all(row["test_std"] for row in mine) and split == "test":
+                spread = [float(str(row["test_std"])) for row in mine]
+                low, high = ([mean + sign * std for mean, std in zip(means, spread, strict=True)] for sign in (-1, 1))
+                panel.fill_between(layers, low, high, alpha=0.2, color=line.get_color(), linewidth=0)
+        seeds = mine[0]["seeds"]
+        panel.set(title=f"{model}, {seeds} seed{'s' if seeds != 1 else ''}", xlabel="layer", xticks=layers)
+        panel.legend(frameon=False)
+    panels[0][0].set_ylabel("Spearman × 100")
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
 def main() -> None:
     """Run what is missing, then write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder with train, dev and test pairs (STS Benchmark)")
     parser.add_argument("--models", nargs="+", required=True)
-    parser.add_argument("--drop-from", type=int, nargs="*", default=[], help="predicted drop per model, -1 for none")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--precision", default="fp32")
@@ -140,7 +180,7 @@ def main() -> None:
     data, seeds = load_pairs(options.data), range(options.seeds)
     scores: list[dict[str, object]] = []
     choices: list[dict[str, object]] = []
-    for place, model in enumerate(options.models):
+    for model in options.models:
         encoder = load_encoder(model)
         name = Path(model).parent.name if Path(model).name == "model" else Path(model).name
         runner = runner_for(encoder, data, TrainingSettings(epochs=options.epochs, precision=options.precision))
@@ -152,10 +192,10 @@ def main() -> None:
             trials = finished(runner, layers, seeds)
             scores += layer_rows(name, encoder, trials)
             if len(trials) == len(layers) * options.seeds:
-                told = options.drop_from[place] if place < len(options.drop_from) else -1
-                choices += choice_rows(name, runner, layers, trials, seeds, None if told < 0 else told)
+                choices += choice_rows(name, runner, layers, trials, seeds, predicted_drop(encoder, data))
     write(HERE / f"{options.name}-layers.csv", scores)
     write(HERE / f"{options.name}-choices.csv", choices)
+    draw(HERE / f"{options.name}.png", scores)
 
 
 if __name__ == "__main__":

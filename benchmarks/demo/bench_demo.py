@@ -1,0 +1,53 @@
+"""How long `truncate-kit demo` takes, step by step, and what it prints; run it on an idle machine.
+
+    python benchmarks/demo/bench_demo.py
+
+Writes `results.json` (seconds of each step, the machine) and `output.txt` (all that stdout got).
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from truncate_kit.bench.machine import OtherWork, describe_machine
+from truncate_kit.files import write_json
+
+HERE = Path(__file__).parent
+STEPS = ("1 of 4", "2 of 4", "3 of 4", "4 of 4", "What truncation gained")
+
+
+def main() -> None:
+    """Run the demo in an empty folder with a clock beside it."""
+    program = [sys.executable, "-u", "-c", "from truncate_kit_cli.app import main; main(['demo'])"]
+    started: dict[str, float] = {}
+    lines: list[str] = []
+    others, start = OtherWork(), time.perf_counter()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        subprocess.Popen(program, cwd=folder, stdout=subprocess.PIPE, text=True) as demo,
+    ):
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            lines.append(line)
+            step = next((step for step in STEPS if line.startswith(step)), None)
+            if step is not None:
+                started[step] = time.perf_counter() - start
+    if demo.returncode:
+        raise SystemExit(f"The demo ended with exit code {demo.returncode}.")
+    total = time.perf_counter() - start
+    busy = others.share()
+    machine = describe_machine(torch.device("cpu"), torch.get_num_threads(), None).to_dict()
+    ends = [*list(started.values())[1:], total]
+    seconds = {step: end - begin for (step, begin), end in zip(started.items(), ends, strict=True)}
+    # The demo is a process of its own, so what this one calls others' work is mostly the demo.
+    write_json(HERE / "results.json", {"machine": machine, "busy": busy, "seconds": total, "steps": seconds})
+    (HERE / "output.txt").write_text("".join(lines), encoding="utf-8")
+    print(f"{total:.0f} s: " + ", ".join(f"{step} {spent:.0f} s" for step, spent in seconds.items()))
+
+
+if __name__ == "__main__":
+    main()
