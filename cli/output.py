@@ -30,18 +30,42 @@ def print_json(result: "Result") -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, marked: int | None = None) -> None:
-    """A table on stdout, numbers to the right. marked: place of a row to stand out."""
+    """A table on stdout, numbers to the right; one too wide for the terminal continues below, so no number is cut.
+
+    marked: place of a row to stand out.
+    """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    width = None if sys.stdout.isatty() else 160  # files and pipes have no width of their own
-    drawn = Table(title=Text(title), title_justify="left", header_style="bold")
-    for place, column in enumerate(columns):
-        drawn.add_column(column, justify="left" if place == 0 else "right")
-    for place, row in enumerate(rows):
-        drawn.add_row(*map(Text, row), style="bold green" if place == marked else None)
-    Console(width=width).print(drawn)
+    console = Console(width=None if sys.stdout.isatty() else 160)  # files and pipes have no width of their own
+    widths = _widths(columns, rows)
+    for part, places in enumerate(_side_by_side(widths, console.width)):
+        drawn = Table(title=Text(title) if part == 0 else None, title_justify="left", header_style="bold")
+        for place in places:
+            drawn.add_column(columns[place], justify="left" if place == 0 else "right", min_width=widths[place])
+        for number, row in enumerate(rows):
+            drawn.add_row(*(Text(row[place]) for place in places), style="bold green" if number == marked else None)
+        console.print(drawn)
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """Characters that each column needs: its longest cell in one line, its heading broken between words."""
+    return [
+        max(len(text) for text in (*heading.split(), *(row[place] for row in rows)))
+        for place, heading in enumerate(columns)
+    ]
+
+
+def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
+    """Places of the columns that fit beside each other; the first one leads every group."""
+    groups, edges = [[0]], len("|  ")
+    for place in range(1, len(widths)):
+        needed = sum(widths[other] + edges for other in (*groups[-1], place)) + 1
+        if needed > available and len(groups[-1]) > 1:
+            groups.append([0])
+        groups[-1].append(place)
+    return groups
 
 
 def say(text: str) -> None:
