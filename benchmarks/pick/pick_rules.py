@@ -1,0 +1,157 @@
+"""Which pick rule loses the fewest test points, judged by leave-one-model-out.
+
+    python benchmarks/pick/pick_rules.py --published tmft_per_layer.csv --own benchmarks/tmft/stsb-en-layers.csv ...
+
+--published: the TMFT authors' released scores by layer (ir2718/similarity-embedding-quality), dev and test. --own: the
+tables that `benchmarks/tmft/run.py` writes. A rule sees dev scores by layer only; its pick regret is the best test
+score of any layer minus the test score of the layer it takes, in points. A rule with a parameter gets the value that
+has the smallest mean regret on all other models (leave one model out); own sweeps are judged with the value fitted on
+all published models.
+"""
+
+import argparse
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from truncate_kit.files import write_json
+from truncate_kit.sweep.picking import pick
+
+Scores = Mapping[int, float]  # points by layer
+POINTS = tuple(step / 4 for step in range(33))  # 0 … 8
+
+
+@dataclass(frozen=True)
+class Model:
+    """Mean scores of one model at every layer."""
+
+    name: str
+    dev: Scores
+    test: Scores
+
+    def regret(self, layer: int) -> float:
+        """Test points lost by taking this layer."""
+        return max(self.test.values()) - self.test[layer]
+
+    @property
+    def drops(self) -> bool:
+        """Whether its last layer is two points or more below its best."""
+        return self.regret(max(self.test)) >= 2
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Takes a layer from dev scores; `values` are the parameters to choose from, one for a rule without any."""
+
+    name: str
+    take: Callable[[Scores, float], int]
+    values: Sequence[float]
+
+
+def depth_bonus(dev: Scores, points: float) -> int:
+    """The best dev score when the last layer starts `points` ahead of layer 0, and the others in proportion."""
+    last = max(dev)
+    return max(dev, key=lambda layer: (dev[layer] + points * layer / last, -layer))
+
+
+def shrinking(dev: Scores, points: float) -> int:
+    """The deepest layer within a tolerance that grows from 0 at the best layer's depth 0 to `points` at the top."""
+    best = pick(dev, "best-dev", 0)
+    return max(layer for layer in dev if dev[layer] >= dev[best] - points * layer / max(dev) or layer == best)
+
+
+def smoothed(dev: Scores, width: float) -> int:
+    """The best dev score after averaging each layer with its neighbours, `width` on either side."""
+    reach = int(width)
+
+    def around(layer: int) -> float:
+        return fmean(dev[near] for near in range(layer - reach, layer + reach + 1) if near in dev)
+
+    return max(dev, key=lambda layer: (around(layer), -layer))
+
+
+RULES = (
+    Rule("best dev score (the paper's)", lambda dev, _: pick(dev, "best-dev", 0), (0,)),
+    Rule("last layer", lambda dev, _: max(dev), (0,)),
+    Rule("deepest within t points (robust)", lambda dev, points: pick(dev, "robust", points), POINTS),
+    Rule("deepest within 2.5 points, not fitted", lambda dev, points: pick(dev, "robust", points), (2.5,)),
+    Rule("deepest within t points × relative depth", shrinking, POINTS),
+    Rule("best dev score + t points × relative depth", depth_bonus, POINTS),
+    Rule("best dev score averaged over ± t layers", smoothed, (0, 1, 2, 3)),
+    Rule("smallest within t points (small)", lambda dev, points: pick(dev, "small", points), POINTS),
+)
+
+
+def fit(rule: Rule, models: Sequence[Model]) -> float:
+    """The parameter with the smallest mean regret, of equal ones the middle: as far from doing worse as it can be."""
+    mean = {
+        value: round(fmean(model.regret(rule.take(model.dev, value)) for model in models), 6) for value in rule.values
+    }
+    equal = [value for value in rule.values if mean[value] == min(mean.values())]
+    return equal[len(equal) // 2]
+
+
+def judge(rule: Rule, published: Sequence[Model], own: Sequence[Model]) -> dict[str, object]:
+    """Regrets of one rule: published models each with the parameter of the others, own ones with that of all."""
+    values = {model.name: fit(rule, [other for other in published if other is not model]) for model in published}
+    values |= dict.fromkeys((model.name for model in own), fit(rule, published))
+    picks = {model.name: rule.take(model.dev, values[model.name]) for model in (*published, *own)}
+    regrets = {model.name: model.regret(picks[model.name]) for model in (*published, *own)}
+    row: dict[str, object] = {"rule": rule.name, "parameter": fit(rule, published), "picks": picks, "regrets": regrets}
+    groups = {"published": published, "falling": [model for model in published if model.drops], "own": own}
+    for group, models in groups.items():
+        if models:
+            found = [regrets[model.name] for model in models]
+            row |= {f"{group}_mean": fmean(found), f"{group}_worst": max(found)}
+    return row
+
+
+def read_published(path: Path) -> list[Model]:
+    """The models of the release that have dev and test scores in English, without any prior."""
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    with path.open(newline="", encoding="utf-8") as handle:
+        for row in csv.DictReader(handle):
+            if (row["setting"], row["dataset"], row["metric"]) == ("plain", "stsb/en", "spearman"):
+                by_split = scores.setdefault(row["name"], {})
+                by_split.setdefault(row["split"], {})[int(row["layer"])] = 100 * float(row["mean"])
+    return [Model(name, found["dev"], found["test"]) for name, found in scores.items() if len(found) == 2]
+
+
+def read_own(path: Path) -> list[Model]:
+    """The models of a table that `benchmarks/tmft/run.py` wrote."""
+    with path.open(newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    return [
+        Model(
+            name,
+            *(
+                {int(row["layer"]): float(row[split]) for row in rows if row["model"] == name}
+                for split in ("dev", "test")
+            ),
+        )
+        for name in dict.fromkeys(row["model"] for row in rows)
+    ]
+
+
+def main() -> None:
+    """Judge every rule, write the JSON, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--published", type=Path, required=True)
+    parser.add_argument("--own", type=Path, nargs="*", default=[])
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")
+    options = parser.parse_args()
+    published, own = read_published(options.published), [model for path in options.own for model in read_own(path)]
+    rows = [judge(rule, published, own) for rule in RULES]
+    write_json(options.out, {"models": [model.name for model in (*published, *own)], "rules": rows})
+    groups = [group for group in ("published", "falling", "own") if f"{group}_mean" in rows[0]]
+    print("| rule | parameter | " + " | ".join(f"{group}: mean | worst" for group in groups) + " |")
+    print("|---" * (2 + 2 * len(groups)) + "|")
+    for row in rows:
+        cells = [f"{row[f'{group}_{what}']:.2f}" for group in groups for what in ("mean", "worst")]
+        print(f"| {row['rule']} | {row['parameter']:g} | " + " | ".join(cells) + " |")
+
+
+if __name__ == "__main__":
+    main()
