@@ -1,5 +1,6 @@
 """`truncate-kit finetune`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from truncate_kit.similarity import DropPrediction
     from truncate_kit.sweep import SweepResult
 
+EPOCHS, BATCH_SIZE = 10, 32
+WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
 PRECISIONS = "fp32, or bf16 autocast where the processor has it."
 
@@ -39,13 +42,20 @@ def finetune(
     pick: Annotated[str, typer.Option("--pick", help="best-dev, robust or small.")] = "robust",
     within: Annotated[float, typer.Option("--within", help="Tolerance of robust and small, in points.")] = 2.5,
     seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from 0.")] = 3,
-    epochs: Annotated[int, typer.Option("--epochs", help="Epochs; the best on dev is kept.")] = 10,
-    batch_size: Annotated[int, typer.Option("--batch-size", help="Pairs per step.")] = 32,
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="The best on dev is kept; by default 10, for word pairs 50.")
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", help="Pairs per step; by default 32, for word pairs 128.")
+    ] = None,
     learning_rate: Annotated[
         float | None, typer.Option("--learning-rate", help="Peak rate; by default 2e-5, more for narrow models.")
     ] = None,
     precision: Annotated[str, typer.Option("--precision", help=PRECISIONS)] = "fp32",
-    objective: Annotated[str, typer.Option("--objective", help="cosine, or distill for raw text.")] = "cosine",
+    objective: Annotated[
+        str,
+        typer.Option("--objective", help="cosine, paraphrase (labels 0, 1), entailment (classes), distill (raw text)."),
+    ] = "cosine",
     texts: Annotated[Path | None, typer.Option("--texts", help="Raw text to distil from.")] = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
@@ -69,8 +79,8 @@ def finetune(
     use_threads(threads)
     training = TrainingSettings(
         objective=objective,  # type: ignore[arg-type]  # checked by the settings themselves
-        epochs=epochs,
-        batch_size=batch_size,
+        epochs=EPOCHS if epochs is None else epochs,
+        batch_size=BATCH_SIZE if batch_size is None else batch_size,
         learning_rate=learning_rate,
         precision=precision,  # type: ignore[arg-type]
     )
@@ -86,11 +96,20 @@ def finetune(
     splits: PairSplits | None = None
     found = None
     if raw is None or data is not None:
-        splits, found = workspace.data(data, columns, scale, quiet=as_json)
+        entailment = training.objective == "entailment"
+        splits, found = workspace.data(data, columns, scale, classes=entailment, quiet=as_json)
+        if entailment:
+            found = None  # classes are no scores: what comes next must not look for similarity in them
         before = splits.notes
         splits = complete_splits(splits)
         for statement in splits.notes[len(before) :]:
             note(statement, quiet=as_json)
+        if splits.shares is not None:  # single words: short, few, cheap
+            training = replace(
+                training,
+                epochs=WORD_EPOCHS if epochs is None else epochs,
+                batch_size=WORD_BATCH_SIZE if batch_size is None else batch_size,
+            )
     with progress_bar(quiet=as_json) as progress:
         prediction = _prediction(encoder, source, splits) if settings.layers in ("auto", "all") else None
         result = run(

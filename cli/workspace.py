@@ -129,7 +129,7 @@ class Workspace:
             return None
 
     def data(
-        self, named: str | None, columns: str | None, scale: str | None, *, quiet: bool = False
+        self, named: str | None, columns: str | None, scale: str | None, *, classes: bool = False, quiet: bool = False
     ) -> tuple["PairSplits", DataSource]:
         """The pairs named, else the last ones, else the bundled set, and where they come from; says all."""
         from truncate_kit.data import BUNDLED, load_pairs
@@ -138,7 +138,9 @@ class Workspace:
         if named is None:
             _, last = self.remembered()
             source = DataSource(last.name, columns or last.columns, scale or last.scale)
-        splits = load_pairs(source.name or BUNDLED, columns=columns_of(source.columns), scale=scale_of(source.scale))
+        splits = load_pairs(
+            source.name or BUNDLED, columns=columns_of(source.columns), scale=scale_of(source.scale), classes=classes
+        )
         for statement in splits.statements():
             note(statement, quiet=quiet)
         return splits, source
@@ -148,7 +150,7 @@ class Workspace:
 
         A set without a test split is scored as a whole; but what was trained on a part of it must not be.
         """
-        from truncate_kit.data import complete_splits
+        from truncate_kit.data import complete_splits, splits_for
         from truncate_kit.errors import DataError
 
         sweep = self.sweep()
@@ -160,7 +162,8 @@ class Workspace:
             return splits
         if divided.fingerprint() != sweep.data_fingerprint:
             return splits
-        for statement in divided.notes[len(splits.notes) :]:
+        divided = splits_for(divided, sweep.chosen_seed)
+        for statement in divided.notes[len(splits.notes) if splits.shares is None else 0 :]:
             note(f"{statement} The models here were trained on the rest: only test counts.", quiet=quiet)
         return divided
 

@@ -25,7 +25,8 @@ from truncate_kit.sweep.picking import PICK_RULES, pick
 from truncate_kit.sweep.results import SweepSettings, Trial
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.strategies import guided
-from truncate_kit.sweep.trials import LabelledTask, TrialRunner
+from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training import TrainingSettings
 
 HERE = Path(__file__).parent

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from truncate_kit.data import load_pairs
-from truncate_kit.data.pairs import BUNDLED_FOLDER
+from truncate_kit.data.loading import BUNDLED_FOLDER
 
 GENERATOR = Path(__file__).resolve().parents[2] / "benchmarks" / "bundled_pairs" / "generate.py"
 EDITS = {"paraphrase", "modifier", "party", "verb", "swap", "negation", "topic"}

@@ -206,7 +206,7 @@ def test_wrong_settings_fail_before_any_training(tiny_folder, tmp_path):
             finetune(encoder, words(), out=tmp_path, settings=settings, training=TRAINING)
     with pytest.raises(LayerOutOfRangeError):
         finetune(encoder, words(), out=tmp_path, settings=SweepSettings(layers="9"), training=TRAINING)
-    with pytest.raises(UsageError, match="needs graded pairs"):
+    with pytest.raises(UsageError, match="needs pairs with scores or classes"):
         finetune(encoder, None, out=tmp_path, training=TRAINING)
     assert not (tmp_path / "trials").exists()
 

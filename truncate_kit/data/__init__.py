@@ -1,8 +1,9 @@
 """Files and hub sets in, typed pairs and texts out. Importing this imports neither torch nor datasets."""
 
+from truncate_kit.data.loading import BUNDLED, load_pairs
 from truncate_kit.data.overlap import Overlap, SharedPairs, overlap_of
-from truncate_kit.data.pairs import BUNDLED, load_pairs, read_pairs
-from truncate_kit.data.split import complete_splits, split_pairs
+from truncate_kit.data.pairs import read_pairs
+from truncate_kit.data.split import complete_splits, split_pairs, splits_for
 from truncate_kit.data.texts import iter_texts, read_texts
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
 
@@ -20,4 +21,5 @@ __all__ = [
     "read_pairs",
     "read_texts",
     "split_pairs",
+    "splits_for",
 ]

@@ -20,6 +20,7 @@ _TEXT_PAIRS = (
 )
 _SCORES = ("score", "similarity", "similarityscore", "relatedness", "relatednessscore", "gold", "goldscore", "target")
 _LABEL = "label"  # a class in some sets, a score in others: taken only where no column is called a score
+_CLASSES = ("label", "class", "goldlabel", "relation", "entailment", "entailmentlabel", "entailmentjudgment")
 _TEXTS = ("text", "sentence", "texts", "sentences")
 
 Choice = TypeVar("Choice")
@@ -42,6 +43,16 @@ def find_columns(source: str, columns: Sequence[str], told: Sequence[str] | None
     names = _by_plain_name(columns)
     scores = [name for plain in _SCORES for name in names.get(plain, ())] or names.get(_LABEL, [])
     return (first, second, _only_one(source, columns, scores, "the score"))
+
+
+def find_class_columns(source: str, columns: Sequence[str], told: Sequence[str] | None = None) -> tuple[str, str, str]:
+    """The names of first text, second text and class among `columns`; told and errors as in `find_columns`."""
+    if told is not None:
+        return find_columns(source, columns, told)
+    first, second = find_text_columns(source, columns)
+    names = _by_plain_name(columns)
+    found = [name for plain in _CLASSES for name in names.get(plain, ())]
+    return (first, second, _only_one(source, columns, found, "the class"))
 
 
 def find_text_columns(source: str, columns: Sequence[str]) -> tuple[str, str]:

@@ -48,8 +48,11 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
     """Take what training needs and `splits` lacks out of train: a tenth for dev, a tenth for test.
 
     Splits that are there stay as they are, but for train when something is taken from it; what was done stands in
-    `notes`. Raises `DataError` when there is no train split or it is too small.
+    `notes`. A set that is divided anew for every seed (`shares`) comes back as it is, for `splits_for`. Raises
+    `DataError` when there is no train split or it is too small.
     """
+    if splits.shares is not None:
+        return splits
     if splits.train is None:
         raise DataError(
             f"{splits.name} has no train split, only {', '.join(name for name, _ in splits.items())}.",
@@ -66,6 +69,13 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
         test=splits.test or parts.test,
         notes=(*splits.notes, *parts.notes),
     )
+
+
+def splits_for(splits: PairSplits, seed: int) -> PairSplits:
+    """The splits that a run with this seed uses: the ones there are, or those that `shares` draws from train."""
+    if splits.shares is None or splits.train is None:
+        return splits
+    return split_pairs(splits.train, seed, splits.shares)
 
 
 def _draw(seed: int, texts: frozenset[str]) -> bytes:

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from truncate_kit.data.cells import text_of
 from truncate_kit.data.columns import find_text_column, find_text_columns
 from truncate_kit.data.files import TEXT_FORMAT, format_of, not_utf8, opened
-from truncate_kit.data.pairs import text_of
 from truncate_kit.data.tables import read_table
 from truncate_kit.errors import DataFileError
 

@@ -14,7 +14,7 @@ SPLIT_NAMES = ("train", "dev", "test")
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """Two texts and how similar they are, on the scale of the set the pair belongs to."""
+    """Two texts and how similar they are on the scale of the set the pair belongs to, or the place of its class."""
 
     first: str
     second: str
@@ -27,7 +27,8 @@ class PairSet:
 
     scale: lowest and highest possible score. scale_source: told by the user, inferred from the values, or known for
     this set. num_scale_values: how many values the inference looked at, all splits together; 0 where none was needed.
-    path: the file, or the hub name. columns: where first text, second text and score were found.
+    path: the file, or the hub name. columns: where first text, second text and score were found. classes: names of the
+    classes, whose places are then the targets; empty for graded pairs.
     """
 
     name: str
@@ -37,6 +38,7 @@ class PairSet:
     num_scale_values: int
     path: str
     columns: tuple[str, str, str]
+    classes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -58,7 +60,9 @@ class PairSet:
         return list(dict.fromkeys(text for pair in self.pairs for text in (pair.first, pair.second)))
 
     def scale_sentence(self) -> str:
-        """How far the scores reach and how that is known, as one sentence for the user."""
+        """How far the scores reach and how that is known, or which classes there are; one sentence for the user."""
+        if self.classes:
+            return f"Classes: {', '.join(self.classes)}."
         low, high = self.scale
         reason = {
             "told": "as told",
@@ -70,6 +74,8 @@ class PairSet:
     def fingerprint(self) -> str:
         """SHA-256 of texts, scores and scale, in order; the same on every machine, whatever the file is called."""
         digest = hashlib.sha256(f"{float(self.scale[0])!r} {float(self.scale[1])!r}\n".encode())
+        for name in self.classes:
+            digest.update(f"{len(name)} {name}\n".encode())
         for pair in self.pairs:  # lengths first, so that no two different sets can run together to the same bytes
             digest.update(f"{len(pair.first)} {len(pair.second)} {pair.target!r} {pair.first} {pair.second}\n".encode())
         return digest.hexdigest()
@@ -79,7 +85,8 @@ class PairSet:
 class PairSplits:
     """The splits of one set, all on the same scale; each may be missing, at least one is there.
 
-    notes: sentences the user has to see, such as how a single file was split.
+    notes: sentences the user has to see, such as how a single file was split. shares: of train, dev and test, drawn
+    anew from `train` for every seed; None where the splits are what they are.
     """
 
     name: str
@@ -87,6 +94,7 @@ class PairSplits:
     dev: PairSet | None = None
     test: PairSet | None = None
     notes: tuple[str, ...] = ()
+    shares: tuple[float, float, float] | None = None
 
     def items(self) -> list[tuple[str, PairSet]]:
         """The splits that are there, with their names, in the order train, dev, test."""

@@ -20,6 +20,9 @@ def model_card(result: SweepResult, trial: Trial) -> str:
     what = f"the first {trial.layer} of {depth} layers" if trial.layer < depth else f"all {depth} layers, the yardstick"
     how = {
         "cosine": "TMFT: mean squared error between cosine and score",
+        "paraphrase": "TMFT: binary cross entropy with the cosine as logit; a pair is called a paraphrase from the "
+        "cosine on that is best on dev",
+        "entailment": "TMFT: a softmax classifier on (u, v, |u − v|), which is not kept",
         "distill": "distillation: the vectors of the full model on raw text",
     }[result.training.objective]
     budget = (

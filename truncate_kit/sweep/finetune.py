@@ -15,7 +15,8 @@ from truncate_kit.sweep.picking import check_rule, describe
 from truncate_kit.sweep.results import LayerScores, SweepResult, SweepSettings, Trial
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.strategies import STRATEGIES, Search, exhaustive, guided
-from truncate_kit.sweep.trials import DistillTask, LabelledTask, TrialRunner, parse_layers
+from truncate_kit.sweep.tasks import DistillTask, LabelledTask, Task
+from truncate_kit.sweep.trials import TrialRunner, parse_layers
 from truncate_kit.training import TrainingSettings, default_learning_rate
 
 CONFIDENT = 0.5
@@ -35,7 +36,8 @@ def finetune(
 ) -> SweepResult:
     """Fine-tune `encoder` cut at one or several layers, choose one, and save it beside the full model.
 
-    data: train, dev and test pairs; may be None for distillation, which then judges by closeness to the full model.
+    data: train, dev and test pairs (classes for the objective `entailment`, labels 0 and 1 for `paraphrase`); may be
+    None for distillation, which then judges by closeness to the full model.
     texts: raw text to distil from, None takes the training pairs' texts. prediction: bounds pick and search.
     out: gets `lean/` and `full/` (sentence-transformers folders), `sweep.json` and `trials/`, from which the same call
     continues after a kill. Raises `UsageError`, `DataError`, `LayerOutOfRangeError`, `LayerNotHeldError`,
@@ -77,7 +79,9 @@ def finetune(
             exhaustive_cost=_exhaustive_cost(encoder, chosen[0], settings, search.chosen),
             seconds=time.perf_counter() - start,
         )
-        _save(runner, result, best, yardstick, Path(out))
+        # Where every seed has splits of its own, only the same seed has not seen the test pairs of the lean model.
+        same_seed = best.seed if data is not None and data.shares is not None else None
+        _save(runner, result, best, yardstick, Path(out), same_seed)
         store.forget_weights({(best.layer, best.seed), *((trial.layer, trial.seed) for trial in yardstick)})
     return result
 
@@ -96,9 +100,7 @@ def _checked_layers(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...
     return tuple(layers)
 
 
-def _task(
-    encoder: Encoder, data: PairSplits | None, texts: Sequence[str] | None, training: TrainingSettings
-) -> LabelledTask | DistillTask:
+def _task(encoder: Encoder, data: PairSplits | None, texts: Sequence[str] | None, training: TrainingSettings) -> Task:
     if training.objective == "distill":
         if texts is None and (data is None or data.train is None):
             raise UsageError("Distillation has no texts.", hint="Give --texts FILE, or --data with a train set.")
@@ -106,9 +108,9 @@ def _task(
         return DistillTask(encoder, raw, data)
     if data is None:
         raise UsageError(
-            "Fine-tuning on cosine needs graded pairs.", hint="Give --data, or --objective distill with --texts."
+            "Fine-tuning needs pairs with scores or classes.", hint="Give --data, or --objective distill with --texts."
         )
-    return LabelledTask(encoder, data)
+    return LabelledTask(encoder, data, training.objective)
 
 
 def _search(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
@@ -121,9 +123,9 @@ def _search(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings,
 
 def _yardstick(runner: TrialRunner, encoder: Encoder, settings: SweepSettings) -> list[Trial]:
     """The full model with the same budget; for distillation the teacher, which is not trained again."""
-    if runner.settings.objective == "cosine":
+    if runner.settings.objective != "distill":
         return [runner.run(encoder.depth, seed, keep_weights=True) for seed in settings.seeds]
-    dev, test = runner.task.judges()
+    _, dev, test = runner.task.trial(encoder, settings.seeds[0])
     (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
     return [
         Trial(
@@ -188,13 +190,18 @@ def _reason(settings: SweepSettings, chosen: int, layers: Sequence[int], drop_fr
     return f"Layer {chosen}: {describe(settings.pick, settings.within, drop_from)} ({settings.pick}, {how} search)."
 
 
-def _save(runner: TrialRunner, result: SweepResult, best: Trial, yardstick: Sequence[Trial], out: Path) -> None:
-    """The lean model and its yardstick as folders, each with its card, then the result."""
+def _save(
+    runner: TrialRunner, result: SweepResult, best: Trial, yardstick: Sequence[Trial], out: Path, same_seed: int | None
+) -> None:
+    """The lean model and its yardstick as folders, each with its card, then the result.
+
+    same_seed: take the yardstick's weights from this seed; None takes those that are best on dev.
+    """
     lean = runner.store.encoder(best)
     lean.name = runner.full.name
     save_encoder(lean, out / "lean", model_card=model_card(result, best))
-    if runner.settings.objective == "cosine":
-        strongest = max(yardstick, key=lambda trial: (trial.dev, -trial.seed))
+    if runner.settings.objective != "distill":
+        strongest = max(yardstick, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
         full = runner.store.encoder(strongest)
         full.name = runner.full.name
         save_encoder(full, out / "full", model_card=model_card(result, strongest))

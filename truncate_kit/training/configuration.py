@@ -1,12 +1,12 @@
 """What a training run is, validated once."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
 
-ObjectiveName = Literal["cosine", "distill"]
+ObjectiveName = Literal["cosine", "paraphrase", "entailment", "distill"]
 Precision = Literal["fp32", "bf16"]
 
 BASE_WIDTH, BASE_RATE, HIGHEST_RATE = 768, 2e-5, 1e-4
@@ -16,7 +16,8 @@ BASE_WIDTH, BASE_RATE, HIGHEST_RATE = 768, 2e-5, 1e-4
 class TrainingSettings(Result):
     """One training run; the defaults are those of the TMFT paper, but for the learning rate of narrow models.
 
-    objective: `cosine` (mean squared error between cosine and the score scaled to [0, 1]) or `distill` (give the full
+    objective: `cosine` (mean squared error between cosine and the score scaled to [0, 1]), `paraphrase` (binary cross
+    entropy with the cosine as logit), `entailment` (softmax classifier on u, v and |u − v|) or `distill` (give the full
     model's vectors on raw text). learning_rate: peak, None follows the width (`default_learning_rate`). warmup: share
     of the steps. max_gradient_norm: gradients are scaled down to it. precision: `bf16` computes products under
     autocast, weights stay float32. buckets: batches of texts of like length. compact_vocabulary: keep word embeddings
@@ -35,8 +36,10 @@ class TrainingSettings(Result):
     compact_vocabulary: bool = True
 
     def __post_init__(self) -> None:
-        if self.objective not in ("cosine", "distill"):
-            raise UsageError(f"There is no objective {self.objective!r}.", hint="Use cosine or distill.")
+        if self.objective not in get_args(ObjectiveName):
+            raise UsageError(
+                f"There is no objective {self.objective!r}.", hint=f"Use one of: {', '.join(get_args(ObjectiveName))}."
+            )
         if self.precision not in ("fp32", "bf16"):
             raise UsageError(f"There is no training precision {self.precision!r}.", hint="Use fp32 or bf16.")
         for name in ("epochs", "batch_size"):

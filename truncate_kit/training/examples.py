@@ -1,10 +1,10 @@
-"""What is trained on: graded pairs, or texts with a teacher's vectors; as token ids, with a loss per batch."""
+"""What is trained on: pairs with scores or classes, or texts with a teacher's vectors; as token ids, with a loss."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
 
@@ -12,7 +12,12 @@ Ids = list[int]
 
 
 class Examples(Protocol):
-    """Examples that the loop draws batches from."""
+    """Examples that the loop draws batches from.
+
+    head: what is trained beside the encoder and not part of the sentence vector; None where there is nothing.
+    """
+
+    head: nn.Module | None
 
     def __len__(self) -> int:
         """Number of examples."""
@@ -32,16 +37,37 @@ class Examples(Protocol):
 
 def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
     """Mean squared error between cos(u, v) and the target in [0, 1]; first, second (b, d), target (b,)."""
-    return torch.nn.functional.mse_loss(torch.nn.functional.cosine_similarity(first, second), target)
+    return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target)
 
 
 def cosine_distance(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean of 1 − cos(student, teacher); (b, d) each. Half the squared distance of the normalised vectors."""
-    return (1 - torch.nn.functional.cosine_similarity(student, teacher)).mean()
+    return (1 - nn.functional.cosine_similarity(student, teacher)).mean()
 
 
-class GradedPairs:
-    """Pairs of texts with targets in [0, 1]; both sentences of a batch go through one forward pass."""
+def cosine_entropy(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+    """Binary cross entropy with cos(u, v) as the logit and 0 or 1 as target; first, second (b, d), target (b,)."""
+    logits = nn.functional.cosine_similarity(first, second)
+    return nn.functional.binary_cross_entropy_with_logits(logits, target)
+
+
+class PairClassifier(nn.Module):
+    """Class logits (b, k) from (u, v, |u − v|), one linear layer (Reimers and Gurevych 2019, section 3)."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3 * width, classes)
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """first, second: (b, d) each."""
+        logits: Tensor = self.linear(torch.cat([first, second, (first - second).abs()], dim=-1))
+        return logits
+
+
+class _Pairs:
+    """Pairs of texts; both sentences of a batch go through one forward pass."""
+
+    head: nn.Module | None = None
 
     def __init__(self, first: list[Ids], second: list[Ids], targets: Sequence[float]) -> None:
         self._first, self._second = first, second
@@ -63,15 +89,51 @@ class GradedPairs:
         self._first, self._second = [ids(text) for text in self._first], [ids(text) for text in self._second]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`cosine_mse` of the pairs at the given places."""
+        """`objective` of the pairs at the given places."""
         inputs = encoder.pad([self._first[place] for place in batch] + [self._second[place] for place in batch])
         vectors = encoder(**inputs).float()
         target = self._targets[list(batch)].to(vectors.device)
-        return cosine_mse(vectors[: len(batch)], vectors[len(batch) :], target)
+        return self.objective(vectors[: len(batch)], vectors[len(batch) :], target)
+
+    def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+        """The loss (0-d) of vectors (b, d) and targets (b,)."""
+        raise NotImplementedError
+
+
+class GradedPairs(_Pairs):
+    """Pairs with scores in [0, 1]."""
+
+    def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+        """`cosine_mse`."""
+        return cosine_mse(first, second, target)
+
+
+class ParaphrasePairs(_Pairs):
+    """Pairs with target 1 where both mean the same, else 0."""
+
+    def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+        """`cosine_entropy`."""
+        return cosine_entropy(first, second, target)
+
+
+class ClassifiedPairs(_Pairs):
+    """Pairs with the place of their class as target, and the classifier that is trained with the encoder."""
+
+    def __init__(
+        self, first: list[Ids], second: list[Ids], targets: Sequence[float], classifier: PairClassifier
+    ) -> None:
+        super().__init__(first, second, targets)
+        self.head = self._classifier = classifier
+
+    def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+        """Cross entropy of the classifier's logits."""
+        return nn.functional.cross_entropy(self._classifier(first, second).float(), target.long())
 
 
 class TaughtTexts:
     """Texts with the vectors that a teacher gives them, (n, d)."""
+
+    head: nn.Module | None = None
 
     def __init__(self, ids: list[Ids], vectors: Tensor) -> None:
         self._ids, self._vectors = ids, vectors

@@ -1,15 +1,16 @@
-"""What tells how good an encoder is after an epoch: scores on graded pairs, or closeness to a teacher."""
+"""What tells how good an encoder is after an epoch: scores on pairs, or closeness to a teacher."""
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder
 from truncate_kit.training.evaluation import Evaluation, correlate
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.examples import Ids, PairClassifier
 
 
 class Judge(Protocol):
@@ -25,8 +26,8 @@ class Judge(Protocol):
         """Main score and, where there is one, Pearson correlation; both × 100."""
 
 
-class PairJudge:
-    """Spearman and Pearson correlation on graded pairs; each distinct text is encoded once."""
+class _HeldOutPairs:
+    """Pairs in token ids; each distinct text is encoded once."""
 
     def __init__(self, encoder: Encoder, pairs: PairSet) -> None:
         texts = pairs.texts()
@@ -44,16 +45,83 @@ class PairJudge:
         """Replace the ids of every text."""
         self._ids = [ids(text) for text in self._ids]
 
+    def _vectors(self, encoder: Encoder) -> tuple[Tensor, Tensor]:
+        """Vectors of the first and the second texts, (n, d) each."""
+        vectors = encoder.encode_ids(self._ids)
+        return vectors[self._first], vectors[self._second]
+
+    def _cosines(self, encoder: Encoder) -> list[float]:
+        first, second = self._vectors(encoder)
+        cosines: list[float] = nn.functional.cosine_similarity(first.double(), second.double()).tolist()
+        return cosines
+
+
+class PairJudge(_HeldOutPairs):
+    """Spearman and Pearson correlation on graded pairs."""
+
     def evaluate(self, encoder: Encoder) -> Evaluation:
         """The full evaluation, with the cosine of each pair."""
-        vectors = encoder.encode_ids(self._ids).double()
-        cosines = torch.nn.functional.cosine_similarity(vectors[self._first], vectors[self._second])
-        return correlate(cosines.tolist(), self._targets)
+        return correlate(self._cosines(encoder), self._targets)
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Spearman and Pearson, × 100."""
         evaluation = self.evaluate(encoder)
         return evaluation.spearman, evaluation.pearson
+
+
+class ParaphraseJudge(_HeldOutPairs):
+    """F1 (× 100) of calling a pair a paraphrase where its cosine reaches a threshold.
+
+    dev: the judge on whose pairs the threshold is chosen, for each encoder anew; None chooses on these very pairs.
+    """
+
+    def __init__(self, encoder: Encoder, pairs: PairSet, dev: "ParaphraseJudge | None" = None) -> None:
+        super().__init__(encoder, pairs)
+        self._dev = dev
+
+    def threshold(self, encoder: Encoder) -> float:
+        """The cosine from which on to say paraphrase, where F1 on these pairs is highest."""
+        return best_threshold(self._cosines(encoder), self._targets)
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """F1 × 100; no Pearson."""
+        threshold = (self._dev or self).threshold(encoder)
+        said = [float(cosine >= threshold) for cosine in self._cosines(encoder)]
+        return 100 * f1(said, self._targets, 1.0), None
+
+
+class ClassJudge(_HeldOutPairs):
+    """Macro F1 (× 100) of a classifier that is trained with the encoder."""
+
+    def __init__(self, encoder: Encoder, pairs: PairSet, classifier: PairClassifier) -> None:
+        super().__init__(encoder, pairs)
+        self._classifier, self._num_classes = classifier, len(pairs.classes)
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Mean over the classes of F1 × 100, as many as the set has; no Pearson."""
+        with torch.inference_mode():
+            first, second = (vectors.to(encoder.device) for vectors in self._vectors(encoder))
+            said: list[float] = self._classifier(first.float(), second.float()).argmax(dim=-1).tolist()
+        return 100 * fmean(f1(said, self._targets, float(place)) for place in range(self._num_classes)), None
+
+
+def f1(said: Sequence[float], true: Sequence[float], positive: float) -> float:
+    """2 · hits / (said positive + truly positive), from 0 to 1; 0 where there is neither."""
+    hits = sum(one == other == positive for one, other in zip(said, true, strict=True))
+    claims = sum(one == positive for one in said) + sum(one == positive for one in true)
+    return 2 * hits / claims if claims else 0.0
+
+
+def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
+    """The threshold on `scores` with the highest F1 for target 1: midway between two scores, the highest of equals."""
+    value, order = torch.tensor(scores, dtype=torch.float64).sort(descending=True)
+    hits = torch.tensor(targets, dtype=torch.float64)[order].cumsum(0)
+    claims = torch.arange(1, len(value) + 1, dtype=torch.float64)
+    quality = 2 * hits / (claims + hits[-1])
+    below = torch.cat([value[1:], value[-1:] - 1.0])
+    quality[value == below] = -1.0  # equal scores are on one side
+    best = int(quality.argmax())
+    return float((value[best] + below[best]) / 2)
 
 
 class TeacherJudge:
@@ -72,5 +140,5 @@ class TeacherJudge:
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Mean cosine × 100; no Pearson."""
-        cosines = torch.nn.functional.cosine_similarity(encoder.encode_ids(self._ids), self._vectors)
+        cosines = nn.functional.cosine_similarity(encoder.encode_ids(self._ids), self._vectors)
         return 100 * float(cosines.mean()), None

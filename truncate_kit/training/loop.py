@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import pickle
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.errors import TrainingDivergedError
+from truncate_kit.errors import FileProblemError, TrainingDivergedError
 from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
@@ -54,8 +55,9 @@ def train(
     """Train `encoder` in place and leave it with the weights of the epoch that `judge` likes best.
 
     checkpoint: file that holds the run between epochs; a run that finds it continues there and ends with the same
-    weights. Returns the dev scores by epoch, the best epoch (from 0) and the seconds spent training and judging.
-    Raises `TrainingDivergedError` when the loss is not a number, `CannotWriteError`.
+    weights. Returns the dev scores by epoch, the best epoch (from 0) and the seconds spent training and judging. The
+    head of `examples`, where there is one, is trained likewise. Raises `TrainingDivergedError` when the loss is not a
+    number, `CannotWriteError`, `FileProblemError` when the checkpoint cannot be continued.
     """
     torch.manual_seed(seed)
     compact = None
@@ -72,10 +74,10 @@ def train(
         if checkpoint is not None and time.monotonic() - stored >= CHECKPOINT_SECONDS:
             run.store(checkpoint)
             stored = time.monotonic()
-    encoder.load_state_dict(run.best)
+    run.trained.load_state_dict(run.best)
     if compact is not None:
         compact.expand(run.state.best_decay)
-    encoder.eval()
+    run.trained.eval()
     return run.state
 
 
@@ -89,7 +91,9 @@ class _Run:
         self.rate = settings.learning_rate or default_learning_rate(encoder.width)
         self.steps = -(-len(examples) // settings.batch_size)
         self.lengths = examples.lengths()
-        self.optimiser = adamw(encoder, rate=self.rate, weight_decay=settings.weight_decay)
+        # One module holds all that is trained, under names that do not depend on whether there is a head.
+        self.trained = nn.ModuleDict({"encoder": encoder} | ({"head": examples.head} if examples.head else {}))
+        self.optimiser = adamw(self.trained, rate=self.rate, weight_decay=settings.weight_decay)
         self.state = Progressed()
         self.best: dict[str, Tensor] = {}
 
@@ -97,7 +101,7 @@ class _Run:
         """Train on every example once, judge, and keep the weights if they are the best so far."""
         start = time.perf_counter()
         state, settings, total = self.state, self.settings, self.settings.epochs * self.steps
-        self.encoder.train()
+        self.trained.train()
         for place, batch in enumerate(self.batches(state.epoch)):
             step = state.epoch * self.steps + place
             rate = self.rate * rate_at(step, total, settings.warmup)
@@ -106,7 +110,7 @@ class _Run:
             with precision(self.encoder.device, settings.precision):
                 loss = self.examples.loss(self.encoder, batch)
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
-            norm = nn.utils.clip_grad_norm_(self.encoder.parameters(), settings.max_gradient_norm)
+            norm = nn.utils.clip_grad_norm_(self.trained.parameters(), settings.max_gradient_norm)
             if not torch.isfinite(norm):
                 raise TrainingDivergedError(state.epoch, place, self.rate)
             self.optimiser.step()
@@ -118,7 +122,7 @@ class _Run:
         state.scores.append(score)
         if state.best_epoch < 0 or score > state.scores[state.best_epoch]:
             state.best_epoch, state.best_decay = state.epoch - 1, state.decay
-            self.best = {name: value.detach().clone() for name, value in self.encoder.state_dict().items()}
+            self.best = {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
         state.seconds += time.perf_counter() - start
 
     def batches(self, epoch: int) -> Iterator[list[int]]:
@@ -130,7 +134,7 @@ class _Run:
         """Write everything that the rest of the run depends on."""
         values: dict[str, Any] = {
             "state": dataclasses.asdict(self.state),
-            "weights": self.encoder.state_dict(),
+            "weights": self.trained.state_dict(),
             "best": self.best,
             "optimiser": self.optimiser.state_dict(),
             "random": torch.get_rng_state(),
@@ -142,11 +146,16 @@ class _Run:
 
     def restore(self, path: Path) -> None:
         """Continue from what `store` wrote."""
-        values = torch.load(path, map_location=self.encoder.device, weights_only=True)
-        self.state = Progressed(**values["state"])
-        self.encoder.load_state_dict(values["weights"])
-        self.best = values["best"]
-        self.optimiser.load_state_dict(values["optimiser"])
+        try:
+            values = torch.load(path, map_location=self.encoder.device, weights_only=True)
+            self.state = Progressed(**values["state"])
+            self.trained.load_state_dict(values["weights"])
+            self.best = values["best"]
+            self.optimiser.load_state_dict(values["optimiser"])
+        except (RuntimeError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
+            raise FileProblemError(
+                f"{path} is damaged or comes from another version.", hint="Delete it to start this trial again."
+            ) from error
         torch.set_rng_state(values["random"].cpu())
         if "cuda_random" in values:
             torch.cuda.set_rng_state(values["cuda_random"].cpu(), self.encoder.device)
@@ -172,10 +181,10 @@ def bucketed(order: Sequence[int], lengths: Sequence[int], batch_size: int, buck
     return batches
 
 
-def adamw(encoder: Encoder, *, rate: float, weight_decay: float) -> torch.optim.AdamW:
+def adamw(trained: nn.Module, *, rate: float, weight_decay: float) -> torch.optim.AdamW:
     """AdamW without weight decay on biases and norms, in one fused kernel."""
-    decayed = [parameter for parameter in encoder.parameters() if parameter.ndim > 1]
-    plain = [parameter for parameter in encoder.parameters() if parameter.ndim <= 1]
+    decayed = [parameter for parameter in trained.parameters() if parameter.ndim > 1]
+    plain = [parameter for parameter in trained.parameters() if parameter.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=rate, fused=True)
 

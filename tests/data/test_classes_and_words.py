@@ -1,0 +1,128 @@
+"""Pairs with classes, and word similarity sets merged; splits drawn anew for every seed."""
+
+import csv
+
+import pytest
+
+from truncate_kit.data import complete_splits, load_pairs, splits_for
+from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
+from truncate_kit.sweep.tasks import LabelledTask
+
+
+def write(path, header, rows):
+    with path.open("w", newline="") as handle:
+        csv.writer(handle).writerows([header, *rows])
+    return path
+
+
+def nli(folder, train, test):
+    header = ("premise", "hypothesis", "label")
+    write(folder / "train.csv", header, train)
+    write(folder / "test.csv", header, test)
+    return folder
+
+
+def test_classes_are_places_in_the_sorted_names_of_train(tmp_path):
+    folder = nli(tmp_path, [("a", "b", "yes"), ("c", "d", "maybe"), ("e", "f", "no")], [("g", "h", "no")])
+    splits = load_pairs(folder, classes=True)
+    assert splits.train.classes == splits.test.classes == ("maybe", "no", "yes")
+    assert splits.train.scores() == [2.0, 0.0, 1.0]
+    assert splits.test.scores() == [1.0]
+    assert splits.statements()[1] == "Classes: maybe, no, yes."
+
+
+def test_classes_are_part_of_the_fingerprint(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    rows = [("a", "b", "x"), ("c", "d", "y")]
+    renamed = [("a", "b", "x"), ("c", "d", "z")]
+    assert (
+        load_pairs(nli(one, rows, rows), classes=True).fingerprint()
+        != load_pairs(nli(other, renamed, renamed), classes=True).fingerprint()
+    )
+
+
+def test_numbered_classes_are_read_too(tmp_path):
+    folder = nli(tmp_path, [("a", "b", 2), ("c", "d", 0), ("e", "f", 1)], [("g", "h", 1)])
+    assert load_pairs(folder, classes=True).train.classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "error", "words"),
+    [
+        ([("a", "b", "x"), ("c", "d", "y")], [("e", "f", "w")], RowError, "'w' is not among those of train"),
+        ([("a", "b", "x"), ("c", "d", "x")], [("e", "f", "x")], DataError, "one class only, 'x'"),
+        ([("a", "b", "x"), ("c", "d", " ")], [("e", "f", "x")], RowError, "line 3"),
+        ([("a", str(n), f"{n / 100}") for n in range(50)], [("e", "f", "x")], ColumnsError, "50 different values"),
+    ],
+)
+def test_bad_classes_are_named(tmp_path, train, test, error, words):
+    with pytest.raises(error, match=words):
+        load_pairs(nli(tmp_path, train, test), classes=True)
+
+
+def test_the_real_entailment_set(shared_data):
+    splits = load_pairs(shared_data / "sick", classes=True)
+    assert splits.train.classes == ("contradiction", "entailment", "neutral")
+    assert [len(pairs) for _, pairs in splits.items()] == [4500, 500, 4927]
+    assert load_pairs(shared_data / "sick").train.scale == (1.0, 5.0)  # without classes it is the relatedness score
+
+
+def test_word_sets_are_merged_to_the_published_count(shared_data):
+    """4,562 distinct unordered pairs, RG-65 divided by 4 and the others by 10, as the data's own page counts them."""
+    splits = load_pairs(shared_data / "wordsim")
+    assert len(splits.train) == 4562
+    scores = {frozenset((pair.first, pair.second)): pair.target for pair in splits.train}
+    with (shared_data / "wordsim/rg65.csv").open() as handle:
+        rg65 = {frozenset((row["word1"], row["word2"])): float(row["score"]) for row in csv.DictReader(handle)}
+    with (shared_data / "wordsim/wordsim353_sim.csv").open() as handle:
+        wordsim = {frozenset((row["word1"], row["word2"])): float(row["score"]) for row in csv.DictReader(handle)}
+    alone = next(key for key in rg65 if key not in wordsim)
+    both = next(key for key in rg65 if key in wordsim)
+    assert scores[alone] == pytest.approx(rg65[alone] / 4)
+    assert scores[both] == pytest.approx((rg65[both] / 4 + wordsim[both] / 10) / 2)
+    assert complete_splits(splits) is splits
+
+
+def test_every_seed_draws_its_own_splits(tmp_path):
+    rows = [(f"a{n}", f"b{n}", n % 11) for n in range(100)]
+    write(tmp_path / "simlex999.csv", ("word1", "word2", "score"), rows)
+    splits = load_pairs(tmp_path)
+    first, again, other = splits_for(splits, 0), splits_for(splits, 0), splits_for(splits, 1)
+    assert [len(pairs) for _, pairs in first.items()] == [70, 15, 15]
+    assert first == again
+    assert first.test.pairs != other.test.pairs
+    everything = {pair for _, pairs in first.items() for pair in pairs}
+    assert everything == set(splits.train.pairs)
+
+
+def test_targets_must_suit_the_objective(tmp_path, tiny_folder):
+    from truncate_kit.encoders import load_encoder
+
+    encoder = load_encoder(tiny_folder("bert"))
+    classes = tmp_path / "classes"
+    classes.mkdir()
+    rows = [(f"a{n}", f"b{n}", "yes" if n % 2 else "no") for n in range(40)]
+    named = complete_splits(
+        load_pairs(write(classes / "train.csv", ("premise", "hypothesis", "label"), rows), classes=True)
+    )
+    graded = complete_splits(
+        load_pairs(
+            write(
+                tmp_path / "g.csv", ("first", "second", "score"), [(a, b, n / 40) for n, (a, b, _) in enumerate(rows)]
+            )
+        )
+    )
+    with pytest.raises(DataError, match="holds classes, not scores"):
+        LabelledTask(encoder, named)
+    with pytest.raises(DataError, match="holds scores, not classes"):
+        LabelledTask(encoder, graded, "entailment")
+    with pytest.raises(DataError, match="labelled 0 or 1"):
+        LabelledTask(encoder, graded, "paraphrase")
+
+
+def test_a_scale_has_no_meaning_for_classes(tmp_path):
+    folder = nli(tmp_path, [("a", "b", "x"), ("c", "d", "y")], [("e", "f", "x")])
+    with pytest.raises(UsageError, match="no scale"):
+        load_pairs(folder, classes=True, scale=(0, 1))

@@ -1,0 +1,178 @@
+"""Paraphrase and entailment: objectives, thresholds and F1 against plain computations and scikit-learn."""
+
+import dataclasses
+
+import pytest
+import torch
+from sklearn.metrics import f1_score
+
+from tests.training.test_training import SETTINGS, make_pairs
+from truncate_kit.data import PairSet, PairSplits
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import FileProblemError
+from truncate_kit.sweep import SweepSettings, finetune
+from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.training import PairClassifier, train
+from truncate_kit.training.examples import cosine_entropy
+from truncate_kit.training.judges import best_threshold, f1
+
+
+def labelled(count: int, seed: int = 0, cuts=(0.4,)) -> PairSet:
+    """Pairs of words that share more or fewer of them, in as many classes as there are cuts, and one."""
+    graded = make_pairs(count, seed)
+    pairs = tuple(
+        dataclasses.replace(pair, target=float(sum(share >= cut for cut in cuts)))
+        for pair, share in zip(graded, graded.scores01(), strict=True)
+    )
+    names = tuple("abc"[: len(cuts) + 1]) if len(cuts) > 1 else ()
+    return dataclasses.replace(graded, pairs=pairs, scale=(0.0, float(len(cuts))), classes=names)
+
+
+def splits(cuts=(0.4,), train: int = 64) -> PairSplits:
+    return PairSplits(
+        name="words", train=labelled(train, 0, cuts), dev=labelled(40, 1, cuts), test=labelled(40, 2, cuts)
+    )
+
+
+def test_cross_entropy_has_the_cosine_as_logit():
+    first, second, target = torch.randn(6, 5), torch.randn(6, 5), torch.tensor([0, 1, 1, 0, 1, 0.0])
+    logits = (first * second).sum(1) / first.norm(dim=1) / second.norm(dim=1)
+    chance = 1 / (1 + torch.exp(-logits))
+    expected = -(target * chance.log() + (1 - target) * (1 - chance).log()).mean()
+    torch.testing.assert_close(cosine_entropy(first, second, target), expected)
+
+
+def test_the_classifier_sees_both_vectors_and_their_distance():
+    head, u, v = PairClassifier(4, 3), torch.randn(2, 4), torch.randn(2, 4)
+    plain = torch.stack(
+        [
+            head.linear.weight @ torch.cat([a, b, torch.tensor([abs(x - y) for x, y in zip(a, b, strict=True)])])
+            for a, b in zip(u, v, strict=True)
+        ]
+    )
+    torch.testing.assert_close(head(u, v), plain + head.linear.bias)
+
+
+def test_f1_equals_scikit_learn():
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        said, true = (torch.randint(3, (30,), generator=generator).float().tolist() for _ in range(2))
+        for place in range(3):
+            expected = f1_score([y == place for y in true], [y == place for y in said])
+            assert f1(said, true, place) == pytest.approx(expected)
+    assert f1([0.0], [0.0], 1.0) == 0.0
+
+
+def test_the_threshold_is_the_best_of_all():
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(30):
+        scores = (torch.randint(12, (25,), generator=generator) / 10).tolist()  # many equal scores
+        targets = torch.randint(2, (25,), generator=generator).float().tolist()
+        found = best_threshold(scores, targets)
+        quality = {cut: f1([float(s >= cut) for s in scores], targets, 1.0) for cut in [found, *scores]}
+        assert quality[found] == pytest.approx(max(quality.values()))
+
+
+def test_the_test_set_gets_the_threshold_of_dev(tiny_folder):
+    encoder, data = load_encoder(tiny_folder("bert")), splits()
+    _, dev, test = LabelledTask(encoder, data, "paraphrase").trial(encoder, 0)
+    threshold = dev.threshold(encoder)
+
+    def cosines(pairs):
+        first, second = encoder.encode([p.first for p in pairs]), encoder.encode([p.second for p in pairs])
+        return torch.nn.functional.cosine_similarity(first.double(), second.double())
+
+    for judge, pairs in ((dev, data.dev), (test, data.test)):
+        expected = f1_score(pairs.scores(), (cosines(pairs) >= threshold).double().tolist())
+        assert judge.score(encoder)[0] == pytest.approx(100 * expected)
+
+
+@pytest.mark.parametrize(("objective", "cuts"), [("paraphrase", (0.4,)), ("entailment", (0.2, 0.6))])
+def test_both_tasks_are_learned_and_end_alike_for_one_seed(tiny_folder, objective, cuts):
+    full, data = load_encoder(tiny_folder("bert")), splits(cuts, train=300)
+    settings = dataclasses.replace(SETTINGS, objective=objective, epochs=12)
+
+    def run():
+        encoder = truncate(full, 2)
+        examples, dev, _ = LabelledTask(full, data, objective).trial(encoder, 0)
+        return encoder, examples, train(encoder, examples, dev, settings, seed=0)
+
+    encoder, examples, state = run()
+    assert max(state.scores) > state.scores[0]
+    again, others, second = run()
+    assert state.scores == second.scores
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+    if examples.head is not None:
+        assert torch.equal(examples.head.linear.weight, others.head.linear.weight)
+
+
+def test_the_classifier_belongs_to_the_checkpoint(tiny_folder, tmp_path):
+    """A run that is stopped between epochs ends with the same encoder and classifier."""
+    from truncate_kit.training.loop import _Run
+
+    full, data = load_encoder(tiny_folder("bert")), splits((0.2, 0.6))
+    settings = dataclasses.replace(SETTINGS, objective="entailment", epochs=3, compact_vocabulary=False)
+
+    def start():
+        encoder = truncate(full, 1)
+        examples, dev, _ = LabelledTask(full, data, "entailment").trial(encoder, 0)
+        torch.manual_seed(0)
+        return _Run(encoder, examples, dev, settings, 0)
+
+    whole = start()
+    for _ in range(3):
+        whole.epoch(lambda *_: None, "")
+    first = start()
+    first.epoch(lambda *_: None, "")
+    first.store(tmp_path / "c")
+    rest = start()
+    rest.restore(tmp_path / "c")
+    while rest.state.epoch < 3:
+        rest.epoch(lambda *_: None, "")
+    assert rest.state.scores == whole.state.scores
+    for name, value in whole.best.items():
+        assert torch.equal(value, rest.best[name])
+
+
+def test_a_checkpoint_of_another_kind_is_named(tiny_folder, tmp_path):
+    full, data = load_encoder(tiny_folder("bert")), splits()
+    torch.save({"state": {}, "weights": {}}, tmp_path / "c")
+    encoder = truncate(full, 1)
+    examples, dev, _ = LabelledTask(full, data, "paraphrase").trial(encoder, 0)
+    settings = dataclasses.replace(SETTINGS, objective="paraphrase")
+    with pytest.raises(FileProblemError, match="another version"):
+        train(encoder, examples, dev, settings, seed=0, checkpoint=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("objective", "cuts", "metric"), [("paraphrase", (0.4,), "F1"), ("entailment", (0.2, 0.6), "macro F1")]
+)
+def test_finetune_ends_with_a_model_and_says_the_metric(tiny_folder, tmp_path, objective, cuts, metric):
+    training = dataclasses.replace(SETTINGS, objective=objective, epochs=2)
+    result = finetune(
+        load_encoder(tiny_folder("bert")),
+        splits(cuts),
+        out=tmp_path,
+        settings=SweepSettings(layers="1,2", seeds=(0,)),
+        training=training,
+    )
+    assert result.metric == f"{metric} × 100"
+    assert load_encoder(tmp_path / "lean").depth == result.chosen
+    card = (tmp_path / "lean/README.md").read_text()
+    assert metric in card
+    assert ("cross entropy" in card) == (objective == "paraphrase")
+
+
+def test_word_pairs_keep_the_yardstick_of_the_same_seed(tiny_folder, tmp_path):
+    pairs = dataclasses.replace(make_pairs(60), scale=(0.0, 5.0))
+    data = PairSplits(name="words", train=pairs, shares=(0.7, 0.15, 0.15))
+    result = finetune(
+        load_encoder(tiny_folder("bert")),
+        data,
+        out=tmp_path,
+        settings=SweepSettings(layers="1", seeds=(0, 1, 2)),
+        training=dataclasses.replace(SETTINGS, epochs=2),
+    )
+    card = (tmp_path / "full/README.md").read_text()
+    assert f"these weights: seed {result.chosen_seed}," in card

@@ -1,0 +1,73 @@
+"""Pairs with a class instead of a graded score, such as entailment, neutral and contradiction."""
+
+from collections.abc import Mapping, Sequence
+
+from truncate_kit.data.cells import text_of
+from truncate_kit.data.columns import find_class_columns
+from truncate_kit.data.tables import Table
+from truncate_kit.data.types import PairSet, TextPair
+from truncate_kit.errors import ColumnsError, DataError
+
+MOST_CLASSES = 20  # more values than this are scores, ids or texts rather than classes
+
+
+def class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | None) -> dict[str, PairSet]:
+    """The pairs of each table; targets are places in `classes`, the sorted names that train holds (else all tables).
+
+    columns: names of first text, second text and class, None finds them. Raises `ColumnsError` when a column is missing
+    or holds more than `MOST_CLASSES` values, `RowError` for an empty text or class, or one that train lacks,
+    `DataError` when there is only one class.
+    """
+    names = {split: find_class_columns(table.source, tuple(table.columns), columns) for split, table in tables.items()}
+    labels = {split: _labels(table, names[split][2]) for split, table in tables.items()}
+    known = labels["train"] if "train" in labels else [label for split in labels.values() for label in split]
+    classes = tuple(sorted(set(known)))
+    if len(classes) < 2:
+        raise DataError(f"{name} holds one class only, {classes[0]!r}.", hint="A classifier needs at least two.")
+    place = {label: index for index, label in enumerate(classes)}
+    return {
+        split: PairSet(
+            name=name if len(tables) == 1 else f"{name}/{split}",
+            pairs=_pairs(table, names[split], labels[split], place),
+            scale=(0.0, len(classes) - 1.0),
+            scale_source="known",
+            num_scale_values=0,
+            path=table.source,
+            columns=names[split],
+            classes=classes,
+        )
+        for split, table in tables.items()
+    }
+
+
+def _labels(table: Table, column: str) -> list[str]:
+    labels = [
+        text_of(table, row, column, str(value) if isinstance(value, int) else value)
+        for row, value in enumerate(table.columns[column])
+    ]
+    if len(set(labels)) > MOST_CLASSES:
+        raise ColumnsError(
+            table.source,
+            f"column {column!r} holds {len(set(labels)):,} different values, too many for classes.",
+            table.columns,
+            hint="Name the column of the classes with --columns FIRST,SECOND,CLASS",
+        )
+    return labels
+
+
+def _pairs(
+    table: Table, names: tuple[str, str, str], labels: Sequence[str], place: Mapping[str, int]
+) -> tuple[TextPair, ...]:
+    rows = zip(table.columns[names[0]], table.columns[names[1]], labels, strict=True)
+    pairs = []
+    for row, (first, second, label) in enumerate(rows):
+        if label not in place:
+            raise table.problem(
+                row,
+                f"the class {label!r} is not among those of train ({', '.join(place)}).",
+                hint="Mend the row or remove it.",
+            )
+        pairs.append(
+            TextPair(text_of(table, row, names[0], first), text_of(table, row, names[1], second), float(place[label]))
+        )
+    return tuple(pairs)

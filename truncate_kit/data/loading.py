@@ -1,0 +1,91 @@
+"""Sentence pairs from one file, a folder of splits, the bundled set or the hub: one way in for all of them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from truncate_kit.data.classes import class_sets
+from truncate_kit.data.files import COMPRESSIONS, PAIR_FORMATS, format_of
+from truncate_kit.data.hub import hub_name, is_hub_name, known_scale, read_hub
+from truncate_kit.data.pairs import pair_sets, short_name
+from truncate_kit.data.scales import Scale, told_scale
+from truncate_kit.data.tables import Table, read_table
+from truncate_kit.data.types import PairSplits
+from truncate_kit.data.words import load_words
+from truncate_kit.errors import DataFileError, UsageError
+
+BUNDLED = "bundled"
+BUNDLED_FOLDER = Path(__file__).parent / "bundled"
+_BUNDLED_SCALE = Scale(0.0, 5.0, "known")
+_SPLIT_STEMS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
+
+
+def load_pairs(
+    name_or_path: str | Path,
+    *,
+    columns: Sequence[str] | None = None,
+    scale: Sequence[float] | None = None,
+    classes: bool = False,
+) -> PairSplits:
+    """Load a set of sentence pairs: "bundled", a file, a folder of splits, or a hub name ("stsb" among them).
+
+    columns: names of first text, second text and score; None finds them. scale: lowest and highest possible score;
+    None takes what is known of the set or infers it from all splits together. A single file comes back as the only
+    split, `train`; `complete_splits` divides it. A folder of word similarity sets is merged (`load_words`). The hub is
+    asked only where no such path exists. classes: the third column is a class, not a score (`class_sets`).
+    Raises `DataError` naming file, row and what is wrong; `UsageError` for an impossible scale.
+    """
+    told = None if scale is None else told_scale(scale)
+    if classes and told is not None:
+        raise UsageError("Classes have no scale.", hint="Leave out --scale.")
+    path = Path(name_or_path)
+    if not classes and path.is_dir() and not _split_files(path):
+        words = load_words(path)
+        if words is not None:
+            return words
+    name, tables = _tables(name_or_path)
+    if classes:
+        sets = class_sets(name, tables, columns)
+    else:
+        sets = pair_sets(name, tables, columns, told or (_BUNDLED_SCALE if name == BUNDLED else known_scale(name)))
+    return PairSplits(name=name, train=sets.get("train"), dev=sets.get("dev"), test=sets.get("test"))
+
+
+def _tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
+    """The set's name, and its tables by split."""
+    path = Path(name_or_path)
+    if str(name_or_path) == BUNDLED:
+        return BUNDLED, _folder_tables(BUNDLED_FOLDER)
+    if path.is_dir():
+        return short_name(path), _folder_tables(path)
+    if path.exists() or not is_hub_name(str(name_or_path)):
+        return short_name(path), {"train": read_table(path)}
+    name = hub_name(str(name_or_path))
+    return name, read_hub(name)
+
+
+def _split_files(folder: Path) -> dict[str, Path]:
+    """The files of a folder that hold its splits, by split name. Raises `DataFileError` if there are two for one."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        split = _SPLIT_STEMS.get(path.name.partition(".")[0].lower())
+        if split is None or not path.is_file() or format_of(path) not in PAIR_FORMATS:
+            continue
+        if split in found:
+            raise DataFileError(
+                f"{folder} holds two files for {split}: {found[split].name} and {path.name}.",
+                hint="Remove one, or name a single file.",
+            )
+        found[split] = path
+    return found
+
+
+def _folder_tables(folder: Path) -> dict[str, Table]:
+    found = _split_files(folder)
+    if not found:
+        formats = ", ".join(PAIR_FORMATS)
+        raise DataFileError(
+            f"{folder} holds no splits.",
+            hint=f"Call them train, dev (or validation) and test, as {formats}; all but Parquet may end in "
+            f"{' or '.join(COMPRESSIONS)}.",
+        )
+    return {split: read_table(path) for split, path in found.items()}

@@ -1,0 +1,49 @@
+"""Word similarity: the sets that the TMFT paper merges, each brought to scores from 0 to 1."""
+
+from pathlib import Path
+
+from truncate_kit.data.pairs import read_pairs, short_name
+from truncate_kit.data.types import PairSet, PairSplits, TextPair
+
+SCALES = {"rg65": (0, 4), "wordsim353_sim": (0, 10), "simlex999": (0, 10), "simverb3500": (0, 10)}
+SHARES = (0.70, 0.15, 0.15)
+
+
+def load_words(folder: Path) -> PairSplits | None:
+    """Merge the word similarity sets of a folder (`rg65.csv`, …); None where it holds none of them.
+
+    Each set is divided by its scale; a pair that several sets hold, in either order, gets their mean. The result has
+    one split, `train`, of which every seed draws its own 70 : 15 : 15 (`shares`), as the paper does. Raises
+    `DataError`.
+    """
+    found = [read_pairs(folder / f"{name}.csv", scale=scale) for name, scale in SCALES.items() if _file(folder, name)]
+    if not found:
+        return None
+    scores: dict[frozenset[str], list[float]] = {}
+    words: dict[frozenset[str], tuple[str, str]] = {}
+    for words_set in found:
+        for pair, score in zip(words_set, words_set.scores01(), strict=True):
+            key = frozenset((pair.first, pair.second))
+            words.setdefault(key, (pair.first, pair.second))
+            scores.setdefault(key, []).append(score)
+    pairs = tuple(TextPair(*words[key], sum(values) / len(values)) for key, values in scores.items())
+    name = short_name(folder)
+    merged = PairSet(
+        name=name,
+        pairs=pairs,
+        scale=(0.0, 1.0),
+        scale_source="known",
+        num_scale_values=0,
+        path=str(folder),
+        columns=found[0].columns,
+    )
+    sizes = ", ".join(f"{Path(words_set.path).stem} {len(words_set):,}" for words_set in found)
+    note = (
+        f"Word similarity: {sizes} merged to {len(pairs):,} distinct pairs, each score divided by its scale; "
+        "every seed draws its own 70/15/15 % split."
+    )
+    return PairSplits(name=name, train=merged, notes=(note,), shares=SHARES)
+
+
+def _file(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.csv").is_file()
