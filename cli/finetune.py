@@ -163,9 +163,9 @@ def show(result: "SweepResult", workspace: Workspace, *, as_json: bool) -> None:
         for row in rows
     ]
     seeds = len(result.settings.seeds)
-    title = (
-        f"{result.metric}; {seeds} seed{'s' if seeds > 1 else ''}, {result.training.epochs} epochs, peak learning rate"
-    )
+    epochs = result.training.epochs
+    counts = f"{seeds} seed{'s' if seeds > 1 else ''}, {epochs} epoch{'s' if epochs > 1 else ''}"
+    title = f"{result.metric}; {counts}, peak learning rate"
     table(
         f"{title} {result.learning_rate:g}",
         ("layer", "parameters", "dev", "test", "test Pearson"),

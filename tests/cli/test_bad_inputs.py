@@ -118,6 +118,8 @@ OPTIONS = [
     ((FINETUNE, "--learning-rate", "0"), "learning rate"),
     ((FINETUNE, "--precision", "int4"), "'int4'"),
     ((FINETUNE, "--objective", "guess"), "'guess'"),
+    ((FINETUNE, "--objective", "paraphrase"), "labelled 0 or 1"),
+    ((FINETUNE, "--objective", "entailment"), "where the class can be found"),
     ((FINETUNE, "--pooling", "average"), "'average'"),
     ((FINETUNE, "--max-length", "4000"), "4000"),
     ((FINETUNE, "--columns", "a,b"), "'a,b'"),

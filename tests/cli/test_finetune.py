@@ -127,3 +127,43 @@ def test_a_disk_that_fills_up_is_said_and_nothing_half_written_stays(tiny_folder
     assert hint.startswith("Hint: Free some space")
     assert "Traceback" not in done.stderr
     assert not list(out.glob("**/*.safetensors"))
+
+
+def labelled_file(path, column, labels):
+    texts = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
+    rows = [f"{a},{texts[(5 * i + 2) % len(texts)]} {i % 3},{labels[i % len(labels)]}" for i, a in enumerate(texts * 2)]
+    path.write_text(f"sentence1,sentence2,{column}\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_paraphrase_labels_are_scored_by_f1(run, tiny_folder, tmp_path):
+    path = labelled_file(tmp_path / "paraphrases.csv", "label", (0, 1, 1))
+    code, out, err = run("finetune", tiny_folder("bert"), "--objective", "paraphrase", "--data", path, *FAST)
+    assert code == 0, err
+    assert "F1 × 100; 1 seed, 1 epoch," in out
+
+
+def test_entailment_reads_classes_and_leaves_the_remembered_scores_alone(run, tiny_folder, tmp_path):
+    path = labelled_file(tmp_path / "nli.csv", "label", ("yes", "no", "maybe"))
+    code, out, err = run("finetune", tiny_folder("bert"), "--objective", "entailment", "--data", path, *FAST)
+    assert code == 0, err
+    assert "Classes: maybe, no, yes." in err
+    assert "macro F1 × 100" in out
+    code, _, err = run("evaluate")
+    assert code == 0, err
+    assert "bundled" in err
+
+
+def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path):
+    folder = tmp_path / "words"
+    folder.mkdir()
+    words = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
+    rows = [f"{a},{b},{(3 * i + 5 * j) % 11}" for i, a in enumerate(words) for j, b in enumerate(words) if i < j]
+    (folder / "simlex999.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
+    code, out, err = run("finetune", tiny_folder("bert"), "--data", folder, "--layer", 1, "--seeds", 1, "--json")
+    assert code == 0, err
+    training = json.loads(out)["training"]
+    assert (training["epochs"], training["batch_size"]) == (50, 128)
+    code, _, err = run("evaluate")
+    assert code == 0, err
+    assert "only test counts" in err
