@@ -38,7 +38,10 @@ PRECISIONS = "fp32, or bf16 autocast where the processor has it."
 def finetune(
     model: ModelArg = None,
     layer: Annotated[str, typer.Option("--layer", help="auto, all, or layers such as 3, 3,6,9 or 2..5.")] = "auto",
-    strategy: Annotated[str, typer.Option("--strategy", help="Behind auto: guided or exhaustive.")] = "guided",
+    strategy: Annotated[
+        str,
+        typer.Option("--strategy", help="Behind auto: guided, exhaustive, multi-exit, probe, cka, last or random."),
+    ] = "guided",
     pick: Annotated[str, typer.Option("--pick", help="best-dev, robust or small.")] = "robust",
     within: Annotated[float, typer.Option("--within", help="Tolerance of robust and small, in points.")] = 2.5,
     seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from 0.")] = 3,

@@ -1,11 +1,12 @@
-"""TMFT at every layer of several models, and what `--layer auto` would have chosen, against exhaustive search.
+"""TMFT at every layer of several models, and what each strategy of `--layer auto` would have chosen.
 
     python benchmarks/tmft/run.py --data FOLDER --models mini-electra-discriminator mini-bert --seeds 3 --epochs 10
     python benchmarks/tmft/run.py --data FOLDER --models PATH_OF_ALL_MINILM_L6_V2 --seeds 1 --epochs 3 --name NAME
 
 Every trial is one small JSON file in `trials/`, written once: the command may be stopped at any time and continues
 where it was. `--summary` trains no layer any more, and writes tables and figure from the trials that are there. The
-drop is predicted as `truncate-kit finetune` does it, from the training texts alone.
+drop is predicted as `truncate-kit finetune` does it, from the training texts alone. Strategies that draw by chance or
+train a ranking use the first seed.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from truncate_kit.sweep.finetune import CONFIDENT
 from truncate_kit.sweep.picking import PICK_RULES, pick
 from truncate_kit.sweep.results import SweepSettings, Trial
 from truncate_kit.sweep.store import TrialStore, fingerprint
-from truncate_kit.sweep.strategies import guided
+from truncate_kit.sweep.strategies import STRATEGIES
 from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training import TrainingSettings
@@ -105,7 +106,7 @@ def choice_rows(
     seeds: Sequence[int],
     drop_from: int | None,
 ) -> list[dict[str, object]]:
-    """Guided against exhaustive under each pick rule; needs every layer with every seed."""
+    """What every strategy takes under each pick rule, and what that costs; needs every layer with every seed."""
     mean = {
         split: {layer: fmean(getattr(t, split) for t in trials if t.layer == layer) for layer in layers}
         for split in ("dev", "test")
@@ -113,25 +114,30 @@ def choice_rows(
     rows = []
     for rule in PICK_RULES:
         settings = SweepSettings(pick=rule, within=WITHIN, seeds=tuple(seeds))
-        search = guided(runner, layers, settings, drop_from)
         everywhere = pick(mean["dev"], rule, WITHIN, drop_from)
-        steps = trials[0].steps
-        cost = sum(trial.block_steps for trial in search.short)
-        full_cost = len(seeds) * steps * sum(max(1, layer) for layer in layers if layer != search.chosen)
-        rows.append(
-            {
-                "model": name,
-                "rule": rule,
-                "drop_from": "" if drop_from is None else drop_from,
-                "exhaustive": everywhere,
-                "guided": search.chosen,
-                "search_regret": f"{mean['test'][everywhere] - mean['test'][search.chosen]:.2f}",
-                "pick_regret": f"{max(mean['test'].values()) - mean['test'][search.chosen]:.2f}",
-                "search_cost": cost,
-                "exhaustive_cost": full_cost,
-                "cost_ratio": f"{cost / full_cost:.3f}",
-            }
-        )
+        for strategy, search in STRATEGIES.items():
+            found = search(runner, layers, settings, drop_from)
+            others = (trial for trial in (*found.short, *found.full) if trial.layer != found.chosen)
+            cost = found.other_cost + sum(trial.block_steps for trial in others)
+            full_cost = (
+                len(seeds)
+                * runner.steps(runner.settings.epochs)
+                * sum(max(1, layer) for layer in layers if layer != found.chosen)
+            )
+            rows.append(
+                {
+                    "model": name,
+                    "rule": rule,
+                    "drop_from": "" if drop_from is None else drop_from,
+                    "strategy": strategy,
+                    "layer": found.chosen,
+                    "exhaustive_layer": everywhere,
+                    "search_regret": f"{mean['test'][everywhere] - mean['test'][found.chosen]:.2f}",
+                    "pick_regret": f"{max(mean['test'].values()) - mean['test'][found.chosen]:.2f}",
+                    "block_steps": cost,
+                    "share_of_exhaustive": f"{cost / full_cost:.3f}",
+                }
+            )
     return rows
 
 

@@ -14,7 +14,7 @@ from truncate_kit.sweep.card import model_card
 from truncate_kit.sweep.picking import check_rule, describe
 from truncate_kit.sweep.results import LayerScores, SweepResult, SweepSettings, Trial
 from truncate_kit.sweep.store import TrialStore, fingerprint
-from truncate_kit.sweep.strategies import STRATEGIES, Search, exhaustive, guided
+from truncate_kit.sweep.strategies import STRATEGIES, Search, check_strategy, exhaustive
 from truncate_kit.sweep.tasks import DistillTask, LabelledTask, Task
 from truncate_kit.sweep.trials import TrialRunner, parse_layers
 from truncate_kit.training import TrainingSettings, default_learning_rate
@@ -75,7 +75,8 @@ def finetune(
             prediction=prediction,
             choice=_reason(settings, search.chosen, layers, drop_from),
             metric=task.metric,
-            search_cost=sum(trial.block_steps for trial in (*search.short, *search.full) if trial not in chosen),
+            search_cost=search.other_cost
+            + sum(trial.block_steps for trial in (*search.short, *search.full) if trial not in chosen),
             exhaustive_cost=_exhaustive_cost(encoder, chosen[0], settings, search.chosen),
             seconds=time.perf_counter() - start,
         )
@@ -88,8 +89,7 @@ def finetune(
 
 def _checked_layers(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
     check_rule(settings.pick, settings.within)
-    if settings.strategy not in STRATEGIES:
-        raise UsageError(f"There is no strategy {settings.strategy!r}.", hint=f"Use one of: {', '.join(STRATEGIES)}.")
+    check_strategy(settings.strategy)
     if not settings.seeds:
         raise UsageError("No seeds were given.", hint="Use --seeds 3 for the seeds 0, 1 and 2.")
     config = encoder.backbone.config
@@ -115,10 +115,9 @@ def _task(encoder: Encoder, data: PairSplits | None, texts: Sequence[str] | None
 
 def _search(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
     if len(layers) == 1:
-        return Search(layers[0], (), ())
-    if settings.layers == "auto" and settings.strategy == "guided":
-        return guided(runner, layers, settings, drop_from)
-    return exhaustive(runner, layers, settings, drop_from)
+        return Search(layers[0])
+    strategy = STRATEGIES[settings.strategy] if settings.layers == "auto" else exhaustive
+    return strategy(runner, layers, settings, drop_from)
 
 
 def _yardstick(runner: TrialRunner, encoder: Encoder, settings: SweepSettings) -> list[Trial]:
@@ -187,6 +186,15 @@ def _reason(settings: SweepSettings, chosen: int, layers: Sequence[int], drop_fr
     if len(layers) == 1:
         return f"Layer {chosen}: the one that was asked for."
     how = settings.strategy if settings.layers == "auto" else "exhaustive"
+    blind = {
+        "cka": "the deepest layer before the predicted drop"
+        if drop_from is not None
+        else "the last; no drop predicted",
+        "last": "the last",
+        "random": "drawn at random",
+    }
+    if how in blind:
+        return f"Layer {chosen}: {blind[how]} ({how}, no search)."
     return f"Layer {chosen}: {describe(settings.pick, settings.within, drop_from)} ({settings.pick}, {how} search)."
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,18 @@ class TrialStore:
             raise FileProblemError(
                 f"{path} cannot be read: {error}.", hint="Delete it to run this trial again."
             ) from error
+
+    def ranking(self, name: str, layers: Sequence[int], compute: Callable[[], dict[int, float]]) -> dict[int, float]:
+        """A cheap score of each of `layers`, from the file of that name where it holds them all, else computed."""
+        path = self.folder / f"{name}.json"
+        try:
+            stored = {int(layer): float(score) for layer, score in json.loads(path.read_text())["scores"].items()}
+        except (OSError, ValueError, KeyError):
+            stored = {}
+        if set(stored) != set(layers):
+            stored = compute()
+            write_json(path, {"scores": stored})
+        return stored
 
     def write(self, trial: Trial, encoder: Encoder | None) -> None:
         """Keep a finished trial, its weights first, and remove its checkpoint."""

@@ -1,36 +1,41 @@
-"""How `--layer auto` finds the layer: train everything, or rank cheaply and train what may win."""
+"""How `--layer auto` finds the layer: train everything, rank cheaply and train what may win, or just take one."""
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from truncate_kit.errors import UsageError
 from truncate_kit.sweep.picking import contenders, pick
 from truncate_kit.sweep.results import SweepSettings, Trial
 from truncate_kit.sweep.trials import TrialRunner
 
-STRATEGIES = ("guided", "exhaustive")
 HALVING = 3  # each round keeps a third of the layers and triples the epochs
+CONFIRMED = 2  # layers that are trained after a ranking
+FORWARD_SHARE = 3  # a pass without gradients costs about a third of a training step
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a strategy found: the layer, the short trials that led there, and the layers trained in full."""
+    """What a strategy found: the layer, the short trials that led there, and the layers trained in full.
+
+    other_cost: block-steps of what is not a trial of one layer.
+    """
 
     chosen: int
-    short: tuple[Trial, ...]
-    full: tuple[Trial, ...]
+    short: tuple[Trial, ...] = ()
+    full: tuple[Trial, ...] = ()
+    other_cost: int = 0
 
 
-def exhaustive(
-    runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None = None
-) -> Search:
+def exhaustive(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
     """Train every layer with every seed and the full budget, then apply the pick rule: what the TMFT paper does."""
     trials = tuple(runner.run(layer, seed) for layer in layers for seed in settings.seeds)
     dev = {layer: fmean(trial.dev for trial in trials if trial.layer == layer) for layer in layers}
-    return Search(pick(dev, settings.pick, settings.within, drop_from), (), trials)
+    return Search(pick(dev, settings.pick, settings.within, drop_from), full=trials)
 
 
-def guided(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None = None) -> Search:
+def guided(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
     """Successive halving with one seed: all layers for one epoch, the contenders for three, nine, …
 
     The analysis bounds the search: layers from a predicted drop on get the first epoch, so that the tolerance is
@@ -45,7 +50,66 @@ def guided(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, 
         short += trials
         dev = {trial.layer: trial.dev for trial in trials}
         if len(candidates) <= 2 or epochs * HALVING**2 > runner.settings.epochs:
-            return Search(pick(dev, settings.pick, settings.within, drop_from), tuple(short), ())
+            return Search(pick(dev, settings.pick, settings.within, drop_from), short=tuple(short))
         keep = max(2, -(-len(candidates) // HALVING))
         candidates = contenders(dev, settings.pick, settings.within, drop_from, keep)
         epochs *= HALVING
+
+
+def multi_exit(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+    """One epoch of the full model with the loss on all exits ranks the layers; TMFT confirms the best two.
+
+    Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
+    """
+    seed = settings.seeds[0]
+    return _confirm(runner, settings, drop_from, runner.rank_exits(layers, seed), runner.steps(1) * max(layers))
+
+
+def probe(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+    """A linear map on the frozen states of each layer, trained on the task, ranks them; TMFT confirms the best two."""
+    seed, cost = settings.seeds[0], runner.steps(1) * max(layers)
+    return _confirm(runner, settings, drop_from, runner.rank_frozen(layers, seed), -(-cost // FORWARD_SHARE))
+
+
+def _confirm(
+    runner: TrialRunner, settings: SweepSettings, drop_from: int | None, ranked: dict[int, float], cost: int
+) -> Search:
+    """Apply the pick rule to full trials, with one seed, of the layers that may decide it."""
+    candidates = contenders(ranked, settings.pick, settings.within, drop_from, CONFIRMED)
+    trials = tuple(runner.run(layer, settings.seeds[0]) for layer in candidates)
+    dev = {trial.layer: trial.dev for trial in trials}
+    return Search(pick(dev, settings.pick, settings.within, drop_from), full=trials, other_cost=cost)
+
+
+def before_drop(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+    """The deepest layer before the predicted drop, without any training; the last one where none is predicted."""
+    before = [layer for layer in layers if drop_from is None or layer < drop_from]
+    return Search(max(before, default=min(layers)))
+
+
+def last(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+    """The last layer: what everybody did before, and what any search has to beat."""
+    return Search(max(layers))
+
+
+def at_random(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+    """Any layer, drawn by the first seed: the other thing that a search has to beat."""
+    return Search(random.Random(settings.seeds[0]).choice(list(layers)))
+
+
+Strategy = Callable[[TrialRunner, Sequence[int], SweepSettings, int | None], Search]
+STRATEGIES: dict[str, Strategy] = {
+    "guided": guided,
+    "exhaustive": exhaustive,
+    "multi-exit": multi_exit,
+    "probe": probe,
+    "cka": before_drop,
+    "last": last,
+    "random": at_random,
+}
+
+
+def check_strategy(name: str) -> None:
+    """Raise `UsageError` unless there is a strategy of that name."""
+    if name not in STRATEGIES:
+        raise UsageError(f"There is no strategy {name!r}.", hint=f"Use one of: {', '.join(STRATEGIES)}.")

@@ -29,9 +29,10 @@ METRICS = {"cosine": "Spearman × 100", "paraphrase": "F1 × 100", "entailment":
 
 
 class Task(Protocol):
-    """Something to fine-tune for. metric: what the main score is, in words."""
+    """Something to fine-tune for. metric: what the main score is, in words. num_examples: of an epoch."""
 
     metric: str
+    num_examples: int
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, Judge, Judge]:
         """Fresh examples, dev judge and test judge for one encoder; the loop renumbers the ids of the examples."""
@@ -52,6 +53,7 @@ class LabelledTask:
         self._full, self._data, self._objective = full, data, objective
         texts = list(dict.fromkeys(text for _, pairs in data.items() for text in pairs.texts()))
         self._ids = dict(zip(texts, full.token_ids(texts), strict=True))
+        self.num_examples = len(self._splits(0)[0])
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, Judge, Judge]:
         """Examples of the train split, judges on dev and test; a classifier, where there is one, is shared by them."""
@@ -112,6 +114,7 @@ class DistillTask:
         self._ids = full.token_ids(texts)
         self._vectors = full.encode_ids(self._ids)
         self._held = held
+        self.num_examples = len(texts) - held
         labelled = data is not None and data.dev is not None and data.test is not None
         self.metric = METRICS["cosine"] if labelled else "mean cosine to the full model × 100"
         self._labelled = labelled

@@ -10,6 +10,9 @@ from truncate_kit.sweep.results import Trial
 from truncate_kit.sweep.store import TrialStore
 from truncate_kit.sweep.tasks import Task
 from truncate_kit.training import Judge, TrainingSettings, train
+from truncate_kit.training.examples import Pairs
+from truncate_kit.training.exits import MultiExitJudge, MultiExitPairs, probe
+from truncate_kit.training.judges import HeldOutPairs
 
 
 @dataclass(slots=True)
@@ -52,7 +55,7 @@ class TrialRunner:
             layer=layer,
             seed=seed,
             epochs=budget,
-            steps=budget * -(-len(examples) // settings.batch_size),
+            steps=self.steps(budget),
             dev_scores=tuple(state.scores),
             best_epoch=state.best_epoch + 1,
             dev=dev_score,
@@ -63,6 +66,45 @@ class TrialRunner:
         )
         self.store.write(trial, encoder if keep_weights else None)
         return trial
+
+    def steps(self, epochs: int) -> int:
+        """Optimiser steps of so many epochs."""
+        return epochs * -(-self.task.num_examples // self.settings.batch_size)
+
+    def rank_exits(self, layers: Sequence[int], seed: int) -> dict[int, float]:
+        """Dev score of every layer, in points, after one epoch of the full model with the loss on all of them.
+
+        From the store where it is there. Raises `UsageError` for a task without pairs and cosines.
+        """
+
+        def compute() -> dict[int, float]:
+            encoder = truncate(self.full, max(layers))
+            pairs, dev = self._pairs(encoder, seed, "multi-exit")
+            examples, judge = MultiExitPairs(pairs, layers), MultiExitJudge(dev, layers)
+            settings = _shorter(self.settings, 1)
+            train(encoder, examples, judge, settings, seed=seed, progress=self.progress, task="all layers at once")
+            _, again = self._pairs(encoder, seed, "multi-exit")
+            return dict(zip(layers, MultiExitJudge(again, layers).by_layer(encoder), strict=True))
+
+        return self.store.ranking(f"multi-exit-seed{seed}", layers, compute)
+
+    def rank_frozen(self, layers: Sequence[int], seed: int) -> dict[int, float]:
+        """Dev score of a linear probe on the frozen states of every layer, in points; else as `rank_exits`."""
+
+        def compute() -> dict[int, float]:
+            pairs, dev = self._pairs(self.full, seed, "probe")
+            return dict(zip(layers, probe(self.full, pairs, dev, layers, seed), strict=True))
+
+        return self.store.ranking(f"probe-seed{seed}", layers, compute)
+
+    def _pairs(self, encoder: Encoder, seed: int, strategy: str) -> tuple[Pairs, HeldOutPairs]:
+        examples, dev, _ = self.task.trial(encoder, seed)
+        if isinstance(examples, Pairs) and examples.head is None and isinstance(dev, HeldOutPairs):
+            return examples, dev
+        raise UsageError(
+            f"The strategy {strategy} ranks layers by cosines of labelled pairs, which this objective does not have.",
+            hint="Use --strategy guided.",
+        )
 
 
 def _shorter(settings: TrainingSettings, epochs: int) -> TrainingSettings:

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.encoders import Encoder
+from truncate_kit.encoders import Batch, Encoder
 
 Ids = list[int]
 
@@ -64,7 +64,7 @@ class PairClassifier(nn.Module):
         return logits
 
 
-class _Pairs:
+class Pairs:
     """Pairs of texts; both sentences of a batch go through one forward pass."""
 
     head: nn.Module | None = None
@@ -88,19 +88,25 @@ class _Pairs:
         """Replace the ids of every text."""
         self._first, self._second = [ids(text) for text in self._first], [ids(text) for text in self._second]
 
+    def inputs(self, encoder: Encoder, batch: Sequence[int]) -> Batch:
+        """The first texts of the pairs at the given places, then their second texts, as one padded batch."""
+        return encoder.pad([self._first[place] for place in batch] + [self._second[place] for place in batch])
+
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """`objective` of the pairs at the given places."""
-        inputs = encoder.pad([self._first[place] for place in batch] + [self._second[place] for place in batch])
-        vectors = encoder(**inputs).float()
+        return self.loss_of(encoder(**self.inputs(encoder, batch)), batch)
+
+    def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
+        """`objective` of vectors (2b, d) in the order of `inputs`."""
         target = self._targets[list(batch)].to(vectors.device)
-        return self.objective(vectors[: len(batch)], vectors[len(batch) :], target)
+        return self.objective(vectors[: len(batch)].float(), vectors[len(batch) :].float(), target)
 
     def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
         """The loss (0-d) of vectors (b, d) and targets (b,)."""
         raise NotImplementedError
 
 
-class GradedPairs(_Pairs):
+class GradedPairs(Pairs):
     """Pairs with scores in [0, 1]."""
 
     def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
@@ -108,7 +114,7 @@ class GradedPairs(_Pairs):
         return cosine_mse(first, second, target)
 
 
-class ParaphrasePairs(_Pairs):
+class ParaphrasePairs(Pairs):
     """Pairs with target 1 where both mean the same, else 0."""
 
     def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
@@ -116,7 +122,7 @@ class ParaphrasePairs(_Pairs):
         return cosine_entropy(first, second, target)
 
 
-class ClassifiedPairs(_Pairs):
+class ClassifiedPairs(Pairs):
     """Pairs with the place of their class as target, and the classifier that is trained with the encoder."""
 
     def __init__(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder
-from truncate_kit.training.evaluation import Evaluation, correlate
+from truncate_kit.training.evaluation import correlate
 from truncate_kit.training.examples import Ids, PairClassifier
 
 
@@ -26,7 +26,7 @@ class Judge(Protocol):
         """Main score and, where there is one, Pearson correlation; both × 100."""
 
 
-class _HeldOutPairs:
+class HeldOutPairs:
     """Pairs in token ids; each distinct text is encoded once."""
 
     def __init__(self, encoder: Encoder, pairs: PairSet) -> None:
@@ -45,31 +45,31 @@ class _HeldOutPairs:
         """Replace the ids of every text."""
         self._ids = [ids(text) for text in self._ids]
 
-    def _vectors(self, encoder: Encoder) -> tuple[Tensor, Tensor]:
-        """Vectors of the first and the second texts, (n, d) each."""
-        vectors = encoder.encode_ids(self._ids)
-        return vectors[self._first], vectors[self._second]
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Main score and Pearson correlation, see the subclasses."""
+        return self.score_of(encoder.encode_ids(self._ids))
 
-    def _cosines(self, encoder: Encoder) -> list[float]:
-        first, second = self._vectors(encoder)
-        cosines: list[float] = nn.functional.cosine_similarity(first.double(), second.double()).tolist()
+    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
+        """The same from vectors (n, d) of `texts()`."""
+        raise NotImplementedError
+
+    def cosines(self, vectors: Tensor) -> list[float]:
+        """Cosine of each pair, from vectors (n, d) of `texts()`."""
+        first, second = vectors[self._first].double(), vectors[self._second].double()
+        cosines: list[float] = nn.functional.cosine_similarity(first, second).tolist()
         return cosines
 
 
-class PairJudge(_HeldOutPairs):
+class PairJudge(HeldOutPairs):
     """Spearman and Pearson correlation on graded pairs."""
 
-    def evaluate(self, encoder: Encoder) -> Evaluation:
-        """The full evaluation, with the cosine of each pair."""
-        return correlate(self._cosines(encoder), self._targets)
-
-    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """Spearman and Pearson, × 100."""
-        evaluation = self.evaluate(encoder)
+        evaluation = correlate(self.cosines(vectors), self._targets)
         return evaluation.spearman, evaluation.pearson
 
 
-class ParaphraseJudge(_HeldOutPairs):
+class ParaphraseJudge(HeldOutPairs):
     """F1 (× 100) of calling a pair a paraphrase where its cosine reaches a threshold.
 
     dev: the judge on whose pairs the threshold is chosen, for each encoder anew; None chooses on these very pairs.
@@ -81,27 +81,35 @@ class ParaphraseJudge(_HeldOutPairs):
 
     def threshold(self, encoder: Encoder) -> float:
         """The cosine from which on to say paraphrase, where F1 on these pairs is highest."""
-        return best_threshold(self._cosines(encoder), self._targets)
+        return best_threshold(self.cosines(encoder.encode_ids(self._ids)), self._targets)
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """F1 × 100; no Pearson."""
-        threshold = (self._dev or self).threshold(encoder)
-        said = [float(cosine >= threshold) for cosine in self._cosines(encoder)]
-        return 100 * f1(said, self._targets, 1.0), None
+        threshold = None if self._dev is None else self._dev.threshold(encoder)
+        return self._f1(self.cosines(encoder.encode_ids(self._ids)), threshold), None
+
+    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
+        """F1 × 100 with the threshold that is best on these very pairs; no Pearson."""
+        return self._f1(self.cosines(vectors), None), None
+
+    def _f1(self, cosines: list[float], threshold: float | None) -> float:
+        if threshold is None:
+            threshold = best_threshold(cosines, self._targets)
+        return 100 * f1([float(cosine >= threshold) for cosine in cosines], self._targets, 1.0)
 
 
-class ClassJudge(_HeldOutPairs):
+class ClassJudge(HeldOutPairs):
     """Macro F1 (× 100) of a classifier that is trained with the encoder."""
 
     def __init__(self, encoder: Encoder, pairs: PairSet, classifier: PairClassifier) -> None:
         super().__init__(encoder, pairs)
         self._classifier, self._num_classes = classifier, len(pairs.classes)
 
-    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """Mean over the classes of F1 × 100, as many as the set has; no Pearson."""
         with torch.inference_mode():
-            first, second = (vectors.to(encoder.device) for vectors in self._vectors(encoder))
-            said: list[float] = self._classifier(first.float(), second.float()).argmax(dim=-1).tolist()
+            vectors = vectors.float().to(self._classifier.linear.weight.device)
+            said: list[float] = self._classifier(vectors[self._first], vectors[self._second]).argmax(dim=-1).tolist()
         return 100 * fmean(f1(said, self._targets, float(place)) for place in range(self._num_classes)), None
 
 

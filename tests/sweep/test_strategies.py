@@ -1,0 +1,122 @@
+"""Strategies behind `--layer auto`: what they rank by, against truncated models; what they choose and cost."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from tests.training.test_pair_tasks import splits
+from tests.training.test_training import SETTINGS, make_pairs, without_dropout
+from truncate_kit.data import PairSplits
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import UsageError
+from truncate_kit.similarity import DropPrediction
+from truncate_kit.sweep import STRATEGIES, SweepSettings, finetune
+from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.training.exits import MultiExitJudge, MultiExitPairs, exit_vectors_of, probe
+
+LAYERS = (0, 1, 2, 3)
+
+
+def data() -> PairSplits:
+    return PairSplits(name="words", train=make_pairs(64), dev=make_pairs(30, 1), test=make_pairs(30, 2))
+
+
+@pytest.fixture
+def encoder(tiny_folder):
+    return without_dropout(load_encoder(tiny_folder("bert")))
+
+
+@pytest.mark.parametrize("family", ["bert", "electra", "gpt2", "modernbert"])
+def test_exits_equal_truncated_models(tiny_folder, family):
+    encoder = load_encoder(tiny_folder(family))
+    texts = data().dev.texts()
+    vectors = exit_vectors_of(encoder, encoder.token_ids(texts), (1, 2), batch_size=7)
+    for layer, exit_ in zip((1, 2), vectors, strict=True):
+        torch.testing.assert_close(exit_, truncate(encoder, layer).encode(texts))
+
+
+def test_the_loss_of_all_exits_is_the_mean_of_truncated_ones(encoder):
+    examples, dev, _ = LabelledTask(encoder, data()).trial(encoder, 0)
+    places = [3, 1, 8]
+    each = torch.stack([examples.loss(truncate(encoder, layer).eval(), places) for layer in LAYERS])
+    encoder.eval()
+    torch.testing.assert_close(MultiExitPairs(examples, LAYERS).loss(encoder, places), each.mean())
+    scores = MultiExitJudge(dev, LAYERS).by_layer(encoder)
+    assert scores == pytest.approx([dev.score(truncate(encoder, layer))[0] for layer in LAYERS], abs=1e-3)
+
+
+def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    examples, dev, _ = LabelledTask(encoder, data()).trial(encoder, 0)
+    scores = probe(encoder, examples, dev, LAYERS, seed=0)
+    assert scores == probe(encoder, examples, dev, LAYERS, seed=0)
+    centred = exit_vectors_of(encoder, dev.texts(), LAYERS)
+    centred = centred - exit_vectors_of(encoder, examples.texts(), LAYERS).mean(dim=1, keepdim=True)
+    untrained = [dev.score_of(states)[0] for states in centred]
+    assert all(score >= start - 1e-3 for score, start in zip(scores, untrained, strict=True))
+    assert max(scores) > max(untrained)
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None):
+    return finetune(
+        encoder,
+        pairs or data(),
+        out=out,
+        settings=SweepSettings(strategy=strategy, seeds=(0,), pick="best-dev"),
+        training=dataclasses.replace(SETTINGS, epochs=3, objective=objective),
+        prediction=prediction,
+    )
+
+
+STEPS, DEPTH = -(-64 // SETTINGS.batch_size), 3
+
+
+@pytest.mark.parametrize("strategy", list(STRATEGIES))
+def test_every_strategy_ends_with_a_layer_and_states_its_cost(encoder, tmp_path, strategy):
+    result = tuned(encoder, tmp_path, strategy)
+    assert encoder.depth == DEPTH
+    assert result.chosen in LAYERS
+    assert strategy in result.choice
+    confirmed = {row.layer for row in result.layers} - {result.chosen, DEPTH}
+    trained = sum(3 * STEPS * max(1, layer) for layer in confirmed)
+    if strategy in ("last", "random", "cka"):
+        assert result.search_cost == 0
+        assert not confirmed
+    elif strategy == "exhaustive":
+        assert result.search_cost == result.exhaustive_cost
+    elif strategy in ("multi-exit", "probe"):
+        ranking = STEPS * DEPTH if strategy == "multi-exit" else STEPS * DEPTH // 3
+        assert result.search_cost - ranking in (trained, trained + 3 * STEPS * DEPTH)  # DEPTH may be a contender
+
+
+def test_without_a_prediction_the_cka_rule_takes_the_last_layer_and_with_one_the_layer_before(encoder, tmp_path):
+    falls = DropPrediction(
+        falls=True, from_layer=2, confidence=0.8, sentence="It falls.", with_reference=True, signs=()
+    )
+    assert tuned(encoder, tmp_path / "a", "cka").chosen == DEPTH
+    assert tuned(encoder, tmp_path / "b", "cka", falls).chosen == 1
+    unsure = dataclasses.replace(falls, confidence=0.4)
+    assert tuned(encoder, tmp_path / "c", "cka", unsure).chosen == DEPTH
+
+
+def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
+    tuned(encoder, tmp_path, "multi-exit")
+    path = next((tmp_path / "trials").glob("*/multi-exit-seed0.json"))
+    scores = json.loads(path.read_text())["scores"]
+    path.write_text(json.dumps({"scores": dict.fromkeys(scores, 1.0) | {"2": 99.0, "1": 98.0}}))
+    result = tuned(encoder, tmp_path, "multi-exit")
+    assert {row.layer for row in result.layers} >= {1, 2}
+    assert json.loads(path.read_text())["scores"]["2"] == 99.0
+    path.write_text("{")  # damaged: computed again
+    tuned(encoder, tmp_path, "multi-exit")
+    assert json.loads(path.read_text())["scores"] == pytest.approx(scores)
+
+
+def test_rankings_work_for_paraphrases_and_say_where_they_do_not(encoder, tmp_path):
+    assert tuned(encoder, tmp_path / "a", "probe", objective="paraphrase", pairs=splits()).chosen in LAYERS
+    with pytest.raises(UsageError, match="which this objective does not have"):
+        tuned(encoder, tmp_path / "b", "probe", objective="entailment", pairs=splits((0.2, 0.6)))
