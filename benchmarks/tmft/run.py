@@ -117,8 +117,6 @@ def choice_rows(
         everywhere = pick(mean["dev"], rule, WITHIN, drop_from)
         for strategy, search in STRATEGIES.items():
             found = search(runner, layers, settings, drop_from)
-            others = (trial for trial in (*found.short, *found.full) if trial.layer != found.chosen)
-            cost = found.other_cost + sum(trial.block_steps for trial in others)
             full_cost = (
                 len(seeds)
                 * runner.steps(runner.settings.epochs)
@@ -134,8 +132,8 @@ def choice_rows(
                     "exhaustive_layer": everywhere,
                     "search_regret": f"{mean['test'][everywhere] - mean['test'][found.chosen]:.2f}",
                     "pick_regret": f"{max(mean['test'].values()) - mean['test'][found.chosen]:.2f}",
-                    "block_steps": cost,
-                    "share_of_exhaustive": f"{cost / full_cost:.3f}",
+                    "block_steps": found.cost,
+                    "share_of_exhaustive": f"{found.cost / full_cost:.3f}",
                 }
             )
     return rows

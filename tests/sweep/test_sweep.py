@@ -257,7 +257,7 @@ def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny
     process = _start(Path(model), tmp_path)
     output = process.communicate(timeout=120)[0]
     assert process.returncode == 0
-    assert "layer 0, seed 0" not in output  # finished before the kill: not run again
+    assert "layer 3, seed 0" not in output  # the yardstick, finished before the kill: not run again
     ours, theirs = _comparable(tmp_path / "sweep.json"), _comparable(undisturbed / "sweep.json")
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
 

@@ -54,10 +54,11 @@ def finetune(
     runner = TrialRunner(encoder, task, training, store, progress)
     drop_from = prediction.from_layer if prediction and prediction.confidence >= CONFIDENT else None
     with store.open():
+        # First, and with its weights kept: a search that trains the last layer as well finds it done.
+        yardstick = _yardstick(runner, encoder, settings)
         search = _search(runner, layers, settings, drop_from)
         chosen = [runner.run(search.chosen, seed, keep_weights=True) for seed in settings.seeds]
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
-        yardstick = _yardstick(runner, encoder, settings)
         trials = _unique([*search.full, *chosen, *yardstick])
         result = SweepResult(
             model=encoder.name,
@@ -75,8 +76,7 @@ def finetune(
             prediction=prediction,
             choice=_reason(settings, search.chosen, layers, drop_from),
             metric=task.metric,
-            search_cost=search.other_cost
-            + sum(trial.block_steps for trial in (*search.short, *search.full) if trial not in chosen),
+            search_cost=search.cost,
             exhaustive_cost=_exhaustive_cost(encoder, chosen[0], settings, search.chosen),
             seconds=time.perf_counter() - start,
         )

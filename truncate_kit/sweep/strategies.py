@@ -27,6 +27,12 @@ class Search:
     full: tuple[Trial, ...] = ()
     other_cost: int = 0
 
+    @property
+    def cost(self) -> int:
+        """Block-steps spent to choose, without the chosen layer's full runs, which every strategy pays for."""
+        spared = (trial for trial in self.full if trial.layer != self.chosen)
+        return self.other_cost + sum(trial.block_steps for trial in (*self.short, *spared))
+
 
 def exhaustive(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
     """Train every layer with every seed and the full budget, then apply the pick rule: what the TMFT paper does."""
