@@ -28,6 +28,8 @@ _PUBLIC: dict[str, str] = {
     "StreamedCKA": "truncate_kit.similarity",
     "layer_states": "truncate_kit.representations",
     "cka_matrix": "truncate_kit.similarity",
+    "read_study": "truncate_kit.study",
+    "run_study": "truncate_kit.study",
     "SweepResult": "truncate_kit.sweep",
     "SweepSettings": "truncate_kit.sweep",
     "finetune": "truncate_kit.sweep",

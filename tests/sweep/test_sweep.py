@@ -262,6 +262,13 @@ def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
 
 
+def test_cls_pooling_leaves_out_the_layer_where_all_texts_are_alike(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("electra"), pooling="cls")
+    settings = SweepSettings(layers="all", seeds=(0,))
+    result = finetune(encoder, words(), out=tmp_path, settings=settings, training=TRAINING)
+    assert [row.layer for row in result.layers] == [1, 2, 3]
+
+
 def test_a_second_process_on_the_same_run_is_told(tiny_folder, tmp_path):
     model = Path(load_encoder(tiny_folder("electra")).name)
     process = _start(model, tmp_path)

@@ -19,8 +19,8 @@ def draw_sweep(result: SweepResult, path: Path) -> Path:
     axes = figure.add_subplot()
     rows = sorted({row.layer: row for row in (*result.layers, result.full)}.values(), key=lambda row: row.layer)
     _search(axes, result)
-    _curve(axes, rows, "dev", DEV)
-    _curve(axes, rows, "test", TEST)
+    draw_curve(axes, rows, "dev", DEV)
+    draw_curve(axes, rows, "test", TEST)
     axes.axhline(result.full.test, color=TEST, linestyle=":", linewidth=1, label="full model, test")
     axes.plot(
         result.chosen,
@@ -47,7 +47,8 @@ def draw_sweep(result: SweepResult, path: Path) -> Path:
     return path
 
 
-def _curve(axes: Axes, rows: list[LayerScores], split: str, color: str) -> None:
+def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str) -> None:
+    """Means of `dev` or `test` by layer with the band of seeds; one deviation on either side."""
     layers = [row.layer for row in rows]
     means = [getattr(row, split) for row in rows]
     spreads = [getattr(row, f"{split}_std") or 0.0 for row in rows]

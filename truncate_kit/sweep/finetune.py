@@ -3,20 +3,20 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 
 from truncate_kit.data import PairSplits
-from truncate_kit.encoders import Encoder, check_layer, layers_held, parameters_kept, save_encoder
+from truncate_kit.encoders import Encoder, check_layer, save_encoder
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress, silent
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import model_card
 from truncate_kit.sweep.picking import check_rule, describe
-from truncate_kit.sweep.results import LayerScores, SweepResult, SweepSettings, Trial
+from truncate_kit.sweep.results import SweepResult, SweepSettings, Trial
+from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.strategies import STRATEGIES, Search, check_strategy, exhaustive
 from truncate_kit.sweep.tasks import DistillTask, LabelledTask, Task
-from truncate_kit.sweep.trials import TrialRunner, parse_layers
+from truncate_kit.sweep.trials import TrialRunner, layers_to_try, parse_layers
 from truncate_kit.training import TrainingSettings, default_learning_rate
 
 CONFIDENT = 0.5
@@ -67,12 +67,12 @@ def finetune(
             settings=settings,
             training=training,
             learning_rate=training.learning_rate or default_learning_rate(encoder.width),
-            layers=_by_layer(encoder, [*search.full, *chosen] if training.objective == "distill" else trials),
+            layers=scores_by_layer(encoder, [*search.full, *chosen] if training.objective == "distill" else trials),
             search=search.short,
             trials=trials,
             chosen=search.chosen,
             chosen_seed=best.seed,
-            full=_by_layer(encoder, yardstick)[0],
+            full=scores_by_layer(encoder, yardstick)[0],
             prediction=prediction,
             choice=_reason(settings, search.chosen, layers, drop_from),
             metric=task.metric,
@@ -92,11 +92,10 @@ def _checked_layers(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...
     check_strategy(settings.strategy)
     if not settings.seeds:
         raise UsageError("No seeds were given.", hint="Use --seeds 3 for the seeds 0, 1 and 2.")
-    config = encoder.backbone.config
-    held = layers_held(config)
+    held = layers_to_try(encoder)
     layers = held if settings.layers == "auto" else parse_layers(settings.layers, held, encoder.depth)
     for layer in layers:
-        check_layer(config, layer)
+        check_layer(encoder.backbone.config, layer)
     return tuple(layers)
 
 
@@ -148,37 +147,9 @@ def _unique(trials: Sequence[Trial]) -> tuple[Trial, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def _by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerScores, ...]:
-    """Mean and sample standard deviation over the seeds of each layer."""
-    kept = parameters_kept(encoder.backbone.config)
-    rows = []
-    for layer in sorted({trial.layer for trial in trials}):
-        mine = sorted({trial.seed: trial for trial in trials if trial.layer == layer}.values(), key=lambda t: t.seed)
-        test = [trial.test for trial in mine if trial.test is not None]
-        pearson = [trial.test_pearson for trial in mine if trial.test_pearson is not None]
-        rows.append(
-            LayerScores(
-                layer=layer,
-                parameters=(kept[layer] or 0) + sum(parameter.numel() for parameter in encoder.tail.parameters()),
-                seeds=tuple(trial.seed for trial in mine),
-                dev=fmean(trial.dev for trial in mine),
-                dev_std=_std([trial.dev for trial in mine]),
-                test=fmean(test),
-                test_std=_std(test),
-                test_pearson=fmean(pearson) if pearson else None,
-                test_pearson_std=_std(pearson),
-            )
-        )
-    return tuple(rows)
-
-
-def _std(values: Sequence[float]) -> float | None:
-    return stdev(values) if len(values) > 1 else None
-
-
 def _exhaustive_cost(encoder: Encoder, trial: Trial, settings: SweepSettings, chosen: int) -> int:
     """Block-steps of all layers with all seeds, without the chosen layer's own."""
-    others = (layer for layer in layers_held(encoder.backbone.config) if layer != chosen)
+    others = (layer for layer in layers_to_try(encoder) if layer != chosen)
     return len(settings.seeds) * trial.steps * sum(max(1, layer) for layer in others)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from truncate_kit.encoders import Encoder, truncate
+from truncate_kit.encoders import Encoder, layers_held, truncate
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress
 from truncate_kit.sweep.results import Trial
@@ -116,6 +116,11 @@ def _copy(judge: Judge) -> Judge:
     import copy
 
     return copy.copy(judge)
+
+
+def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
+    """All layers that can be held; without layer 0 for CLS pooling, where every text has the same state."""
+    return tuple(layer for layer in layers_held(encoder.backbone.config) if layer > 0 or encoder.pooling != "cls")
 
 
 def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:

@@ -1,0 +1,72 @@
+"""`truncate-kit study`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import DEFAULT_OUT, JsonOpt, OutOpt, ThreadsOpt, use_threads
+from .output import print_json, progress_bar, say, table
+
+if TYPE_CHECKING:
+    from truncate_kit.study import StudyResult
+
+
+def study(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with models and tasks.")],
+    threads: ThreadsOpt = None,
+    out: OutOpt = DEFAULT_OUT / "study",
+    as_json: JsonOpt = False,
+) -> None:
+    """Fine-tune every model of a study at every layer on every task; tables and figures as the TMFT paper has them."""
+    from truncate_kit.study import read_study, run_study
+
+    use_threads(threads)
+    plan = read_study(file)
+    with progress_bar(quiet=as_json) as progress:
+        result = run_study(plan, out, progress=progress, finished=lambda so_far: _write(so_far, out))
+    if as_json:
+        print_json(result)
+        return
+    show(result, out)
+
+
+def _write(result: "StudyResult", out: Path) -> None:
+    """Tables and figures of what is there: a study that is stopped leaves those of its finished models."""
+    from truncate_kit.report.study_figures import draw_curves, draw_pareto
+    from truncate_kit.report.study_tables import figure_name, write_tables
+
+    result.write(out / "study.json")
+    write_tables(result, out)
+    for task in result.tasks():
+        draw_curves(result, task, out / figure_name(task, "curves"))
+        draw_pareto(result, task, out / figure_name(task, "pareto"))
+
+
+def show(result: "StudyResult", out: Path) -> None:
+    """The best layers of each task, and where everything is."""
+    from truncate_kit.report.study_tables import PAGE, SCORES
+    from truncate_kit.study import summaries
+    from truncate_kit.sweep.card import points
+
+    lines = summaries(result)
+    for task in result.tasks():
+        mine = [line for line in lines if line.task == task]
+        if not mine:
+            continue
+        cells = [
+            (
+                line.model,
+                f"{line.best_dev.scores.layer}",
+                points(line.best_dev.scores.test, line.best_dev.scores.test_std),
+                f"{line.robust.scores.layer}",
+                points(line.robust.scores.test, line.robust.scores.test_std),
+                f"{line.last.scores.layer}",
+                points(line.last.scores.test, line.last.scores.test_std),
+                f"{line.drop:.2f}{' drop' if line.drops else ''}",
+            )
+            for line in mine
+        ]
+        columns = ("model", "best dev", "test", "robust", "test", "last", "test", "falls by")
+        table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells)
+    say(f"Saved: {out / PAGE} with figures, {out / SCORES}")

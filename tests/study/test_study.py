@@ -1,0 +1,258 @@
+"""A study on tiny models: the file, the rows, tables and figures, what continues, what is said of bad files."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.study import read_study, run_study, summaries
+from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
+from truncate_kit.study.running import _load
+from truncate_kit.sweep import LayerScores, SweepSettings, finetune
+from truncate_kit.sweep.results import Trial
+from truncate_kit_cli.app import main
+
+WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
+
+
+def pairs_file(path: Path, column: str, values) -> Path:
+    rows = [
+        f"the {a} sat on the {b},a {b} ran to the {a},{values[(3 * i + j) % len(values)]}"
+        for i, a in enumerate(WORDS)
+        for j, b in enumerate(WORDS)
+    ]
+    path.write_text(f"sentence1,sentence2,{column}\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def file(tiny_folder, tmp_path_factory) -> Path:
+    """Two models, one of them again without its weights; two tasks."""
+    home = tmp_path_factory.mktemp("study")
+    pairs_file(home / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
+    pairs_file(home / "labels.csv", "label", (0, 1))
+    (home / "published.csv").write_text(
+        "name,setting,dataset,layer,split,metric,mean\n"
+        "their BERT,plain,their set,1,test,spearman,0.5\n"
+        "their BERT,plain,their set,1,dev,spearman,0.7\n"
+        "their BERT,dapt,their set,2,test,spearman,0.8\n"
+    )
+    (home / "study.toml").write_text(
+        f"""
+        seeds = 2
+        published = "published.csv"
+        [training]
+        epochs = 1
+        learning_rate = 1e-3
+        [[models]]
+        model = "{tiny_folder("bert")}"
+        name = "small | bert"
+        published = "their BERT"
+        [[models]]
+        model = "{tiny_folder("bert")}"
+        name = "drawn anew"
+        weights = "random"
+        pooling = "cls"
+        [[tasks]]
+        data = "graded.csv"
+        name = "graded"
+        published = "their set"
+        [[tasks]]
+        data = "labels.csv"
+        name = "labels"
+        objective = "paraphrase"
+        epochs = 2
+        """
+    )
+    return home / "study.toml"
+
+
+@pytest.fixture(scope="module")
+def done(file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    return run_study(read_study(file), out), out
+
+
+def test_the_file_says_everything(file, tiny_folder):
+    study = read_study(file)
+    assert [model.name for model in study.models] == ["small | bert", "drawn anew"]
+    assert study.models[1].pooling == "cls"
+    graded, labels = study.tasks
+    assert graded.data == str(file.parent / "graded.csv")
+    assert (graded.training.objective, graded.training.epochs) == ("cosine", 1)
+    assert (labels.training.objective, labels.training.epochs) == ("paraphrase", 2)
+    assert graded.training.learning_rate == labels.training.learning_rate == 1e-3
+
+
+def test_every_model_meets_every_task_at_every_layer(done):
+    result, _ = done
+    assert len(result.rows) == 2 * 4 + 2 * 3  # no layer 0 for CLS pooling: every text has the same state there
+    assert {len(row.scores.seeds) for row in result.rows} == {2}
+    assert {row.metric for row in result.rows} == {"Spearman × 100", "F1 × 100"}
+    published = {(row.model, row.task, row.scores.layer): row.published for row in result.rows if row.published}
+    assert published == {("small | bert", "graded", 1): 50.0}
+
+
+def test_rows_equal_those_of_finetune(file, done, tmp_path):
+    from truncate_kit.data import complete_splits, load_pairs
+
+    result, _ = done
+    study = read_study(file)
+    alone = finetune(
+        load_encoder(study.models[0].model),
+        complete_splits(load_pairs(study.tasks[0].data)),
+        out=tmp_path,
+        settings=SweepSettings(layers="all", seeds=(0, 1)),
+        training=study.tasks[0].training,
+    )
+    assert [row.scores for row in result.of("small | bert", "graded")] == list(alone.layers)
+
+
+def test_random_weights_keep_tokenizer_and_shape_and_are_the_same_each_time(file):
+    trained, drawn = (_load(model) for model in read_study(file).models)
+    again = _load(read_study(file).models[1])
+    assert drawn.token_ids(["the cat"]) == trained.token_ids(["the cat"])
+    for (name, value), other in zip(drawn.state_dict().items(), trained.state_dict().values(), strict=True):
+        assert torch.equal(value, again.state_dict()[name])
+        assert value.shape == other.shape
+    assert not torch.equal(drawn.encode(["the cat"]), trained.encode(["the cat"]))
+
+
+def test_tables_and_figures_are_written_and_the_result_comes_back(file, tmp_path, capfd, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(["study", str(file)])
+    out, err = capfd.readouterr()
+    assert not end.value.code, err
+    assert "falls by" in out
+    folder = tmp_path / "exported/study"
+    with (folder / "scores.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    result = StudyResult.read(folder / "study.json")
+    assert [float(row["test"]) for row in rows] == pytest.approx([row.scores.test for row in result.rows], abs=0.006)
+    assert rows[1]["published_test"] == "50.00"
+    page = (folder / "README.md").read_text()
+    assert "small \\| bert" in page
+    for name in ("curves-graded.png", "pareto-graded.png", "curves-labels.png", "pareto-labels.png"):
+        assert name in page
+        with Image.open(folder / name) as image:
+            assert image.width > 500
+    with (folder / "best.csv").open() as handle:
+        assert [(row["model"], row["task"]) for row in csv.DictReader(handle)] == [
+            (line.model, line.task) for line in summaries(result)
+        ]
+
+
+def test_finished_trials_are_not_run_again(file, done):
+    _, out = done
+    before = {path: path.stat().st_mtime_ns for path in (out / "trials").glob("*/layer*.json")}
+    again = run_study(read_study(file), out)
+    assert again.rows == done[0].rows
+    assert before == {path: path.stat().st_mtime_ns for path in (out / "trials").glob("*/layer*.json")}
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+from truncate_kit.study import read_study, run_study
+print("loaded", flush=True)
+run_study(read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[2]) / "study.json")
+"""
+
+
+def _start(file: Path, out: Path) -> "subprocess.Popen[str]":
+    root = Path(__file__).resolve().parents[2]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    return subprocess.Popen(
+        [sys.executable, "-c", _SCRIPT, str(file), str(out)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=root,
+    )
+
+
+def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, done, tmp_path):
+    """Each start is killed a little later after the program is loaded, so that writes are hit as well."""
+    undisturbed, _ = done
+    kills = 0
+    for instant in range(20):
+        process = _start(file, tmp_path)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.01 + 0.02 * instant)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait()
+        for path in (tmp_path / "trials").glob("*/layer*.json"):
+            Trial.read(path)  # a file under its final name is always whole
+    process = _start(file, tmp_path)
+    process.wait(timeout=120)
+    assert process.returncode == 0
+    assert kills >= 10
+    assert StudyResult.read(tmp_path / "study.json").rows == undisturbed.rows
+
+
+def scored(layer: int, parameters: int, test: float, std: float | None = None, dev: float = 50.0) -> StudyRow:
+    scores = LayerScores(
+        layer=layer, parameters=parameters, seeds=(0,), dev=dev, dev_std=None, test=test, test_std=std,
+        test_pearson=None, test_pearson_std=None,
+    )  # fmt: skip
+    return StudyRow(model="m", task="t", metric="x", depth=3, scores=scores, paper_parameters=1, published=None)
+
+
+def test_the_front_holds_what_nothing_smaller_beats():
+    rows = [scored(0, 10, 60.0), scored(1, 20, 59.0), scored(2, 20, 61.0), scored(3, 30, 61.0)]
+    assert [row.scores.layer for row in pareto_front(rows)] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("last", "deviation", "drops"), [(58.0, 0.1, True), (58.5, 0.1, False), (58.0, 1.5, False), (61.0, 0.1, False)]
+)
+def test_a_drop_is_two_points_and_two_pooled_deviations(last, deviation, drops):
+    rows = (scored(1, 1, 60.0, deviation), scored(2, 2, 59.0, deviation), scored(3, 3, last, deviation))
+    (summary,) = summaries(StudyResult(rows=rows, seconds=0.0))
+    assert summary.drop == pytest.approx(60.0 - last)
+    assert summary.drops == drops
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("seeds = ", "not TOML"),
+        ("seeds = 3", "names no models"),
+        ('[[models]]\nmodel = "m"', "names no tasks"),
+        ('[[models]]\nname = "m"\n[[tasks]]\ndata = "bundled"', "lacks 'model'"),
+        ('[[models]]\nmodel = "m"\nsize = 3\n[[tasks]]\ndata = "bundled"', "has no 'size'"),
+        ('[[models]]\nmodel = "m"\nweights = "heavy"\n[[tasks]]\ndata = "bundled"', "'heavy'"),
+        ('[[models]]\nmodel = "m"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "two models called 'm'"),
+        ('seeds = 0\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "seeds is 0"),
+        ('[training]\nepoch = 3\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "has no 'epoch'"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "luck"', "'luck'"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "wrong type"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, text, words):
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    with pytest.raises((UsageError, DataFileError), match=words):
+        read_study(path)
+
+
+def test_a_missing_file_is_one_line_on_the_command_line(tmp_path, capfd):
+    with pytest.raises(SystemExit) as end:
+        main(["study", str(tmp_path / "none.toml"), "--json"])
+    out, err = capfd.readouterr()
+    assert (end.value.code, out) == (1, "")
+    assert "none.toml" in err
+    assert "Hint" in err

@@ -1,0 +1,123 @@
+"""A study as CSV and Markdown."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from truncate_kit.files import write_text
+from truncate_kit.study.results import StudyResult, StudyRow, Summary, pareto_front, summaries
+from truncate_kit.sweep.card import points
+
+SCORES, BEST, PAGE = "scores.csv", "best.csv", "README.md"
+
+
+def write_tables(result: StudyResult, folder: Path) -> None:
+    """Write all scores, the best layers, and both as a page with figures by name. Raises `CannotWriteError`."""
+    write_text(folder / SCORES, _csv([_score_cells(row) for row in result.rows]))
+    write_text(folder / BEST, _csv([_best_cells(line) for line in summaries(result)]))
+    write_text(folder / PAGE, page(result))
+
+
+def figure_name(task: str, kind: str) -> str:
+    """File name of the figure of a task: curves or pareto."""
+    return f"{kind}-{''.join(char if char.isalnum() else '-' for char in task).strip('-')}.png"
+
+
+def page(result: StudyResult) -> str:
+    """Markdown: for each task the best layers, the curve, every layer, and who is on the Pareto front."""
+    parts = ["# Fine-tuned at every layer\n"]
+    for task in result.tasks():
+        rows = [row for row in result.rows if row.task == task]
+        seeds = max(len(row.scores.seeds) for row in rows)
+        parts.append(f"## {_plain(task)}\n")
+        parts.append(f"{rows[0].metric}; mean ± standard deviation over {seeds} seed{'s' if seeds > 1 else ''}.\n")
+        parts.append(_best_table([line for line in summaries(result) if line.task == task]))
+        parts.append(f"![Score by layer]({figure_name(task, 'curves')})\n")
+        parts.append(f"![Score by parameters]({figure_name(task, 'pareto')})\n")
+        parts.append("Every layer; * marks the Pareto front of test score and parameters.\n")
+        parts.append(_layer_table(rows))
+    return "\n".join(parts)
+
+
+def _best_table(lines: Sequence[Summary]) -> str:
+    head = (
+        "| model | best dev: layer | parameters | dev | test | robust: layer | test | last: layer | test | falls by |"
+    )
+    cells = [
+        f"| {_plain(line.model)} | {line.best_dev.scores.layer} | {line.best_dev.scores.parameters:,} "
+        f"| {points(line.best_dev.scores.dev, line.best_dev.scores.dev_std)} "
+        f"| {points(line.best_dev.scores.test, line.best_dev.scores.test_std)} "
+        f"| {line.robust.scores.layer} | {points(line.robust.scores.test, line.robust.scores.test_std)} "
+        f"| {line.last.scores.layer} | {points(line.last.scores.test, line.last.scores.test_std)} "
+        f"| {line.drop:.2f}{' (a drop)' if line.drops else ''} |"
+        for line in lines
+    ]
+    return "\n".join((head, "|---" * 10 + "|", *cells, ""))
+
+
+def _layer_table(rows: Sequence[StudyRow]) -> str:
+    published = any(row.published is not None for row in rows)
+    front = {id(row) for row in pareto_front(rows)}
+    head = "| model | layer | parameters | dev | test | test Pearson |" + (" published test |" if published else "")
+    lines = [head, "|---" * (7 if published else 6) + "|"]
+    for row in rows:
+        scores = row.scores
+        line = (
+            f"| {_plain(row.model)} | {scores.layer}{' *' if id(row) in front else ''} | {scores.parameters:,} "
+            f"| {points(scores.dev, scores.dev_std)} | {points(scores.test, scores.test_std)} "
+            f"| {points(scores.test_pearson, scores.test_pearson_std)} |"
+        )
+        lines.append(line + (f" {points(row.published, None)} |" if published else ""))
+    return "\n".join((*lines, ""))
+
+
+def _score_cells(row: StudyRow) -> dict[str, object]:
+    scores = row.scores
+    return {
+        "model": row.model,
+        "task": row.task,
+        "metric": row.metric,
+        "layer": scores.layer,
+        "depth": row.depth,
+        "parameters": scores.parameters,
+        "paper_parameters": row.paper_parameters,
+        "seeds": len(scores.seeds),
+        "dev": _number(scores.dev),
+        "dev_std": _number(scores.dev_std),
+        "test": _number(scores.test),
+        "test_std": _number(scores.test_std),
+        "test_pearson": _number(scores.test_pearson),
+        "test_pearson_std": _number(scores.test_pearson_std),
+        "published_test": _number(row.published),
+    }
+
+
+def _best_cells(line: Summary) -> dict[str, object]:
+    cells: dict[str, object] = {"model": line.model, "task": line.task, "metric": line.metric}
+    for name, row in (("best_dev", line.best_dev), ("robust", line.robust), ("last", line.last)):
+        cells |= {
+            f"{name}_layer": row.scores.layer,
+            f"{name}_parameters": row.scores.parameters,
+            f"{name}_dev": _number(row.scores.dev),
+            f"{name}_test": _number(row.scores.test),
+        }
+    return cells | {"drop": _number(line.drop), "drops": line.drops}
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _csv(rows: Sequence[dict[str, object]]) -> str:
+    text = io.StringIO()
+    if rows:
+        table = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    return text.getvalue()
+
+
+def _plain(text: str) -> str:
+    """Text from outside in a cell: one line, no cell border, no HTML."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

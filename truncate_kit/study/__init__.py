@@ -1,0 +1,17 @@
+"""Many models on many tasks at every layer, from one file; tables and figures as the TMFT paper has them."""
+
+from truncate_kit.study.plan import Study, StudyModel, StudyTask, read_study
+from truncate_kit.study.results import StudyResult, StudyRow, Summary, summaries
+from truncate_kit.study.running import run_study
+
+__all__ = [
+    "Study",
+    "StudyModel",
+    "StudyResult",
+    "StudyRow",
+    "StudyTask",
+    "Summary",
+    "read_study",
+    "run_study",
+    "summaries",
+]

@@ -1,0 +1,108 @@
+"""What a study found, and what it means model by model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from truncate_kit.results import Result
+from truncate_kit.sweep.picking import pick
+from truncate_kit.sweep.results import LayerScores
+
+DROP_POINTS, DROP_DEVIATIONS = 2.0, 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyRow(Result):
+    """One model on one task at one layer. paper_parameters: as the TMFT paper counts them.
+
+    published: the paper's mean test score at this layer, in points; None where it has none.
+    """
+
+    model: str
+    task: str
+    metric: str
+    depth: int
+    scores: LayerScores
+    paper_parameters: int
+    published: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResult(Result):
+    """All rows that are there, models in the order of the study, tasks within, layers within. seconds: of this call."""
+
+    rows: tuple[StudyRow, ...]
+    seconds: float
+
+    def tasks(self) -> list[str]:
+        """Names of the tasks, in order."""
+        return list(dict.fromkeys(row.task for row in self.rows))
+
+    def models(self) -> list[str]:
+        """Names of the models, in order."""
+        return list(dict.fromkeys(row.model for row in self.rows))
+
+    def of(self, model: str, task: str) -> list[StudyRow]:
+        """Rows of one model on one task, by layer."""
+        return sorted(
+            (row for row in self.rows if (row.model, row.task) == (model, task)), key=lambda r: r.scores.layer
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary(Result):
+    """One model on one task in a line. best_dev: the layer with the best dev score, the paper's choice.
+
+    robust: the layer that the default pick rule takes. last: the last layer. drop: best earlier test score minus the
+    last layer's, in points; drops: whether that is at least two points and two pooled deviations.
+    """
+
+    model: str
+    task: str
+    metric: str
+    best_dev: StudyRow
+    robust: StudyRow
+    last: StudyRow
+    drop: float
+    drops: bool
+
+
+def summaries(result: StudyResult, within: float = 2.5) -> list[Summary]:
+    """A `Summary` for each model and task whose rows reach the last layer."""
+    found = []
+    for task in result.tasks():
+        for model in result.models():
+            rows = {row.scores.layer: row for row in result.of(model, task)}
+            if not rows or max(rows) != next(iter(rows.values())).depth:
+                continue
+            dev = {layer: row.scores.dev for layer, row in rows.items()}
+            last = rows[max(rows)]
+            earlier = max((row for row in rows.values() if row is not last), key=lambda r: r.scores.test, default=last)
+            drop = earlier.scores.test - last.scores.test
+            spread = _pooled(earlier.scores.test_std, last.scores.test_std)
+            found.append(
+                Summary(
+                    model=model,
+                    task=task,
+                    metric=last.metric,
+                    best_dev=rows[pick(dev, "best-dev", within)],
+                    robust=rows[pick(dev, "robust", within)],
+                    last=last,
+                    drop=drop,
+                    drops=drop >= DROP_POINTS and drop > DROP_DEVIATIONS * spread,
+                )
+            )
+    return found
+
+
+def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:
+    """The rows that no other beats in test score with as few parameters, by parameters."""
+    front: list[StudyRow] = []
+    for row in sorted(rows, key=lambda r: (r.scores.parameters, -r.scores.test)):
+        if not front or row.scores.test > front[-1].scores.test:
+            front.append(row)
+    return front
+
+
+def _pooled(one: float | None, other: float | None) -> float:
+    """Pooled deviation of two groups of equal size; 0 with one seed."""
+    return float((((one or 0.0) ** 2 + (other or 0.0) ** 2) / 2) ** 0.5)
