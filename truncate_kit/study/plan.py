@@ -18,6 +18,7 @@ weights = "random"
 data = "bundled"
 """
 
+import os
 import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -71,7 +72,7 @@ class Study(Result):
 
 
 def read_study(path: Path) -> Study:
-    """Read a study from TOML; paths in it count from its own folder.
+    """Read a study from TOML; paths in it count from its own folder, and may hold environment variables ($DATA).
 
     Raises `DataFileError` when the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
     """
@@ -138,8 +139,14 @@ def _settings(path: Path, values: dict[str, Any]) -> TrainingSettings:
 
 
 def _found(name: str, home: Path) -> str:
-    """A path beside the study file where there is one, otherwise the name as it is (hub, bundled)."""
-    return str(home / name) if (home / name).exists() else name
+    """A path beside the study file where there is one, otherwise the name as it is (hub, bundled).
+
+    Raises `UsageError` for an environment variable that is not set.
+    """
+    full = os.path.expandvars(name)
+    if "$" in full:
+        raise UsageError(f"{name} names an environment variable that is not set.", hint="Set it before the command.")
+    return str(home / full) if (home / full).exists() else full
 
 
 Kind = TypeVar("Kind", StudyModel, StudyTask, TrainingSettings)
