@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
 
 
@@ -50,6 +51,38 @@ class StsReport(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSettings(Result):
+    """How the classifiers are fitted and judged; the defaults are BERT-LC's where the paper states them.
+
+    splits: random divisions. test_share: of each (0 … 1). folds: of the inner cross-validation. max_layers: largest
+    subset, None for as many as there are. finalists: subsets fitted exactly. fractions: shares of the training rows to
+    go through the whole protocol with (0 … 1). penalty: scikit-learn's C. max_rows: rows of a set at most, drawn by
+    class, None for all. Raises `UsageError`.
+    """
+
+    splits: int = 10
+    test_share: float = 0.15
+    folds: int = 5
+    max_layers: int = 4
+    finalists: int = 3
+    fractions: tuple[float, ...] = (1.0,)
+    penalty: float = 10.0
+    tolerance: float = 0.01
+    iterations: int = 200
+    max_rows: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run."""
+        if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
+            raise UsageError("Fractions of the training data lie between 0 and 1.", hint="Write them as 0.1,0.5,1.")
+        if self.splits < 1 or self.folds < 2 or self.finalists < 1 or self.max_layers < 1:
+            raise UsageError(
+                "Splits, finalists and layers take at least 1, folds at least 2.", hint="Leave them at their defaults."
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPoint(Result):
     """Accuracies on one set with one share of the training rows, in points; tuples hold one value per split.
 
@@ -89,6 +122,25 @@ class TransferScore(Result):
     def whole(self) -> TransferPoint:
         """The point with the largest share of the training rows."""
         return max(self.curve, key=lambda point: point.fraction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferReport(Result):
+    """The sets that were there, and plain means over them (None where a set has none).
+
+    num_subsets: how many subsets of layers were screened; 0 for a model of one vector.
+    """
+
+    model: str
+    runtime: str
+    settings: TransferSettings
+    num_subsets: int
+    sets: tuple[TransferScore, ...]
+    mean_as_is: float
+    mean_last: float | None
+    mean_combined: float | None
+    mean_relative_error_reduction: float | None
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
