@@ -42,7 +42,8 @@ def main() -> None:
     places = [(torch.from_numpy(fitted), torch.from_numpy(judged)) for fitted, judged in folds]
     subsets = layered.subsets(settings)[:: told.every]
     screened, screening = timed(lambda: layered.screen(torch.from_numpy(rows), places, subsets))
-    fits = [(layered.features(subset), rows[a], rows[b]) for subset in subsets for a, b in folds]
+    features = [layered.features(subset) for subset in subsets]
+    fits = [(values, rows[fitted], rows[judged]) for values in features for fitted, judged in folds]
     found, fitting = timed(lambda: accuracies(fits, labels, settings))
     exact = 100 * np.reshape(found, (len(subsets), len(folds))).mean(axis=1)
     order = np.argsort(-np.array(screened), kind="stable")

@@ -88,5 +88,5 @@ def test_vectors_that_are_no_numbers_are_an_error(two_sets):
     texts, sets = two_sets
     encoder = Table(texts)
     encoder.vectors["text 3"] = np.full(5, np.nan)
-    with pytest.raises(DataError, match="not a number"):
+    with pytest.raises(DataError, match="not numbers for 1 of 40 texts"):
         score_sts(encoder, sets, model="table")

@@ -177,8 +177,23 @@ def test_repeated_rows_are_counted(encoder):
 def test_too_few_rows_of_a_class(encoder):
     texts = tuple(sentences(20))
     rare = LabelledSet(name="CR", first=texts, second=None, labels=(0,) * 18 + (1,) * 2, classes=("0", "1"))
-    with pytest.raises(DataError, match="CR has 2 classes, the smallest with 2 rows"):
+    with pytest.raises(DataError, match="CR has 2 classes, the smallest with 2 rows to use"):
         score_transfer(encoder, [rare], model="tiny", settings=SMALL)
+
+
+def test_few_rows_of_a_class_after_drawing(words, encoder):
+    settings = TransferSettings(splits=1, folds=5, max_rows=12)
+    with pytest.raises(DataError, match=r"MR has 2 classes, the smallest with [1-5] rows to use"):
+        score_transfer(encoder, [words], model="tiny", settings=settings)
+
+
+def test_vectors_that_are_no_numbers(words):
+    class Broken:
+        def encode(self, texts):
+            return torch.full((len(texts), 4), float("nan"))
+
+    with pytest.raises(DataError, match="not numbers for 160 of 160 texts"):
+        score_transfer(Broken(), [words], model="broken", settings=SMALL)
 
 
 def test_settings_that_make_no_sense():

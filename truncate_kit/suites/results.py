@@ -54,10 +54,10 @@ class StsReport(Result):
 class TransferSettings(Result):
     """How the classifiers are fitted and judged; the defaults are BERT-LC's where the paper states them.
 
-    splits: random divisions. test_share: of each (0 … 1). folds: of the inner cross-validation. max_layers: largest
-    subset, None for as many as there are. finalists: subsets fitted exactly. fractions: shares of the training rows to
-    go through the whole protocol with (0 … 1). penalty: scikit-learn's C. max_rows: rows of a set at most, drawn by
-    class, None for all. Raises `UsageError`.
+    splits: random divisions. test_share: of each (0 … 1). folds: of the inner cross-validation. max_layers: in a subset
+    at most. finalists: subsets fitted exactly. fractions: shares of the training rows to go through the whole protocol
+    with (0 … 1). penalty: scikit-learn's C. max_rows: rows of a set at most, drawn by class, None for all. Raises
+    `UsageError`.
     """
 
     splits: int = 10

@@ -112,9 +112,11 @@ def _check_rows(one: LabelledSet, settings: TransferSettings) -> None:
     """Every inner fold of the smallest training share needs a row of every class."""
     needed = int(np.ceil(settings.folds / ((1 - settings.test_share) * min(settings.fractions)))) + 1
     fewest = min(np.bincount(one.labels))
+    if settings.max_rows is not None:
+        fewest = fewest * min(settings.max_rows, len(one)) // len(one)
     if len(one.classes) < 2 or fewest < needed:
         raise DataError(
-            f"{one.name} has {len(one.classes)} classes, the smallest with {fewest} rows.",
+            f"{one.name} has {len(one.classes)} classes, the smallest with {fewest} rows to use.",
             hint=f"Give at least two classes with {needed} rows each, or use larger shares of the training data.",
         )
 
@@ -228,7 +230,8 @@ def choose_layers(layered: LayeredTask, rows: Rows, settings: TransferSettings, 
     screened = layered.screen(torch.from_numpy(rows), places, subsets)
     order = sorted(range(len(subsets)), key=lambda place: (-screened[place], len(subsets[place]), subsets[place]))
     finalists = [subsets[place] for place in order[: settings.finalists]]
-    fits = [(layered.features(subset), rows[fitted], rows[judged]) for subset in finalists for fitted, judged in folds]
+    features = [layered.features(subset) for subset in finalists]
+    fits = [(values, rows[fitted], rows[judged]) for values in features for fitted, judged in folds]
     exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
     best = max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))
     return finalists[best]
