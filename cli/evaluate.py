@@ -20,6 +20,7 @@ from .options import (
     use_threads,
 )
 from .output import print_json, table
+from .suites import SuiteRun, run_suite, suite_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -34,6 +35,24 @@ def evaluate(
     runtime: Annotated[
         str | None, typer.Option("--runtime", help="torch or onnx (model.onnx of the folder); an .onnx file is onnx.")
     ] = None,
+    suite: Annotated[
+        str | None,
+        typer.Option("--suite", help="sts, transfer or retrieval: score on the sets that --data holds."),
+    ] = None,
+    seen: Annotated[
+        str | None,
+        typer.Option("--seen", help="With --suite sts: pairs the model was trained on, a file or folder of splits."),
+    ] = None,
+    fractions: Annotated[
+        str | None,
+        typer.Option("--fractions", help="With --suite transfer: shares of the training rows, such as 0.1,0.5,1."),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="With --suite transfer: 3 splits, 2,000 rows a set: for a first look.")
+    ] = False,
+    corpus: Annotated[
+        str | None, typer.Option("--corpus", help="With --suite retrieval: a file of more texts to search.")
+    ] = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
@@ -44,12 +63,16 @@ def evaluate(
     out: OutOpt = DEFAULT_OUT,
     as_json: JsonOpt = False,
 ) -> None:
-    """Score a model on graded pairs: Spearman and Pearson correlation of cosine similarity with the scores."""
+    """Score a model on graded pairs, by the correlation of cosine similarity with the scores, or on a whole suite."""
+    from truncate_kit.errors import UsageError
     from truncate_kit.export import load_text_encoder
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.training.evaluation import ModelScore
     from truncate_kit.training.evaluation import evaluate as run
 
+    options = suite_options(suite, data, seen=seen, corpus=corpus, fractions=fractions, quick=quick)
+    if options is not None and (split is not None or columns is not None or scale is not None):
+        raise UsageError("--suite knows its splits, columns and scales.", hint="Leave those options out.")
     use_threads(threads)
     workspace = Workspace(out)
     if model is None and workspace.lean.is_dir():
@@ -64,6 +87,10 @@ def evaluate(
         threads=threads,
         device=device,
     )
+    used = "onnx" if isinstance(encoder, OnnxEncoder) else "torch"
+    if options is not None:
+        run_suite(SuiteRun(encoder, source.name, used, options, workspace, threads, as_json))
+        return
     splits, _ = workspace.data(data, columns, scale, quiet=as_json)
     if Path(source.name).resolve().is_relative_to(workspace.out.resolve()):
         splits = workspace.unseen(splits, quiet=as_json)
@@ -71,7 +98,7 @@ def evaluate(
     found = run(encoder, pairs.pairs)
     score = ModelScore(
         model=source.name,
-        runtime="onnx" if isinstance(encoder, OnnxEncoder) else "torch",
+        runtime=used,
         data=pairs.name,
         split=chosen,
         num_pairs=found.num_pairs,

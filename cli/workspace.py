@@ -74,6 +74,10 @@ class Workspace:
         """The figure of the measurements."""
         return self.out / "bench.png"
 
+    def suite(self, name: str) -> Path:
+        """The scores of one suite."""
+        return self.out / f"suite-{name}.json"
+
     def remembered(self) -> tuple[ModelSource | None, DataSource]:
         """What the last command worked on; nothing where there was none or its note is damaged."""
         try:
@@ -166,6 +170,28 @@ class Workspace:
         for statement in divided.notes[len(splits.notes) if splits.shares is None else 0 :]:
             note(f"{statement} The models here were trained on the rest: only test counts.", quiet=quiet)
         return divided
+
+    def seen(self) -> tuple[str, frozenset[frozenset[str]]] | None:
+        """The data of the models here and its train and dev pairs, each as the set of its texts.
+
+        None where finetune has not ended here, or its data is gone or no longer the same.
+        """
+        from truncate_kit.data import BUNDLED, complete_splits, load_pairs
+        from truncate_kit.errors import TruncateKitError
+
+        sweep, (_, last) = self.sweep(), self.remembered()
+        if sweep is None:
+            return None
+        try:
+            splits = complete_splits(
+                load_pairs(last.name or BUNDLED, columns=columns_of(last.columns), scale=scale_of(last.scale))
+            )
+        except TruncateKitError:
+            return None
+        if splits.fingerprint() != sweep.data_fingerprint:
+            return None
+        parts = (pairs for name, pairs in splits.items() if name != "test")
+        return splits.name, frozenset(frozenset((pair.first, pair.second)) for part in parts for pair in part)
 
 
 Source = TypeVar("Source", ModelSource, DataSource)

@@ -4,21 +4,37 @@ from truncate_kit.data.loading import BUNDLED, load_pairs
 from truncate_kit.data.overlap import Overlap, SharedPairs, overlap_of
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.split import complete_splits, split_pairs, splits_for
+from truncate_kit.data.suites import (
+    LabelledSet,
+    RetrievalSet,
+    StsSet,
+    find_sts,
+    find_transfer,
+    read_retrieval,
+    read_seen,
+)
 from truncate_kit.data.texts import iter_texts, read_texts
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
 
 __all__ = [
     "BUNDLED",
+    "LabelledSet",
     "Overlap",
     "PairSet",
     "PairSplits",
+    "RetrievalSet",
     "SharedPairs",
+    "StsSet",
     "TextPair",
     "complete_splits",
+    "find_sts",
+    "find_transfer",
     "iter_texts",
     "load_pairs",
     "overlap_of",
     "read_pairs",
+    "read_retrieval",
+    "read_seen",
     "read_texts",
     "split_pairs",
     "splits_for",

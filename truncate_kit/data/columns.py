@@ -17,10 +17,23 @@ _TEXT_PAIRS = (
     ("premise", "hypothesis"),
     ("word1", "word2"),
     ("question1", "question2"),
+    ("query", "relevant"),
+    ("query", "positive"),
+    ("query", "passage"),
+    ("question", "answer"),
 )
 _SCORES = ("score", "similarity", "similarityscore", "relatedness", "relatednessscore", "gold", "goldscore", "target")
 _LABEL = "label"  # a class in some sets, a score in others: taken only where no column is called a score
-_CLASSES = ("label", "class", "goldlabel", "relation", "entailment", "entailmentlabel", "entailmentjudgment")
+_CLASSES = (
+    _LABEL,
+    "class",
+    "goldlabel",
+    "relation",
+    "entailment",
+    "entailmentlabel",
+    "entailmentjudgment",
+    "isduplicate",
+)
 _TEXTS = ("text", "sentence", "texts", "sentences")
 
 Choice = TypeVar("Choice")
@@ -70,6 +83,13 @@ def find_text_column(source: str, columns: Sequence[str], told: str | None = Non
     names = _by_plain_name(columns)
     found = [name for plain in _TEXTS for name in names.get(plain, ())]
     return _only_one(source, columns, found, "the text") if found else None
+
+
+def find_label_column(source: str, columns: Sequence[str]) -> str | None:
+    """The name of the column of class labels, or None where no column is called that. Raises `ColumnsError`."""
+    names = _by_plain_name(columns)
+    found = [name for plain in _CLASSES for name in names.get(plain, ())]
+    return _only_one(source, columns, found, "the label") if found else None
 
 
 def _check_told(source: str, columns: Sequence[str], told: Iterable[str]) -> None:

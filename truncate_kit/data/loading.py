@@ -38,7 +38,7 @@ def load_pairs(
     if classes and told is not None:
         raise UsageError("Classes have no scale.", hint="Leave out --scale.")
     path = Path(name_or_path)
-    if not classes and path.is_dir() and not _split_files(path):
+    if not classes and path.is_dir() and not find_split_files(path):
         words = load_words(path)
         if words is not None:
             return words
@@ -63,7 +63,7 @@ def _tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
     return name, read_hub(name)
 
 
-def _split_files(folder: Path) -> dict[str, Path]:
+def find_split_files(folder: Path) -> dict[str, Path]:
     """The files of a folder that hold its splits, by split name. Raises `DataFileError` if there are two for one."""
     found: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
@@ -80,7 +80,7 @@ def _split_files(folder: Path) -> dict[str, Path]:
 
 
 def _folder_tables(folder: Path) -> dict[str, Table]:
-    found = _split_files(folder)
+    found = find_split_files(folder)
     if not found:
         formats = ", ".join(PAIR_FORMATS)
         raise DataFileError(

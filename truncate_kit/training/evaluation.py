@@ -1,6 +1,6 @@
 """Scores of sentence vectors on graded pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,11 +57,16 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     """
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
     place = {text: index for index, text in enumerate(texts)}
-    vectors = torch.as_tensor(encoder.encode(texts)).double()
-    first = torch.tensor([place[pair.first] for pair in pairs])
-    second = torch.tensor([place[pair.second] for pair in pairs])
-    cosines = torch.nn.functional.cosine_similarity(vectors[first], vectors[second])
-    return correlate(cosines.tolist(), [pair.target for pair in pairs])
+    vectors = torch.as_tensor(encoder.encode(texts))
+    return correlate(pair_cosines(vectors, place, pairs), [pair.target for pair in pairs])
+
+
+def pair_cosines(vectors: Tensor, place: Mapping[str, int], pairs: Sequence[TextPair]) -> list[float]:
+    """Cosine similarity of each pair, in float64. vectors: (n, d); place: the row of each text."""
+    first = vectors[torch.tensor([place[pair.first] for pair in pairs])].double()
+    second = vectors[torch.tensor([place[pair.second] for pair in pairs])].double()
+    cosines: list[float] = torch.nn.functional.cosine_similarity(first, second).tolist()
+    return cosines
 
 
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:

@@ -1,0 +1,154 @@
+"""`truncate-kit evaluate --suite` in a workspace, and what is refused."""
+
+import json
+import os
+
+import pytest
+
+from truncate_kit.data import complete_splits, find_sts, load_pairs
+from truncate_kit.encoders import load_encoder
+from truncate_kit.export import export_onnx
+from truncate_kit.training import evaluate
+from truncate_kit_cli.app import main
+
+SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
+DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
+TEXTS = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
+
+
+@pytest.fixture
+def run(capfd, tmp_path, monkeypatch):
+    """Run the command line in an empty folder; returns exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err
+        return end.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A folder with two similarity sets, one classification set and one file of queries."""
+    rows = [f"{text},{TEXTS[(7 * place + 3) % len(TEXTS)]} {place % 4},{place % 6}" for place, text in enumerate(TEXTS)]
+    for name, chosen in (("sts13/test.csv", rows), ("stsb/test.csv", rows[:30]), ("stsb/train.csv", rows[20:])):
+        file = tmp_path / "data" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("sentence1,sentence2,score\n" + "\n".join(chosen) + "\n")
+    labelled = [f"{text},{int('cat' in text)}" for text in TEXTS]
+    (tmp_path / "data" / "mr.csv").write_text("text,label\n" + "\n".join(labelled) + "\n")
+    queries = [f"{text},{TEXTS[(place + 1) % len(TEXTS)]}" for place, text in enumerate(TEXTS)]
+    (tmp_path / "queries.csv").write_text("query,relevant\n" + "\n".join(queries) + "\n")
+    return tmp_path
+
+
+def test_similarity_of_a_folder_and_of_its_graph(run, home, tiny_folder):
+    model = tiny_folder("bert")
+    encoder = load_encoder(model)
+    sets = find_sts(home / "data")
+    expected = {one.name: evaluate(encoder, one.pairs).spearman for one in sets}
+    code, out, err = run("evaluate", model, "--suite", "sts", "--data", "data", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert {row["name"]: row["spearman"] for row in found["sets"]} == pytest.approx(expected)
+    assert found["mean_spearman"] == pytest.approx(sum(expected.values()) / 2)
+    assert json.loads((home / "exported/suite-sts.json").read_text()) == found
+
+    export_onnx(encoder, home / "graph")
+    _, out, _ = run("evaluate", home / "graph/model.onnx", "--suite", "sts", "--data", "data", "--json")
+    again = json.loads(out)
+    assert again["runtime"] == "onnx"
+    assert again["mean_spearman"] == pytest.approx(found["mean_spearman"], abs=1e-2)
+
+
+def test_the_table_says_what_was_left_out_and_what_is_not_comparable(run, home, tiny_folder):
+    data = ("--suite", "sts", "--data", "data")
+    code, out, err = run("evaluate", tiny_folder("bert"), *data, "--seen", "data/stsb")
+    assert code == 0, err
+    row = next(line for line in out.splitlines() if "STSB" in line)
+    assert " 30 " in row
+    assert " 20 " in row  # rows 20 to 29 of the test split also stand in train
+    assert "STS13 here has 42 of the published 1,500 pairs" in out
+    assert "mean of 2" in out
+    assert "Spearman unseen" in " ".join(out.split())
+
+
+def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder):
+    fast = ("--seeds", 1, "--epochs", 1, "--layer", "1")
+    pairs = home / "data/sts13/test.csv"
+    code, _, err = run("finetune", tiny_folder("electra"), "--data", pairs, *fast)
+    assert code == 0, err
+    held_out = len(complete_splits(load_pairs(pairs)).test)
+    code, out, err = run("evaluate", "--suite", "sts", "--data", "data")
+    assert code == 0, err
+    assert "scored with and without its train and dev pairs" in err
+    found = json.loads((home / "exported/suite-sts.json").read_text())
+    assert {row["name"]: row["unseen_pairs"] for row in found["sets"]}["STS13"] == held_out
+
+    code, out, _ = run("evaluate", tiny_folder("electra"), "--suite", "sts", "--data", "data", "--json")
+    assert json.loads(out)["seen"] is None  # a model from elsewhere
+
+    pairs.write_text(pairs.read_text().replace("the cat sat,", "the cat lay,"))
+    code, out, err = run("evaluate", "--suite", "sts", "--data", "data")
+    assert code == 0
+    assert "is not known here: name it with --seen." in err
+
+
+def test_transfer_writes_table_and_curve(run, home, tiny_folder):
+    command = ("evaluate", tiny_folder("bert"), "--suite", "transfer", "--data", "data", "--quick")
+    code, out, err = run(*command, "--fractions", "0.7,1")
+    assert code == 0, err
+    found = json.loads((home / "exported/suite-transfer.json").read_text())
+    assert [point["fraction"] for point in found["sets"][0]["curve"]] == [0.7, 1.0]
+    assert found["num_subsets"] == 15
+    assert "MR" in out
+    assert "layers combined" in " ".join(out.split())
+    assert "at most 2,000 rows were used: not comparable" in out
+    assert (home / "exported/suite-transfer.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_retrieval_says_that_there_are_fewer_lists(run, home, tiny_folder):
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("faiss")
+    (home / "more.txt").write_text("the sun\na star\nthe moon\n" * 2)
+    command = ("evaluate", tiny_folder("bert"), "--suite", "retrieval", "--data", "queries.csv", "--corpus", "more.txt")
+    code, out, err = run(*command)
+    assert code == 0, err
+    assert "1 lists instead of 1,024: 45 texts are too few" in out
+    assert "42 queries" in out
+    found = json.loads((home / "exported/suite-retrieval.json").read_text())
+    assert (found["num_texts"], found["lists"]) == (45, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--suite", "glue", "--data", "data"), "'glue'"),
+        (("--suite", "sts"), "needs its data"),
+        (("--suite", "sts", "--data", "nowhere"), "nowhere"),
+        (("--suite", "sts", "--data", "data/sts13"), "none of the sets"),
+        (("--suite", "sts", "--data", "data", "--quick"), "--quick"),
+        (("--suite", "sts", "--data", "data", "--seen", "nowhere.csv"), "nowhere.csv"),
+        (("--suite", "transfer", "--data", "data", "--seen", "x.csv"), "--seen"),
+        (("--suite", "transfer", "--data", "data", "--fractions", "half"), "'half'"),
+        (("--suite", "transfer", "--data", "data", "--fractions", "0,1"), "between 0 and 1"),
+        (("--suite", "transfer", "--data", "data", "--fractions", "0.05"), "MR has 2 classes"),
+        (("--suite", "retrieval", "--data", "data/sts13/nothing.csv"), "nothing.csv"),
+        (("--suite", "sts", "--data", "data", "--split", "dev"), "knows its splits"),
+        (("--corpus", "more.txt"), "belong to a suite"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_makes_no_sense_is_one_line_and_a_hint(options, named, run, home, tiny_folder):
+    code, out, err = run("evaluate", tiny_folder("bert"), *options)
+    assert (code, out) == (1, "")
+    error, hint = err.strip().splitlines()[-2:]
+    assert error.startswith("Error: ")
+    assert named in error
+    assert hint.startswith("Hint: ")
+    assert not (home / "exported").exists()

@@ -1,0 +1,119 @@
+"""The sets of the suites are found under their usual names and hold what was published."""
+
+import pytest
+
+from truncate_kit.data import find_sts, find_transfer, read_retrieval, read_seen
+from truncate_kit.errors import ColumnsError, DataError, DataFileError
+
+PAIRS = "sentence1,sentence2,score\na cat,a dog,2\nthe sun,a star,4\na tree,a mat,1\n"
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_published_numbers_of_pairs(shared_data):
+    found = {one.name: len(one.pairs) for one in find_sts(shared_data)}
+    # SemEval 2012, 2014 and 2015, STS Benchmark, SICK; all subsets and, for SICK, all splits together
+    assert found == {"STS12": 3108, "STS14": 3750, "STS15": 3000, "STSB": 1379, "SICK-R": 9927}
+
+
+def test_published_numbers_of_labelled_rows(shared_data):
+    found = {one.name: (len(one), len(one.classes)) for one in find_transfer(shared_data)}
+    assert found == {
+        "MR": (10662, 2),
+        "SUBJ": (10000, 2),
+        "MPQA": (10606, 2),
+        "SST2": (6920 + 872 + 1821, 2),
+        "SST5": (8544 + 1101 + 2210, 5),
+        "TREC": (5452 + 500, 6),
+        "MRPC": (5801, 2),
+    }
+    mrpc = next(one for one in find_transfer(shared_data) if one.name == "MRPC")
+    assert mrpc.second is not None
+    assert sum(mrpc.labels) == 3900  # paraphrases, Dolan et al. 2004
+
+
+def test_sets_are_files_or_folders_in_any_spelling(tmp_path):
+    write(tmp_path / "STS-12.csv", PAIRS)
+    write(tmp_path / "sts16" / "train.csv", PAIRS)
+    write(tmp_path / "sts16" / "test.csv", PAIRS.replace("a cat", "one cat"))
+    write(tmp_path / "sts16" / "more.csv", PAIRS)
+    write(tmp_path / "sts_benchmark" / "en" / "train.csv", PAIRS)
+    write(tmp_path / "sts_benchmark" / "en" / "test.csv", PAIRS)
+    write(tmp_path / "sts_benchmark" / "de" / "test.csv", PAIRS.replace("a cat", "eine Katze"))
+    found = {one.name: [pair.first for pair in one.pairs] for one in find_sts(tmp_path)}
+    assert found == {
+        "STS12": ["a cat", "the sun", "a tree"],
+        "STS16": ["a cat", "the sun", "a tree", "one cat", "the sun", "a tree"],  # train is left out
+        "STSB": ["a cat", "the sun", "a tree"],
+    }
+
+
+def test_labelled_rows_of_all_splits_come_together(tmp_path):
+    write(tmp_path / "transfer" / "trec" / "test.csv", "text,label\nwho?,HUM\n")
+    write(tmp_path / "transfer" / "trec" / "train.csv", "text,label\nwhere?,LOC\n,HUM\n")
+    (found,) = find_transfer(tmp_path)
+    assert (found.first, found.classes, found.labels) == (("where?", "", "who?"), ("HUM", "LOC"), (1, 0, 0))
+
+
+@pytest.mark.parametrize("find", [find_sts, find_transfer])
+def test_a_folder_without_sets_names_those_that_are_looked_for(find, tmp_path):
+    with pytest.raises(DataFileError, match="holds none of the sets") as problem:
+        find(tmp_path)
+    assert "test.csv" in problem.value.hint
+    with pytest.raises(DataFileError, match="not a folder"):
+        find(tmp_path / "nowhere")
+
+
+def test_broken_sets_are_named(tmp_path):
+    write(tmp_path / "stsb" / "train.csv", PAIRS)
+    write(tmp_path / "stsb" / "dev.csv", PAIRS)
+    with pytest.raises(DataFileError, match="no test split"):
+        find_sts(tmp_path)
+    write(tmp_path / "mr" / "all.csv", "text,score\ngood,1\n")
+    with pytest.raises(ColumnsError, match="no column of labels"):
+        find_transfer(tmp_path)
+
+
+def test_queries_with_several_answers_and_more_texts(tmp_path):
+    rows = "query,relevant\nwhat barks,a dog\nwhat barks,a seal\nwhat meows,a cat\na cat,a cat\n"
+    found = read_retrieval(write(tmp_path / "q.csv", rows), corpus=write(tmp_path / "more.txt", "a tree\na dog\n"))
+    assert found.queries == ("what barks", "what meows")  # a text that answers only itself is no query
+    assert found.texts == ("a dog", "a seal", "a cat", "a tree")
+    assert found.relevant == (frozenset({0, 1}), frozenset({2}))
+
+
+def test_rows_labelled_0_are_searched_but_answer_nothing(shared_data, tmp_path):
+    rows = "question1,question2,is_duplicate\nhow,in what way,1\nwhy,where,0\n"
+    found = read_retrieval(write(tmp_path / "q.csv", rows))
+    assert (found.queries, found.texts, found.relevant) == (("how",), ("in what way", "where"), (frozenset({0}),))
+    mrpc = read_retrieval(shared_data / "mrpc/test.csv")
+    assert sum(map(len, mrpc.relevant)) == 1147  # the paraphrases among the 1,725 pairs
+    with pytest.raises(DataFileError, match="no row with an answer"):
+        read_retrieval(write(tmp_path / "same.csv", "query,relevant\na,a\n"))
+    with pytest.raises(DataFileError, match="2 data files"):
+        read_retrieval(tmp_path)
+
+
+def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_path):
+    for split, word in (("train", "sat"), ("dev", "ran"), ("test", "lay")):
+        write(tmp_path / f"{split}.csv", PAIRS.replace("a cat", f"a cat {word}"))
+    seen = read_seen(tmp_path)
+    assert frozenset(("a dog", "a cat sat")) in seen
+    assert frozenset(("a cat ran", "a dog")) in seen
+    assert len(seen) == 4
+    assert read_seen(write(tmp_path / "two.csv", "sentence1,sentence2\nx,y\ny,x\n")) == {frozenset("xy")}
+    (tmp_path / "only").mkdir()
+    write(tmp_path / "only" / "test.csv", PAIRS)
+    with pytest.raises(DataError, match="no train or dev split"):
+        read_seen(tmp_path / "only")
+    # as counted beside the data: pairs of STS12 and STS14 in STSB train, in either order
+    train = read_seen(shared_data / "stsb/en/train.csv")
+    counts = {
+        one.name: sum(frozenset((pair.first, pair.second)) in train for pair in one.pairs)
+        for one in find_sts(shared_data)
+    }
+    assert (counts["STS12"], counts["STS14"]) == (1002, 1861)

@@ -1,0 +1,92 @@
+"""The similarity suite gives published figures, and leaves out what a model has seen."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from truncate_kit.data import StsSet, TextPair, find_sts
+from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import DataError
+from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.suites import StsReport, score_sts
+
+# sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it
+PUBLISHED = {"STS12": 72.37, "STS14": 75.59, "STS15": 85.39, "STSB": 82.03, "SICK-R": 77.58}
+
+
+class Table:
+    """An encoder of given vectors, one per text; it notes what it was asked."""
+
+    def __init__(self, texts):
+        drawn = np.random.default_rng(0).normal(size=(len(texts), 5))
+        self.vectors = dict(zip(texts, drawn, strict=True))
+        self.asked: list[str] = []
+
+    def encode(self, texts):
+        self.asked += texts
+        return torch.tensor(np.array([self.vectors[text] for text in texts]))
+
+
+@pytest.fixture
+def two_sets():
+    texts = [f"text {number}" for number in range(40)]
+    pairs = [TextPair(texts[i], texts[(3 * i + 1) % 40], float((7 * i) % 6)) for i in range(40)]
+    sets = [
+        StsSet(name="STS12", pairs=tuple(pairs[:25]), published_pairs=25),
+        StsSet(name="STS13", pairs=tuple(pairs[15:]), published_pairs=1500),
+    ]
+    return texts, sets
+
+
+def plain_spearman(encoder, pairs):
+    cosines = []
+    for pair in pairs:
+        u, v = encoder.vectors[pair.first], encoder.vectors[pair.second]
+        cosines.append(u @ v / np.sqrt(u @ u * (v @ v)))
+    return 100 * stats.spearmanr(cosines, [pair.target for pair in pairs]).statistic
+
+
+def test_published_figures_of_a_real_model(minilm, shared_data, tmp_path):
+    export_onnx(load_encoder(minilm), tmp_path)
+    report = score_sts(OnnxEncoder.load(tmp_path), find_sts(shared_data), model="all-MiniLM-L6-v2", runtime="onnx")
+    assert {row.name: row.spearman for row in report.sets} == pytest.approx(PUBLISHED, abs=0.02)
+    assert report.mean_spearman == pytest.approx(sum(PUBLISHED.values()) / 5, abs=0.02)
+    assert report.notes() == []
+    assert report.mean_unseen is None
+
+
+def test_each_set_as_a_whole_and_without_what_was_seen(two_sets):
+    texts, sets = two_sets
+    encoder = Table(texts)
+    seen = {frozenset((pair.second, pair.first)) for pair in sets[0].pairs[:9]}
+    report = score_sts(encoder, sets, model="table", seen=seen, seen_name="train.csv")
+    for row, one, first in zip(report.sets, sets, (9, 0), strict=True):
+        assert row.spearman == pytest.approx(plain_spearman(encoder, one.pairs))
+        assert row.unseen_pairs == len(one.pairs) - first
+        assert row.unseen_spearman == pytest.approx(plain_spearman(encoder, one.pairs[first:]))
+    assert report.mean_spearman == pytest.approx(np.mean([plain_spearman(encoder, one.pairs) for one in sets]))
+    assert report.mean_unseen == pytest.approx(np.mean([row.unseen_spearman for row in report.sets]))
+    assert sorted(encoder.asked) == sorted(texts)  # no text twice, though the sets overlap
+    assert StsReport.from_dict(report.to_dict()) == report
+
+
+def test_a_part_of_a_set_is_not_comparable(two_sets):
+    texts, sets = two_sets
+    (note,) = score_sts(Table(texts), sets, model="table").notes()
+    assert note.startswith("STS13 here has 25 of the published 1,500 pairs")
+
+
+def test_where_everything_was_seen_there_is_no_score(two_sets):
+    texts, sets = two_sets
+    seen = {frozenset((pair.first, pair.second)) for pair in sets[0].pairs}
+    report = score_sts(Table(texts), sets, model="table", seen=seen, seen_name="train.csv")
+    assert (report.sets[0].unseen_pairs, report.sets[0].unseen_spearman, report.mean_unseen) == (0, None, None)
+
+
+def test_vectors_that_are_no_numbers_are_an_error(two_sets):
+    texts, sets = two_sets
+    encoder = Table(texts)
+    encoder.vectors["text 3"] = np.full(5, np.nan)
+    with pytest.raises(DataError, match="not numbers for 1 of 40 texts"):
+        score_sts(encoder, sets, model="table")

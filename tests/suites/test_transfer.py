@@ -1,0 +1,202 @@
+"""The transfer suite equals plain loops over scikit-learn, and looks at nothing it must not see."""
+
+import warnings
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
+
+from tests.families import WORDS
+from truncate_kit.data import LabelledSet
+from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.representations import layer_states
+from truncate_kit.suites import TransferReport, TransferSettings, score_transfer
+from truncate_kit.suites.transfer import LayeredTask, Task, choose_layers, error_reduction
+
+SMALL = TransferSettings(splits=2, folds=3, max_layers=3, finalists=2)
+
+
+def sentences(count, seed=0):
+    drawn = np.random.default_rng(seed)
+    return [" ".join(drawn.choice(WORDS, size=6)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def words():
+    """Sentences whose class is whether they speak of a cat or a dog more often."""
+    texts = sentences(160)
+    labels = tuple(int(text.split().count("cat") > text.split().count("dog")) for text in texts)
+    return LabelledSet(name="MR", first=tuple(texts), second=None, labels=labels, classes=("dog", "cat"))
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Pairs whose class is whether both speak of the same colour."""
+    first, second = sentences(140, 1), sentences(140, 2)
+    labels = tuple(int(("red" in a) == ("red" in b)) for a, b in zip(first, second, strict=True))
+    return LabelledSet(name="MRPC", first=tuple(first), second=tuple(second), labels=labels, classes=("0", "1"))
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_folder):
+    return load_encoder(tiny_folder("bert"))
+
+
+class VectorsOnly:
+    """The same vectors from something that has no layers to show."""
+
+    def __init__(self, encoder):
+        self.encode = encoder.encode
+
+
+def fit_and_score(values, labels, train, test):
+    """Logistic regression as BERT-LC set it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = LogisticRegression(solver="saga", C=10, tol=0.01, max_iter=200, random_state=0)
+        return 100 * model.fit(values[train], labels[train]).score(values[test], labels[test])
+
+
+def plain_divisions(labels, splits):
+    return StratifiedShuffleSplit(splits, test_size=0.15, random_state=0).split(labels, labels)
+
+
+def pair_features(left, right):
+    return np.concatenate([np.abs(left - right), left * right], axis=1)
+
+
+def test_a_vector_model_on_single_texts(words, encoder):
+    report = score_transfer(VectorsOnly(encoder), [words], model="tiny", settings=SMALL)
+    values, labels = encoder.encode(words.first).numpy(), np.array(words.labels)
+    expected = [fit_and_score(values, labels, train, test) for train, test in plain_divisions(labels, 2)]
+    (score,) = report.sets
+    assert score.whole.as_is == pytest.approx(expected)
+    assert (score.whole.last, score.whole.combined, score.whole.chosen, report.num_subsets) == (None, None, None, 0)
+    assert score.majority == pytest.approx(100 * max(labels.mean(), 1 - labels.mean()))
+    assert (score.whole.train_rows, score.whole.test_rows) == (136, 24)
+    assert report.mean_as_is == pytest.approx(np.mean(expected))
+    assert report.mean_relative_error_reduction is None
+
+
+def test_a_model_with_layers_on_pairs(pairs, encoder):
+    report = score_transfer(encoder, [pairs], model="tiny", settings=SMALL)
+    labels, point = np.array(pairs.labels), report.sets[0].whole
+    left, right = (layer_states(encoder, texts).numpy() for texts in (pairs.first, pairs.second))
+    for number, (train, test) in enumerate(plain_divisions(labels, 2)):
+        for found, layers in ((point.last, (3,)), (point.combined, point.chosen[number])):
+            values = pair_features(left[list(layers)].mean(axis=0), right[list(layers)].mean(axis=0))
+            assert found[number] == pytest.approx(fit_and_score(values, labels, train, test), abs=1e-6)
+    assert point.as_is == point.last  # a bare model: its vector is the mean state of the last layer
+    assert report.num_subsets == 14  # of four layers, up to three
+    assert point.relative_error_reduction == pytest.approx(
+        100 * ((100 - point.mean_last) - (100 - point.mean_combined)) / (100 - point.mean_last)
+    )
+    assert TransferReport.from_dict(report.to_dict()) == report
+
+
+def test_relative_error_reduction_as_in_the_paper():
+    assert error_reduction(80.0, 85.0) == pytest.approx(25.0)  # 20 errors become 15
+    assert error_reduction(85.0, 80.0) == pytest.approx(-100 / 3)
+    assert error_reduction(100.0, 100.0) == 0.0
+
+
+def planted(seed=0, rows=200, layers=4, width=6):
+    """States of which layers 1 and 2 together tell the class; what each of them adds is noise of its own."""
+    drawn = np.random.default_rng(seed)
+    labels = drawn.integers(2, size=rows)
+    states = drawn.normal(size=(layers, rows, width)).astype(np.float32)
+    noise = drawn.normal(size=(rows, width)).astype(np.float32) * 3
+    states[1] += noise + labels[:, None]
+    states[2] += labels[:, None] - noise
+    places = torch.arange(rows)
+    task = Task(torch.from_numpy(labels), torch.from_numpy(states[-1]), torch.from_numpy(states), places, None)
+    return LayeredTask(task, task.states, task.states.double()), states, labels
+
+
+@pytest.mark.parametrize("finalists", [3, 14])
+def test_the_choice_is_that_of_exact_cross_validation(finalists):
+    layered, states, labels = planted()
+    settings = TransferSettings(folds=4, max_layers=3, finalists=finalists)
+    rows = np.flatnonzero(np.random.default_rng(1).random(200) < 0.8)
+    folds = list(StratifiedKFold(4, shuffle=True, random_state=7).split(rows, labels[rows]))
+    subsets = [subset for size in (1, 2, 3) for subset in combinations(range(4), size)]
+    exact = {
+        subset: np.mean([fit_and_score(states[list(subset)].mean(axis=0), labels, rows[a], rows[b]) for a, b in folds])
+        for subset in subsets
+    }
+    assert max(exact, key=exact.get) == (1, 2)  # what was planted
+    assert choose_layers(layered, rows, settings, seed=7) == (1, 2)
+
+
+def test_the_choice_does_not_hang_on_rows_outside_the_training_part():
+    layered, states, labels = planted()
+    rows = np.arange(0, 200, 2)
+    settings = TransferSettings(folds=3, max_layers=2)
+    before = choose_layers(layered, rows, settings, seed=0)
+    others = np.arange(1, 200, 2)
+    states[:, others] = np.random.default_rng(5).normal(size=states[:, others].shape) * 50
+    changed = Task(
+        torch.from_numpy(np.where(np.isin(np.arange(200), others), 1 - labels, labels)),
+        torch.from_numpy(states[-1]),
+        torch.from_numpy(states),
+        torch.arange(200),
+        None,
+    )
+    after = choose_layers(LayeredTask(changed, changed.states, changed.states.double()), rows, settings, seed=0)
+    assert before == after
+
+
+def test_shares_of_the_training_rows(words, encoder):
+    settings = TransferSettings(splits=2, folds=2, max_layers=1, finalists=1, fractions=(1.0, 0.25))
+    report = score_transfer(encoder, [words], model="tiny", settings=settings)
+    curve = report.sets[0].curve
+    assert [(point.fraction, point.train_rows, point.test_rows) for point in curve] == [(0.25, 34, 24), (1.0, 136, 24)]
+    assert report.mean_combined == curve[1].mean_combined
+
+
+def test_same_seed_same_result_and_fewer_rows_on_demand(words, encoder):
+    settings = TransferSettings(splits=2, folds=2, max_layers=2, finalists=1, max_rows=80)
+    first, again = (score_transfer(encoder, [words], model="tiny", settings=settings) for _ in range(2))
+    assert first.sets == again.sets
+    assert (first.sets[0].num_rows, first.sets[0].whole.train_rows) == (80, 68)
+
+
+def test_repeated_rows_are_counted(encoder):
+    texts = sentences(60)
+    doubled = LabelledSet(
+        name="MPQA", first=(*texts, *texts[:7]), second=None, labels=(0, 1) * 33 + (0,), classes=("0", "1")
+    )
+    settings = TransferSettings(splits=1, folds=2, max_layers=1, finalists=1)
+    assert score_transfer(encoder, [doubled], model="tiny", settings=settings).sets[0].repeated_rows == 7
+
+
+def test_too_few_rows_of_a_class(encoder):
+    texts = tuple(sentences(20))
+    rare = LabelledSet(name="CR", first=texts, second=None, labels=(0,) * 18 + (1,) * 2, classes=("0", "1"))
+    with pytest.raises(DataError, match="CR has 2 classes, the smallest with 2 rows to use"):
+        score_transfer(encoder, [rare], model="tiny", settings=SMALL)
+
+
+def test_few_rows_of_a_class_after_drawing(words, encoder):
+    settings = TransferSettings(splits=1, folds=5, max_rows=12)
+    with pytest.raises(DataError, match=r"MR has 2 classes, the smallest with [1-5] rows to use"):
+        score_transfer(encoder, [words], model="tiny", settings=settings)
+
+
+def test_vectors_that_are_no_numbers(words):
+    class Broken:
+        def encode(self, texts):
+            return torch.full((len(texts), 4), float("nan"))
+
+    with pytest.raises(DataError, match="not numbers for 160 of 160 texts"):
+        score_transfer(Broken(), [words], model="broken", settings=SMALL)
+
+
+def test_settings_that_make_no_sense():
+    for wrong in ({"fractions": (0.0, 1.0)}, {"fractions": ()}, {"splits": 0}, {"folds": 1}, {"finalists": 0}):
+        with pytest.raises(UsageError):
+            TransferSettings(**wrong)

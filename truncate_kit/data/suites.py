@@ -1,0 +1,257 @@
+"""The sets of the evaluation suites, found in a folder by their usual names, and (query, relevant) files."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from truncate_kit.data.cells import text_of
+from truncate_kit.data.columns import find_label_column, find_text_column, find_text_columns
+from truncate_kit.data.files import PAIR_FORMATS, format_of
+from truncate_kit.data.loading import find_split_files
+from truncate_kit.data.pairs import read_pairs
+from truncate_kit.data.tables import Table, read_table
+from truncate_kit.data.texts import read_texts
+from truncate_kit.data.types import TextPair
+from truncate_kit.errors import ColumnsError, DataFileError
+
+# Set → pairs of the published test set, all subsets together, and the names its folder or file may have (written
+# without hyphens, in lower case).
+_STS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "STS12": (3108, ("sts12", "sts12sts", "sts2012")),
+    "STS13": (1500, ("sts13", "sts13sts", "sts2013")),
+    "STS14": (3750, ("sts14", "sts14sts", "sts2014")),
+    "STS15": (3000, ("sts15", "sts15sts", "sts2015")),
+    "STS16": (1186, ("sts16", "sts16sts", "sts2016")),
+    "STSB": (1379, ("stsb", "stsbenchmark", "stsbenchmarksts")),
+    "SICK-R": (9927, ("sick", "sickr", "sickrsts")),
+}
+_TRANSFER: dict[str, tuple[str, ...]] = {
+    name: (name.lower(),) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC")
+}
+_LANGUAGE = "en"  # the published figures are for English; taken where a set comes in several languages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StsSet:
+    """All pairs of one set, its subsets concatenated. published_pairs: how many the published test set has."""
+
+    name: str
+    pairs: tuple[TextPair, ...]
+    published_pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledSet:
+    """Texts, or pairs of texts, with a class.
+
+    second: None for a set of single texts. labels: places in `classes`, one per row. Rows of all files together, in
+    the order train, dev, test.
+    """
+
+    name: str
+    first: tuple[str, ...]
+    second: tuple[str, ...] | None
+    labels: tuple[int, ...]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalSet:
+    """Queries, the texts to search, and which of them answer each query.
+
+    relevant: places in `texts`, one set per query, none empty. All queries and all texts are distinct.
+    """
+
+    name: str
+    queries: tuple[str, ...]
+    texts: tuple[str, ...]
+    relevant: tuple[frozenset[int], ...]
+
+
+def find_sts(folder: str | Path) -> tuple[StsSet, ...]:
+    """The semantic similarity sets that a folder holds, in the order STS12 … 16, STSB, SICK-R, as MTEB counts them.
+
+    A set is a file or a folder of that name. STSB is its test split; SICK-R all its splits together; of STS12 … 16
+    all files but `train` are taken as one set. Raises `DataError`; `DataFileError` where none is there.
+    """
+    found = {name: _files(Path(folder), names) for name, (_, names) in _STS.items()}
+    sets = tuple(
+        StsSet(
+            name=name,
+            pairs=tuple(pair for file in _sts_files(name, files) for pair in read_pairs(file).pairs),
+            published_pairs=_STS[name][0],
+        )
+        for name, files in found.items()
+        if files
+    )
+    return sets or _nothing(Path(folder), _STS)
+
+
+def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
+    """The classification sets that a folder, or the folder `transfer` in it, holds, in the order of BERT-LC's table.
+
+    Files have a text column, or the two of a pair, and a column `label`. An empty text is kept: MPQA has three.
+    Raises `DataError`; `DataFileError` where no set is there.
+    """
+    home = Path(folder)
+    places = [place for place in (home, home / "transfer") if place.is_dir()] or [home]
+    found = {
+        name: next(filter(None, (_files(place, names) for place in places)), []) for name, names in _TRANSFER.items()
+    }
+    return tuple(_labelled(name, files) for name, files in found.items() if files) or _nothing(home, _TRANSFER)
+
+
+def read_retrieval(path: str | Path, *, corpus: str | Path | None = None) -> RetrievalSet:
+    """Read a (query, relevant) file: captions of one picture, duplicate questions, questions with their answers.
+
+    path: a file, or a folder that holds one. A query in several rows has several answers. Where a column of labels
+    has only 0 and 1, rows with 0 are no answers, but their second text is still searched. corpus: a file of more texts
+    to search, as `read_texts` takes it. Raises `DataError` naming file, row and what is wrong.
+    """
+    file = _only_file(Path(path))
+    table = read_table(file)
+    names = tuple(table.columns)
+    first, second = (_texts(table, name) for name in find_text_columns(table.source, names))
+    answers = _answers(table)
+    place = {
+        text: index for index, text in enumerate(dict.fromkeys((*second, *(read_texts(corpus) if corpus else ()))))
+    }
+    relevant: dict[str, set[int]] = {}
+    for query, text, answer in zip(first, second, answers, strict=True):
+        if answer and query != text:  # a text is no answer to itself
+            relevant.setdefault(query, set()).add(place[text])
+    if not relevant:
+        raise DataFileError(
+            f"{file} has no row with an answer.", hint="Give rows of a query and a text that answers it."
+        )
+    return RetrievalSet(
+        name="/".join(file.resolve().parts[-2:]),
+        queries=tuple(relevant),
+        texts=tuple(place),
+        relevant=tuple(frozenset(places) for places in relevant.values()),
+    )
+
+
+def read_seen(path: str | Path) -> frozenset[frozenset[str]]:
+    """The pairs that a model was trained on, each as the set of its two texts, so that their order does not matter.
+
+    path: a file, all of whose pairs count, or a folder of splits, whose train and dev count: dev chose the weights.
+    Files need no scores. Raises `DataError`.
+    """
+    path = Path(path)
+    files = [path]
+    if path.is_dir():
+        splits = find_split_files(path)
+        files = [file for split, file in splits.items() if split != "test"]
+        if not files:
+            raise DataFileError(f"{path} holds no train or dev split.", hint="Name the file that was trained on.")
+    return frozenset(pair for file in files for pair in _text_pairs(file))
+
+
+def _text_pairs(file: Path) -> Iterator[frozenset[str]]:
+    table = read_table(file)
+    first, second = find_text_columns(table.source, tuple(table.columns))
+    return map(frozenset, zip(_texts(table, first), _texts(table, second), strict=True))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _files(folder: Path, names: Iterable[str]) -> list[Path]:
+    """The files of the set with one of these names: itself a file in `folder`, or all files of a folder there."""
+    if not folder.is_dir():
+        raise DataFileError(f"{folder} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
+    for item in sorted(folder.iterdir()):
+        if item.is_dir() and _plain(item.name) in names:
+            home = item / _LANGUAGE if (item / _LANGUAGE).is_dir() else item
+            return sorted(file for file in home.iterdir() if file.is_file() and format_of(file) in PAIR_FORMATS)
+        if item.is_file() and format_of(item) in PAIR_FORMATS and _plain(_stem(item)) in names:
+            return [item]
+    return []
+
+
+def _stem(path: Path) -> str:
+    return path.name.partition(".")[0].lower()
+
+
+def _sts_files(name: str, files: list[Path]) -> list[Path]:
+    if len(files) == 1 or name == "SICK-R":
+        return files
+    if name == "STSB":
+        test = [file for file in files if _stem(file) == "test"]
+        if not test:
+            raise DataFileError(f"{files[0].parent} holds no test split.", hint="Call it test.csv, .tsv or .jsonl.")
+        return test
+    return [file for file in files if _stem(file) != "train"]
+
+
+def _labelled(name: str, files: list[Path]) -> LabelledSet:
+    order = ("train", "dev", "validation", "test")
+    files = sorted(files, key=lambda file: order.index(_stem(file)) if _stem(file) in order else len(order))
+    first: list[str] = []
+    second: list[str] = []
+    labels: list[str] = []
+    for table in map(read_table, files):
+        names = tuple(table.columns)
+        label = find_label_column(table.source, names)
+        if label is None:
+            raise ColumnsError(table.source, "there is no column of labels.", names, hint="Call it label.")
+        single = find_text_column(table.source, names)
+        left, right = (single, None) if single is not None else find_text_columns(table.source, names)
+        first += _texts(table, left, empty=True)
+        second += [] if right is None else _texts(table, right, empty=True)
+        labels += [str(value).strip() for value in table.columns[label]]
+    if second and len(second) != len(first):
+        raise DataFileError(f"{files[0].parent} mixes files of texts and of pairs.", hint="Give all the same columns.")
+    classes = tuple(sorted(set(labels)))
+    place = {label: index for index, label in enumerate(classes)}
+    return LabelledSet(
+        name=name,
+        first=tuple(first),
+        second=tuple(second) or None,
+        labels=tuple(place[label] for label in labels),
+        classes=classes,
+    )
+
+
+def _texts(table: Table, column: str, *, empty: bool = False) -> list[str]:
+    return [
+        "" if empty and value == "" else text_of(table, row, column, value)
+        for row, value in enumerate(table.columns[column])
+    ]
+
+
+def _answers(table: Table) -> list[bool]:
+    """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise."""
+    label = find_label_column(table.source, tuple(table.columns))
+    values = [str(value).strip() for value in table.columns[label]] if label is not None else []
+    return [value == "1" for value in values] if {*values} == {"0", "1"} else [True] * _num_rows(table)
+
+
+def _num_rows(table: Table) -> int:
+    return len(next(iter(table.columns.values())))
+
+
+def _only_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    files = [file for file in sorted(path.iterdir()) if file.is_file() and format_of(file) in PAIR_FORMATS]
+    if len(files) != 1:
+        raise DataFileError(
+            f"{path} holds {len(files)} data files where one of queries and answers is needed.",
+            hint="Name the file: --data FILE",
+        )
+    return files[0]
+
+
+def _nothing(folder: Path, sets: Iterable[str]) -> NoReturn:
+    raise DataFileError(
+        f"{folder} holds none of the sets {', '.join(sets)}.",
+        hint="Give each set a folder or a file of its name, such as sts14/test.csv or sts14.csv.",
+    )

@@ -1,0 +1,44 @@
+"""Accuracy against the number of training rows, one panel per transfer set."""
+
+import math
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from truncate_kit.files import replacing
+from truncate_kit.suites.results import TransferReport
+
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
+_LINES = (
+    ("mean_as_is", "as it is", "#999999", ":"),
+    ("mean_last", "last layer", "#0072B2", "-"),
+    ("mean_combined", "layers combined", "#D55E00", "-"),
+)
+
+
+def draw_transfer(report: TransferReport, path: Path) -> Path | None:
+    """Write the curves as PNG and return its path; None where there is only one share of the training rows.
+
+    Raises `CannotWriteError`.
+    """
+    if len(report.settings.fractions) < 2:
+        return None
+    across = min(4, len(report.sets))
+    down = math.ceil(len(report.sets) / across)
+    figure = Figure(figsize=(3.2 * across + 0.4, 2.8 * down + 0.4), layout="constrained")
+    for place, score in enumerate(report.sets):
+        axes = figure.add_subplot(down, across, place + 1)
+        for field, label, color, style in _LINES:
+            values = [getattr(point, field) for point in score.curve]
+            if None not in values:
+                rows = [point.train_rows for point in score.curve]
+                axes.plot(rows, values, marker="o", markersize=4, color=color, linestyle=style, label=label)
+        axes.set_title(score.name, loc="left", fontsize="medium")
+        axes.set_xlabel("rows to train on")
+        axes.set_ylabel("accuracy × 100")
+        axes.grid(alpha=0.3)
+        if place == 0:
+            axes.legend(loc="best", fontsize="small")
+    with replacing(path) as target:
+        figure.savefig(target, dpi=120, format="png")
+    return path

@@ -1,0 +1,131 @@
+"""The cells of the suites' tables; the command line draws them."""
+
+from collections import Counter
+from itertools import chain
+
+from truncate_kit.report.bench_tables import TableCells
+from truncate_kit.suites.results import RetrievalReport, StsReport, TransferPoint, TransferReport, TransferScore
+
+_NONE = "–"
+
+
+def sts_table(report: StsReport) -> TableCells:
+    """One row per set and one for the mean; two more columns where it is known what the model has seen."""
+    columns: tuple[str, ...] = ("set", "pairs", "Spearman", "Pearson")
+    rows = [(row.name, f"{row.num_pairs:,}", _points(row.spearman), _points(row.pearson)) for row in report.sets]
+    rows.append((f"mean of {len(rows)}", "", _points(report.mean_spearman), ""))
+    cells: list[tuple[str, ...]] = list(rows)
+    if report.seen is not None:
+        columns += ("unseen pairs", "Spearman unseen")
+        more = [(f"{row.unseen_pairs or 0:,}", _points(row.unseen_spearman)) for row in report.sets]
+        cells = [(*row, *extra) for row, extra in zip(rows, (*more, ("", _points(report.mean_unseen))), strict=True)]
+    return TableCells(f"{report.model} in {report.runtime}: semantic similarity × 100", columns, cells)
+
+
+def transfer_table(report: TransferReport) -> TableCells:
+    """One row per set and share of the training rows, and one for the means."""
+    layered = report.num_subsets > 0
+    columns: tuple[str, ...] = ("set", "rows to train on", "classes", "most frequent", "as it is")
+    if layered:
+        columns += ("last layer", "layers combined", "fewer errors %", "layers chosen most often")
+    rows = [_transfer_row(score, point, layered) for score in report.sets for point in score.curve]
+    mean: tuple[str, ...] = (f"mean of {len(report.sets)}", "", "", "", _points(report.mean_as_is))
+    if layered:
+        mean += (
+            _points(report.mean_last),
+            _points(report.mean_combined),
+            _signed(report.mean_relative_error_reduction),
+            "",
+        )
+    title = (
+        f"{report.model} in {report.runtime}: accuracy × 100 of logistic regression, {report.settings.splits} splits"
+    )
+    return TableCells(title, columns, [*rows, mean])
+
+
+def _transfer_row(score: TransferScore, point: TransferPoint, layered: bool) -> tuple[str, ...]:
+    row = (
+        score.name,
+        f"{point.train_rows:,}",
+        str(score.num_classes),
+        _points(score.majority),
+        _points(point.mean_as_is),
+    )
+    if not layered:
+        return row
+    counts = Counter(chain.from_iterable(point.chosen or ()))
+    often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.chosen or ())]
+    return (
+        *row,
+        _points(point.mean_last),
+        _points(point.mean_combined),
+        _signed(point.relative_error_reduction),
+        " ".join(map(str, often)) or _NONE,
+    )
+
+
+def transfer_sentences(report: TransferReport) -> list[str]:
+    """How the table came about, for whoever reads it alone."""
+    settings = report.settings
+    sentences = [
+        f"Each split tests on {settings.test_share:.0%} of the rows and trains on the rest; scikit-learn, SAGA, "
+        f"C = {settings.penalty:g}, tolerance {settings.tolerance:g}, at most {settings.iterations} iterations."
+    ]
+    if report.num_subsets:
+        sentences.append(
+            f"Layers were chosen inside the training part: {report.num_subsets:,} subsets of up to "
+            f"{settings.max_layers} layers ranked by closed-form ridge classifiers over {settings.folds} folds, the "
+            f"{settings.finalists} best by exact fits. Fewer errors: of the combination against the last layer."
+        )
+    sentences += [
+        f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text, so splits share some."
+        for score in report.sets
+        if score.repeated_rows * 100 >= score.num_rows
+    ]
+    if settings.max_rows is not None:
+        sentences.append(f"Of each set at most {settings.max_rows:,} rows were used: not comparable with other runs.")
+    return [*sentences, f"Took {report.seconds:.0f} s."]
+
+
+def retrieval_table(report: RetrievalReport) -> TableCells:
+    """The index beside the exact search."""
+    return TableCells(
+        f"{report.model} in {report.runtime}: {report.num_queries:,} queries of {report.data} "
+        f"among {report.num_texts:,} texts",
+        ("search", "MRR@10 × 100", "ms per query", "index MiB"),
+        [
+            (
+                f"IVF, {report.lists:,} lists, {report.probes} searched",
+                _points(report.mrr),
+                f"{report.search_seconds * 1e3:.3f}",
+                f"{report.index_bytes / 2**20:.1f}",
+            ),
+            (
+                "exact",
+                _points(report.exact_mrr),
+                f"{report.exact_seconds * 1e3:.3f}",
+                f"{report.exact_bytes / 2**20:.1f}",
+            ),
+        ],
+    )
+
+
+def retrieval_sentences(report: RetrievalReport, wanted_lists: int) -> list[str]:
+    """What the table leaves out."""
+    sentences = [
+        f"Times are medians, one query at a time on {report.threads} CPU thread{'s' * (report.threads > 1)}; encoding "
+        f"a query takes {report.encode_seconds * 1e3:.2f} ms more. The index was built in {report.build_seconds:.1f} s."
+    ]
+    if report.lists < wanted_lists:
+        sentences.append(
+            f"{report.lists:,} lists instead of {wanted_lists:,}: {report.num_texts:,} texts are too few to place more."
+        )
+    return sentences
+
+
+def _points(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.2f}"
+
+
+def _signed(value: float | None) -> str:
+    return _NONE if value is None else f"{value:+.1f}"

@@ -1,0 +1,60 @@
+"""Texts of a suite in, vectors out, and for an encoder in torch the states of every layer from the same pass."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.errors import DataError
+from truncate_kit.progress import Progress, silent
+from truncate_kit.representations import layer_states
+from truncate_kit.training.evaluation import TextEncoder
+
+CHUNK = 4096
+"""Texts encoded between two reports of progress: enough for batches of like length."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextFeatures:
+    """Vectors (n, out) as the model gives them, and the states of all layers (L', n, d), None where there are none."""
+
+    vectors: Tensor
+    states: Tensor | None
+
+
+def encode_distinct(encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent) -> Tensor:
+    """Vectors (n, d) float32 of distinct texts, in their order. Raises `DataError` where they are no numbers."""
+    task = f"Encoding {len(texts):,} texts"
+    parts: list[Tensor] = []
+    for start in range(0, len(texts), CHUNK):
+        chunk = list(texts[start : start + CHUNK])
+        parts.append(torch.as_tensor(encoder.encode(chunk)).float().cpu())
+        progress(task, start + len(chunk), len(texts))
+    return _finite(torch.cat(parts))
+
+
+def text_features(encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent) -> TextFeatures:
+    """Vectors and, for an `Encoder`, the states of all its layers with its own pooling, in one pass.
+
+    Raises `DataError` where they are no numbers.
+    """
+    if not isinstance(encoder, Encoder):
+        return TextFeatures(encode_distinct(encoder, texts, progress), None)
+    states = layer_states(encoder, texts, progress=progress)
+    vectors = states[-1]
+    with torch.inference_mode():
+        for module in encoder.tail:
+            vectors = module(vectors.to(encoder.device)).cpu()
+    return TextFeatures(_finite(vectors.clone()), states)
+
+
+def _finite(vectors: Tensor) -> Tensor:
+    bad = int((~vectors.isfinite().all(dim=1)).sum())
+    if bad:
+        raise DataError(
+            f"The model gives vectors that are not numbers for {bad:,} of {len(vectors):,} texts.",
+            hint="Check the model: its weights may hold NaN, or overflow in half precision.",
+        )
+    return vectors

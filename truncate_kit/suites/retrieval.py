@@ -1,0 +1,125 @@
+"""Finding the texts that answer a query: MRR@10, time per query and memory of an inverted-file index of FAISS."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from truncate_kit.data import RetrievalSet
+from truncate_kit.errors import UsageError
+from truncate_kit.extras import require
+from truncate_kit.progress import Progress, silent
+from truncate_kit.suites.encoding import encode_distinct
+from truncate_kit.suites.results import RetrievalReport
+from truncate_kit.training.evaluation import TextEncoder
+
+LISTS = 1024
+PROBES = 16
+TEXTS_PER_LIST = 39
+"""Fewer training points per list than this make FAISS warn that the lists are badly placed."""
+CUTOFF = 10
+TIMED_QUERIES = 200
+
+Vectors = NDArray[np.float32]
+Found = NDArray[np.int64]
+
+
+def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:
+    """Lists for an index of so many texts: as many as wanted, or fewer where there are too few texts to place them."""
+    return max(1, min(wanted, num_texts // TEXTS_PER_LIST))
+
+
+def score_retrieval(
+    encoder: TextEncoder,
+    data: RetrievalSet,
+    *,
+    model: str,
+    runtime: str = "torch",
+    lists: int = LISTS,
+    probes: int = PROBES,
+    threads: int = 1,
+    progress: Progress = silent,
+) -> RetrievalReport:
+    """Search all texts for each query by cosine similarity, through an IVF index on the CPU and exactly.
+
+    lists: at most; see `fitting_lists`. probes: lists searched for each query. A query that is itself among the texts
+    is not found by itself. Raises `MissingExtraError` without FAISS, `UsageError` for no lists or probes.
+    """
+    if lists < 1 or probes < 1 or threads < 1:
+        raise UsageError("An index takes at least one list, one probe and one thread.", hint="Leave them out.")
+    faiss = require("faiss", extra="search")
+    own = {text: place for place, text in enumerate(data.texts)}
+    skipped = [own.get(query) for query in data.queries]
+    every = list(dict.fromkeys((*data.texts, *data.queries)))
+    place = {text: index for index, text in enumerate(every)}
+    vectors = _unit(encode_distinct(encoder, every, progress))
+    texts, queries = vectors[: len(data.texts)], vectors[[place[query] for query in data.queries]]
+    faiss.omp_set_num_threads(threads)
+    exact = faiss.IndexFlatIP(vectors.shape[1])
+    exact.add(texts)
+    begin = time.perf_counter()
+    index = _inverted(faiss, texts, fitting_lists(len(texts), lists), probes)
+    build_seconds = time.perf_counter() - begin
+    found, exactly = (one.search(queries, CUTOFF + 1)[1] for one in (index, exact))
+    some = range(0, len(queries), max(1, len(queries) // TIMED_QUERIES))
+    return RetrievalReport(
+        model=model,
+        runtime=runtime,
+        data=data.name,
+        num_queries=len(queries),
+        num_texts=len(texts),
+        width=vectors.shape[1],
+        lists=index.nlist,
+        probes=index.nprobe,
+        mrr=100 * reciprocal_rank(found, data.relevant, skipped),
+        exact_mrr=100 * reciprocal_rank(exactly, data.relevant, skipped),
+        encode_seconds=_median_seconds(lambda row: encoder.encode([data.queries[row]]), some),
+        search_seconds=_median_seconds(lambda row: index.search(queries[row : row + 1], CUTOFF + 1), some),
+        exact_seconds=_median_seconds(lambda row: exact.search(queries[row : row + 1], CUTOFF + 1), some),
+        index_bytes=len(faiss.serialize_index(index)),
+        exact_bytes=len(faiss.serialize_index(exact)),
+        build_seconds=build_seconds,
+        threads=threads,
+    )
+
+
+def reciprocal_rank(found: Found, relevant: Sequence[frozenset[int]], skipped: Sequence[int | None]) -> float:
+    """Mean over the queries of 1 / rank of the first relevant text among ten, 0 where there is none (MRR@10).
+
+    found: places of the texts, best first, −1 where there are no more, (queries, at least 11). skipped: the place of
+    the query itself among the texts, which takes no rank.
+    """
+    total = 0.0
+    for row, answers, itself in zip(found, relevant, skipped, strict=True):
+        ranked = [text for text in row.tolist() if text >= 0 and text != itself][:CUTOFF]
+        total += next((1 / rank for rank, text in enumerate(ranked, start=1) if text in answers), 0.0)
+    return total / len(relevant)
+
+
+def _unit(vectors: Tensor) -> Vectors:
+    unit: Vectors = torch.nn.functional.normalize(vectors).numpy()
+    return unit
+
+
+def _inverted(faiss: Any, texts: Vectors, lists: int, probes: int) -> Any:
+    index = faiss.IndexIVFFlat(faiss.IndexFlatIP(texts.shape[1]), texts.shape[1], lists, faiss.METRIC_INNER_PRODUCT)
+    index.train(texts)
+    index.add(texts)
+    index.nprobe = min(probes, lists)
+    return index
+
+
+def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:
+    """Median seconds of one call per row, after a first one that is not counted."""
+    call(rows[0])
+    seconds = []
+    for row in rows:
+        begin = time.perf_counter()
+        call(row)
+        seconds.append(time.perf_counter() - begin)
+    return statistics.median(seconds)

@@ -1,0 +1,243 @@
+"""Transfer to classification as BERT-LC does it: logistic regression on frozen vectors, over random divisions.
+
+Each set is divided at random, by class, into 85 % to train and 15 % to test, ten times. For a model with layers, the
+subset whose mean is used is chosen inside the training part only: all subsets are ranked by a closed-form screening
+over the inner folds (`screening`), and the finalists by exact logistic regressions over the same folds.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from truncate_kit.data import LabelledSet
+from truncate_kit.errors import DataError
+from truncate_kit.extras import require
+from truncate_kit.progress import Progress, silent
+from truncate_kit.suites.encoding import text_features
+from truncate_kit.suites.fitting import Rows, accuracies, divisions, drawn_rows, inner_folds
+from truncate_kit.suites.results import TransferPoint, TransferReport, TransferScore, TransferSettings
+from truncate_kit.suites.screening import few_coordinates, layer_subsets, projected, screen_features, screen_means
+from truncate_kit.training.evaluation import TextEncoder
+
+Layers = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One set in numbers.
+
+    labels: (n,). as_is: features (n, p) of the model's own vectors. states: (L', m, d) of the distinct texts, None for
+    a model of one vector; first, second: their rows for each row of the set, second None for single texts.
+    """
+
+    labels: Tensor
+    as_is: Tensor
+    states: Tensor | None
+    first: Tensor
+    second: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class LayeredTask:
+    """A task whose model has layers. small: the states as the screening takes them."""
+
+    task: Task
+    states: Tensor
+    small: Tensor
+
+    def subsets(self, settings: TransferSettings) -> list[Layers]:
+        """All subsets of layers to choose from."""
+        return layer_subsets(len(self.states), min(settings.max_layers, len(self.states)))
+
+    def features(self, subset: Layers) -> Tensor:
+        """Features (n, p) of the mean of these layers."""
+        return _features(self.states[list(subset)].mean(dim=0), self.task.first, self.task.second)
+
+    def screen(self, rows: Tensor, folds: Sequence[tuple[Tensor, Tensor]], subsets: Sequence[Layers]) -> list[float]:
+        """Screened accuracy of each subset on these rows."""
+        labels, first = self.task.labels[rows], self.task.first[rows]
+        if self.task.second is None:
+            return screen_means(self.small[:, first], labels, folds, subsets)
+        second = self.task.second[rows]
+
+        def features(subset: Layers) -> Tensor:
+            return _features(self.small[list(subset)].mean(dim=0), first, second)
+
+        return screen_features(features, labels, folds, subsets)
+
+
+def score_transfer(
+    encoder: TextEncoder,
+    sets: Sequence[LabelledSet],
+    *,
+    model: str,
+    runtime: str = "torch",
+    settings: TransferSettings | None = None,
+    progress: Progress = silent,
+) -> TransferReport:
+    """Accuracy of logistic regression on each set. An `Encoder` is also judged by its best mean of layers.
+
+    Whatever else has `.encode(texts)` gives one vector, and there is nothing to choose. Raises `DataError` for a set
+    with too few rows of a class, `MissingExtraError` without scikit-learn.
+    """
+    settings, begin = settings or TransferSettings(), time.perf_counter()
+    require("sklearn", extra="suites")
+    for one in sets:
+        _check_rows(one, settings)
+    scores, subsets = [], 0
+    for one in sets:
+        task = prepare_task(encoder, one, settings, progress)
+        layered = layered_task(task)
+        subsets = len(layered.subsets(settings)) if layered else 0
+        scores.append(_score(one, task, layered, settings, progress))
+    return TransferReport(
+        model=model,
+        runtime=runtime,
+        settings=settings,
+        num_subsets=subsets,
+        sets=tuple(scores),
+        mean_as_is=_mean([score.whole.mean_as_is for score in scores]) or 0.0,
+        mean_last=_mean([score.whole.mean_last for score in scores]),
+        mean_combined=_mean([score.whole.mean_combined for score in scores]),
+        mean_relative_error_reduction=_mean([score.whole.relative_error_reduction for score in scores]),
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def _check_rows(one: LabelledSet, settings: TransferSettings) -> None:
+    """Every inner fold of the smallest training share needs a row of every class."""
+    needed = int(np.ceil(settings.folds / ((1 - settings.test_share) * min(settings.fractions)))) + 1
+    fewest = min(np.bincount(one.labels))
+    if settings.max_rows is not None:
+        fewest = fewest * min(settings.max_rows, len(one)) // len(one)
+    if len(one.classes) < 2 or fewest < needed:
+        raise DataError(
+            f"{one.name} has {len(one.classes)} classes, the smallest with {fewest} rows to use.",
+            hint=f"Give at least two classes with {needed} rows each, or use larger shares of the training data.",
+        )
+
+
+def prepare_task(encoder: TextEncoder, one: LabelledSet, settings: TransferSettings, progress: Progress) -> Task:
+    """Draw the rows, encode each distinct text once, and build the features. Raises `ModelError`."""
+    labels = np.asarray(one.labels)
+    rows = drawn_rows(np.arange(len(one)), labels, settings.max_rows, settings.seed)
+    first = [one.first[row] for row in rows]
+    second = None if one.second is None else [one.second[row] for row in rows]
+    texts = list(dict.fromkeys((*first, *(second or ()))))
+    place = {text: index for index, text in enumerate(texts)}
+
+    def named(task: str, done: int, total: int) -> None:
+        progress(f"{one.name}: {task}", done, total)
+
+    found = text_features(encoder, texts, named)
+    left = torch.tensor([place[text] for text in first])
+    right = None if second is None else torch.tensor([place[text] for text in second])
+    return Task(torch.from_numpy(labels[rows]), _features(found.vectors, left, right), found.states, left, right)
+
+
+def layered_task(task: Task) -> LayeredTask | None:
+    """The task with what the screening needs; None for a model of one vector."""
+    if task.states is None:
+        return None
+    small = projected(task.states) if task.second is None else few_coordinates(task.states)
+    return LayeredTask(task, task.states, small)
+
+
+def _features(vectors: Tensor, first: Tensor, second: Tensor | None) -> Tensor:
+    """The vectors, or for pairs |u − v| and the products by coordinate, side by side (SentEval, arXiv:1803.05449)."""
+    left = vectors[first]
+    if second is None:
+        return left
+    right = vectors[second]
+    return torch.cat([(left - right).abs(), left * right], dim=1)
+
+
+def _score(
+    one: LabelledSet, task: Task, layered: LayeredTask | None, settings: TransferSettings, progress: Progress
+) -> TransferScore:
+    labels = task.labels.numpy()
+    done, total = 0, settings.splits * len(settings.fractions)
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        progress(f"{one.name}: splits", done, total)
+
+    rows = list(zip(task.first.tolist(), (task.first if task.second is None else task.second).tolist(), strict=True))
+    return TransferScore(
+        name=one.name,
+        num_rows=len(labels),
+        num_classes=len(one.classes),
+        majority=100 * float(np.bincount(labels).max() / len(labels)),
+        repeated_rows=len(rows) - len(set(rows)),
+        curve=tuple(_point(task, layered, fraction, settings, tick) for fraction in sorted(settings.fractions)),
+    )
+
+
+def _point(
+    task: Task, layered: LayeredTask | None, fraction: float, settings: TransferSettings, tick: Callable[[], None]
+) -> TransferPoint:
+    """One share of the training rows through all splits."""
+    labels = task.labels.numpy()
+    found: list[list[float]] = []
+    chosen: list[Layers] = []
+    for number, (train, test) in enumerate(divisions(labels, settings)):
+        rows = drawn_rows(train, labels, round(fraction * len(train)), settings.seed + number)
+        features = [task.as_is]
+        if layered is not None:
+            chosen.append(choose_layers(layered, rows, settings, settings.seed + number))
+            features += [layered.features((len(layered.states) - 1,)), layered.features(chosen[-1])]
+        found.append([100 * one for one in accuracies([(one, rows, test) for one in features], labels, settings)])
+        tick()
+    as_is, last, combined = (
+        [tuple(column) for column in zip(*found, strict=True)]
+        if layered
+        else (tuple(row[0] for row in found), None, None)
+    )
+    before, after = _mean(last), _mean(combined)
+    return TransferPoint(
+        fraction=fraction,
+        train_rows=len(rows),
+        test_rows=len(test),
+        as_is=as_is,
+        last=last,
+        combined=combined,
+        chosen=tuple(chosen) or None,
+        mean_as_is=float(np.mean(as_is)),
+        mean_last=before,
+        mean_combined=after,
+        relative_error_reduction=None if before is None or after is None else error_reduction(before, after),
+    )
+
+
+def error_reduction(before: float, after: float) -> float:
+    """By how many percent the errors fall from accuracy `before` to `after`, both in points; 0 without errors."""
+    return 100 * (after - before) / (100 - before) if before < 100 else 0.0
+
+
+def choose_layers(layered: LayeredTask, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
+    """The subset with the best cross-validated accuracy on `rows`: screened, then exact fits of the finalists.
+
+    Of equally good finalists the one with fewer layers, then the one that was screened better, is taken.
+    """
+    subsets, labels = layered.subsets(settings), layered.task.labels.numpy()
+    folds = inner_folds(labels[rows], settings.folds, seed)
+    places = [(torch.from_numpy(fitted), torch.from_numpy(judged)) for fitted, judged in folds]
+    screened = layered.screen(torch.from_numpy(rows), places, subsets)
+    order = sorted(range(len(subsets)), key=lambda place: (-screened[place], len(subsets[place]), subsets[place]))
+    finalists = [subsets[place] for place in order[: settings.finalists]]
+    features = [layered.features(subset) for subset in finalists]
+    fits = [(values, rows[fitted], rows[judged]) for values in features for fitted, judged in folds]
+    exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
+    best = max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))
+    return finalists[best]
+
+
+def _mean(values: Sequence[float | None] | None) -> float | None:
+    """None where any value is missing."""
+    found = [value for value in values or () if value is not None]
+    return float(np.mean(found)) if found and len(found) == len(values or ()) else None
