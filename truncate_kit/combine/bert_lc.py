@@ -14,7 +14,7 @@ from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.combine.reading import Division, Scorer, dev_size, divide, read_grams, read_state_pairs
 from truncate_kit.combine.results import Baseline, Combination, CombinationReport, SplitReport
 from truncate_kit.combine.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
-from truncate_kit.combine.statewise import EXACT_LAYERS, Head, Maximum, StatePairs, largest_size, search_states
+from truncate_kit.combine.statewise import MOST_SUBSETS, Head, Maximum, StatePairs, largest_size, search_states
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Dense
@@ -115,8 +115,8 @@ def _state_plan(layers: int, settings: CombineSettings) -> tuple[int, str | None
     up_to = min(settings.up_to or layers, most)
     if up_to == most < layers:
         return up_to, (
-            f"Combinations of more than {most} layers were left out: without Gram matrices all sizes are tried "
-            f"up to {EXACT_LAYERS} layers only, and this model has {layers}."
+            f"Combinations of more than {most} layers were left out: {layers} layers have too many subsets to compute "
+            f"each of them, and this search computes {MOST_SUBSETS:,} at most."
         )
     return up_to, f"Larger combinations than {up_to} layers were left out, as told." if up_to < layers else None
 

@@ -13,9 +13,8 @@ from truncate_kit.combine.leaders import Leaders
 from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.progress import Progress, silent
 
-EXACT_LAYERS = 13
-MOST_SUBSETS = 16_383
-"""Beyond 13 layers all subsets up to the largest size of which no more than this number have to be tried."""
+MOST_SUBSETS = 2**14 - 1
+"""Every subset of 14 layers; of more layers all subsets up to the largest size that keeps to this number."""
 _ROWS = 128  # rows of cosines ranked at a time
 
 
@@ -119,10 +118,8 @@ class StatePairs:
 
 
 def largest_size(num_layers: int) -> int:
-    """Most layers per combination: all where there are up to 13, beyond that as many as `MOST_SUBSETS` allows."""
-    if num_layers <= EXACT_LAYERS:
-        return num_layers
-    return max(size for size in range(1, num_layers) if count_subsets(num_layers, size) <= MOST_SUBSETS)
+    """Most layers per combination: all of up to 14 layers, beyond that as many as `MOST_SUBSETS` allows."""
+    return max(size for size in range(1, num_layers + 1) if count_subsets(num_layers, size) <= MOST_SUBSETS)
 
 
 def search_states(
