@@ -54,4 +54,4 @@ def test_maximum_and_head_on_two_parts_of_the_pairs(up_to):
 
 
 def test_sizes_are_capped_where_every_subset_is_too_much():
-    assert [largest_size(layers) for layers in (1, 13, 14, 15, 25, 49)] == [1, 13, 14, 9, 4, 2]
+    assert [largest_size(layers) for layers in (1, 13, 14, 15, 25, 49)] == [1, 13, 14, 7, 4, 2]
