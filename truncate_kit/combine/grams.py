@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -61,9 +60,6 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int]) -> P
 
     Products are taken in float64. Raises `NonFiniteStatesError`, and `SimilarityError` for a state of length zero.
     """
-    broken = [layer for layer, state in enumerate(states) if not bool(torch.isfinite(state).all())]
-    if broken:
-        raise NonFiniteStatesError(broken)
     layers, width, values = states.shape[0], states.shape[2], states.numpy()
     forms = np.empty((3, layers, layers, len(first)))
     buffer = np.empty((_CHUNK, 2 * layers, width))
@@ -72,7 +68,8 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int]) -> P
         part = buffer[: len(a)]
         part[:, :layers] = values[:, a].transpose(1, 0, 2)
         part[:, layers:] = values[:, b].transpose(1, 0, 2)
-        products = np.matmul(part, part.transpose(0, 2, 1)).transpose(1, 2, 0)
+        with np.errstate(invalid="ignore"):  # states that are not numbers are named at the end
+            products = np.matmul(part, part.transpose(0, 2, 1)).transpose(1, 2, 0)
         place = slice(start, start + len(a))
         forms[0, :, :, place] = products[:layers, :layers]
         forms[1, :, :, place] = products[layers:, layers:]
@@ -81,9 +78,12 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int]) -> P
 
 
 def _both_orders(forms: Floats) -> Floats:
-    """Add [m, l] to [l, m] off the diagonal; refuse states of length zero, which have no direction."""
+    """Add [m, l] to [l, m] off the diagonal; refuse states that are not numbers, and those without a direction."""
     diagonal = np.arange(forms.shape[1])
     own = forms[:, diagonal, diagonal].copy()
+    broken = [int(layer) for layer in diagonal if not np.isfinite(own[:2, layer]).all()]
+    if broken:
+        raise NonFiniteStatesError(broken)
     empty = [int(layer) for layer in diagonal if not (own[:2, layer] > 0).all()]
     if empty:
         raise SimilarityError(
