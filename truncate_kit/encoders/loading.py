@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import Family, family_of
 from truncate_kit.encoders.miniatures import miniature_path
-from truncate_kit.encoders.pipeline import Dense, Pipeline, read_pipeline
+from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
 from truncate_kit.encoders.pooling import check_pooling
 from truncate_kit.encoders.quiet import quiet_transformers
 from truncate_kit.encoders.reading import TextReader, usable_length
@@ -189,31 +189,6 @@ def _combination(pipeline: Pipeline, config: PretrainedConfig) -> tuple[int, ...
             hint="Set output_hidden_states in config.json and num_hidden_layers of the pooling, or save it again.",
         )
     return pipeline.combination
-
-
-def load_pooler_head(name: str | Path) -> Dense:
-    """The pooler of a model that was trained with one: the linear layer and tanh over a state, (b, d) to (b, d).
-
-    Raises `ModelError` where the family has none or the checkpoint lacks its weights.
-    """
-    folder = read_pipeline(resolve(name)).transformer
-    config = load_config(folder)
-    family = family_of(config)
-    if family.pooler is not None:
-        with quiet_transformers():
-            backbone, report = AutoModel.from_pretrained(
-                folder, config=config, dtype=torch.float32, output_loading_info=True
-            )
-        pooler: Any = getattr(backbone, family.pooler)
-        linear = getattr(pooler, "dense", pooler)
-        if not any(key.startswith(f"{family.pooler}.") for key in report["missing_keys"]):
-            head = Dense(linear.in_features, linear.out_features, bias=True, activation="Tanh")
-            head.linear.load_state_dict(linear.state_dict())
-            return head.eval()
-    raise ModelError(
-        f"{folder} has no trained pooler head.",
-        hint="Leave --head out: truncate-kit and sentence-transformers drop the head when they save a model.",
-    )
 
 
 def load_reader(folder: Path) -> TextReader:
