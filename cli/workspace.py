@@ -65,6 +65,16 @@ class Workspace:
         return self.out / "curve.png"
 
     @property
+    def combined(self) -> Path:
+        """The model whose vectors are the mean over a combination of layers."""
+        return self.out / "combined"
+
+    @property
+    def combination(self) -> Path:
+        """Folder of what the search of combinations found, and of its figures."""
+        return self.out / "combination"
+
+    @property
     def bench_report(self) -> Path:
         """The measurements."""
         return self.out / "bench.json"

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from truncate_kit.encoders.families import Family
 from truncate_kit.encoders.pooling import PoolingMode, pool
 from truncate_kit.encoders.reading import TextReader
-from truncate_kit.errors import ModelError
+from truncate_kit.errors import LayerOutOfRangeError, ModelError
 
 Batch = dict[str, Tensor]
 
@@ -21,7 +21,7 @@ class Encoder(nn.Module):
 
     backbone: the base model, pooler head removed. tail: modules over the pooled state (Dense, Normalize, LayerNorm).
     max_length: tokens per text, special tokens included. settings: the sentence-transformers settings that are kept
-    (prompts, default prompt, similarity). shared_parameters: names the reason where truncation saves no parameters.
+    (prompts, default prompt, similarity). combination: the layers whose mean is pooled, None for the last one alone.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Encoder(nn.Module):
         max_length: int = 512,
         lower_case: bool = False,
         settings: dict[str, Any] | None = None,
+        combination: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -47,6 +48,26 @@ class Encoder(nn.Module):
         self.max_length = max_length
         self.lower_case = lower_case
         self.settings = dict(settings or {})
+        self.combine_layers(combination)
+
+    def combine_layers(self, layers: Sequence[int] | None) -> None:
+        """Pool the mean over these layers from now on; None pools the last one alone.
+
+        Raises `LayerOutOfRangeError`; `ModelError` where the family ends in a norm, which no ordinary folder can apply
+        to the layers below the last.
+        """
+        for layer in layers or ():
+            if not 0 <= layer <= self.depth:
+                raise LayerOutOfRangeError(layer, self.depth)
+        if layers is not None and self.family.final_norm is not None:
+            raise ModelError(
+                f"A {self.family.name} model ends in a norm, and no ordinary model folder can apply it to each of "
+                f"the layers {', '.join(map(str, layers))} before their mean.",
+                hint="Use --layers-up-to 1 to find the best single layer: that can be saved.",
+            )
+        self.combination = None if layers is None else tuple(layers)
+        # sentence-transformers reads the lower layers only if the saved configuration says so.
+        self.backbone.config.output_hidden_states = layers is not None
 
     @property
     def depth(self) -> int:
@@ -119,8 +140,14 @@ class Encoder(nn.Module):
         return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
 
     def token_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Output of the last kept layer for each token: (b, t, d)."""
-        return cast(Tensor, self._run(input_ids, attention_mask).last_hidden_state)
+        """Output of the last kept layer for each token, or the mean over the combined layers: (b, t, d)."""
+        if self.combination is None:
+            return cast(Tensor, self._run(input_ids, attention_mask).last_hidden_state)
+        states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask})
+        total = states[self.combination[0]]
+        for layer in self.combination[1:]:
+            total = total + states[layer]
+        return total / len(self.combination)
 
     def hidden_states(self, batch: Batch, *, raw: bool = False) -> tuple[Tensor, ...]:
         """Token states of all layers 0 … L in one pass: L + 1 tensors (b, t, d).

@@ -172,10 +172,23 @@ def load_encoder(
             max_length=max_length or reader.max_length,
             lower_case=pipeline.lower_case,
             settings=pipeline.settings,
+            combination=_combination(pipeline, config),
         )
         .to(target)
         .eval()
     )
+
+
+def _combination(pipeline: Pipeline, config: PretrainedConfig) -> tuple[int, ...] | None:
+    """The layers that the pipeline averages, as far as sentence-transformers would see them."""
+    if pipeline.combination is None:
+        return None
+    if pipeline.combined_depth != config.num_hidden_layers or not config.output_hidden_states:
+        raise ModelError(
+            f"{pipeline.transformer} does not hand its layers to the WeightedLayerPooling beside it.",
+            hint="Set output_hidden_states in config.json and num_hidden_layers of the pooling, or save it again.",
+        )
+    return pipeline.combination
 
 
 def load_reader(folder: Path) -> TextReader:

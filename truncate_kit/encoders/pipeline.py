@@ -79,6 +79,8 @@ class Pipeline:
     max_length: int | None = None
     lower_case: bool = False
     settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json: prompts, similarity
+    combination: tuple[int, ...] | None = None  # layers that are averaged before pooling
+    combined_depth: int | None = None  # of the model they were stated for
 
 
 def _read_json(path: Path) -> Any:
@@ -105,6 +107,8 @@ def read_pipeline(folder: Path) -> Pipeline:
         if kind == "Transformer":
             pipeline.transformer = place
             _read_transformer(pipeline, place)
+        elif kind == "WeightedLayerPooling" and pipeline.pooling is None:
+            pipeline.combination, pipeline.combined_depth = _read_combination(place)
         elif kind == "Pooling":
             pipeline.pooling = _read_pooling(place / "config.json")
         elif kind == "Dense":
@@ -118,7 +122,8 @@ def read_pipeline(folder: Path) -> Pipeline:
         elif kind != "Dropout":  # does nothing outside training
             raise ModelError(
                 f"{listing} names a module {kind!r} that cannot be truncated and kept exactly.",
-                hint="Known modules: Transformer, Pooling, Dense, Normalize, LayerNorm, Dropout.",
+                hint="Known modules: Transformer, WeightedLayerPooling (before Pooling), Pooling, Dense, Normalize, "
+                "LayerNorm, Dropout.",
             )
     return pipeline
 
@@ -152,6 +157,20 @@ def _read_pooling(path: Path) -> PoolingMode:
     return _POOLING_NAMES[modes[0]]
 
 
+def _read_combination(place: Path) -> tuple[tuple[int, ...], int]:
+    """Layers with a weight, and the depth they are counted in."""
+    values = _read_json(place / "config.json")
+    depth, start = int(values["num_hidden_layers"]), int(values["layer_start"])
+    weights = _read_weights(place).get("layer_weights", torch.empty(0))
+    layers = tuple(start + int(index) for index in weights.nonzero()[:, 0]) if weights.dim() == 1 else ()
+    if len(weights) != depth + 1 - start or len({float(weights[layer - start]) for layer in layers}) != 1:
+        raise ModelError(
+            f"{place} weights layers {[round(float(weight), 3) for weight in weights]}, which cannot be kept.",
+            hint="A mean over some layers can: one weight for them, 0 for the others.",
+        )
+    return layers, depth
+
+
 def _read_dense(place: Path) -> Dense:
     values = _read_json(place / "config.json")
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
@@ -172,16 +191,25 @@ def _read_dense(place: Path) -> Dense:
 
 def _load_weights(module: nn.Module, place: Path) -> None:
     """Fill a tail module from safetensors, or from a .bin file read without unpickling objects."""
+    weights = _read_weights(place)
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        raise _unreadable(place, error) from error
+
+
+def _read_weights(place: Path) -> dict[str, Tensor]:
     try:
         if (place / "model.safetensors").exists():
-            weights = load_file(place / "model.safetensors")
-        else:
-            weights = torch.load(place / "pytorch_model.bin", map_location="cpu", weights_only=True)
-        module.load_state_dict(weights)
+            return load_file(place / "model.safetensors")
+        weights: dict[str, Tensor] = torch.load(place / "pytorch_model.bin", map_location="cpu", weights_only=True)
+        return weights
     except (OSError, RuntimeError, SafetensorError, EOFError) as error:
-        raise ModelError(
-            f"The weights in {place} cannot be read: {error}.", hint="Download or save the model again."
-        ) from error
+        raise _unreadable(place, error) from error
+
+
+def _unreadable(place: Path, error: Exception) -> ModelError:
+    return ModelError(f"The weights in {place} cannot be read: {error}.", hint="Download or save the model again.")
 
 
 def write_pipeline(
@@ -193,13 +221,16 @@ def write_pipeline(
     max_length: int,
     lower_case: bool,
     settings: dict[str, Any],
+    depth: int,
+    combination: tuple[int, ...] | None = None,
 ) -> None:
-    """Write the files of a sentence-transformers folder around a transformer saved in `folder`.
+    """Write the files of a sentence-transformers folder around a transformer of `depth` layers saved in `folder`.
 
     The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read.
     """
-    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    modules += [(type(module).__name__, f"{place}_{type(module).__name__}") for place, module in enumerate(tail, 2)]
+    kinds = ["WeightedLayerPooling"] if combination is not None else []
+    kinds += ["Pooling", *(type(module).__name__ for module in tail)]
+    modules = [("Transformer", ""), *((kind, f"{place}_{kind}") for place, kind in enumerate(kinds, 1))]
     listing = [
         {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for place, (kind, path) in enumerate(modules)
@@ -209,9 +240,22 @@ def write_pipeline(
     _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | settings)
     flags = {flag: mode == pooling for mode, flag in _POOLING_FLAGS.items()}
     flags |= dict.fromkeys(_OTHER_FLAGS.values(), False)
-    _write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width} | flags)
-    for module, (_, path) in zip(tail, modules[2:], strict=True):
-        _write_module(folder / path, module)
+    places = [folder / path for _, path in modules[1:]]
+    if combination is not None:
+        _write_combination(places.pop(0), width, depth, combination)
+    _write_json(places[0] / "config.json", {"word_embedding_dimension": width} | flags)
+    for place, module in zip(places[1:], tail, strict=True):
+        _write_module(place, module)
+
+
+def _write_combination(place: Path, width: int, depth: int, layers: tuple[int, ...]) -> None:
+    """Weight 1 for each of the layers and 0 between them, from the lowest one on."""
+    start = min(layers)
+    values = {"word_embedding_dimension": width, "layer_start": start, "num_hidden_layers": depth}
+    _write_json(place / "config.json", values)
+    weights = torch.zeros(depth + 1 - start)
+    weights[[layer - start for layer in layers]] = 1
+    save_file({"layer_weights": weights}, place / "model.safetensors", metadata={"format": "pt"})
 
 
 def _write_module(place: Path, module: nn.Module) -> None:

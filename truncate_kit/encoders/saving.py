@@ -37,6 +37,8 @@ def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = Non
             max_length=encoder.max_length,
             lower_case=encoder.lower_case,
             settings=encoder.settings,
+            depth=encoder.depth,
+            combination=encoder.combination,
         )
         if model_card is not None:
             (target / "README.md").write_text(model_card, encoding="utf-8")

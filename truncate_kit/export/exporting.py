@@ -66,8 +66,9 @@ def _holds(folder: Path, encoder: Encoder) -> bool:
         saved = load_encoder(folder)
     except TruncateKitError:
         return False
-    if (saved.family, saved.pooling, saved.max_length) != (encoder.family, encoder.pooling, encoder.max_length):
-        return False
+    for what in ("family", "pooling", "max_length", "combination"):
+        if getattr(saved, what) != getattr(encoder, what):
+            return False
     if [type(module) for module in saved.tail] != [type(module) for module in encoder.tail]:
         return False
     ours, theirs = encoder.state_dict(), saved.state_dict()

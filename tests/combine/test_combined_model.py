@@ -1,0 +1,127 @@
+"""A combination is a model: saved, reloaded without this package, exported, and the mean over just its layers."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+from tests.families import TINY_CONFIGS
+from truncate_kit.combine import combined_encoder
+from truncate_kit.encoders import FAMILIES, load_encoder, load_pooler_head, save_encoder, truncate
+from truncate_kit.errors import ModelError
+from truncate_kit.export import OnnxEncoder, export_onnx
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
+WITHOUT_NORM = [name for name, config in TINY_CONFIGS.items() if FAMILIES[config.model_type].final_norm is None]
+
+
+def plain(folder, layers, pooled="mean"):
+    """Mean over layers of pooled states, one text at a time and unpadded, by transformers alone."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in TEXTS:
+        ids = torch.tensor([tokenizer(text)["input_ids"]])
+        with torch.no_grad():
+            hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
+        chosen = torch.stack([hidden[layer][0] for layer in layers])
+        rows.append(chosen.mean(dim=0).mean(dim=0) if pooled == "mean" else chosen.mean(dim=0)[0])
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize(("name", "layers"), [("bert", (1, 2, 3)), *((name, (0, 2)) for name in WITHOUT_NORM)])
+def test_reloaded_by_sentence_transformers_it_is_the_mean_over_those_layers(tiny_folder, name, layers, tmp_path):
+    lean = combined_encoder(load_encoder(tiny_folder(name)), layers)
+    expected = plain(tiny_folder(name), layers)
+    save_encoder(lean, tmp_path / "m")
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    assert [type(module).__name__ for module in peer] == ["Transformer", "WeightedLayerPooling", "Pooling"]
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    assert not torch.allclose(plain(tiny_folder(name), layers[-1:]), expected, atol=1e-2)  # not the last one alone
+    again = load_encoder(tmp_path / "m")
+    assert again.combination == lean.combination == layers
+    assert again.depth == peer[0].auto_model.config.num_hidden_layers == layers[-1]
+    torch.testing.assert_close(again.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_cut_above_its_highest_layer_with_no_upper_weight(tiny_folder, tmp_path):
+    save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (0, 1)), tmp_path / "m")
+    weights = load_file(tmp_path / "m/model.safetensors")
+    assert {int(key.split(".")[2]) for key in weights if key.startswith("encoder.layer.")} == {0}
+    assert AutoConfig.from_pretrained(tmp_path / "m").num_hidden_layers == 1
+
+
+@pytest.mark.parametrize("pooling", ["cls", "last"])
+def test_other_poolings(tiny_folder, pooling, tmp_path):
+    save_encoder(combined_encoder(load_encoder(tiny_folder("roberta"), pooling=pooling), (0, 3)), tmp_path / "m")
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    found = torch.as_tensor(peer.encode(TEXTS))
+    torch.testing.assert_close(load_encoder(tmp_path / "m").encode(TEXTS), found, atol=1e-5, rtol=1e-4)
+    if pooling == "cls":
+        torch.testing.assert_close(found, plain(tiny_folder("roberta"), (0, 3), "cls"), atol=1e-5, rtol=1e-4)
+
+
+def test_through_the_trained_head(tiny_folder, tmp_path):
+    head = load_pooler_head(tiny_folder("bert"))
+    save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (1, 2), head=head), tmp_path / "m")
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")
+    dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense
+    with torch.no_grad():
+        expected = torch.tanh(dense(plain(tiny_folder("bert"), (1, 2))))
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(load_encoder(tmp_path / "m").encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "fused"), [("bert", 2), ("electra", 2), ("deberta-v2", 0)])
+def test_exported_with_the_combination_inside_the_graph(tiny_folder, name, fused, tmp_path):
+    layers = (0, 2) if name == "bert" else (1, 2)
+    lean = combined_encoder(load_encoder(tiny_folder(name)), layers)
+    save_encoder(lean, tmp_path / "m", model_card="kept")
+    report = export_onnx(load_encoder(tmp_path / "m"), tmp_path / "m")
+    assert report.fused_attention_found == fused
+    assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
+    found = OnnxEncoder.load(tmp_path / "m").encode(TEXTS)
+    torch.testing.assert_close(found, plain(tiny_folder(name), layers), atol=1e-4, rtol=1e-4)
+
+
+def test_a_single_layer_is_an_ordinary_truncated_model(tiny_folder):
+    encoder = load_encoder(tiny_folder("gpt2"))
+    lean = combined_encoder(encoder, (2,))
+    assert lean.combination is None
+    assert not lean.backbone.config.output_hidden_states
+    torch.testing.assert_close(lean.encode(TEXTS), truncate(encoder, 2).encode(TEXTS), atol=0, rtol=0)
+
+
+def test_what_no_ordinary_folder_can_hold(tiny_folder):
+    with pytest.raises(ModelError, match="ends in a norm"):
+        combined_encoder(load_encoder(tiny_folder("gpt2")), (1, 2))
+    with pytest.raises(ModelError, match="max-pooled"):
+        combined_encoder(load_encoder(tiny_folder("bert"), pooling="max"), (1, 2))
+    with pytest.raises(ModelError, match="no layers"):
+        combined_encoder(load_encoder(tiny_folder("bert")), ())
+    with pytest.raises(ModelError, match="Layer 4 does not exist"):
+        combined_encoder(load_encoder(tiny_folder("bert")), (1, 4))
+
+
+def test_truncating_further_drops_the_combination(tiny_folder):
+    lean = combined_encoder(load_encoder(tiny_folder("bert")), (0, 2))
+    assert truncate(lean, 2).combination == (0, 2)
+    lower = truncate(lean, 1)
+    assert lower.combination is None
+    assert not lower.backbone.config.output_hidden_states
+
+
+def test_a_folder_that_would_fall_back_to_the_last_layer_is_refused(tiny_folder, tmp_path):
+    folder = save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (0, 2)), tmp_path / "m")
+    weights = folder / "1_WeightedLayerPooling/model.safetensors"
+    save_file({"layer_weights": torch.tensor([0.5, 0.0, 1.0])}, weights)
+    with pytest.raises(ModelError, match=r"weights layers \[0.5, 0.0, 1.0\]"):
+        load_encoder(folder)
+    save_file({"layer_weights": torch.tensor([1.0, 0.0, 1.0])}, weights)
+    config = json.loads((folder / "config.json").read_text())
+    assert config.pop("output_hidden_states") is True
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="does not hand its layers"):
+        load_encoder(folder)

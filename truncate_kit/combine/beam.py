@@ -1,0 +1,55 @@
+"""Combinations by beam search, where there are too many layers to try all subsets."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from truncate_kit.combine.grams import Floats, PairGrams, cosines_of
+from truncate_kit.combine.leaders import Leaders
+from truncate_kit.combine.ranking import RankCorrelation
+from truncate_kit.progress import Progress, silent
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A combination: its sums (3, n), and what each layer would add to them, (3, L', n)."""
+
+    mask: int
+    sums: Floats
+    gains: Floats
+
+    def joined(self, layer: int, forms: Floats) -> "_Item":
+        return _Item(self.mask | 1 << layer, self.sums + self.gains[:, layer], self.gains + forms[:, :, layer])
+
+
+def search_beam(
+    grams: PairGrams, ranks: RankCorrelation, *, up_to: int, width: int, progress: Progress = silent
+) -> Leaders:
+    """Score combinations that grow from the `width` best of each size by one layer; the rest is never looked at.
+
+    With a width of at least the number of subsets of any one size it scores all of them. Ties are settled as by
+    `Leader.beats`.
+    """
+    leaders = Leaders(grams.num_layers)
+    layers = np.arange(grams.num_layers)
+    own = grams.forms[:, layers, layers]
+    items = [_Item(0, np.zeros((3, grams.num_pairs)), own)]
+    for size in range(1, up_to + 1):
+        scored: dict[int, tuple[float, _Item, int]] = {}
+        for item in items:
+            new = [layer for layer in range(grams.num_layers) if _is_new(item.mask, layer, scored)]
+            if not new:
+                continue
+            scores = ranks.of(cosines_of(item.sums[:, None] + item.gains[:, new]))
+            masks = np.array([item.mask | 1 << layer for layer in new], dtype=np.int64)
+            leaders.update(masks, scores)
+            for layer, mask, score in zip(new, masks.tolist(), scores.tolist(), strict=True):
+                scored[mask] = (-np.inf if np.isnan(score) else score, item, layer)
+        kept = sorted(scored, key=lambda mask: (-scored[mask][0], mask))[:width]
+        items = [scored[mask][1].joined(scored[mask][2], grams.forms) for mask in kept]
+        progress("Searching combinations", size, up_to)
+    return leaders
+
+
+def _is_new(mask: int, layer: int, scored: dict[int, tuple[float, _Item, int]]) -> bool:
+    return not mask >> layer & 1 and mask | 1 << layer not in scored

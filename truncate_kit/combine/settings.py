@@ -1,0 +1,55 @@
+"""How combinations are searched."""
+
+from dataclasses import dataclass
+
+from truncate_kit.errors import UsageError
+from truncate_kit.results import Result
+
+OVER = ("mean", "max")
+SEARCHES = ("auto", "exact", "beam")
+MOST_EXACT = 2**27 - 1
+"""Subsets up to which `auto` tries all of them: every subset of 27 layers."""
+MOST_LAYERS = 62  # a combination is a number of 64 bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombineSettings(Result):
+    """What is combined and how the best is found.
+
+    over: mean or max over the layers. head: feed the mean through the model's trained pooler head. up_to: most layers
+    in a combination, None for no limit. search: exact, beam, or auto: exact while there are at most 2²⁷ − 1
+    subsets. width: combinations of each size that a beam search goes on from. dev_pairs, splits: pairs to choose on,
+    drawn anew for each of the splits; the rest is for testing. Raises `UsageError`.
+    """
+
+    over: str = "mean"
+    head: bool = False
+    up_to: int | None = None
+    search: str = "auto"
+    width: int = 64
+    dev_pairs: int = 350
+    splits: int = 5
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("over", self.over, OVER), ("search", self.search, SEARCHES)):
+            if value not in known:
+                raise UsageError(f"--{name} {value!r} is not known.", hint=f"Use one of: {', '.join(known)}.")
+        for option, number, least in (
+            ("--layers-up-to", self.up_to, 1),
+            ("--beam-width", self.width, 1),
+            ("--dev-pairs", self.dev_pairs, 3),
+            ("--splits", self.splits, 1),
+        ):
+            if number is not None and number < least:
+                raise UsageError(f"{option} {number} is too small.", hint=f"Use {least} or more.")
+        if self.head and self.over == "max":
+            raise UsageError("The pooler head takes the mean over layers.", hint="Use --over mean with --head.")
+        if self.search == "beam" and not self.has_grams:
+            raise UsageError(
+                "The beam search is for the mean over layers.", hint="Leave --search out; --layers-up-to limits sizes."
+            )
+
+    @property
+    def has_grams(self) -> bool:
+        """Whether the cosines follow from Gram matrices."""
+        return self.over == "mean" and not self.head

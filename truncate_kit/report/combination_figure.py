@@ -1,0 +1,63 @@
+"""Two figures of layer combinations: the best for each size, and what leaving each layer out changes."""
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from truncate_kit.combine.bert_lc import LAST
+from truncate_kit.combine.results import CombinationReport
+from truncate_kit.files import replacing
+
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
+COLORS = {"dev": "#E69F00", "test": "#0072B2"}
+
+
+def draw_sizes(report: CombinationReport, path: Path) -> Path:
+    """Write the score of the best combination of each size as PNG (BERT-LC, Figure 2). Raises `CannotWriteError`."""
+    figure, axes = _panel(report, "the best combination of each size", "layers combined")
+    for side, color in COLORS.items():
+        spans = [(size, report.size(size, side)) for size in range(1, len(report.splits[0].by_size) + 1)]
+        points = [(size, span.mean, span.std or 0.0) for size, span in spans if span is not None]
+        sizes, means, spreads = zip(*points, strict=True) if points else ((), (), ())
+        splits = len(report.splits)
+        label = f"{side}, mean ± deviation over {splits} splits" if splits > 1 else side
+        axes.errorbar(
+            sizes, means, yerr=spreads if splits > 1 else None, marker="o", capsize=3, color=color, label=label
+        )
+    last = report.baseline(LAST, "test")
+    if last is not None:
+        axes.axhline(last.mean, color=COLORS["test"], linestyle=":", linewidth=1, label=f"{LAST}, test")
+    axes.set_ylabel("Spearman × 100")
+    return _write(figure, axes, path)
+
+
+def draw_effects(report: CombinationReport, path: Path) -> Path:
+    """Write what leaving each layer out changes as PNG (BERT-LC, Figure 4). Raises `CannotWriteError`."""
+    figure, axes = _panel(report, "best combination without a layer, against the best of all", "layer left out")
+    effects = report.effects()
+    for side, color, shift in (("dev", COLORS["dev"], -0.2), ("test", COLORS["test"], 0.2)):
+        places = [effect.layer + shift for effect in effects]
+        axes.bar(places, [getattr(effect, side) for effect in effects], width=0.4, color=color, label=side)
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xlim(-0.6, report.depth + 0.6)
+    axes.set_ylabel("change in points (Spearman × 100)")
+    return _write(figure, axes, path)
+
+
+def _panel(report: CombinationReport, what: str, along: str) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(f"{Path(report.model).name}: {what} ({report.data})", loc="left")
+    axes.set_xlabel(along)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    return figure, axes
+
+
+def _write(figure: Figure, axes: Axes, path: Path) -> Path:
+    axes.legend(loc="best", fontsize="small")
+    with replacing(path) as target:
+        figure.savefig(target, dpi=120, format="png")
+    return path
