@@ -141,7 +141,7 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, tmp_path
     result = StudyResult.read(folder / "study.json")
     assert [float(row["test"]) for row in rows] == pytest.approx([row.scores.test for row in result.rows], abs=0.006)
     assert rows[1]["published_test"] == "50.00"
-    page = (folder / "README.md").read_text()
+    page = (folder / "tables.md").read_text()
     assert "small \\| bert" in page
     for name in ("curves-graded.png", "pareto-graded.png", "curves-labels.png", "pareto-labels.png"):
         assert name in page

@@ -9,7 +9,7 @@ from truncate_kit.files import write_text
 from truncate_kit.study.results import StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.sweep.card import points
 
-SCORES, BEST, PAGE = "scores.csv", "best.csv", "README.md"
+SCORES, BEST, PAGE = "scores.csv", "best.csv", "tables.md"
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
