@@ -130,13 +130,11 @@ def _cuda_runtime(facts: Facts, wish: Wish) -> Iterator[Finding]:
             f"{f', built for CUDA {built}' if built else ''}: {reason}.",
             _one_wheel(facts, pins.runtime),
         )
-    versions = facts.cuda
-    misfits = (
-        ("torch is built", versions.torch, lambda major: major != built),
-        ("the driver is made", versions.driver, lambda major: major < built),
-    )
-    for what, version, misfit in misfits:
-        if version is not None and built is not None and misfit(_major(version)):
+    others = (("torch is built", facts.cuda.torch, False), ("the driver is made", facts.cuda.driver, True))
+    for what, version, newer_fits in others:
+        if built is None or version is None or _major(version) == built:
+            continue
+        if not (newer_fits and _major(version) > built):
             note = " (float32 only: before 1.28 float16 can overflow)" if pins.float32_only else ""
             yield _found(
                 asked and not started,
