@@ -12,7 +12,7 @@ from truncate_kit import __version__
 
 from .problems import EXIT_INTERRUPTED, describe
 
-COMMANDS = ("analyze", "finetune", "export", "bench", "evaluate", "demo", "doctor")
+COMMANDS = ("analyze", "finetune", "export", "bench", "evaluate", "encode", "demo", "doctor")
 
 app = typer.Typer(
     name="truncate-kit",

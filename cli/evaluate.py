@@ -10,6 +10,7 @@ from .options import (
     ColumnsOpt,
     DataOpt,
     DeviceOpt,
+    DimensionsOpt,
     JsonOpt,
     MaxLengthOpt,
     ModelArg,
@@ -34,6 +35,10 @@ def evaluate(
     runtime: Annotated[
         str | None, typer.Option("--runtime", help="torch or onnx (model.onnx of the folder); an .onnx file is onnx.")
     ] = None,
+    vectors: Annotated[
+        str, typer.Option("--vectors", help="Score them as stored in float32, float16, int8 or binary.")
+    ] = "float32",
+    dimensions: DimensionsOpt = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
@@ -49,8 +54,10 @@ def evaluate(
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.training.evaluation import ModelScore
     from truncate_kit.training.evaluation import evaluate as run
+    from truncate_kit.vectors import StoredVectors, VectorFormat
 
     use_threads(threads)
+    form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     workspace = Workspace(out)
     if model is None and workspace.lean.is_dir():
         model = str(workspace.lean)
@@ -68,7 +75,8 @@ def evaluate(
     if Path(source.name).resolve().is_relative_to(workspace.out.resolve()):
         splits = workspace.unseen(splits, quiet=as_json)
     chosen, pairs = _split(splits, split)
-    found = run(encoder, pairs.pairs)
+    stored = StoredVectors(encoder, form)
+    found = run(stored, pairs.pairs)
     score = ModelScore(
         model=source.name,
         runtime="onnx" if isinstance(encoder, OnnxEncoder) else "torch",
@@ -77,14 +85,27 @@ def evaluate(
         num_pairs=found.num_pairs,
         spearman=found.spearman,
         pearson=found.pearson,
+        vectors=form.precision,
+        dimensions=form.kept(stored.width),
+        bytes_per_vector=form.bytes_per_vector(stored.width),
     )
     if as_json:
         print_json(score)
         return
     table(
         f"{score.model} in {score.runtime}, correlation with the scores × 100",
-        ("set", "pairs", "Spearman", "Pearson"),
-        [(f"{score.data}, {chosen}", f"{score.num_pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}")],
+        ("set", "pairs", "Spearman", "Pearson", "vectors", "dimensions", "bytes per vector"),
+        [
+            (
+                f"{score.data}, {chosen}",
+                f"{score.num_pairs:,}",
+                f"{score.spearman:.2f}",
+                f"{score.pearson:.2f}",
+                score.vectors,
+                f"{score.dimensions:,}",
+                f"{score.bytes_per_vector:,}",
+            )
+        ],
     )
 
 
