@@ -13,7 +13,7 @@ from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.results import Result
 
 VectorPrecision = Literal["float32", "float16", "int8", "binary"]
-_TYPES: dict[str, type[np.generic]] = {
+_TYPES: dict[VectorPrecision, type[np.generic]] = {
     "float32": np.float32,
     "float16": np.float16,
     "int8": np.int8,
