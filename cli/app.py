@@ -12,7 +12,7 @@ from truncate_kit import __version__
 
 from .problems import EXIT_INTERRUPTED, describe
 
-COMMANDS = ("analyze", "finetune", "combine", "export", "bench", "evaluate", "study", "demo")
+COMMANDS = ("analyze", "finetune", "combine", "export", "bench", "evaluate", "encode", "study", "demo", "doctor")
 
 app = typer.Typer(
     name="truncate-kit",

@@ -10,6 +10,7 @@ from .options import (
     ColumnsOpt,
     DataOpt,
     DeviceOpt,
+    DimensionsOpt,
     JsonOpt,
     MaxLengthOpt,
     ModelArg,
@@ -53,6 +54,10 @@ def evaluate(
     corpus: Annotated[
         str | None, typer.Option("--corpus", help="With --suite retrieval: a file of more texts to search.")
     ] = None,
+    vectors: Annotated[
+        str, typer.Option("--vectors", help="Score them as stored in float32, float16, int8 or binary.")
+    ] = "float32",
+    dimensions: DimensionsOpt = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
@@ -69,11 +74,15 @@ def evaluate(
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.training.evaluation import ModelScore
     from truncate_kit.training.evaluation import evaluate as run
+    from truncate_kit.vectors import StoredVectors, VectorFormat
 
     options = suite_options(suite, data, seen=seen, corpus=corpus, fractions=fractions, quick=quick)
     if options is not None and (split is not None or columns is not None or scale is not None):
         raise UsageError("--suite knows its splits, columns and scales.", hint="Leave those options out.")
+    if options is not None and (vectors != "float32" or dimensions is not None):
+        raise UsageError("--suite scores the vectors as the model gives them.", hint="Leave out --vectors.")
     use_threads(threads)
+    form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     workspace = Workspace(out)
     if model is None and workspace.lean.is_dir():
         model = str(workspace.lean)
@@ -95,7 +104,8 @@ def evaluate(
     if Path(source.name).resolve().is_relative_to(workspace.out.resolve()):
         splits = workspace.unseen(splits, quiet=as_json)
     chosen, pairs = _split(splits, split)
-    found = run(encoder, pairs.pairs)
+    stored = StoredVectors(encoder, form)
+    found = run(stored, pairs.pairs)
     score = ModelScore(
         model=source.name,
         runtime=used,
@@ -104,14 +114,27 @@ def evaluate(
         num_pairs=found.num_pairs,
         spearman=found.spearman,
         pearson=found.pearson,
+        vectors=form.precision,
+        dimensions=form.kept(stored.width),
+        bytes_per_vector=form.bytes_per_vector(stored.width),
     )
     if as_json:
         print_json(score)
         return
     table(
         f"{score.model} in {score.runtime}, correlation with the scores × 100",
-        ("set", "pairs", "Spearman", "Pearson"),
-        [(f"{score.data}, {chosen}", f"{score.num_pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}")],
+        ("set", "pairs", "Spearman", "Pearson", "vectors", "dimensions", "bytes per vector"),
+        [
+            (
+                f"{score.data}, {chosen}",
+                f"{score.num_pairs:,}",
+                f"{score.spearman:.2f}",
+                f"{score.pearson:.2f}",
+                score.vectors,
+                f"{score.dimensions:,}",
+                f"{score.bytes_per_vector:,}",
+            )
+        ],
     )
 
 

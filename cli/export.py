@@ -7,6 +7,7 @@ import typer
 
 from .options import DEFAULT_OUT, ColumnsOpt, DataOpt, JsonOpt, ModelArg, OutOpt, ScaleOpt, ThreadsOpt, use_threads
 from .output import print_json, progress_bar, say, table
+from .pushing import PublicOpt, PushOpt, check_push, push
 from .workspace import ModelSource, Workspace
 
 if TYPE_CHECKING:
@@ -28,12 +29,16 @@ def export(
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
     threads: ThreadsOpt = None,
+    push_to: PushOpt = None,
+    public: PublicOpt = False,
     out: OutOpt = DEFAULT_OUT,
     as_json: JsonOpt = False,
 ) -> None:
     """Write the model as one checked ONNX graph beside its tokenizer and configuration."""
-    from truncate_kit.encoders import load_encoder
     from truncate_kit.errors import UsageError
+
+    check_push(push_to, public)
+    from truncate_kit.encoders import load_encoder
     from truncate_kit.export import export_onnx
 
     if not onnx:
@@ -48,6 +53,7 @@ def export(
         report = export_onnx(encoder, workspace.lean, normalize=normalize, pairs=pairs, progress=progress)
     workspace.remember(None if source.name == str(workspace.lean) else source, found)
     show(report, workspace.lean, as_json=as_json)
+    push(workspace.lean, push_to, public, quiet=as_json)
 
 
 def _source(workspace: Workspace, named: str | None, *, quiet: bool) -> ModelSource:

@@ -21,6 +21,7 @@ from .options import (
     use_threads,
 )
 from .output import note, print_json, progress_bar, say, table
+from .pushing import PublicOpt, PushOpt, check_push, push
 from .workspace import ModelSource, Workspace
 
 if TYPE_CHECKING:
@@ -67,10 +68,13 @@ def finetune(
     max_length: MaxLengthOpt = None,
     device: DeviceOpt = None,
     threads: ThreadsOpt = None,
+    push_to: PushOpt = None,
+    public: PublicOpt = False,
     out: OutOpt = DEFAULT_OUT,
     as_json: JsonOpt = False,
 ) -> None:
     """Fine-tune the model cut at a layer, at several, or at the best one; save it beside the full model."""
+    check_push(push_to, public)
     from truncate_kit.data import complete_splits, read_texts
     from truncate_kit.encoders import load_encoder
     from truncate_kit.errors import DeviceError
@@ -127,6 +131,7 @@ def finetune(
         )
     workspace.remember(source, found)
     show(result, workspace, as_json=as_json)
+    push(workspace.lean, push_to, public, quiet=as_json)
 
 
 def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits | None") -> "DropPrediction | None":

@@ -37,6 +37,10 @@ MaxLengthOpt = Annotated[
 ]
 DeviceOpt = Annotated[str | None, typer.Option("--device", help="cpu or cuda; an error if it is not there.")]
 ThreadsOpt = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; by default all cores.")]
+DimensionsOpt = Annotated[
+    int | None,
+    typer.Option("--dimensions", help="Keep the first so many dimensions of a vector.", show_default=False),
+]
 OutOpt = Annotated[Path, typer.Option("--out", help="Folder for results.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.")]
 

@@ -16,6 +16,7 @@ _PUBLIC: dict[str, str] = {
     "CombineSettings": "truncate_kit.combine",
     "combine": "truncate_kit.combine.bert_lc",
     "combined_encoder": "truncate_kit.combine",
+    "diagnose": "truncate_kit.doctor",
     "load_pairs": "truncate_kit.data",
     "read_pairs": "truncate_kit.data",
     "read_texts": "truncate_kit.data",
@@ -43,9 +44,11 @@ _PUBLIC: dict[str, str] = {
     "SweepResult": "truncate_kit.sweep",
     "SweepSettings": "truncate_kit.sweep",
     "finetune": "truncate_kit.sweep",
+    "encode_file": "truncate_kit.serving",
     "Evaluation": "truncate_kit.training",
     "TrainingSettings": "truncate_kit.training",
     "evaluate": "truncate_kit.training",
+    "VectorFormat": "truncate_kit.vectors",
 }
 
 __all__ = ["__version__", *_PUBLIC]

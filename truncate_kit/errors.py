@@ -86,6 +86,10 @@ class UnknownFamilyError(ModelError):
     """An architecture without a row in the family table."""
 
 
+class PushError(TruncateKitError, RuntimeError):
+    """The hub cannot be reached, or does not take a model."""
+
+
 # Data
 
 

@@ -101,7 +101,7 @@ def test_every_gain_multiplies(report):
 
 
 def test_tables_show_every_contestant_and_gains_as_products(report):
-    overview, shapes, gained = bench_tables(report)
+    overview, shapes, gained, _ = bench_tables(report)
     assert [row[0] for row in overview.rows] == [
         "lean, torch fp32",
         "full, torch fp32",
@@ -272,3 +272,14 @@ def test_options_that_make_no_sense(duo, options, match):
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(ModelError):
         bench(tmp_path / "nothing")
+
+
+def test_a_billion_sentences_are_priced_for_every_model_and_runtime(report):
+    speed = {(row.role, row.backend): row.sentences_per_second for row in report.timings if row.scenario == "real set"}
+    assert {(row.role, row.backend) for row in report.costs} == set(speed)
+    for row in report.costs:
+        assert row.hours_per_billion == pytest.approx(1e9 / speed[row.role, row.backend] / 3600)
+    assert BenchReport.from_dict(report.to_dict()).costs == report.costs
+    (shown,) = (cells for cells in bench_tables(report) if cells.title.startswith("A billion sentences"))
+    assert "hours on 1 CPU threads" in shown.columns
+    assert len(shown.rows) == len(report.costs)

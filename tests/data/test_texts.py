@@ -3,7 +3,8 @@ import lzma
 
 import pytest
 
-from truncate_kit.data import iter_texts, read_texts
+from truncate_kit.data import iter_rows, iter_texts, read_texts
+from truncate_kit.errors import ColumnsError, DataFileError, RowError
 
 LINES = "one cat\n\n  zwei Bäume \r\none cat\nNA"
 TEXTS = ["one cat", "zwei Bäume", "one cat", "NA"]
@@ -42,3 +43,66 @@ def test_captions_are_read_whole(shared_data):
     path = shared_data / "captions" / "sentences.en.txt.gz"
     with gzip.open(path, "rt", encoding="utf-8") as stream:
         assert list(iter_texts(path)) == [line.strip() for line in stream]
+
+
+def write_rows(path, texts):
+    """A file of the kind that its name says, with other columns around the texts."""
+    import json
+
+    import pyarrow
+    import pyarrow.parquet
+
+    if path.suffix == ".parquet":
+        table = pyarrow.table({"id": list(range(len(texts))), "text": texts})
+        pyarrow.parquet.write_table(table, path, row_group_size=700)
+        return path
+    lines = {
+        ".txt": texts,
+        ".csv": ["id,text", *(f'{n},"{text}"' for n, text in enumerate(texts))],
+        ".tsv": ["id\ttext", *(f"{n}\t{text}" for n, text in enumerate(texts))],
+        ".jsonl": [json.dumps({"id": n, "text": text}) for n, text in enumerate(texts)],
+    }[path.suffix]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", [".txt", ".csv", ".tsv", ".jsonl", ".parquet"])
+def test_rows_stream_in_order_with_repeats(tmp_path, kind):
+    texts = [f"text {n % 900}, ä" for n in range(3000)]
+    path = write_rows(tmp_path / f"t{kind}", texts)
+    assert list(iter_rows(path)) == texts
+    if kind != ".txt":
+        assert list(iter_rows(path, column="text")) == texts
+        assert list(iter_texts(path)) == texts  # read whole, whatever the row groups
+
+
+@pytest.mark.parametrize("kind", [".txt", ".csv", ".tsv", ".jsonl", ".parquet"])
+def test_a_blank_row_far_down_is_named_after_those_before_it_were_given(tmp_path, kind):
+    texts = ["word"] * 2500
+    texts[2100] = " "
+    rows = iter_rows(write_rows(tmp_path / f"t{kind}", texts))
+    assert [next(rows) for _ in range(2000)] == texts[:2000]
+    place = {".csv": "line 2102", ".tsv": "line 2102", ".parquet": "row 2101"}.get(kind, "line 2101")
+    with pytest.raises(RowError, match=f"{place}: .*empty"):
+        list(rows)
+
+
+def test_rows_need_one_column_of_texts(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("sentence1,sentence2\na,b\n")
+    with pytest.raises(ColumnsError, match="'sentence1', 'sentence2'"):
+        list(iter_rows(path))
+    with pytest.raises(ColumnsError, match="no column 'body'"):
+        list(iter_rows(path, column="body"))
+    with pytest.raises(ColumnsError, match="no column 'body'"):
+        list(iter_rows(write_rows(tmp_path / "t.txt", ["a"]), column="body"))
+    assert list(iter_rows(path, column="sentence2")) == ["b"]
+    (tmp_path / "t.jsonl").write_text('{"text": "a"}\n' * 1024 + '{"other": "a"}\n')
+    with pytest.raises(RowError, match="line 1025: the key 'text' is missing"):
+        list(iter_rows(tmp_path / "t.jsonl"))
+
+
+def test_rows_of_an_empty_file(tmp_path):
+    (tmp_path / "t.txt").write_text("")
+    with pytest.raises(DataFileError, match="is empty"):
+        list(iter_rows(tmp_path / "t.txt"))

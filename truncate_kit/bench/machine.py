@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from truncate_kit.bench.results import Machine
-from truncate_kit.hardware import bf16_instructions
+from truncate_kit.hardware import bf16_instructions, processor_name
 
 
 class OtherWork:
@@ -49,7 +49,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
         return None
 
     return Machine(
-        processor=_processor(),
+        processor=processor_name(),
         cores=os.cpu_count() or 1,
         threads=threads,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -60,11 +60,3 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
         onnxruntime=version("onnxruntime", "onnxruntime-gpu"),
         others_busy=others_busy,
     )
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

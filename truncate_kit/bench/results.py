@@ -134,6 +134,21 @@ class Gain(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cost(Result):
+    """What a billion sentences like those of the real set cost with one model in one runtime on this machine.
+
+    hours_per_billion: of the machine as it was used (its GPU, or its processor with that many threads), from the median
+    throughput, tokeniser included. gigabytes_per_billion: 10⁹ bytes each, all dimensions, by precision of the vectors.
+    """
+
+    role: Role
+    backend: str
+    hours_per_billion: float
+    dimensions: int
+    gigabytes_per_billion: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QualityDifference(Result):
     """Spearman (× 100) of lean minus full on the same pairs, with a paired bootstrap interval.
 
@@ -166,6 +181,7 @@ class BenchReport(Result):
     num_texts: int
     seconds: float
     notes: tuple[str, ...]
+    costs: tuple[Cost, ...] = ()
 
     def measured(self) -> tuple[Contestant, ...]:
         """The contestants that took part."""

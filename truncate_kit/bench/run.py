@@ -21,6 +21,7 @@ from truncate_kit.bench.backends import (
     random_ids,
     select_backends,
 )
+from truncate_kit.bench.costs import costs
 from truncate_kit.bench.gains import gains
 from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.memory import MemoryRequest, peak_memories
@@ -299,6 +300,7 @@ class _Bench:
             num_texts=self.num_texts,
             seconds=seconds,
             notes=tuple(self.notes),
+            costs=costs(timings, self.encoders),
         )
 
 

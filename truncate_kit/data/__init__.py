@@ -13,7 +13,7 @@ from truncate_kit.data.suites import (
     read_retrieval,
     read_seen,
 )
-from truncate_kit.data.texts import iter_texts, read_texts
+from truncate_kit.data.texts import iter_rows, iter_texts, read_texts
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "complete_splits",
     "find_sts",
     "find_transfer",
+    "iter_rows",
     "iter_texts",
     "load_pairs",
     "overlap_of",

@@ -2,11 +2,12 @@
 
 import contextlib
 import gzip
+import io
 import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, TextIO
 
 from truncate_kit.errors import DataError, DataFileError, RowError
 
@@ -68,15 +69,30 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile | lzma.LZMAFile:
     return path.open("rb")
 
 
-def read_utf8(path: Path) -> str:
-    """The whole file as text, without a byte order mark. Raises `DataFileError` or `RowError`."""
+@contextlib.contextmanager
+def opened_text(path: Path, *, newline: str) -> Iterator[TextIO]:
+    """Open `path` as UTF-8 text without a byte order mark; newline as for `open`, so that no line end is changed.
+
+    Raises `DataFileError` and, naming the line of the first byte that is not UTF-8, `RowError`, while the caller reads.
+    """
     with opened(path) as stream:
-        content = stream.read()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise not_utf8(path, line, content[error.start], content[:2]) from error
+        try:
+            yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline=newline)
+        except UnicodeDecodeError as error:
+            raise _first_bad_line(path) from error
+
+
+def _first_bad_line(path: Path) -> RowError:
+    """Look the line up again: a decoder that reads blocks does not know it."""
+    head = b""
+    with opened(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            head = head or line[:2]
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return not_utf8(path, number, line[error.start], head)
+    raise AssertionError(f"{path} changed while it was read")
 
 
 def not_utf8(path: Path, line: int, byte: int, head: bytes) -> RowError:

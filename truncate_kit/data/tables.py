@@ -1,14 +1,16 @@
 """Rows of CSV, TSV, JSONL and Parquet files as columns, each row with the place where an editor shows it."""
 
+import contextlib
 import csv
-import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.data.files import format_of, opened, read_utf8, unsupported
+from truncate_kit.data.files import format_of, opened, opened_text, unsupported
 from truncate_kit.errors import ColumnsError, DataFileError, RowError
 
 MISSING = object()  # a key that one JSONL row lacks and others have
@@ -16,19 +18,21 @@ MISSING = object()  # a key that one JSONL row lacks and others have
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of one file.
+    """The columns of one file, or of so many of its rows.
 
     source: the path or hub name, for messages. columns: name → values, all equally long, as they stand in the file.
     lines: the 1-based line at which each row starts; None for sources without lines, whose rows are counted from 1.
+    first: how many rows of the file come before these.
     """
 
     source: str
     columns: Mapping[str, Sequence[Any]]
     lines: Sequence[int] | None
+    first: int = 0
 
     def place(self, row: int) -> str:
         """Where the row with this 0-based index is: "line 7", or "row 7" of a source without lines."""
-        return f"line {self.lines[row]}" if self.lines is not None else f"row {row + 1}"
+        return f"line {self.lines[row]}" if self.lines is not None else f"row {self.first + row + 1}"
 
     def problem(self, row: int, problem: str, *, hint: str) -> RowError:
         """The error for one row, named by its place."""
@@ -40,7 +44,13 @@ def read_table(path: Path) -> Table:
 
     Raises `DataFileError`, `ColumnsError` or `RowError`; a table without rows is an error.
     """
-    readers: dict[str, Callable[[Path], Table]] = {
+    with contextlib.closing(iter_tables(path, rows=sys.maxsize)) as tables:
+        return next(tables)
+
+
+def iter_tables(path: Path, *, rows: int) -> Generator[Table]:
+    """Read one file as `read_table` does, `rows` rows at a time; what is wrong with a row is raised at its turn."""
+    readers: dict[str, Callable[[Path, int], Iterator[Table]]] = {
         ".csv": _read_csv,
         ".tsv": _read_tsv,
         ".jsonl": _read_jsonl,
@@ -50,7 +60,7 @@ def read_table(path: Path) -> Table:
     if reader is None:
         with opened(path):  # a missing file is the nearer problem
             raise unsupported(path)
-    return reader(path)
+    yield from reader(path, rows)
 
 
 def table_from_arrow(source: str, arrow: Any) -> Table:
@@ -60,9 +70,9 @@ def table_from_arrow(source: str, arrow: Any) -> Table:
     return Table(source, {name: arrow.column(name).to_pylist() for name in arrow.column_names}, None)
 
 
-def _read_csv(path: Path) -> Table:
-    reader = csv.reader(io.StringIO(read_utf8(path), newline=""), strict=True)
-    return _separated(path, _csv_rows(path, reader), "comma")
+def _read_csv(path: Path, size: int) -> Iterator[Table]:
+    with opened_text(path, newline="") as lines:
+        yield from _separated(path, _csv_rows(path, csv.reader(lines, strict=True)), "comma", size)
 
 
 def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
@@ -81,12 +91,15 @@ def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
         raise RowError(str(path), f"line {start}", problem, hint=hint) from error
 
 
-def _read_tsv(path: Path) -> Table:
+def _read_tsv(path: Path, size: int) -> Iterator[Table]:
     # One row per line and a quote is a character like any other, as the STS and GLUE files want it; a field is
     # unquoted only where it was plainly written by a spreadsheet: quotes at both ends and all others doubled.
-    lines = enumerate(io.StringIO(read_utf8(path)), start=1)
-    rows = ((number, [_unquoted(field) for field in line.rstrip("\r\n").split("\t")]) for number, line in lines)
-    return _separated(path, ((number, row) for number, row in rows if row != [""]), "tab")
+    with opened_text(path, newline="\n") as lines:
+        rows = (
+            (number, [_unquoted(field) for field in line.rstrip("\r\n").split("\t")])
+            for number, line in enumerate(lines, start=1)
+        )
+        yield from _separated(path, ((number, row) for number, row in rows if row != [""]), "tab", size)
 
 
 def _unquoted(field: str) -> str:
@@ -96,7 +109,7 @@ def _unquoted(field: str) -> str:
     return field if any('"' in part for part in inner) else '"'.join(inner)
 
 
-def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str) -> Table:
+def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str, size: int) -> Iterator[Table]:
     """Check that every row has as many fields as the header, and turn rows into columns."""
     numbered = iter(rows)
     _, header = next(numbered, (0, []))
@@ -105,35 +118,40 @@ def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str
     names = [name.strip() for name in header]
     if len(set(names)) < len(names):
         raise ColumnsError(str(path), "two columns have the same name.", names, hint="Rename one of them.")
-    lines: list[int] = []
-    cells: list[list[str]] = []
-    for line, row in numbered:
-        if len(row) != len(names):
-            raise RowError(
-                str(path),
-                f"line {line}",
-                f"{len(row)} fields where the header names {len(names)}.",
-                hint=f"Fields are separated by a {separator}; "
-                + ("put a field that holds one in double quotes." if separator == "comma" else "none may hold one."),
-            )
-        lines.append(line)
-        cells.append(row)
-    if not cells:
+    first = 0
+    while chunk := list(islice(numbered, size)):
+        for line, row in chunk:
+            if len(row) != len(names):
+                raise _wrong_width(path, line, len(row), len(names), separator)
+        cells = zip(*(row for _, row in chunk), strict=True)
+        yield Table(str(path), dict(zip(names, cells, strict=True)), [line for line, _ in chunk], first)
+        first += len(chunk)
+    if first == 0:
         raise _without_rows(path)
-    return Table(str(path), dict(zip(names, zip(*cells, strict=True), strict=True)), lines)
 
 
-def _read_jsonl(path: Path) -> Table:
-    lines: list[int] = []
-    rows: list[dict[str, Any]] = []
-    for number, line in enumerate(io.StringIO(read_utf8(path)), start=1):
-        if line.strip():
-            lines.append(number)
-            rows.append(_json_object(path, number, line))
-    if not rows:
+def _wrong_width(path: Path, line: int, fields: int, wanted: int, separator: str) -> RowError:
+    return RowError(
+        str(path),
+        f"line {line}",
+        f"{fields} fields where the header names {wanted}.",
+        hint=f"Fields are separated by a {separator}; "
+        + ("put a field that holds one in double quotes." if separator == "comma" else "none may hold one."),
+    )
+
+
+def _read_jsonl(path: Path, size: int) -> Iterator[Table]:
+    with opened_text(path, newline="\n") as stream:
+        filled = ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+        objects = ((number, _json_object(path, number, line)) for number, line in filled)
+        first = 0
+        while chunk := list(islice(objects, size)):
+            names = dict.fromkeys(key for _, row in chunk for key in row)
+            columns = {name: [row.get(name, MISSING) for _, row in chunk] for name in names}
+            yield Table(str(path), columns, [number for number, _ in chunk], first)
+            first += len(chunk)
+    if first == 0:
         raise DataFileError(f"{path} is empty.", hint="Write one JSON object per line.")
-    names = dict.fromkeys(key for row in rows for key in row)
-    return Table(str(path), {name: [row.get(name, MISSING) for row in rows] for name in names}, lines)
 
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -157,21 +175,26 @@ def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     return value
 
 
-def _read_parquet(path: Path) -> Table:
+def _read_parquet(path: Path, size: int) -> Iterator[Table]:
     import pyarrow
     import pyarrow.parquet
 
     with opened(path) as stream:
+        first = 0
         try:
-            arrow = pyarrow.parquet.read_table(stream)
+            file = pyarrow.parquet.ParquetFile(stream)
+            if file.metadata.num_rows == 0:
+                raise _without_rows(path)
+            whole = size >= file.metadata.num_rows  # batches end where row groups do
+            for batch in [file.read()] if whole else file.iter_batches(batch_size=size):
+                columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+                yield Table(str(path), columns, None, first)
+                first += batch.num_rows
         except (pyarrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
             raise DataFileError(
                 f"{path} is not a whole Parquet file ({reason}).", hint="Copy or download the file again."
             ) from error
-    if arrow.num_rows == 0:
-        raise _without_rows(path)
-    return table_from_arrow(str(path), arrow)
 
 
 def _without_rows(path: Path) -> DataFileError:

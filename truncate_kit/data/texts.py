@@ -1,15 +1,16 @@
 """Raw text for training without labels: lines of a text file, a column of texts, or both texts of pairs."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from truncate_kit.data.cells import text_of
 from truncate_kit.data.columns import find_text_column, find_text_columns
 from truncate_kit.data.files import TEXT_FORMAT, format_of, not_utf8, opened
-from truncate_kit.data.tables import read_table
-from truncate_kit.errors import DataFileError
+from truncate_kit.data.tables import MISSING, iter_tables, read_table
+from truncate_kit.errors import ColumnsError, DataFileError, RowError
 
 _BOM = b"\xef\xbb\xbf"
+_ROWS_AT_ONCE = 1024
 
 
 def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
@@ -34,7 +35,52 @@ def read_texts(path: str | Path, *, column: str | None = None) -> list[str]:
     return list(dict.fromkeys(iter_texts(path, column=column)))
 
 
+def iter_rows(path: str | Path, *, column: str | None = None) -> Generator[str]:
+    """Yield one text per row, in order, so that the n-th text belongs to the n-th row; files of any size are streamed.
+
+    Kinds of files as in `iter_texts`, but a blank line or cell is an error, and a table needs one column of texts:
+    `column`, or the one whose name says so. Raises `DataError` naming file, row and what is wrong.
+    """
+    path = Path(path)
+    if format_of(path) != TEXT_FORMAT:
+        yield from _column(path, column)
+        return
+    if column is not None:
+        raise ColumnsError(str(path), f"there is no column {column!r}.", (), hint="A .txt file has no columns.")
+    number = 0
+    for number, text in _numbered_lines(path):
+        if not text:
+            raise RowError(
+                str(path),
+                f"line {number}",
+                "the line is empty.",
+                hint="Fill it in or remove it: each line is one text.",
+            )
+        yield text
+    if number == 0:
+        raise DataFileError(f"{path} is empty.", hint="Write one text per line.")
+
+
+def _column(path: Path, told: str | None) -> Iterator[str]:
+    name: str | None = None
+    for table in iter_tables(path, rows=_ROWS_AT_ONCE):
+        if name is None:
+            name = find_text_column(table.source, tuple(table.columns), told)
+        if name is None:
+            raise ColumnsError(
+                table.source, "no column name says where the texts are.", table.columns, hint="Name it: --column NAME"
+            )
+        # A .jsonl file may lack the key in all rows that were read at once.
+        values = table.columns.get(name) or [MISSING]
+        for row, value in enumerate(values):
+            yield text_of(table, row, name, value)
+
+
 def _lines(path: Path) -> Iterator[str]:
+    return (text for _, text in _numbered_lines(path) if text)
+
+
+def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     with opened(path) as stream:
         head = b""
         for number, line in enumerate(stream, start=1):
@@ -45,8 +91,7 @@ def _lines(path: Path) -> Iterator[str]:
                 text = line.decode().strip()
             except UnicodeDecodeError as error:
                 raise not_utf8(path, number, line[error.start], head) from error
-            if text:
-                yield text
+            yield number, text
 
 
 def _cells(path: Path, column: str | None) -> Iterator[str]:

@@ -13,9 +13,10 @@ from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, evaluating
 from truncate_kit.errors import ExportCheckError, ModelError
 from truncate_kit.export.results import Check, TaskScore
-from truncate_kit.export.runtime import OnnxEncoder, usable_cores
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.sessions import open_session
 from truncate_kit.export.tracing import INPUTS, OUTPUT, ends_normalized
+from truncate_kit.hardware import usable_cores
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluation import evaluate
 

@@ -1,6 +1,5 @@
 """An exported encoder in ONNX Runtime: texts in, sentence vectors out."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +16,7 @@ from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.sessions import open_session
 from truncate_kit.export.tracing import GRAPH_FILE, INPUTS, OUTPUT
+from truncate_kit.hardware import usable_cores
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
@@ -141,14 +141,6 @@ def load_text_encoder(
     if pooling is not None or max_length is not None:
         raise UsageError("An exported graph has its pooling and its length inside.", hint="Leave those options out.")
     return OnnxEncoder.load(name, threads=threads, device=device)
-
-
-def usable_cores() -> int:
-    """CPU cores this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # only Linux knows
-        return os.cpu_count() or 1
 
 
 def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:

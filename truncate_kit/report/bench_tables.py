@@ -21,7 +21,7 @@ class TableCells:
 
 def bench_tables(report: BenchReport) -> list[TableCells]:
     """What a reader looks for first, then the fixed shapes, then the gain and where it came from."""
-    return [table for table in (_overview(report), _shapes(report), _gains(report)) if table.rows]
+    return [table for table in (_overview(report), _shapes(report), _gains(report), _costs(report)) if table.rows]
 
 
 def absences(report: BenchReport) -> list[str]:
@@ -131,6 +131,25 @@ def _gains(report: BenchReport) -> TableCells:
         f"How much faster than the full model in {base}: what fewer layers gave × what the runtime gave",
         ("scenario, lean model in", "depth", "runtime", "total"),
         rows,
+    )
+
+
+def _costs(report: BenchReport) -> TableCells:
+    machine = report.machine
+    unit = f"hours on {machine.threads} CPU threads" if machine.device == "cpu" else "GPU-hours"
+    kinds = tuple(report.costs[0].gigabytes_per_billion) if report.costs else ()
+    return TableCells(
+        "A billion sentences like these: time to encode, and storage of their vectors in GB",
+        ("model, runtime", unit, "dimensions", *(f"{kind} GB" for kind in kinds)),
+        [
+            (
+                f"{row.role}, {BACKENDS[row.backend].title}",
+                f"{row.hours_per_billion:,.1f}",
+                f"{row.dimensions:,}",
+                *(f"{row.gigabytes_per_billion[kind]:,.0f}" for kind in kinds),
+            )
+            for row in report.costs
+        ],
     )
 
 

@@ -37,7 +37,8 @@ class Evaluation(Result):
 class ModelScore(Result):
     """How one model scores on one set, without the single similarities.
 
-    runtime: `torch` or `onnx`. spearman, pearson: of cosine similarity and target, in points (× 100).
+    runtime: `torch` or `onnx`. spearman, pearson: of cosine similarity and target, in points (× 100). vectors: the
+    precision they were stored in before; dimensions, bytes_per_vector: what was left of each.
     """
 
     model: str
@@ -47,6 +48,9 @@ class ModelScore(Result):
     num_pairs: int
     spearman: float
     pearson: float
+    vectors: str
+    dimensions: int
+    bytes_per_vector: int
 
 
 def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:

@@ -1,0 +1,74 @@
+"""`truncate-kit doctor`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import JsonOpt
+from .output import print_json, say, table
+from .problems import EXIT_PROBLEM
+
+if TYPE_CHECKING:
+    from truncate_kit.doctor import Diagnosis
+
+
+def doctor(
+    device: Annotated[str | None, typer.Option("--device", help="What has to run: cpu or cuda.")] = None,
+    extra: Annotated[
+        list[str] | None, typer.Option("--extra", help="What has to be installed: cpu, gpu, ray, st, search, test.")
+    ] = None,
+    precision: Annotated[str | None, typer.Option("--precision", help="What has to run: fp32, bf16 or int8.")] = None,
+    as_json: JsonOpt = False,
+) -> None:
+    """Tell what is installed and what really starts here, what does not fit, and the pins that would.
+
+    Exit code 1 when something that was asked for cannot run.
+    """
+    from truncate_kit.doctor import Wish, diagnose
+
+    diagnosis = diagnose(Wish(device=device, extras=tuple(extra or ()), precision=precision))
+    if as_json:
+        print_json(diagnosis)
+    else:
+        show(diagnosis)
+    if not diagnosis.able:
+        raise typer.Exit(EXIT_PROBLEM)
+
+
+def show(diagnosis: "Diagnosis") -> None:
+    """Tables of what is there, then the findings, the worst ones first."""
+    facts = diagnosis.facts
+    table(
+        f"Packages (Python {facts.python})",
+        ("package", "needs", "installed", "for", "fits"),
+        [
+            (
+                row.name,
+                row.wanted or "any",
+                row.installed or "–",
+                f"extra {row.extra}" if row.extra else "all",
+                "yes" if row.fits else "no",
+            )
+            for row in facts.requirements
+            if row.extra != "test" or "test" in diagnosis.wish.extras
+        ],
+    )
+    table(
+        f"Providers of {', '.join(f'{name} {version}' for name, version in facts.wheels.items()) or 'ONNX Runtime'}",
+        ("provider", "starts", "reason"),
+        [(row.name, "yes" if row.starts else "no", row.reason or "") for row in facts.providers],
+    )
+    cuda, processor = facts.cuda, facts.processor
+    say(
+        f"CUDA: driver {cuda.driver or 'none'}, torch {cuda.torch or 'without'}, cuDNN {cuda.cudnn or 'none'}, "
+        f"ONNX Runtime {cuda.onnxruntime or 'without'}."
+    )
+    granted = f", a quota of {processor.quota:g}" if processor.quota is not None else ""
+    say(
+        f"Processor: {processor.name}, {processor.cores} cores, {processor.usable} usable{granted}, torch threads "
+        f"{processor.torch_threads or 'unknown'}, bf16 {processor.bf16 or 'none'}, VNNI {processor.int8 or 'none'}."
+    )
+    for finding in sorted(diagnosis.findings, key=lambda finding: finding.severity):
+        say(f"{finding.severity.title()}: {finding.text}\n  Do: {finding.remedy}")
+    if diagnosis.able:
+        say("Everything that was asked for can run.")

@@ -1,0 +1,114 @@
+"""`truncate-kit encode`, and `evaluate` with stored vectors."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.export import export_onnx
+from truncate_kit_cli.app import main
+
+PAIRS = "sentence1,sentence2,score\n" + "".join(
+    f"{'the cat ' * (n % 5 + 1)}{n},a {'red dog ' * (n % 3)}{n % 4},{n % 6}\n" for n in range(40)
+)
+
+
+def run(capsys, *arguments):
+    """Exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as end:
+        main(list(map(str, arguments)))
+    printed = capsys.readouterr()
+    assert "Traceback" not in printed.err
+    return end.value.code or 0, printed.out, printed.err
+
+
+@pytest.fixture
+def workspace(tiny_folder, tmp_path, monkeypatch) -> Path:
+    """A folder in which finetune and export have left a lean model with its graph."""
+    monkeypatch.chdir(tmp_path)
+    lean = tmp_path / "exported/lean"
+    encoder = truncate(load_encoder(tiny_folder("bert")), 1)
+    save_encoder(encoder, lean)
+    export_onnx(encoder, lean)
+    (tmp_path / "texts.txt").write_text("a cat\nthe dog\na small red tree\n")
+    return tmp_path
+
+
+def test_a_file_of_texts_becomes_vectors(workspace, capsys):
+    code, out, err = run(capsys, "encode", "texts.txt")
+    assert code == 0, err
+    assert "3 texts" in out
+    assert "3 × 16 float32" in out
+    expected = load_encoder("exported/lean").encode(["a cat", "the dog", "a small red tree"])
+    assert np.allclose(np.load("vectors.npy"), expected, atol=1e-4)
+    code, out, err = run(capsys, "encode", "texts.txt")
+    assert (code, "3 of them from before" in out) == (0, True)
+
+
+def test_json_and_options(workspace, capsys):
+    (workspace / "table.csv").write_text("id,body\n1,a cat\n2,the dog\n")
+    arguments = ("encode", "table.csv", "--column", "body", "--out", "v.npy", "--runtime", "torch", "--json")
+    code, out, err = run(capsys, *arguments, "--precision", "int8", "--dimensions", "4", "--normalize")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert (result["shape"], result["dtype"], result["resumed_at"]) == ([2, 4], "int8", 0)
+    assert result["job"]["form"] == {"precision": "int8", "dimensions": 4, "normalize": True}
+    assert np.load("v.npy").shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("texts.txt", "--column", "body"), "no column 'body'"),
+        (("table.csv", "--column", "body"), "no column 'body'"),
+        (("missing.txt",), "missing.txt does not exist"),
+        (("blank.txt",), "line 2: the line is empty"),
+        (("texts.txt", "--precision", "int4"), "no precision 'int4'"),
+        (("texts.txt", "--dimensions", "17"), "have 16"),
+        (("texts.txt", "--out", "vectors.csv"), "does not end in .npy"),
+        (("texts.txt", "--out", "texts.txt/v.npy"), "Cannot write"),
+        (("texts.txt", "--model", "./nowhere"), "nowhere"),
+        (("texts.txt", "--device", "cuda"), "CUDA"),
+        (("texts.txt", "--out", "taken.npy"), "made from something else"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(workspace, capsys, arguments, named):
+    (workspace / "table.csv").write_text("id,text\n1,a cat\n")
+    (workspace / "blank.txt").write_text("a\n\nb\n")
+    (workspace / "taken.npy").write_bytes(b"something")
+    code, out, err = run(capsys, "encode", *arguments)
+    assert (code, out) == (1, "")
+    problem, hint = err.strip().splitlines()[-2:]
+    assert problem.startswith("Error: ")
+    assert named in problem
+    assert hint.startswith("Hint: ")
+    assert (workspace / "taken.npy").read_bytes() == b"something"
+
+
+def test_a_damaged_note_of_the_export(workspace, capsys):
+    (workspace / "exported/lean/export.json").write_text('{"model": 3')
+    code, _, err = run(capsys, "encode", "texts.txt")
+    assert code == 1
+    assert "export.json is damaged" in err
+
+
+def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
+    (workspace / "pairs.csv").write_text(PAIRS)
+    arguments = ("evaluate", "--data", "pairs.csv", "--scale", "0,5", "--json")
+    found = {
+        name: json.loads(run(capsys, *arguments, *options)[1])
+        for name, options in {
+            "whole": (),
+            "int8": ("--vectors", "int8"),
+            "binary": ("--vectors", "binary", "--dimensions", "9"),
+        }.items()
+    }
+    assert [score["bytes_per_vector"] for score in found.values()] == [64, 16, 2]
+    assert [score["dimensions"] for score in found.values()] == [16, 16, 9]
+    assert found["int8"]["pearson"] == pytest.approx(found["whole"]["pearson"], abs=1)
+    assert found["binary"]["pearson"] != pytest.approx(found["whole"]["pearson"], abs=0.01)
+    code, _, err = run(capsys, *arguments, "--vectors", "float8")
+    assert (code, "no precision 'float8'" in err) == (1, True)
+    assert "bytes per vector" in " ".join(run(capsys, *arguments[:-1], "--vectors", "int8")[1].split())

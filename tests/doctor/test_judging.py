@@ -1,0 +1,199 @@
+"""What follows from facts: each misfit gives its finding, with pins that name the versions."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from truncate_kit.doctor import CudaVersions, Processor, Provider, Requirement, Wish
+from truncate_kit.doctor.judging import PINS, judge
+from truncate_kit.doctor.providers import CPU, CUDA, TORCH_CUDA, cudnn_version
+from truncate_kit.doctor.results import Diagnosis, Facts
+from truncate_kit.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+ON_CPU = Facts(
+    python="3.11.7",
+    torch_problem=None,
+    requirements=(Requirement(name="torch", wanted=">=2.11", installed="2.13.0", fits=True, extra=None),),
+    wheels={"onnxruntime": "1.31.1"},
+    providers=(Provider(name=CPU, starts=True),),
+    cuda=CudaVersions(),
+    processor=Processor(
+        name="A processor",
+        cores=8,
+        usable=8,
+        quota=None,
+        torch_threads=8,
+        omp_num_threads=None,
+        bf16="avx512_bf16",
+        int8="avx512_vnni",
+    ),
+)
+ON_GPU = replace(
+    ON_CPU,
+    wheels={"onnxruntime-gpu": "1.31.1"},
+    providers=(*(Provider(name=name, starts=True) for name in (CPU, CUDA, TORCH_CUDA)),),
+    cuda=CudaVersions(driver="13.0", torch="13.0", cudnn="9.20", onnxruntime="13.0"),
+)
+GPU = Wish(device="cuda", extras=("gpu",))
+
+
+def findings(facts, wish=None, severity=None):
+    return [row for row in judge(facts, wish or Wish()) if severity in (None, row.severity)]
+
+
+def only(facts, wish=None):
+    (finding,) = findings(facts, wish)
+    return finding
+
+
+def without(facts, name, reason="no such thing"):
+    rows = (row if row.name != name else Provider(name=name, starts=False, reason=reason) for row in facts.providers)
+    return replace(facts, providers=tuple(rows))
+
+
+@pytest.mark.parametrize(
+    "wish", [Wish(), Wish(device="cpu", extras=("cpu",), precision="bf16"), Wish(precision="int8")]
+)
+def test_a_machine_that_fits_has_no_findings(wish):
+    assert findings(ON_CPU, wish) == []
+
+
+def test_a_gpu_that_fits_has_no_findings():
+    assert findings(ON_GPU, GPU) == []
+
+
+def test_pins_are_the_versions_that_the_tests_run_with():
+    pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
+    assert PINS[13].runtime == f"onnxruntime-gpu[cuda,cudnn]=={pinned['onnxruntime']}"
+    assert PINS[13].torch == f"torch=={pinned['torch']}"
+
+
+def test_a_missing_package_matters_only_where_it_was_asked_for():
+    missing = Requirement(name="ray", wanted=">=2.40", installed=None, fits=False, extra="ray")
+    facts = replace(ON_CPU, requirements=(*ON_CPU.requirements, missing))
+    assert findings(facts) == []
+    finding = only(facts, Wish(extras=("ray",)))
+    assert (finding.severity, finding.remedy) == ("problem", "pip install 'ray>=2.40'")
+    old = replace(ON_CPU, requirements=(replace(missing, extra=None, installed="2.1"),))
+    assert "ray 2.1 is installed; truncate-kit needs ray>=2.40" in only(old).text
+
+
+def test_both_wheels_are_a_warning_and_a_problem_where_cuda_was_asked_for_and_does_not_start():
+    both = {"onnxruntime": "1.30.0", "onnxruntime-gpu": "1.31.1"}
+    assert only(replace(ON_CPU, wheels=both)).severity == "warning"
+    assert only(replace(ON_GPU, wheels=both), GPU).severity == "warning"
+    shadowed = replace(ON_GPU, wheels=both, providers=tuple(row for row in ON_GPU.providers if row.name != CUDA))
+    first, second = findings(shadowed, GPU)
+    assert (first.severity, second.severity) == ("problem", "problem")
+    assert "onnxruntime 1.30.0 and onnxruntime-gpu 1.31.1" in first.text
+    assert first.remedy == (
+        "pip uninstall -y onnxruntime onnxruntime-gpu && pip install 'onnxruntime-gpu[cuda,cudnn]==1.31.1'"
+    )
+
+
+def test_no_driver():
+    facts = replace(ON_GPU, cuda=replace(ON_GPU.cuda, driver=None))
+    assert findings(facts) == []  # nobody asked for a GPU
+    finding = only(facts, GPU)
+    assert finding.severity == "problem"
+    assert "No NVIDIA driver" in finding.text
+    assert "driver 580" in finding.remedy
+
+
+def test_torch_without_cuda():
+    facts = replace(ON_GPU, cuda=replace(ON_GPU.cuda, torch=None, cudnn=None))
+    assert only(facts).severity == "warning"
+    finding = only(facts, GPU)
+    assert "torch 2.13.0 is built without CUDA" in finding.text
+    assert finding.remedy == "pip install --force-reinstall torch==2.13.0"
+
+
+def test_an_old_driver_gets_the_last_wheel_for_its_cuda():
+    facts = replace(ON_GPU, cuda=replace(ON_GPU.cuda, driver="12.8", torch="12.8"))
+    found = findings(without(facts, CUDA, "CUDA driver version is insufficient"), GPU)
+    assert {row.severity for row in found} == {"problem"}
+    assert "CUDA driver version is insufficient" in found[0].text
+    assert "onnxruntime-gpu[cuda,cudnn]==1.26.0" in found[0].remedy
+    assert "torch is built for CUDA 12.8" in found[1].text
+    assert "the driver is made for CUDA 12.8" in found[2].text
+    assert "float32 only" in found[2].remedy
+
+
+def test_torch_for_another_cuda_is_a_warning_while_both_start():
+    facts = replace(ON_GPU, cuda=replace(ON_GPU.cuda, torch="12.8"))
+    finding = only(facts, GPU)
+    assert finding.severity == "warning"
+    assert "built for CUDA 13, and torch is built for CUDA 12.8" in finding.text
+    assert "torch==2.13.0" in finding.remedy
+
+
+@pytest.mark.parametrize(("version", "cuda"), [("1.19.2", 12), ("1.26.0", 12), ("1.27.0", 13), ("1.31.1", 13)])
+def test_a_wheel_that_does_not_say_its_cuda_is_known_by_its_version(version, cuda):
+    quiet = replace(
+        ON_GPU,
+        wheels={"onnxruntime-gpu": version},
+        cuda=replace(ON_GPU.cuda, torch="11.8", driver="13.0", onnxruntime=None),
+    )
+    assert f"built for CUDA {cuda}, and torch is built for CUDA 11.8" in only(quiet, GPU).text
+
+
+def test_another_cudnn():
+    finding = only(replace(ON_GPU, cuda=replace(ON_GPU.cuda, cudnn="8.9")), GPU)
+    assert "cuDNN 8.9" in finding.text
+    assert finding.severity == "problem"
+
+
+@pytest.mark.parametrize(("number", "version"), [(8907, "8.9"), (90100, "9.1"), (92000, "9.20")])
+def test_cudnn_numbers(number, version):
+    assert cudnn_version(number) == version
+
+
+def test_torch_that_does_not_start_on_the_gpu():
+    finding = only(without(ON_GPU, TORCH_CUDA, "no kernel image"), GPU)
+    assert "no kernel image" in finding.text
+    assert finding.severity == "problem"
+
+
+def test_a_cpu_wheel_on_a_gpu_machine():
+    facts = replace(ON_GPU, wheels={"onnxruntime": "1.31.1"}, providers=(ON_GPU.providers[0], ON_GPU.providers[2]))
+    finding = only(facts, Wish(device="cuda"))
+    assert finding.severity == "warning"
+    assert finding.remedy.startswith("pip uninstall -y onnxruntime && pip install 'onnxruntime-gpu")
+
+
+def test_a_runtime_that_does_not_start_at_all():
+    finding = only(without(ON_CPU, CPU, "undefined symbol"))
+    assert (finding.severity, "undefined symbol" in finding.text) == ("problem", True)
+
+
+def test_processor_features_matter_where_they_were_asked_for():
+    plain = replace(ON_CPU, processor=replace(ON_CPU.processor, bf16=None, int8=None))
+    assert {row.severity for row in findings(plain)} == {"warning"}
+    assert ["bf16" in row.text for row in findings(plain, Wish(precision="bf16"), "problem")] == [True]
+    assert any("reduce_range" in row.remedy for row in findings(plain, Wish(precision="int8"), "warning"))
+
+
+def test_threads_and_the_quota_of_a_container():
+    crowded = replace(ON_CPU, processor=replace(ON_CPU.processor, usable=2, quota=2.0))
+    assert only(crowded).remedy == "Use --threads 2, or set OMP_NUM_THREADS=2."
+    idle = replace(ON_CPU, processor=replace(ON_CPU.processor, torch_threads=1, omp_num_threads="1"))
+    assert "because OMP_NUM_THREADS is 1" in only(idle).text
+
+
+def test_a_torch_that_cannot_be_imported_is_the_only_thing_said_about_it():
+    facts = replace(ON_GPU, torch_problem="libcudart.so.13: cannot open shared object file")
+    assert "libcudart.so.13" in only(facts, GPU).text
+
+
+@pytest.mark.parametrize("wish", [{"device": "tpu"}, {"extras": ("cpu", "quick")}, {"precision": "int4"}])
+def test_unknown_wishes_are_refused(wish):
+    with pytest.raises(UsageError, match="is not known here"):
+        Wish(**wish)
+
+
+def test_a_diagnosis_comes_back_from_its_json():
+    found = Diagnosis(wish=GPU, facts=ON_CPU, findings=tuple(judge(ON_CPU, GPU)))
+    assert not found.able
+    assert Diagnosis.from_dict(found.to_dict()) == found

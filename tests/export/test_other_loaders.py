@@ -1,0 +1,105 @@
+"""Other people's loaders read the exported folder: each with the real library, against this package's vectors."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.export import export_onnx
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = ["the cat sat", "a red dog ran under the big blue tree", "not"]
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_folder, tmp_path_factory):
+    """The vectors of a truncated encoder, and a home with its export in exported/lean."""
+    home = tmp_path_factory.mktemp("loaders")
+    encoder = truncate(load_encoder(tiny_folder("electra")), 2)
+    export_onnx(encoder, home / "exported/lean", normalize=False)
+    return encoder.encode(TEXTS), home / "exported/lean"
+
+
+def test_sentence_transformers(exported):
+    from sentence_transformers import SentenceTransformer
+
+    vectors, folder = exported
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
+    torch.testing.assert_close(theirs, vectors, atol=1e-5, rtol=1e-4)
+
+
+def test_auto_model(exported):
+    from transformers import AutoModel, AutoTokenizer
+
+    vectors, folder = exported
+    batch = AutoTokenizer.from_pretrained(folder)(TEXTS, padding=True, return_tensors="pt")
+    model = AutoModel.from_pretrained(folder).eval()
+    assert model.config.num_hidden_layers == 2
+    with torch.no_grad():
+        states = model(**batch).last_hidden_state
+    mask = batch["attention_mask"][:, :, None]
+    torch.testing.assert_close((states * mask).sum(dim=1) / mask.sum(dim=1), vectors, atol=1e-5, rtol=1e-4)
+
+
+def readme_snippet() -> str:
+    """The block of README.md that runs the graph with onnxruntime and tokenizers alone."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    found = [block for block in blocks if "onnxruntime" in block and "Tokenizer" in block]
+    assert len(found) == 1, "README.md has one block that uses onnxruntime and tokenizers alone"
+    return found[0]
+
+
+def test_the_lines_of_the_readme_give_these_vectors(exported, monkeypatch):
+    vectors, folder = exported
+    snippet = readme_snippet()
+    assert len([line for line in snippet.splitlines() if line.strip()]) <= 10
+    assert "truncate_kit" not in snippet
+    texts = re.search(r"texts = \[.*\]", snippet)
+    assert texts is not None
+    monkeypatch.chdir(folder.parents[1])
+    names: dict[str, object] = {}
+    exec(snippet.replace(texts.group(), f"texts = {TEXTS!r}"), names)
+    np.testing.assert_allclose(names["vectors"], vectors, atol=1e-5, rtol=1e-4)
+
+
+def test_text_embeddings_inference_finds_what_it_reads(exported):
+    """The files and fields that its router and its ONNX backend read, and the call that the backend makes.
+
+    router/src/lib.rs and backends/ort/src/lib.rs of huggingface/text-embeddings-inference, July 2026.
+    """
+    vectors, folder = exported
+
+    def read(name):
+        return json.loads((folder / name).read_text(encoding="utf-8"))
+
+    config, pooling = read("config.json"), read("1_Pooling/config.json")
+    assert all(isinstance(name, str) for name in config["architectures"])
+    assert isinstance(config["model_type"], str)
+    assert isinstance(config["max_position_embeddings"], int)
+    assert (pooling["pooling_mode_cls_token"], pooling["pooling_mode_mean_tokens"]) == (False, True)
+    assert 0 < read("sentence_bert_config.json")["max_seq_length"] <= config["max_position_embeddings"]
+    assert isinstance(read("config_sentence_transformers.json").get("prompts", {}), dict)
+    assert (folder / "model.safetensors").is_file()  # its other backends
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    rows = [encoding.ids for encoding in tokenizer.encode_batch(TEXTS)]
+    width = max(map(len, rows))
+    ids = np.array([row + [config["pad_token_id"]] * (width - len(row)) for row in rows], np.int64)
+    mask = np.array([[1] * len(row) + [0] * (width - len(row)) for row in rows], np.int64)
+    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    assert {value.name for value in session.get_inputs()} <= {
+        "input_ids",
+        "attention_mask",
+        "token_type_ids",
+        "position_ids",
+    }
+    (found,) = session.run(["sentence_embedding"], {"input_ids": ids, "attention_mask": mask})
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, vectors, atol=1e-5, rtol=1e-4)

@@ -1,0 +1,234 @@
+"""A file of texts to a file of vectors: the same bytes however often it is killed, and what is wrong is said."""
+
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import time
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import CannotWriteError, RowError, RunInUseError, UsageError
+from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.files import run_lock
+from truncate_kit.serving import EncodedFile, encode_file, gives_unit_vectors
+from truncate_kit.vectors import VectorFormat
+
+WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
+CHUNK = 7
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_folder, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("serving") / "model"
+    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder, normalize=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def encoder(exported) -> OnnxEncoder:
+    return OnnxEncoder.load(exported, threads=1)
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    texts = [f"{WORDS[n % 5]} {WORDS[n * n % 5]} {'dog ' * (n % 11)}".strip() for n in range(200)]
+    path = tmp_path / "texts.txt"
+    path.write_text("\n".join(texts) + "\n")
+    return path
+
+
+def in_a_process(work, *arguments):
+    """Start `work` in a forked process, which has the libraries loaded already."""
+    process = multiprocessing.get_context("fork").Process(target=work, args=arguments)
+    process.start()
+    return process
+
+
+def encode_alone(exported, source, out):
+    encode_file(OnnxEncoder.load(exported, threads=1), source, out, chunk=CHUNK)
+
+
+def left_over(out):
+    return sorted(path.name for path in out.parent.iterdir() if path.name.startswith("."))
+
+
+def test_row_n_is_the_vector_of_text_n(encoder, source, tmp_path):
+    out = tmp_path / "vectors.npy"
+    result = encode_file(encoder, source, out, chunk=CHUNK)
+    stored = np.load(out)
+    assert stored.dtype == np.float32
+    assert stored.shape == result.shape == (200, 16)
+    assert result.file_bytes == out.stat().st_size
+    texts = source.read_text().splitlines()
+    for place in (0, 6, 7, 199):
+        torch.testing.assert_close(torch.from_numpy(stored[place : place + 1]), encoder.encode([texts[place]]))
+    assert left_over(out) == []
+    assert EncodedFile.from_dict(result.to_dict()).job == result.job
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+def test_formats_are_stored_as_they_are_defined(encoder, tiny_folder, source, tmp_path, runtime):
+    chosen = encoder if runtime == "onnx" else load_encoder(tiny_folder("bert"))
+    texts = source.read_text().splitlines()
+    for form in (
+        VectorFormat(precision="float16"),
+        VectorFormat(precision="int8", dimensions=5, normalize=True),
+        VectorFormat(precision="binary", dimensions=9),
+    ):
+        out = tmp_path / f"{form.precision}.npy"
+        encode_file(chosen, source, out, form=form, chunk=200)
+        stored = np.load(out)
+        assert stored.dtype == form.dtype
+        assert np.array_equal(stored, form.store(chosen.encode(texts)))
+
+
+def test_killed_at_any_instant_it_ends_with_the_same_bytes(exported, source, tmp_path):
+    whole, out = tmp_path / "whole.npy", tmp_path / "killed.npy"
+    encode_alone(exported, source, whole)
+    file, instants, kills = out.with_name(f".{out.name}.part") / "vectors.npy", random.Random(0), 0
+    size = 0
+    while kills < 8:
+        process = in_a_process(encode_alone, exported, source, out)
+        while process.is_alive() and (not file.exists() or file.stat().st_size <= size):
+            time.sleep(0.0005)
+        time.sleep(instants.random() * 0.004)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        if not file.exists():
+            break  # it had ended
+        size, kills = file.stat().st_size, kills + 1
+        assert not out.exists()
+    assert kills >= 3
+    result = encode_file(OnnxEncoder.load(exported, threads=1), source, out, chunk=CHUNK)
+    assert out.read_bytes() == whole.read_bytes()
+    assert out.with_name("killed.npy.json").read_bytes() == whole.with_name("whole.npy.json").read_bytes()
+    assert result.resumed_at % CHUNK == 0 or result.resumed_at == 200
+    assert left_over(out) == []
+
+
+def test_what_was_written_after_the_last_note_is_made_again(exported, encoder, source, tmp_path):
+    whole, out = tmp_path / "whole.npy", tmp_path / "torn.npy"
+    encode_file(encoder, source, whole, chunk=CHUNK)
+
+    def stop_at(task: str, done: int, total: int) -> None:
+        if task == "Encoding" and done >= 70:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_file(encoder, source, out, chunk=CHUNK, progress=stop_at)
+    with (out.with_name(".torn.npy.part") / "vectors.npy").open("ab") as stream:
+        stream.write(b"half a row")
+    assert encode_file(encoder, source, out, chunk=CHUNK).resumed_at == 70
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_the_same_command_again_does_nothing(encoder, source, tmp_path):
+    out = tmp_path / "vectors.npy"
+    encode_file(encoder, source, out)
+    before = out.stat()
+    again = encode_file(encoder, source, out)
+    assert (again.resumed_at, again.rate) == (200, 0)
+    assert out.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_an_output_of_something_else_is_left_alone(encoder, tiny_folder, source, tmp_path):
+    out, other = tmp_path / "vectors.npy", tmp_path / "other.txt"
+    other.write_text(source.read_text() + "one more\n")
+    encode_file(encoder, source, out)
+    before = out.read_bytes()
+    for changed in (
+        lambda: encode_file(encoder, other, out),
+        lambda: encode_file(load_encoder(tiny_folder("bert")), source, out),
+        lambda: encode_file(encoder, source, out, form=VectorFormat(precision="int8")),
+    ):
+        with pytest.raises(UsageError, match="made from something else"):
+            changed()
+    stranger = tmp_path / "stranger.npy"
+    stranger.write_bytes(b"mine")
+    with pytest.raises(UsageError, match="made from something else"):
+        encode_file(encoder, source, stranger)
+    assert (out.read_bytes(), stranger.read_bytes()) == (before, b"mine")
+
+
+def test_a_half_done_output_of_something_else_is_left_alone(encoder, source, tmp_path):
+    def stop(task: str, done: int, total: int) -> None:
+        if task == "Encoding":
+            raise KeyboardInterrupt
+
+    out, other = tmp_path / "vectors.npy", tmp_path / "other.txt"
+    with pytest.raises(KeyboardInterrupt):
+        encode_file(encoder, source, out, chunk=CHUNK, progress=stop)
+    other.write_text("another text\n")
+    with pytest.raises(UsageError, match="holds 7 rows of another run"):
+        encode_file(encoder, other, out, chunk=CHUNK)
+    assert encode_file(encoder, source, out, chunk=CHUNK).resumed_at == 7
+
+
+def test_an_empty_line_stops_before_anything_is_written(encoder, tmp_path):
+    source, out = tmp_path / "texts.txt", tmp_path / "vectors.npy"
+    source.write_text("a cat\n\na dog\n")
+    with pytest.raises(RowError, match="line 2: the line is empty"):
+        encode_file(encoder, source, out)
+    assert [path.name for path in tmp_path.iterdir()] == ["texts.txt"]
+
+
+def fails_without_space(exported, source, out, answers):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))  # writes beyond fail, as on a full disk
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        encode_alone(exported, source, out)
+    except CannotWriteError as error:
+        answers.put(f"{error} {error.hint}")
+
+
+def test_a_full_disk_is_said_and_the_same_command_continues(exported, source, tmp_path):
+    out, whole = tmp_path / "vectors.npy", tmp_path / "whole.npy"
+    answers = multiprocessing.get_context("fork").SimpleQueue()
+    process = in_a_process(fails_without_space, exported, source, out, answers)
+    process.join()
+    assert process.exitcode == 0
+    assert "Cannot write" in answers.get()
+    assert not out.exists()
+    encode_alone(exported, source, whole)
+    result = encode_file(OnnxEncoder.load(exported, threads=1), source, out, chunk=CHUNK)
+    assert result.resumed_at >= CHUNK
+    assert out.read_bytes() == whole.read_bytes()
+
+
+def test_more_vectors_than_the_disk_holds_are_refused_at_once(encoder, tmp_path):
+    from truncate_kit.serving.encoding import _check_space
+
+    with pytest.raises(UsageError, match="GB left"):
+        _check_space(tmp_path, 2**62)
+
+
+def test_two_at_once_are_told_so(encoder, source, tmp_path):
+    out = tmp_path / "vectors.npy"
+    with run_lock(out.with_name(".vectors.npy.part")), pytest.raises(RunInUseError):
+        encode_file(encoder, source, out)
+
+
+def test_memory_does_not_grow_with_the_file(encoder, tmp_path):
+    """Ten times the rows, the same peak; the vectors alone would take 4 MB more."""
+    peaks = []
+    for number in (8_000, 80_000):
+        source = tmp_path / f"{number}.txt"
+        source.write_text("\n".join(WORDS[n % 5] for n in range(number)))
+        tracemalloc.start()
+        encode_file(encoder, source, tmp_path / f"{number}.npy", chunk=2000)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_unit_vectors_are_known_from_the_export_or_the_modules(exported, encoder, tiny_folder, minilm):
+    assert gives_unit_vectors(encoder)
+    assert not gives_unit_vectors(load_encoder(tiny_folder("bert")))
+    assert gives_unit_vectors(load_encoder(minilm))

@@ -1,0 +1,36 @@
+"""What a billion sentences cost: hours from the measured throughput, storage from the size of a vector."""
+
+from collections.abc import Iterable, Mapping
+
+from truncate_kit.bench.results import Cost, Role, Timing
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.pipeline import Dense
+from truncate_kit.vectors import PRECISIONS, VectorFormat
+
+BILLION = 1_000_000_000
+
+
+def costs(timings: Iterable[Timing], encoders: Mapping[Role, Encoder]) -> tuple[Cost, ...]:
+    """One row per model and runtime that was timed on the real set, tokeniser included."""
+    forms = [VectorFormat(precision=name) for name in PRECISIONS]
+    found = []
+    for row in timings:
+        if row.scenario != "real set":
+            continue
+        width = vector_width(encoders[row.role])
+        found.append(
+            Cost(
+                role=row.role,
+                backend=row.backend,
+                hours_per_billion=BILLION / row.sentences_per_second / 3600,
+                dimensions=width,
+                gigabytes_per_billion={form.precision: BILLION * form.bytes_per_vector(width) / 1e9 for form in forms},
+            )
+        )
+    return tuple(found)
+
+
+def vector_width(encoder: Encoder) -> int:
+    """Dimensions of the encoder's sentence vectors: those of its last Dense module, else of a state."""
+    sizes = [module.linear.out_features for module in encoder.tail if isinstance(module, Dense)]
+    return sizes[-1] if sizes else encoder.width

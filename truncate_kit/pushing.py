@@ -1,0 +1,80 @@
+"""A model folder to the hub, when it was asked for: private unless told otherwise."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import HfApi, errors
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not declared so
+
+from truncate_kit.errors import ModelError, PushError, UsageError
+from truncate_kit.results import Result
+
+_LEFT_OUT = [".*", "**/.*", "*.tmp"]  # locks and half-written files
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push(Result):
+    """Where a folder went. commit: its identifier on the hub. private: whether only its owner sees it."""
+
+    name: str
+    url: str
+    commit: str
+    private: bool
+
+
+def check_hub_name(name: str) -> None:
+    """Raise `UsageError` unless `name` can be that of a model on the hub; asks nobody."""
+    try:
+        validate_repo_id(name)
+    except errors.HFValidationError as error:
+        raise UsageError(
+            f"{name!r} is no name for a model on the hub.", hint="Write it like owner/name: letters, digits, - _ and ."
+        ) from error
+    if "/" not in name:
+        raise UsageError(f"{name!r} does not say whose model it is.", hint=f"Write it like owner/{name}.")
+
+
+def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str | None = None) -> Push:
+    """Upload a saved model as one commit to the hub, into a new private repository or into the one that is there.
+
+    public: let everyone see it; a repository that is public already is refused without it, a private one stays so.
+    endpoint: address of the hub, None for the usual one (HF_ENDPOINT). Raises `ModelError` where there is no model,
+    `UsageError`, `PushError`.
+    """
+    check_hub_name(name)
+    folder = Path(folder)
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"There is no model in {folder} to push.", hint="Make one with finetune or export first.")
+    api = HfApi(endpoint=endpoint)
+    with _reaching_the_hub(name):
+        api.create_repo(name, private=not public, exist_ok=True)
+        private = bool(api.model_info(name).private)
+        if not private and not public:
+            raise UsageError(f"The model {name} on the hub is public.", hint="Add --public to push there all the same.")
+        commit = api.upload_folder(
+            repo_id=name,
+            folder_path=folder,
+            ignore_patterns=list(_LEFT_OUT),
+            commit_message="Upload by truncate-kit",
+        )
+    return Push(name=name, url=f"{api.endpoint}/{name}", commit=str(commit.oid), private=private)
+
+
+@contextlib.contextmanager
+def _reaching_the_hub(name: str) -> Iterator[None]:
+    hint = "The folder is as it was: push it again with truncate-kit export --push-to NAME, or with hf upload."
+    try:
+        yield
+    except errors.OfflineModeIsEnabled as error:
+        raise PushError("The hub is switched off by HF_HUB_OFFLINE.", hint="Unset HF_HUB_OFFLINE to push.") from error
+    except errors.HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            reason, hint = "you are not logged in, or may not write there", "Log in with: hf auth login"
+        else:
+            reason = f"it answers {status}: {(error.server_message or str(error)).strip().splitlines()[0]}"
+        raise PushError(f"The hub does not take {name}: {reason}.", hint=hint) from error
+    except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # as above
+        raise PushError(f"The hub cannot be reached to push {name}: {error}.", hint=hint) from error

@@ -1,0 +1,51 @@
+"""What an encoded file is, and what one run of encoding did."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from truncate_kit.results import Result
+from truncate_kit.vectors import VectorFormat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodingJob(Result):
+    """All that the bytes of the output hang on; written beside it as NAME.json.
+
+    model, texts: SHA-256 of the encoder and of the texts in order. width: dimensions of the model's own vectors.
+    chunk: rows that are encoded together.
+    """
+
+    model: str
+    texts: str
+    num_texts: int
+    width: int
+    form: VectorFormat
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedFile(Result):
+    """One run of `encode_file`.
+
+    shape: of the stored array. file_bytes: its size on disk. resumed_at: rows that an earlier run had left.
+    seconds: of this run, counting and encoding. job: what the file was made from.
+    """
+
+    file: str
+    source: str
+    shape: tuple[int, ...]
+    dtype: str
+    file_bytes: int
+    resumed_at: int
+    seconds: float
+    job: EncodingJob
+
+    @property
+    def rate(self) -> float:
+        """Texts per second of this run; 0 where there was nothing left to do."""
+        return (self.shape[0] - self.resumed_at) / self.seconds if self.resumed_at < self.shape[0] else 0.0
+
+
+def job_file(out: Path) -> Path:
+    """Where the job of an output is noted."""
+    return out.with_name(f"{out.name}.json")

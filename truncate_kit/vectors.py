@@ -1,0 +1,113 @@
+"""How sentence vectors are stored: precision, number of dimensions, length 1 or not."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.results import Result
+
+VectorPrecision = Literal["float32", "float16", "int8", "binary"]
+_TYPES: dict[VectorPrecision, type[np.generic]] = {
+    "float32": np.float32,
+    "float16": np.float16,
+    "int8": np.int8,
+    "binary": np.uint8,  # eight dimensions each
+}
+PRECISIONS = tuple(_TYPES)
+_INT8_MOST = 127
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorFormat(Result):
+    """From float32 vectors to what is stored, each vector on its own, and back to numbers to compare.
+
+    precision: `int8` scales each vector so that its largest entry is ±127 (cosines stay, lengths do not); `binary`
+    keeps one bit per dimension, 1 where the entry is above 0, eight to a byte, the first one highest. dimensions: keep
+    the first so many; None keeps all. normalize: scale to length 1 after that. Raises `UsageError`.
+    """
+
+    precision: VectorPrecision = "float32"
+    dimensions: int | None = None
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        if self.precision not in _TYPES:
+            raise UsageError(
+                f"There is no precision {self.precision!r} for vectors.", hint=f"Use one of: {', '.join(PRECISIONS)}."
+            )
+        if self.dimensions is not None and self.dimensions < 1:
+            raise UsageError(f"{self.dimensions} dimensions are too few.", hint="Use --dimensions 1 or more.")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the stored array."""
+        return np.dtype(_TYPES[self.precision])
+
+    def kept(self, width: int) -> int:
+        """Dimensions that are left of `width`. Raises `UsageError` where there are not so many."""
+        if self.dimensions is not None and self.dimensions > width:
+            raise UsageError(
+                f"{self.dimensions} dimensions cannot be kept: this model's vectors have {width}.",
+                hint=f"Use --dimensions with a number up to {width}.",
+            )
+        return self.dimensions or width
+
+    def columns(self, width: int) -> int:
+        """Columns of the stored array for vectors of `width` dimensions."""
+        kept = self.kept(width)
+        return -(-kept // 8) if self.precision == "binary" else kept
+
+    def bytes_per_vector(self, width: int) -> int:
+        """Storage of one vector of `width` dimensions, in bytes."""
+        return self.columns(width) * self.dtype.itemsize
+
+    def store(self, vectors: Tensor) -> NDArray[Any]:
+        """Vectors (n, d) as the array (n, columns) to store. Raises `ModelError` on NaN, infinity and overflow."""
+        values = vectors.detach().float().cpu().numpy()
+        values = values[:, : self.kept(values.shape[1])]
+        if self.normalize:
+            values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        if not np.isfinite(values).all():
+            raise ModelError("The model's vectors hold NaN or infinity.", hint="Run it in float32, or export it anew.")
+        if self.precision == "binary":
+            return np.packbits(values > 0, axis=1)
+        if self.precision == "int8":
+            largest = np.maximum(np.abs(values).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            scaled: NDArray[np.float32] = np.rint(values / largest * _INT8_MOST)
+            return scaled.astype(np.int8)
+        if self.precision == "float16" and values.size and np.abs(values).max() > np.finfo(np.float16).max:
+            raise ModelError("The model's vectors do not fit float16.", hint="Normalize them, or use float32.")
+        stored: NDArray[Any] = values.astype(self.dtype)
+        return stored
+
+    def numbers(self, stored: NDArray[Any], width: int) -> Tensor:
+        """What `store` gave for vectors of `width` dimensions, as float32 (n, kept) for comparing; bits become ±1."""
+        if self.precision == "binary":
+            bits = np.unpackbits(stored, axis=1, count=self.kept(width))
+            return torch.from_numpy(bits.astype(np.float32) * 2 - 1)
+        return torch.from_numpy(stored.astype(np.float32))
+
+
+class _Encodes(Protocol):
+    def encode(self, texts: Sequence[str]) -> Tensor: ...
+
+
+class StoredVectors:
+    """An encoder whose vectors have been stored and read again: what searches and scores then see."""
+
+    def __init__(self, encoder: _Encodes, form: VectorFormat) -> None:
+        self.encoder = encoder
+        self.form = form
+        self.width = 0  # of the encoder's own vectors, known once there are some
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Vectors (n, kept) in float32 in the order of `texts`."""
+        vectors = self.encoder.encode(texts)
+        self.width = int(vectors.shape[1])
+        return self.form.numbers(self.form.store(vectors), vectors.shape[1])
