@@ -58,7 +58,7 @@ def combine(
     from truncate_kit.combine import CombineSettings
     from truncate_kit.combine import combine as run
     from truncate_kit.encoders import load_encoder, load_pooler_head
-    from truncate_kit.export.runtime import usable_cores
+    from truncate_kit.hardware import usable_cores
 
     settings = CombineSettings(
         over=over, head=head, up_to=up_to, search=search, width=width, dev_pairs=dev_pairs, splits=num_splits
