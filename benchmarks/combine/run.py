@@ -11,7 +11,7 @@ from pathlib import Path
 from truncate_kit.combine import CombinationReport, CombineSettings, combine
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder, load_pooler_head
-from truncate_kit.export.runtime import usable_cores
+from truncate_kit.hardware import usable_cores
 from truncate_kit.sweep.card import points
 
 REPORTS = Path(__file__).parent / "reports"
