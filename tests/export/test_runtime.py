@@ -1,5 +1,6 @@
 """The exported encoder gives what the encoder gives, whatever the order, the repeats and the batches."""
 
+import numpy as np
 import onnxruntime
 import pytest
 import torch
@@ -8,6 +9,7 @@ from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export import OnnxEncoder, export_onnx, load_text_encoder, open_session
 from truncate_kit.export.runtime import token_batches
+from truncate_kit.export.sessions import run_bound
 
 TEXTS = [
     "a",
@@ -71,6 +73,17 @@ def test_a_graph_of_something_else_is_refused(prompted, tmp_path):
     onnx.save(helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "o.onnx")
     with pytest.raises(ModelError, match="not an exported sentence encoder: it has inputs x and outputs y"):
         open_session(tmp_path / "o.onnx", device=torch.device("cpu"), threads=1)
+
+
+def test_io_binding_gives_what_a_plain_run_gives(prompted):
+    encoder, folder = prompted
+    batch = encoder.tokenize(TEXTS)
+    feeds = {name: value.numpy() for name, value in batch.items()}
+    plain = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    (expected,) = plain.run(["sentence_embedding"], feeds)
+    device = torch.device("cpu")
+    session = open_session(folder / "model.onnx", device=device, threads=1)
+    np.testing.assert_allclose(run_bound(session, feeds, device=device), expected, atol=1e-6)
 
 
 @pytest.mark.skipif("CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="CUDA is there")

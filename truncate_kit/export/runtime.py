@@ -14,8 +14,8 @@ from truncate_kit.encoders import Encoder, load_encoder, select_device
 from truncate_kit.encoders.loading import load_reader
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.export.sessions import open_session
-from truncate_kit.export.tracing import GRAPH_FILE, INPUTS, OUTPUT
+from truncate_kit.export.sessions import open_session, run_bound
+from truncate_kit.export.tracing import GRAPH_FILE, INPUTS
 from truncate_kit.hardware import usable_cores
 
 RUNTIMES = ("torch", "onnx")
@@ -114,7 +114,7 @@ class OnnxEncoder:
 
         def run(places: Sequence[int]) -> None:
             feeds = padded([ids[place] for place in places], padding)
-            vectors[places] = session.run([OUTPUT], feeds)[0]
+            vectors[places] = run_bound(session, feeds, device=self.device)
 
         return run
 

@@ -1,10 +1,12 @@
 """ONNX Runtime sessions that run what was asked for, or say why they cannot."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from truncate_kit.errors import DeviceError, ModelError
 from truncate_kit.export.tracing import INPUTS, OUTPUT
@@ -50,6 +52,18 @@ def open_session(file: Path, *, device: torch.device, threads: int) -> Any:
             hint=_EXPORT_HINT,
         )
     return session
+
+
+def run_bound(session: Any, feeds: Mapping[str, NDArray[np.int64]], *, device: torch.device) -> NDArray[np.float32]:
+    """Sentence vectors (b, out) of one batch by IO binding: ids go to the device once, only the vectors come back."""
+    runtime = require("onnxruntime", extra="cpu")
+    binding, place = session.io_binding(), (device.type, device.index or 0)
+    for name, value in feeds.items():
+        binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(value, *place))
+    binding.bind_output(OUTPUT, *place)
+    session.run_with_iobinding(binding)
+    vectors: NDArray[np.float32] = binding.get_outputs()[0].numpy()
+    return vectors
 
 
 def _check_active(runtime: Any, providers: Sequence[str]) -> None:
