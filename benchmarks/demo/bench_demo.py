@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from truncate_kit.bench.machine import OtherWork, describe_machine
+from truncate_kit.bench.machine import describe_machine
 from truncate_kit.files import write_json
 
 HERE = Path(__file__).parent
@@ -25,7 +25,7 @@ def main() -> None:
     program = [sys.executable, "-u", "-c", "from truncate_kit_cli.app import main; main(['demo'])"]
     started: dict[str, float] = {}
     lines: list[str] = []
-    others, start = OtherWork(), time.perf_counter()
+    start = time.perf_counter()
     with (
         tempfile.TemporaryDirectory() as folder,
         subprocess.Popen(program, cwd=folder, stdout=subprocess.PIPE, text=True) as demo,
@@ -39,12 +39,10 @@ def main() -> None:
     if demo.returncode:
         raise SystemExit(f"The demo ended with exit code {demo.returncode}.")
     total = time.perf_counter() - start
-    busy = others.share()
     machine = describe_machine(torch.device("cpu"), torch.get_num_threads(), None).to_dict()
     ends = [*list(started.values())[1:], total]
     seconds = {step: end - begin for (step, begin), end in zip(started.items(), ends, strict=True)}
-    # The demo is a process of its own, so what this one calls others' work is mostly the demo.
-    write_json(HERE / "results.json", {"machine": machine, "busy": busy, "seconds": total, "steps": seconds})
+    write_json(HERE / "results.json", {"machine": machine, "seconds": total, "steps": seconds})
     (HERE / "output.txt").write_text("".join(lines), encoding="utf-8")
     print(f"{total:.0f} s: " + ", ".join(f"{step} {spent:.0f} s" for step, spent in seconds.items()))
 
