@@ -12,6 +12,7 @@ from truncate_kit.errors import ColumnsError, DataError, DataFileError, RowError
 
 HEAD = "sentence1,sentence2,score\n"
 GOOD = "a cat,a dog,2.5\n"
+CUT = gzip.compress((HEAD + GOOD * 500).encode(), mtime=0)[:-30]
 JSON = '{"sentence1": "a", "sentence2": "b", "score": 1}\n'
 
 # name, content, kind of error, what its message says after the file's path
@@ -57,7 +58,7 @@ BAD = [
     ("pairs.xlsx", "PK", DataFileError, ": cannot read files that end in '.xlsx'"),
     ("pairs", HEAD + GOOD, DataFileError, ": no file extension"),
     ("plain.csv.gz", HEAD + GOOD, DataFileError, ": the packed data is broken"),
-    ("cut.csv.gz", gzip.compress((HEAD + GOOD * 500).encode(), mtime=0)[:-30], DataFileError, ": the packed data is broken"),
+    ("cut.csv.gz", CUT, DataFileError, ": the packed data is broken"),
 ]
 
 
