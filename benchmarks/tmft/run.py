@@ -2,6 +2,7 @@
 
     python benchmarks/tmft/run.py --data FOLDER --models mini-electra-discriminator mini-bert --seeds 3 --epochs 10
     python benchmarks/tmft/run.py --data FOLDER --models PATH_OF_ALL_MINILM_L6_V2 --seeds 1 --epochs 3 --name NAME
+    python benchmarks/tmft/run.py --data FOLDER_OF_SICK --objective entailment --columns sentence1,sentence2,label …
 
 Every trial is one small JSON file in `trials/`, written once: the command may be stopped at any time and continues
 where it was. `--summary` trains no layer with the full budget any more: tables and figure come from the trials that
@@ -37,7 +38,7 @@ ANALYSED_TEXTS = 2000  # as the command line does
 
 def runner_for(encoder: Encoder, data: PairSplits, settings: TrainingSettings) -> TrialRunner:
     """The same store for the same model, data and settings, whatever the machine."""
-    task = LabelledTask(encoder, data)
+    task = LabelledTask(encoder, data, settings.objective)
     key = fingerprint(encoder, settings.to_json(), data.fingerprint(), type(task).__name__)
     label = Path(encoder.name).name if Path(encoder.name).exists() else encoder.name
     store = TrialStore(HERE / "trials", key, {"model": label, "data": data.name, "training": settings.to_dict()})
@@ -122,16 +123,18 @@ def choice_rows(
                 * runner.steps(runner.settings.epochs)
                 * sum(max(1, layer) for layer in layers if layer != found.chosen)
             )
+            # For random the mean of all layers: one draw would only tell how lucky it was.
+            found_test = fmean(mean["test"].values()) if strategy == "random" else mean["test"][found.chosen]
             rows.append(
                 {
                     "model": name,
                     "rule": rule,
                     "drop_from": "" if drop_from is None else drop_from,
                     "strategy": strategy,
-                    "layer": found.chosen,
+                    "layer": "any" if strategy == "random" else found.chosen,
                     "exhaustive_layer": everywhere,
-                    "search_regret": f"{mean['test'][everywhere] - mean['test'][found.chosen]:.2f}",
-                    "pick_regret": f"{max(mean['test'].values()) - mean['test'][found.chosen]:.2f}",
+                    "search_regret": f"{mean['test'][everywhere] - found_test:.2f}",
+                    "pick_regret": f"{max(mean['test'].values()) - found_test:.2f}",
                     "block_steps": found.cost,
                     "share_of_exhaustive": f"{found.cost / full_cost:.3f}",
                 }
@@ -179,16 +182,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--objective", default="cosine", help="cosine, paraphrase or entailment")
+    parser.add_argument("--columns", help="first text, second text, score or label")
     parser.add_argument("--name", default="stsb-en", help="prefix of the tables")
     parser.add_argument("--summary", action="store_true")
     options = parser.parse_args()
-    data, seeds = load_pairs(options.data), range(options.seeds)
+    columns = options.columns.split(",") if options.columns else None
+    data = load_pairs(options.data, columns=columns, classes=options.objective == "entailment")
+    seeds = range(options.seeds)
+    settings = TrainingSettings(objective=options.objective, epochs=options.epochs, precision=options.precision)
     scores: list[dict[str, object]] = []
     choices: list[dict[str, object]] = []
     for model in options.models:
         encoder = load_encoder(model)
         name = Path(model).parent.name if Path(model).name == "model" else Path(model).name
-        runner = runner_for(encoder, data, TrainingSettings(epochs=options.epochs, precision=options.precision))
+        runner = runner_for(encoder, data, settings)
         layers = layers_held(encoder.backbone.config)
         with runner.store.open():
             if not options.summary:

@@ -42,21 +42,39 @@ def test_the_loss_of_all_exits_is_the_mean_of_truncated_ones(encoder):
     places = [3, 1, 8]
     each = torch.stack([examples.loss(truncate(encoder, layer).eval(), places) for layer in LAYERS])
     encoder.eval()
-    torch.testing.assert_close(MultiExitPairs(examples, LAYERS).loss(encoder, places), each.mean())
-    scores = MultiExitJudge(dev, LAYERS).by_layer(encoder)
-    assert scores == pytest.approx([dev.score(truncate(encoder, layer))[0] for layer in LAYERS], abs=1e-3)
+    exits = dict.fromkeys(LAYERS, examples)
+    torch.testing.assert_close(MultiExitPairs(exits).loss(encoder, places), each.mean())
+    scores = MultiExitJudge(dict.fromkeys(LAYERS, dev)).by_layer(encoder)
+    assert scores == pytest.approx({layer: dev.score(truncate(encoder, layer))[0] for layer in LAYERS}, abs=1e-3)
+
+
+def test_every_exit_has_a_classifier_of_its_own(encoder):
+    task = LabelledTask(encoder, splits((0.2, 0.6)), "entailment")
+    trials = {layer: task.trial(encoder, 0) for layer in LAYERS}
+    for layer, (examples, _, _) in trials.items():
+        torch.nn.init.normal_(examples.head.linear.weight, std=layer + 1.0)
+    places = [3, 1, 8]
+    each = torch.stack([trials[layer][0].loss(truncate(encoder, layer).eval(), places) for layer in LAYERS])
+    encoder.eval()
+    exits = MultiExitPairs({layer: trial[0] for layer, trial in trials.items()})
+    torch.testing.assert_close(exits.loss(encoder, places), each.mean())
+    assert len(list(exits.head.parameters())) == 2 * len(LAYERS)
+    judge = MultiExitJudge({layer: trial[1] for layer, trial in trials.items()})
+    expected = {layer: trials[layer][1].score(truncate(encoder, layer))[0] for layer in LAYERS}
+    assert judge.by_layer(encoder) == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     examples, dev, _ = LabelledTask(encoder, data()).trial(encoder, 0)
-    scores = probe(encoder, examples, dev, LAYERS, seed=0)
-    assert scores == probe(encoder, examples, dev, LAYERS, seed=0)
+    exits, judges = dict.fromkeys(LAYERS, examples), dict.fromkeys(LAYERS, dev)
+    scores = probe(encoder, exits, judges, seed=0)
+    assert scores == probe(encoder, exits, judges, seed=0)
     centred = exit_vectors_of(encoder, dev.texts(), LAYERS)
     centred = centred - exit_vectors_of(encoder, examples.texts(), LAYERS).mean(dim=1, keepdim=True)
     untrained = [dev.score_of(states)[0] for states in centred]
-    assert all(score >= start - 1e-3 for score, start in zip(scores, untrained, strict=True))
-    assert max(scores) > max(untrained)
+    assert all(score >= start - 1e-3 for score, start in zip(scores.values(), untrained, strict=True))
+    assert max(scores.values()) > max(untrained)
     for name, value in encoder.state_dict().items():
         assert torch.equal(value, before[name])
 
@@ -116,7 +134,13 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     assert json.loads(path.read_text())["scores"] == pytest.approx(scores)
 
 
-def test_rankings_work_for_paraphrases_and_say_where_they_do_not(encoder, tmp_path):
-    assert tuned(encoder, tmp_path / "a", "probe", objective="paraphrase", pairs=splits()).chosen in LAYERS
+@pytest.mark.parametrize("strategy", ["probe", "multi-exit"])
+@pytest.mark.parametrize(("objective", "bound"), [("paraphrase", None), ("entailment", (0.2, 0.6))])
+def test_rankings_work_for_other_objectives(encoder, tmp_path, strategy, objective, bound):
+    pairs = splits() if bound is None else splits(bound)
+    assert tuned(encoder, tmp_path, strategy, objective=objective, pairs=pairs).chosen in LAYERS
+
+
+def test_rankings_say_where_they_do_not_work(encoder, tmp_path):
     with pytest.raises(UsageError, match="which this objective does not have"):
-        tuned(encoder, tmp_path / "b", "probe", objective="entailment", pairs=splits((0.2, 0.6)))
+        tuned(encoder, tmp_path, "probe", objective="distill")

@@ -1,7 +1,9 @@
 """One trial: cut, train, judge; read from the store where it is already there."""
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from truncate_kit.encoders import Encoder, layers_held, truncate
 from truncate_kit.errors import UsageError
@@ -79,12 +81,17 @@ class TrialRunner:
 
         def compute() -> dict[int, float]:
             encoder = truncate(self.full, max(layers))
-            pairs, dev = self._pairs(encoder, seed, "multi-exit")
-            examples, judge = MultiExitPairs(pairs, layers), MultiExitJudge(dev, layers)
-            settings = _shorter(self.settings, 1)
-            train(encoder, examples, judge, settings, seed=seed, progress=self.progress, task="all layers at once")
-            _, again = self._pairs(encoder, seed, "multi-exit")
-            return dict(zip(layers, MultiExitJudge(again, layers).by_layer(encoder), strict=True))
+            examples, dev = self._exits(encoder, layers, seed, "multi-exit")
+            train(
+                encoder,
+                MultiExitPairs(examples),
+                MultiExitJudge({layer: _copy(judge) for layer, judge in dev.items()}),
+                _shorter(self.settings, 1),
+                seed=seed,
+                progress=self.progress,
+                task="all layers at once",
+            )
+            return MultiExitJudge(dev).by_layer(encoder)
 
         return self.store.ranking(f"multi-exit-seed{seed}", layers, compute)
 
@@ -92,29 +99,35 @@ class TrialRunner:
         """Dev score of a linear probe on the frozen states of every layer, in points; else as `rank_exits`."""
 
         def compute() -> dict[int, float]:
-            pairs, dev = self._pairs(self.full, seed, "probe")
-            return dict(zip(layers, probe(self.full, pairs, dev, layers, seed), strict=True))
+            return probe(self.full, *self._exits(self.full, layers, seed, "probe"), seed)
 
         return self.store.ranking(f"probe-seed{seed}", layers, compute)
 
-    def _pairs(self, encoder: Encoder, seed: int, strategy: str) -> tuple[Pairs, HeldOutPairs]:
-        examples, dev, _ = self.task.trial(encoder, seed)
-        if isinstance(examples, Pairs) and examples.head is None and isinstance(dev, HeldOutPairs):
-            return examples, dev
-        raise UsageError(
-            f"The strategy {strategy} ranks layers by cosines of labelled pairs, which this objective does not have.",
-            hint="Use --strategy guided.",
-        )
+    def _exits(
+        self, encoder: Encoder, layers: Sequence[int], seed: int, strategy: str
+    ) -> tuple[dict[int, Pairs], dict[int, HeldOutPairs]]:
+        """The task's examples and dev judge for each layer, each with a head of its own where there is one."""
+        examples, judges = {}, {}
+        for layer in layers:
+            pairs, dev, _ = self.task.trial(encoder, seed)
+            if not isinstance(pairs, Pairs) or not isinstance(dev, HeldOutPairs):
+                raise UsageError(
+                    f"The strategy {strategy} ranks layers by labelled pairs, which this objective does not have.",
+                    hint="Use --strategy guided.",
+                )
+            examples[layer], judges[layer] = pairs, dev
+        return examples, judges
 
 
 def _shorter(settings: TrainingSettings, epochs: int) -> TrainingSettings:
     return TrainingSettings.from_dict(settings.to_dict() | {"epochs": epochs})
 
 
-def _copy(judge: Judge) -> Judge:
-    """A judge for the loop, which renumbers its ids; the original goes on with the full vocabulary."""
-    import copy
+AnyJudge = TypeVar("AnyJudge", bound=Judge)
 
+
+def _copy(judge: AnyJudge) -> AnyJudge:
+    """A judge for the loop, which renumbers its ids; the original goes on with the full vocabulary."""
     return copy.copy(judge)
 
 

@@ -1,6 +1,7 @@
 """All layers of one model at once: trained together, or probed on frozen states; both only rank layers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -42,79 +43,94 @@ def exit_vectors_of(encoder: Encoder, ids: Sequence[Ids], layers: Sequence[int],
 class MultiExitPairs:
     """Pairs whose loss is the mean over the exits of several layers, each as if the model ended there."""
 
-    head: nn.Module | None = None
-
-    def __init__(self, pairs: Pairs, layers: Sequence[int]) -> None:
-        self._pairs, self._layers = pairs, layers
+    def __init__(self, exits: Mapping[int, Pairs]) -> None:
+        """exits: the same pairs for each layer, each with its own head where the objective has one."""
+        self._exits, self._any = exits, next(iter(exits.values()))
+        heads = [pairs.head for pairs in exits.values() if pairs.head is not None]
+        self.head: nn.Module | None = nn.ModuleList(heads) if heads else None
 
     def __len__(self) -> int:
-        return len(self._pairs)
+        return len(self._any)
 
     def lengths(self) -> list[int]:
         """Tokens of the longer text of each pair."""
-        return self._pairs.lengths()
+        return self._any.lengths()
 
     def texts(self) -> list[Ids]:
         """First texts, then second texts."""
-        return self._pairs.texts()
+        return self._any.texts()
 
     def renumber(self, ids: Callable[[Ids], Ids]) -> None:
         """Replace the ids of every text."""
-        self._pairs.renumber(ids)
+        self._any.renumber(ids)  # the inputs come from these alone
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Mean of the losses of the layers."""
-        vectors = exit_vectors(encoder, self._pairs.inputs(encoder, batch), self._layers)
-        return torch.stack([self._pairs.loss_of(exit_, batch) for exit_ in vectors]).mean()
+        vectors = exit_vectors(encoder, self._any.inputs(encoder, batch), list(self._exits))
+        losses = [pairs.loss_of(exit_, batch) for pairs, exit_ in zip(self._exits.values(), vectors, strict=True)]
+        return torch.stack(losses).mean()
 
 
 class MultiExitJudge:
     """The score of each exit on held-out pairs; the main score is their mean."""
 
-    def __init__(self, pairs: HeldOutPairs, layers: Sequence[int]) -> None:
-        self._pairs, self._layers = pairs, layers
+    def __init__(self, exits: Mapping[int, HeldOutPairs]) -> None:
+        """exits: the same pairs for each layer, judged with the layer's own head where there is one."""
+        self._exits, self._any = exits, next(iter(exits.values()))
 
     def texts(self) -> list[Ids]:
         """The token ids of the distinct texts."""
-        return self._pairs.texts()
+        return self._any.texts()
 
     def renumber(self, ids: Callable[[Ids], Ids]) -> None:
         """Replace the ids of every text."""
-        self._pairs.renumber(ids)
+        self._any.renumber(ids)
 
-    def by_layer(self, encoder: Encoder) -> list[float]:
+    def by_layer(self, encoder: Encoder) -> dict[int, float]:
         """Main score of each exit, in points."""
-        vectors = exit_vectors_of(encoder, self._pairs.texts(), self._layers)
-        return [self._pairs.score_of(exit_)[0] for exit_ in vectors]
+        vectors = exit_vectors_of(encoder, self._any.texts(), list(self._exits))
+        return {
+            layer: pairs.score_of(exit_)[0] for (layer, pairs), exit_ in zip(self._exits.items(), vectors, strict=True)
+        }
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Mean over the exits; no Pearson."""
-        scores = self.by_layer(encoder)
-        return sum(scores) / len(scores), None
+        return fmean(self.by_layer(encoder).values()), None
 
 
-def probe(encoder: Encoder, pairs: Pairs, held_out: HeldOutPairs, layers: Sequence[int], seed: int) -> list[float]:
+def probe(
+    encoder: Encoder, exits: Mapping[int, Pairs], held_out: Mapping[int, HeldOutPairs], seed: int
+) -> dict[int, float]:
     """How well each layer serves the task frozen: best dev score, in points, of one linear map per layer.
 
-    The states of all texts are computed once; the maps (out × out, from the identity) are trained together by Adam on
-    the pairs' own objective, `PROBE_EPOCHS` times over. The encoder is not changed.
+    exits, held_out: the same pairs for each layer, each with its own head where the objective has one. The states of
+    all texts are computed once; the maps (out × out, from the identity) and heads are trained together by Adam on the
+    pairs' own objective, `PROBE_EPOCHS` times over. The encoder is not changed.
     """
-    train = exit_vectors_of(encoder, pairs.texts(), layers)
-    dev = exit_vectors_of(encoder, held_out.texts(), layers)
+    layers, pairs, judges = list(exits), list(exits.values()), list(held_out.values())
+    train = exit_vectors_of(encoder, pairs[0].texts(), layers)
+    dev = exit_vectors_of(encoder, judges[0].texts(), layers)
     centre = train.mean(dim=1, keepdim=True)  # states share a large mean, which makes every cosine near 1
     train, dev = train - centre, dev - centre
+    heads = [head.cpu() for head in (part.head for part in pairs) if head is not None]
     maps = nn.Parameter(torch.eye(train.shape[-1]).repeat(len(layers), 1, 1))
-    optimiser = torch.optim.Adam([maps], lr=PROBE_RATE)
+    trained = [maps, *nn.ModuleList(heads).parameters()]
+    optimiser = torch.optim.Adam(trained, lr=PROBE_RATE)
     generator = torch.Generator().manual_seed(seed)
-    best = [held_out.score_of(states)[0] for states in dev]
+
+    def scores(states: Tensor) -> list[float]:
+        return [judge.score_of(layer)[0] for judge, layer in zip(judges, states, strict=True)]
+
+    best = scores(dev)
     for _ in range(PROBE_EPOCHS):
-        for places in torch.split(torch.randperm(len(pairs), generator=generator), PROBE_BATCH):
-            both = torch.cat([places, places + len(pairs)])
+        for places in torch.split(torch.randperm(len(pairs[0]), generator=generator), PROBE_BATCH):
+            both = torch.cat([places, places + len(pairs[0])])
             vectors = torch.bmm(train[:, both], maps)
-            loss = torch.stack([pairs.loss_of(layer, places.tolist()) for layer in vectors]).sum()
+            loss = torch.stack(
+                [part.loss_of(layer, places.tolist()) for part, layer in zip(pairs, vectors, strict=True)]
+            ).sum()
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
             optimiser.step()
-        scores = [held_out.score_of(states)[0] for states in torch.bmm(dev, maps.detach())]
-        best = [max(old, new) for old, new in zip(best, scores, strict=True)]
-    return best
+        best = [max(pair) for pair in zip(best, scores(torch.bmm(dev, maps.detach())), strict=True)]
+    return dict(zip(layers, best, strict=True))
