@@ -21,6 +21,7 @@ from .options import (
     use_threads,
 )
 from .output import note, print_json, progress_bar, say, table
+from .priors import PriorEpochsOpt, PriorLayerOpt, PriorTextsOpt, PriorWordsOpt, adapt_first, check_priors, word_prior
 from .pushing import PublicOpt, PushOpt, check_push, push
 from .workspace import ModelSource, Workspace
 
@@ -61,6 +62,10 @@ def finetune(
         typer.Option("--objective", help="cosine, paraphrase (labels 0, 1), entailment (classes), distill (raw text)."),
     ] = "cosine",
     texts: Annotated[Path | None, typer.Option("--texts", help="Raw text to distil from.")] = None,
+    prior_words: PriorWordsOpt = None,
+    prior_texts: PriorTextsOpt = None,
+    prior_layer: PriorLayerOpt = None,
+    prior_epochs: PriorEpochsOpt = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
@@ -75,6 +80,7 @@ def finetune(
 ) -> None:
     """Fine-tune the model cut at a layer, at several, or at the best one; save it beside the full model."""
     check_push(push_to, public)
+    check_priors(prior_texts, prior_layer, prior_epochs)
     from truncate_kit.data import complete_splits, read_texts
     from truncate_kit.encoders import load_encoder
     from truncate_kit.errors import DeviceError
@@ -99,6 +105,11 @@ def finetune(
     encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
     if precision == "bf16" and bf16_instructions(encoder.device) is None:
         raise DeviceError(f"{encoder.device} has no bf16 instructions.", hint="Use --precision fp32.")
+    with progress_bar(quiet=as_json) as progress:
+        encoder = adapt_first(
+            encoder, prior_texts, out, prior_layer, prior_epochs, precision, progress=progress, quiet=as_json
+        )
+    prior = word_prior(encoder, prior_words, quiet=as_json)
     raw = read_texts(texts) if texts is not None else None
     splits: PairSplits | None = None
     found = None
@@ -127,6 +138,7 @@ def finetune(
             training=training,
             texts=raw,
             prediction=prediction,
+            prior=prior,
             progress=progress,
         )
     workspace.remember(source, found)

@@ -167,3 +167,39 @@ def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path
     code, _, err = run("evaluate")
     assert code == 0, err
     assert "only test counts" in err
+
+
+def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file):
+    words = single_file.parent / "words"
+    words.mkdir()
+    names = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
+    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(names) for j, other in enumerate(names) if i < j]
+    (words / "rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
+    command = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--learning-rate", 1e-3)
+    weights = single_file.parent / "exported/lean/model.safetensors"
+    code, _, err = run(*command)
+    assert code == 0, err
+    plain = weights.read_bytes()
+    code, _, err = run(*command, "--prior-words", words, "--prior-texts", single_file, "--prior-epochs", 1)
+    assert code == 0, err
+    assert "Adapted at layer 3 to" in err
+    assert "with a new head: masked cross entropy" in err
+    assert "Before each trial: Word similarity: rg65 28 merged" in err
+    assert weights.read_bytes() != plain
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--prior-layer", 1), "--prior-layer and --prior-epochs say how to adapt"),
+        (("--prior-words", "nowhere"), "nowhere holds no word similarity set"),
+        (("--prior-texts", "nowhere.txt"), "nowhere.txt"),
+        (("--prior-texts", "pairs.csv", "--prior-layer", 9), "Layer 9 does not exist"),
+    ],
+)
+def test_bad_priors_are_one_line_and_a_hint(run, tiny_folder, single_file, options, message):
+    code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, *FAST, *options)
+    assert code == 1
+    assert message in err
+    assert "Traceback" not in err
+    assert not (single_file.parent / "exported/lean").exists()

@@ -36,6 +36,19 @@ def test_splits_come_through_datasets(tmp_path):
     ]
 
 
+def test_a_configuration_is_named_after_a_colon(tmp_path):
+    folder = tmp_path / "set"
+    for language in ("de", "es"):
+        (folder / language).mkdir(parents=True)
+        (folder / language / "train.csv").write_text(f"sentence1,sentence2,score\n{language},b,0.5\n")
+    names = "".join(f"- config_name: {language}\n  data_dir: {language}\n" for language in ("de", "es"))
+    (folder / "README.md").write_text(f"---\nconfigs:\n{names}---\n")
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", READ, f"{folder}:es"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.stdout.splitlines() == ["train row 1 ['es'] [0.5]"], ran.stderr
+
+
 def test_unreachable_hub_is_one_clear_error():
     assert os.environ["HF_HUB_OFFLINE"] == "1"
     with pytest.raises(HubError, match="'sentence-transformers/stsb' is no path here, and the hub") as caught:
@@ -54,7 +67,8 @@ def test_hub_only_where_no_path_exists(tmp_path, monkeypatch):
 
 def test_names_and_paths_are_told_apart():
     assert hub_name("stsb") == "sentence-transformers/stsb"
-    assert all(map(is_hub_name, ("stsb", "sentence-transformers/stsb", "mteb/stsbenchmark-sts")))
+    assert hub_name("stsb-de") == "PhilipMay/stsb_multi_mt:de"
+    assert all(map(is_hub_name, ("stsb", "sentence-transformers/stsb", "mteb/stsbenchmark-sts", "a/b:de")))
     assert not any(map(is_hub_name, ("a.csv", "data/pairs.jsonl.gz", "./stsb", "a/b/c", "/x", "../y", "", "a b")))
 
 

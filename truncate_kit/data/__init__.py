@@ -15,6 +15,7 @@ from truncate_kit.data.suites import (
 )
 from truncate_kit.data.texts import iter_rows, iter_texts, read_texts
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
+from truncate_kit.data.words import load_words
 
 __all__ = [
     "BUNDLED",
@@ -32,6 +33,7 @@ __all__ = [
     "iter_rows",
     "iter_texts",
     "load_pairs",
+    "load_words",
     "overlap_of",
     "read_pairs",
     "read_retrieval",

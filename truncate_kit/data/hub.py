@@ -8,14 +8,21 @@ from truncate_kit.data.scales import Scale
 from truncate_kit.data.tables import Table, table_from_arrow
 from truncate_kit.errors import HubError
 
-_ALIASES = {"stsb": "sentence-transformers/stsb"}
-_KNOWN_SCALES = {"sentence-transformers/stsb": Scale(0.0, 1.0, "known")}  # scores there are already divided by 5
+_ALIASES = {
+    "stsb": "sentence-transformers/stsb",
+    "stsb-de": "PhilipMay/stsb_multi_mt:de",
+    "stsb-es": "PhilipMay/stsb_multi_mt:es",
+    "korsts": "dkoterwa/kor-sts",
+}
+_KNOWN_SCALES = {name: Scale(0.0, 5.0, "known") for name in _ALIASES.values()} | {
+    "sentence-transformers/stsb": Scale(0.0, 1.0, "known")  # scores there are already divided by 5
+}
 _SPLITS = {"train": ("train",), "dev": ("validation", "dev", "valid"), "test": ("test",)}
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(:[\w.-]+)?")
 
 
 def hub_name(name: str) -> str:
-    """The full name on the hub: "stsb" is short for sentence-transformers/stsb."""
+    """The full name on the hub of the STS Benchmark by language: "stsb", "stsb-de", "stsb-es" and "korsts"."""
     return _ALIASES.get(name, name)
 
 
@@ -32,21 +39,22 @@ def is_hub_name(name: str) -> bool:
 def read_hub(name: str) -> dict[str, Table]:
     """The splits of a set as `datasets.load_dataset` gives them, by our split names.
 
-    name: a full hub name; a folder works as well. Raises `HubError` when the hub cannot be reached, has no such set,
-    or the set has none of the splits train, validation and test.
+    name: a full hub name, with ":" and a configuration where the set has several; a folder works as well. Raises
+    `HubError` when the hub cannot be reached, has no such set, or the set has none of the splits train, validation and
+    test.
     """
     import datasets
     from datasets.utils import logging
 
     try:
         logging.disable_progress_bar()
-        loaded = datasets.load_dataset(name)
+        loaded = datasets.load_dataset(*name.split(":"))
     except (datasets.exceptions.DatasetNotFoundError, ConnectionError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise HubError(
             f"{name!r} is no path here, and the hub did not give it: {reason}.",
-            hint="Check the spelling and the connection (HF_HUB_OFFLINE must not be set), or give a file or folder; "
-            "'bundled' always works.",
+            hint="Check the spelling and the connection (HF_HUB_OFFLINE must not be set), write OWNER/NAME:CONFIG for "
+            "a set that has several, or give a file or folder; 'bundled' always works.",
         ) from error
     found = {
         split: table_from_arrow(f"{name} ({theirs})", loaded[theirs].data.table)

@@ -14,6 +14,15 @@ model = "mini-electra-discriminator"
 name = "the same, random weights"
 weights = "random"
 
+[[priors]]                       # may be left out: TMFT alone
+
+[[priors]]
+words = "wordsim"                # a folder of word similarity sets, learned at the same layer before each trial
+
+[[priors]]
+texts = "domain.txt"             # raw text, adapted to by masked words at `layer` (the last one if left out)
+epochs = 3
+
 [[tasks]]
 data = "bundled"
 """
@@ -28,6 +37,7 @@ from truncate_kit.errors import DataFileError, UsageError
 from truncate_kit.results import Result
 from truncate_kit.training import TrainingSettings
 
+_KEYS = {"models", "priors", "tasks", "layers", "seeds", "training", "read_earlier", "published"}
 WEIGHTS = ("pretrained", "random")
 
 
@@ -43,6 +53,21 @@ class StudyModel(Result):
     weights: str = "pretrained"
     pooling: str | None = None
     published: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyPrior(Result):
+    """What models learn before TMFT: words, raw texts (then words, where both are given), or nothing.
+
+    name: what tables add to the model's name. layer: where to cut before adapting to texts, None for the last one.
+    epochs: over the texts.
+    """
+
+    name: str = ""
+    words: str | None = None
+    texts: str | None = None
+    layer: int | None = None
+    epochs: int = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +87,18 @@ class StudyTask(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study(Result):
-    """Models × tasks × layers × seeds. published: CSV of published figures by model, layer and data, or None."""
+    """Models × priors × tasks × layers × seeds.
+
+    read_earlier: also what a model that was trained at its last layer gives at each earlier one. published: CSV of
+    published figures by model, layer and data, or None.
+    """
 
     models: tuple[StudyModel, ...]
+    priors: tuple[StudyPrior, ...]
     tasks: tuple[StudyTask, ...]
     layers: str
     seeds: int
+    read_earlier: bool
     published: str | None
 
 
@@ -82,23 +113,31 @@ def read_study(path: Path) -> Study:
         raise DataFileError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataFileError(f"{path} is not TOML: {error}.", hint="Mend the line it names.") from error
-    _check_keys(path, values, "the study", {"models", "tasks", "layers", "seeds", "training", "published"})
+    _check_keys(path, values, "the study", _KEYS)
     home, training = path.resolve().parent, values.get("training", {})
     models = tuple(_model(path, entry, home) for entry in _entries(path, values, "models"))
     tasks = tuple(_task(path, entry, training, home) for entry in _entries(path, values, "tasks"))
+    priors = (
+        tuple(_prior(path, entry, home) for entry in _entries(path, values, "priors")) if "priors" in values else ()
+    )
     seeds = values.get("seeds", 3)
     if not isinstance(seeds, int) or seeds < 1:
         raise UsageError(f"{path}: seeds is {seeds!r}.", hint="It is the number of seeds, such as 3.")
-    for what, names in (("models", [model.name for model in models]), ("tasks", [task.name for task in tasks])):
+    if not isinstance(values.get("read_earlier", False), bool):
+        raise UsageError(f"{path}: read_earlier is {values['read_earlier']!r}.", hint="Use true or false.")
+    for what, parts in (("models", models), ("priors", priors), ("tasks", tasks)):
+        names = [part.name for part in parts]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise UsageError(f"{path} has two {what} called {twice!r}.", hint='Tell them apart with name = "…".')
     published = values.get("published")
     return Study(
         models=models,
+        priors=priors or (StudyPrior(),),
         tasks=tasks,
         layers=str(values.get("layers", "all")),
         seeds=seeds,
+        read_earlier=values.get("read_earlier", False),
         published=_found(published, home) if published else None,
     )
 
@@ -115,6 +154,18 @@ def _model(path: Path, entry: dict[str, Any], home: Path) -> StudyModel:
     if entry.get("weights", "pretrained") not in WEIGHTS:
         raise UsageError(f"{path}: weights is {entry['weights']!r}.", hint=f"Use one of: {', '.join(WEIGHTS)}.")
     return StudyModel(**{"name": Path(entry["model"]).name} | entry | {"model": _found(entry["model"], home)})
+
+
+def _prior(path: Path, entry: dict[str, Any], home: Path) -> StudyPrior:
+    _check_keys(path, entry, "a prior", _names(StudyPrior))
+    given = {key: _found(entry[key], home) for key in ("words", "texts") if key in entry}
+    kinds = {"words": "words", "texts": "masked words"}
+    name = " and ".join(kinds[key] for key in sorted(given))
+    if given.get("texts") and entry.get("layer") is not None:
+        name += f" at layer {entry['layer']}"
+    if "texts" not in given and {"layer", "epochs"} & set(entry):
+        raise UsageError(f"{path}: a prior has layer or epochs but no texts.", hint="Both say how to adapt to texts.")
+    return StudyPrior(**{"name": name} | entry | given)
 
 
 def _task(path: Path, entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyTask:
@@ -149,7 +200,7 @@ def _found(name: str, home: Path) -> str:
     return str(home / full) if (home / full).exists() else full
 
 
-Kind = TypeVar("Kind", StudyModel, StudyTask, TrainingSettings)
+Kind = TypeVar("Kind", StudyModel, StudyPrior, StudyTask, TrainingSettings)
 
 
 def _names(kind: type[Kind]) -> set[str]:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import torch
 
-from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
 from truncate_kit.encoders import Encoder, check_layer, load_encoder, paper_parameters, random_encoder
 from truncate_kit.errors import DataFileError
+from truncate_kit.priors import AdaptationSettings, WordPrior, adapted
 from truncate_kit.progress import Progress, silent
-from truncate_kit.study.plan import Study, StudyModel, StudyTask
+from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.results import StudyResult, StudyRow
 from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
@@ -30,20 +31,24 @@ def run_study(
     progress: Progress = silent,
     finished: Callable[[StudyResult], None] | None = None,
 ) -> StudyResult:
-    """TMFT of every model on every task at every layer with every seed.
+    """TMFT of every model after every prior on every task at every layer with every seed.
 
-    out: gets `trials/`, one folder per model, task and settings; what is there is not run again. finished: called with
+    out: gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models that were adapted to
+    raw text; what is there is not run again. finished: called with
     all rows so far whenever a model is done with a task. Raises what `finetune` raises.
     """
     start = time.perf_counter()
     published = _published(study.published)
     rows: list[StudyRow] = []
     for model in study.models:
-        encoder = _load(model)
-        for task in study.tasks:
-            rows += _rows(study, model, task, encoder, Path(out), progress, published)
-            if finished is not None:
-                finished(StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start))
+        loaded = _load(model)
+        for prior in study.priors:
+            encoder, words = _prepared(loaded, prior, Path(out), progress)
+            for task in study.tasks:
+                runner = _runner(model, task, encoder, words, Path(out), progress)
+                rows += _rows(study, model, prior, task, runner, published)
+                if finished is not None:
+                    finished(StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start))
     return StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start)
 
 
@@ -55,38 +60,66 @@ def _load(model: StudyModel) -> Encoder:
     return encoder
 
 
-def _rows(
-    study: Study,
-    model: StudyModel,
-    task: StudyTask,
-    encoder: Encoder,
-    out: Path,
-    progress: Progress,
-    published: Published,
-) -> list[StudyRow]:
-    training, config = task.training, encoder.backbone.config
+def _prepared(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress) -> tuple[Encoder, WordPrior | None]:
+    """The encoder after what all of its trials share, and what each trial learns first."""
+    if prior.texts is not None:
+        settings = AdaptationSettings(epochs=prior.epochs)
+        texts = read_texts(prior.texts)
+        encoder, _ = adapted(encoder, texts, out / "adapted", settings, layer=prior.layer, progress=progress)
+    if prior.words is None:
+        return encoder, None
+    words = load_words(Path(prior.words)) if Path(prior.words).is_dir() else None
+    if words is None:
+        raise DataFileError(f"{prior.words} holds no word similarity set.", hint="It needs rg65.csv or the like.")
+    return encoder, WordPrior(encoder, words)
+
+
+def _runner(
+    model: StudyModel, task: StudyTask, encoder: Encoder, prior: WordPrior | None, out: Path, progress: Progress
+) -> TrialRunner:
+    training = task.training
     data = complete_splits(
         load_pairs(task.data, columns=task.columns, scale=task.scale, classes=training.objective == "entailment")
     )
+    work = LabelledTask(encoder, data, training.objective)
+    parts = [training.to_json(), data.fingerprint(), type(work).__name__, *([prior.fingerprint()] if prior else [])]
+    description = {"model": model.to_dict(), "task": task.name, "training": training.to_dict()}
+    store = TrialStore(out / "trials", fingerprint(encoder, *parts), description)
+    return TrialRunner(encoder, work, training, store, progress, prior)
+
+
+def _rows(
+    study: Study,
+    model: StudyModel,
+    prior: StudyPrior,
+    task: StudyTask,
+    runner: TrialRunner,
+    published: Published,
+) -> list[StudyRow]:
+    encoder = runner.full
     layers = parse_layers(study.layers, layers_to_try(encoder), encoder.depth)
     for layer in layers:
-        check_layer(config, layer)
-    work = LabelledTask(encoder, data, training.objective)
-    key = fingerprint(encoder, training.to_json(), data.fingerprint(), type(work).__name__)
-    description = {"model": model.to_dict(), "task": task.name, "training": training.to_dict()}
-    runner = TrialRunner(encoder, work, training, TrialStore(out / "trials", key, description), progress)
+        check_layer(encoder.backbone.config, layer)
+    name = f"{model.name}, {prior.name} first" if prior.name else model.name
     with runner.store.open():
-        trials = [runner.run(layer, seed) for seed in range(study.seeds) for layer in layers]
+        found = {name: [runner.run(layer, seed) for seed in range(study.seeds) for layer in layers]}
+        if study.read_earlier:
+            found[f"{name}, trained at layer {encoder.depth}"] = [
+                trial for seed in range(study.seeds) for trial in runner.read_earlier(layers, seed)
+            ]
     return [
         StudyRow(
-            model=model.name,
+            model=label,
             task=task.name,
-            metric=work.metric,
+            metric=runner.task.metric,
             depth=encoder.depth,
             scores=scores,
-            paper_parameters=paper_parameters(config, scores.layer),
-            published=published.get((model.published or "", task.published or "", scores.layer)),
+            paper_parameters=paper_parameters(encoder.backbone.config, scores.layer),
+            published=published.get((model.published or "", task.published or "", scores.layer))
+            if label == model.name
+            else None,
         )
+        for label, trials in found.items()
         for scores in scores_by_layer(encoder, trials)
     ]
 

@@ -16,7 +16,7 @@ from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.strategies import STRATEGIES, Search, check_strategy, exhaustive
 from truncate_kit.sweep.tasks import DistillTask, LabelledTask, Task
-from truncate_kit.sweep.trials import TrialRunner, layers_to_try, parse_layers
+from truncate_kit.sweep.trials import Prior, TrialRunner, layers_to_try, parse_layers
 from truncate_kit.training import TrainingSettings, default_learning_rate
 
 CONFIDENT = 0.5
@@ -32,6 +32,7 @@ def finetune(
     training: TrainingSettings | None = None,
     texts: Sequence[str] | None = None,
     prediction: DropPrediction | None = None,
+    prior: Prior | None = None,
     progress: Progress = silent,
 ) -> SweepResult:
     """Fine-tune `encoder` cut at one or several layers, choose one, and save it beside the full model.
@@ -39,6 +40,7 @@ def finetune(
     data: train, dev and test pairs (classes for the objective `entailment`, labels 0 and 1 for `paraphrase`); may be
     None for distillation, which then judges by closeness to the full model.
     texts: raw text to distil from, None takes the training pairs' texts. prediction: bounds pick and search.
+    prior: what every trial learns first.
     out: gets `lean/` and `full/` (sentence-transformers folders), `sweep.json` and `trials/`, from which the same call
     continues after a kill. Raises `UsageError`, `DataError`, `LayerOutOfRangeError`, `LayerNotHeldError`,
     `RunInUseError`, `CannotWriteError`, `TrainingDivergedError`.
@@ -47,11 +49,10 @@ def finetune(
     layers = _checked_layers(encoder, settings)
     start = time.perf_counter()
     task = _task(encoder, data, texts, training)
-    key = fingerprint(
-        encoder, training.to_json(), data.fingerprint() if data else "", "\n".join(texts or ()), type(task).__name__
-    )
+    parts = [training.to_json(), data.fingerprint() if data else "", "\n".join(texts or ()), type(task).__name__]
+    key = fingerprint(encoder, *parts, *([prior.fingerprint()] if prior else []))
     store = TrialStore(Path(out) / "trials", key, {"model": encoder.name, "training": training.to_dict()})
-    runner = TrialRunner(encoder, task, training, store, progress)
+    runner = TrialRunner(encoder, task, training, store, progress, prior)
     drop_from = prediction.from_layer if prediction and prediction.confidence >= CONFIDENT else None
     with store.open():
         # First, and with its weights kept: a search that trains the last layer as well finds it done.

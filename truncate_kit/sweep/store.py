@@ -72,6 +72,18 @@ class TrialStore:
             write_json(path, {"scores": stored})
         return stored
 
+    def trials(self, name: str, layers: Sequence[int], compute: Callable[[], tuple[Trial, ...]]) -> tuple[Trial, ...]:
+        """One trial for each of `layers`, from the file of that name where it holds them all, else computed."""
+        path = self.folder / f"{name}.json"
+        try:
+            stored = tuple(Trial.from_dict(values) for values in json.loads(path.read_text())["trials"])
+        except (OSError, ValueError, KeyError):
+            stored = ()
+        if [trial.layer for trial in stored] != list(layers):
+            stored = compute()
+            write_json(path, {"trials": [trial.to_dict() for trial in stored]})
+        return stored
+
     def write(self, trial: Trial, encoder: Encoder | None) -> None:
         """Keep a finished trial, its weights first, and remove its checkpoint."""
         if encoder is not None:

@@ -1,9 +1,11 @@
 """One trial: cut, train, judge; read from the store where it is already there."""
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import Protocol, TypeVar
 
 from truncate_kit.encoders import Encoder, layers_held, truncate
 from truncate_kit.errors import UsageError
@@ -17,6 +19,16 @@ from truncate_kit.training.exits import MultiExitJudge, MultiExitPairs, probe
 from truncate_kit.training.judges import HeldOutPairs
 
 
+class Prior(Protocol):
+    """What the encoder of a trial is trained on before its task."""
+
+    def fingerprint(self) -> str:
+        """Equal exactly when the same prior training would come out."""
+
+    def train(self, encoder: Encoder, seed: int, *, checkpoint: Path | None, progress: Progress) -> float:
+        """Train the truncated encoder in place; returns the score it reached."""
+
+
 @dataclass(slots=True)
 class TrialRunner:
     """Runs trials of one model on one task with one set of training settings."""
@@ -26,6 +38,7 @@ class TrialRunner:
     settings: TrainingSettings
     store: TrialStore
     progress: Progress
+    prior: Prior | None = None
 
     def run(self, layer: int, seed: int, *, epochs: int | None = None, keep_weights: bool = False) -> Trial:
         """The trial of this layer and seed, from the store where it is finished.
@@ -39,6 +52,9 @@ class TrialRunner:
         if done is not None and (not keep_weights or self.store.has_weights(layer, seed, budget)):
             return done
         encoder = truncate(self.full, layer)
+        before = self.store.checkpoint(layer, seed, 0)
+        if self.prior is not None:
+            self.prior.train(encoder, seed, checkpoint=before, progress=self.progress)
         examples, dev, test = self.task.trial(encoder, seed)
         settings = self.settings if epochs is None else _shorter(self.settings, epochs)
         state = train(
@@ -67,11 +83,48 @@ class TrialRunner:
             seconds=state.seconds,
         )
         self.store.write(trial, encoder if keep_weights else None)
+        before.unlink(missing_ok=True)
         return trial
 
     def steps(self, epochs: int) -> int:
         """Optimiser steps of so many epochs."""
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
+
+    def read_earlier(self, layers: Sequence[int], seed: int) -> tuple[Trial, ...]:
+        """What the model that was trained at its last layer gives at each of `layers`, untrained there.
+
+        From the store where it is there. Raises `UsageError` for an objective with a classifier, which would be the
+        last layer's.
+        """
+
+        def compute() -> tuple[Trial, ...]:
+            trial = self.run(self.full.depth, seed, keep_weights=True)
+            trained = self.store.encoder(trial)
+            examples, dev, test = self.task.trial(trained, seed)
+            if examples.head is not None:
+                raise UsageError(
+                    "A classifier that was trained at the last layer does not fit an earlier one.",
+                    hint="Read earlier layers with another objective.",
+                )
+            read = []
+            for layer in layers:
+                encoder = truncate(trained, layer, copy_weights=False)
+                (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
+                read.append(
+                    dataclasses.replace(
+                        trial,
+                        layer=layer,
+                        dev_scores=(dev_score,),
+                        dev=dev_score,
+                        dev_pearson=dev_pearson,
+                        test=test_score,
+                        test_pearson=test_pearson,
+                    )
+                )
+            self.store.forget_weights(set())
+            return tuple(read)
+
+        return self.store.trials(f"earlier-seed{seed}", layers, compute)
 
     def rank_exits(self, layers: Sequence[int], seed: int) -> dict[int, float]:
         """Dev score of every layer, in points, after one epoch of the full model with the loss on all of them.

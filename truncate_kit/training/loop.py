@@ -49,15 +49,17 @@ def train(
     *,
     seed: int,
     checkpoint: Path | None = None,
+    micro_batch: int | None = None,
     progress: Progress = silent,
     task: str = "training",
 ) -> Progressed:
     """Train `encoder` in place and leave it with the weights of the epoch that `judge` likes best.
 
     checkpoint: file that holds the run between epochs; a run that finds it continues there and ends with the same
-    weights. Returns the dev scores by epoch, the best epoch (from 0) and the seconds spent training and judging. The
-    head of `examples`, where there is one, is trained likewise. Raises `TrainingDivergedError` when the loss is not a
-    number, `CannotWriteError`, `FileProblemError` when the checkpoint cannot be continued.
+    weights. micro_batch: examples that are computed at once; the gradients of a batch add up, each part weighted by its
+    share of the examples. Returns the dev scores by epoch, the best epoch (from 0) and the seconds spent training and
+    judging. The head of `examples`, where there is one, is trained likewise. Raises `TrainingDivergedError` when the
+    loss is not a number, `CannotWriteError`, `FileProblemError` when the checkpoint cannot be continued.
     """
     torch.manual_seed(seed)
     compact = None
@@ -65,7 +67,7 @@ def train(
         compact = CompactVocabulary(encoder, [*examples.texts(), *judge.texts()])
         examples.renumber(compact.ids)
         judge.renumber(compact.ids)
-    run = _Run(encoder, examples, judge, settings, seed)
+    run = _Run(encoder, examples, judge, settings, seed, micro_batch)
     if checkpoint is not None and checkpoint.exists():
         run.restore(checkpoint)
     stored = time.monotonic()
@@ -85,9 +87,16 @@ class _Run:
     """One training run between its epochs."""
 
     def __init__(
-        self, encoder: Encoder, examples: Examples, judge: Judge, settings: TrainingSettings, seed: int
+        self,
+        encoder: Encoder,
+        examples: Examples,
+        judge: Judge,
+        settings: TrainingSettings,
+        seed: int,
+        micro_batch: int | None = None,
     ) -> None:
         self.encoder, self.examples, self.judge, self.settings, self.seed = encoder, examples, judge, settings, seed
+        self.micro_batch = micro_batch or settings.batch_size
         self.rate = settings.learning_rate or default_learning_rate(encoder.width)
         self.steps = -(-len(examples) // settings.batch_size)
         self.lengths = examples.lengths()
@@ -107,9 +116,13 @@ class _Run:
             rate = self.rate * rate_at(step, total, settings.warmup)
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
-            with precision(self.encoder.device, settings.precision):
-                loss = self.examples.loss(self.encoder, batch)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+            for start_at in range(0, len(batch), self.micro_batch):
+                part = batch[start_at : start_at + self.micro_batch]
+                with precision(self.encoder.device, settings.precision):
+                    loss = self.examples.loss(self.encoder, part)
+                if len(part) < len(batch):
+                    loss = loss * (len(part) / len(batch))
+                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
             norm = nn.utils.clip_grad_norm_(self.trained.parameters(), settings.max_gradient_norm)
             if not torch.isfinite(norm):
                 raise TrainingDivergedError(state.epoch, place, self.rate)

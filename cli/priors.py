@@ -1,0 +1,82 @@
+"""What `finetune` trains on first: options and their effects."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from truncate_kit.errors import UsageError
+
+from .output import note
+
+if TYPE_CHECKING:
+    from truncate_kit.encoders import Encoder
+    from truncate_kit.priors import WordPrior
+    from truncate_kit.progress import Progress
+
+PriorWordsOpt = Annotated[
+    Path | None,
+    typer.Option("--prior-words", help="Learn word similarity first, at the same layer: a folder with rg65.csv, …"),
+]
+PriorTextsOpt = Annotated[
+    Path | None, typer.Option("--prior-texts", help="Adapt to this raw text first, by filling in masked words.")
+]
+PriorLayerOpt = Annotated[
+    int | None, typer.Option("--prior-layer", help="Cut there before adapting; by default the last layer.")
+]
+PriorEpochsOpt = Annotated[int | None, typer.Option("--prior-epochs", help="Epochs over --prior-texts; default 10.")]
+
+
+def check_priors(texts: Path | None, layer: int | None, epochs: int | None) -> None:
+    """Raise `UsageError` where an option of `--prior-texts` stands alone."""
+    if texts is None and (layer is not None or epochs is not None):
+        raise UsageError(
+            "--prior-layer and --prior-epochs say how to adapt to raw text.", hint="Add --prior-texts FILE."
+        )
+
+
+def adapt_first(
+    encoder: "Encoder",
+    texts: Path | None,
+    out: Path,
+    layer: int | None,
+    epochs: int | None,
+    precision: str,
+    *,
+    progress: "Progress",
+    quiet: bool,
+) -> "Encoder":
+    """The encoder adapted to the texts of a file, or as it is without one; what it cost is said."""
+    if texts is None:
+        return encoder
+    from truncate_kit.data import read_texts
+    from truncate_kit.priors import AdaptationSettings, adapted
+
+    settings = AdaptationSettings(precision=precision, **({} if epochs is None else {"epochs": epochs}))
+    model, result = adapted(encoder, read_texts(texts), out / "adapted", settings, layer=layer, progress=progress)
+    head = "the checkpoint's head" if result.head_pretrained else "a new head"
+    note(
+        f"Adapted at layer {result.layer} to {result.num_texts:,} texts with {head}: masked cross entropy "
+        f"{result.losses[0]:.3f} before, {result.losses[result.best_epoch]:.3f} after epoch {result.best_epoch}, on "
+        f"{result.num_held_out:,} texts held out.",
+        quiet=quiet,
+    )
+    return model
+
+
+def word_prior(encoder: "Encoder", folder: Path | None, *, quiet: bool) -> "WordPrior | None":
+    """Word similarity as the first training of every trial. Raises `UsageError` for a folder without such sets."""
+    if folder is None:
+        return None
+    from truncate_kit.data import load_words
+    from truncate_kit.priors import WordPrior
+
+    words = load_words(folder) if folder.is_dir() else None
+    if words is None:
+        raise UsageError(
+            f"{folder} holds no word similarity set.",
+            hint="It needs rg65.csv, wordsim353_sim.csv, simlex999.csv or simverb3500.csv.",
+        )
+    for statement in words.notes:
+        note(f"Before each trial: {statement}", quiet=quiet)
+    return WordPrior(encoder, words)

@@ -1,0 +1,125 @@
+"""Priors and the control of a study: rows of their own, equal to the same done alone."""
+
+import pytest
+
+from tests.study.test_study import pairs_file
+from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.priors import AdaptationSettings, WordPrior, adapt
+from truncate_kit.study import read_study, run_study
+from truncate_kit.sweep import SweepSettings, finetune
+from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.training import train
+
+WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
+
+
+@pytest.fixture(scope="module")
+def home(tiny_folder, tmp_path_factory):
+    home = tmp_path_factory.mktemp("priors")
+    pairs_file(home / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
+    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(WORDS) for j, other in enumerate(WORDS) if i < j]
+    (home / "words").mkdir()
+    (home / "words/rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
+    (home / "raw.txt").write_text("\n".join(f"the {a} sat on the {b}" for a in WORDS for b in WORDS))
+    (home / "study.toml").write_text(
+        f"""
+        seeds = 1
+        layers = "1..2"
+        read_earlier = true
+        training = {{ epochs = 1, learning_rate = 1e-3 }}
+        models = [{{ model = "{tiny_folder("bert")}", name = "bert" }}]
+        priors = [{{}}, {{ words = "words" }}, {{ texts = "raw.txt", epochs = 1, layer = 2 }}]
+        tasks = [{{ data = "graded.csv", name = "graded" }}]
+        """
+    )
+    return home
+
+
+@pytest.fixture(scope="module")
+def done(home, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    return run_study(read_study(home / "study.toml"), out), out
+
+
+def scores(result, model):
+    return {row.scores.layer: row.scores.test for row in result.of(model, "graded")}
+
+
+def test_every_prior_and_the_control_have_rows_of_their_own(done):
+    result, _ = done
+    adapted = "bert, masked words at layer 2 first"
+    plain = ["bert", "bert, words first", adapted]
+    assert result.models() == [
+        name
+        for model, depth in zip(plain, (3, 3, 2), strict=True)
+        for name in (model, f"{model}, trained at layer {depth}")
+    ]
+    assert all(set(scores(result, model)) == {1, 2} for model in result.models())
+
+
+def test_rows_equal_the_same_done_alone(home, done, tmp_path):
+    result, _ = done
+    study = read_study(home / "study.toml")
+    encoder, data = load_encoder(study.models[0].model), complete_splits(load_pairs(home / "graded.csv"))
+    training = study.tasks[0].training
+    settings = SweepSettings(layers="1,2", seeds=(0,))
+    prior = WordPrior(encoder, load_words(home / "words"))
+    words = finetune(encoder, data, out=tmp_path / "a", settings=settings, training=training, prior=prior)
+    assert scores(result, "bert, words first") == {row.layer: row.test for row in words.layers if row.layer < 3}
+    model, _ = adapt(encoder, read_texts(home / "raw.txt"), AdaptationSettings(epochs=1), layer=2)
+    adapted = finetune(model, data, out=tmp_path / "b", settings=settings, training=training)
+    assert scores(result, "bert, masked words at layer 2 first") == {row.layer: row.test for row in adapted.layers}
+    last = truncate(encoder, 3)
+    task = LabelledTask(encoder, data)
+    examples, dev, test = task.trial(last, 0)
+    train(last, examples, dev, training, seed=0)
+    read = {layer: test.score(truncate(last, layer))[0] for layer in (1, 2)}
+    assert scores(result, "bert, trained at layer 3") == pytest.approx(read, abs=1e-3)
+
+
+def test_a_second_run_reads_what_the_first_left(home, done):
+    result, out = done
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
+    assert run_study(read_study(home / "study.toml"), out).rows == result.rows
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*.json")} == before
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("priors = [{ layer = 2 }]", "layer or epochs but no texts"),
+        ("priors = [{ word = 'x' }]", "a prior has no 'word'"),
+        ("priors = []", "names no priors"),
+        ("priors = [{ words = 'w' }, { words = 'v' }]", "two priors called 'words'"),
+        ("read_earlier = 1", "read_earlier is 1"),
+    ],
+)
+def test_bad_priors_are_said(home, line, message):
+    text = (home / "study.toml").read_text()
+    key = line.split(" ")[0]
+    lines = [line if part.strip().startswith(key) else part for part in text.splitlines()]
+    (home / "bad.toml").write_text("\n".join(lines))
+    with pytest.raises(UsageError, match=message):
+        read_study(home / "bad.toml")
+
+
+def test_a_folder_without_word_sets_is_said(home, tmp_path):
+    (home / "bad.toml").write_text((home / "study.toml").read_text().replace('words = "words"', 'words = "nowhere"'))
+    with pytest.raises(DataFileError, match="holds no word similarity set"):
+        run_study(read_study(home / "bad.toml"), tmp_path)
+
+
+def test_a_classifier_is_not_read_at_earlier_layers(home, tmp_path):
+    (home / "classes.csv").write_text(
+        "sentence1,sentence2,label\n"
+        + "".join(
+            f"the {a},the {b},{('yes', 'no')[(i + j) % 2]}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)
+        )
+    )
+    text = (home / "study.toml").read_text()
+    text = text.replace('data = "graded.csv"', 'data = "classes.csv", objective = "entailment"')
+    (home / "bad.toml").write_text(text)
+    with pytest.raises(UsageError, match="does not fit an earlier one"):
+        run_study(read_study(home / "bad.toml"), tmp_path)

@@ -1,0 +1,153 @@
+"""DAPT: go on pretraining on raw text of the domain, by masked words, before TMFT (Gururangan et al. 2020)."""
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from truncate_kit.encoders import Encoder, load_encoder, save_encoder, truncate
+from truncate_kit.errors import DataError
+from truncate_kit.files import run_lock
+from truncate_kit.priors.masked_head import load_masked_head
+from truncate_kit.priors.masking import MaskedJudge, MaskedTexts
+from truncate_kit.progress import Progress, silent
+from truncate_kit.results import Result
+from truncate_kit.sweep.store import fingerprint
+from truncate_kit.training import TrainingSettings, default_learning_rate, train
+
+HELD_OUT, MOST_HELD_OUT = 0.05, 2000
+FEWEST_TEXTS = 20
+MICRO_BATCH = 32  # with the batch of 256: eight forward passes for each step, as the TMFT paper does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptationSettings(Result):
+    """One adaptation; the defaults are those of the TMFT paper (batch 32 × 8 accumulated, 10 epochs).
+
+    learning_rate: peak, None follows the width as in TMFT.
+    """
+
+    epochs: int = 10
+    batch_size: int = 256
+    learning_rate: float | None = None
+    precision: str = "fp32"
+    seed: int = 0
+
+    def training(self) -> TrainingSettings:
+        """The same for the loop; raises `UsageError` for an impossible value."""
+        return TrainingSettings(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            precision=self.precision,  # type: ignore[arg-type]  # checked by the settings themselves
+            compact_vocabulary=False,  # any word may be predicted
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptationResult(Result):
+    """What an adaptation did. losses: masked cross entropy (nats) on held-out texts, before and after each epoch.
+
+    head_pretrained: whether the head came with the checkpoint. layer: the one whose states were trained to predict
+    words; what lay above is gone.
+    """
+
+    model: str
+    layer: int
+    num_texts: int
+    num_held_out: int
+    settings: AdaptationSettings
+    learning_rate: float
+    head_pretrained: bool
+    losses: tuple[float, ...]
+    best_epoch: int
+    seconds: float
+
+
+def adapt(
+    encoder: Encoder,
+    texts: Sequence[str],
+    settings: AdaptationSettings | None = None,
+    *,
+    layer: int | None = None,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+) -> tuple[Encoder, AdaptationResult]:
+    """Train a copy of `encoder`, cut at `layer` (None: the last), and a head over it to fill in masked words.
+
+    The epoch with the lowest loss on held-out texts (5 %, at most 2,000) is kept. checkpoint: continue from there after
+    a kill. Raises `DataError` for too few texts, `ModelError` for a model without mask token, the errors of `truncate`
+    and `train`.
+    """
+    settings = settings or AdaptationSettings()
+    training = settings.training()
+    texts = list(dict.fromkeys(texts))
+    if len(texts) < FEWEST_TEXTS:
+        raise DataError(f"Only {len(texts)} distinct texts to adapt to.", hint=f"Give at least {FEWEST_TEXTS}.")
+    start = time.perf_counter()
+    model = truncate(encoder, encoder.depth if layer is None else layer)
+    torch.manual_seed(settings.seed)
+    head = load_masked_head(model)
+    ids = model.token_ids(texts, prompt=False)
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(settings.seed)).tolist()
+    held = max(2, min(MOST_HELD_OUT, round(HELD_OUT * len(ids))))
+    judge = MaskedJudge(model, [ids[place] for place in order[:held]], head)
+    before, _ = judge.score(model)
+    state = train(
+        model,
+        MaskedTexts(model, [ids[place] for place in order[held:]], head),
+        judge,
+        training,
+        seed=settings.seed,
+        checkpoint=checkpoint,
+        micro_batch=MICRO_BATCH,
+        progress=progress,
+        task=f"masked words at layer {model.depth}, {settings.epochs} epochs",
+    )
+    result = AdaptationResult(
+        model=encoder.name,
+        layer=model.depth,
+        num_texts=len(ids) - held,
+        num_held_out=held,
+        settings=settings,
+        learning_rate=settings.learning_rate or default_learning_rate(encoder.width),
+        head_pretrained=head.pretrained,
+        losses=(-before, *(-score for score in state.scores)),
+        best_epoch=state.best_epoch + 1,
+        seconds=time.perf_counter() - start,
+    )
+    return model, result
+
+
+def adapted(
+    encoder: Encoder,
+    texts: Sequence[str],
+    out: Path,
+    settings: AdaptationSettings | None = None,
+    *,
+    layer: int | None = None,
+    progress: Progress = silent,
+) -> tuple[Encoder, AdaptationResult]:
+    """`adapt`, once: a later call with the same model, texts and settings reads what the first one left in `out`.
+
+    out: gets one folder for each combination, with the model and `adaptation.json`. Raises also `RunInUseError` and
+    `CannotWriteError`.
+    """
+    settings = settings or AdaptationSettings()
+    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
+    folder = out / fingerprint(encoder, settings.to_json(), digest, str(layer))[:16]
+    report = folder / "adaptation.json"
+    with run_lock(folder):
+        if report.exists():
+            model = load_encoder(folder / "model", device=str(encoder.device))
+            model.name = encoder.name
+            return model, AdaptationResult.read(report)
+        checkpoint = folder / "adaptation.checkpoint"
+        model, result = adapt(encoder, texts, settings, layer=layer, checkpoint=checkpoint, progress=progress)
+        save_encoder(model, folder / "model")
+        result.write(report)
+        checkpoint.unlink(missing_ok=True)
+        return model, result

@@ -1,0 +1,86 @@
+"""The head that predicts masked words: the checkpoint's own where it has one, else a new one."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForMaskedLM
+from transformers.modeling_outputs import BaseModelOutput
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.loading import resolve
+from truncate_kit.encoders.pipeline import read_pipeline
+from truncate_kit.encoders.quiet import quiet_transformers
+from truncate_kit.errors import ModelError
+
+
+class _GivenStates(nn.Module):
+    """Stands where the backbone was and gives the states that it is handed."""
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
+        """inputs_embeds: the states, (1, m, d)."""
+        return BaseModelOutput(last_hidden_state=inputs_embeds)
+
+
+class MaskedHead(nn.Module):
+    """States (m, d) to logits over the vocabulary (m, v); the projection is tied to the encoder's word embeddings.
+
+    pretrained: whether the weights come from the checkpoint.
+    """
+
+    def __init__(self, model: nn.Module, pretrained: bool) -> None:
+        super().__init__()
+        self._model, self.pretrained = model, pretrained
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Logits of states, (m, d) each."""
+        logits: Tensor = self._model(inputs_embeds=states.unsqueeze(0)).logits[0]
+        return logits
+
+
+def load_masked_head(encoder: Encoder) -> MaskedHead:
+    """The head over the states of `encoder`, which may be truncated; its weights from the folder or hub name.
+
+    Where the checkpoint has none (an ELECTRA discriminator, a saved sentence encoder) the head is new, drawn by
+    torch's global seed. Raises `ModelError` for a family without masked words.
+    """
+    if type(encoder.backbone.config) not in AutoModelForMaskedLM._model_mapping:
+        raise ModelError(
+            f"A {encoder.family.name} model predicts the next word, not masked ones.",
+            hint="Adapt a bert-, electra- or deberta-like model, or leave this prior out.",
+        )
+    model, pretrained = _masked_model(encoder)
+    embeddings = encoder.backbone.get_input_embeddings()
+    setattr(model, model.base_model_prefix, encoder.backbone)
+    model.tie_weights()
+    given = _GivenStates()
+    if hasattr(model, "lm_predictions"):  # DeBERTa's own head asks the backbone for the words it is tied to
+        given.embeddings = nn.Module()
+        given.embeddings.word_embeddings = embeddings
+    setattr(model, model.base_model_prefix, given)
+    return MaskedHead(model.to(encoder.device), pretrained)
+
+
+def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
+    """The whole masked language model, and whether its head comes from the checkpoint."""
+    config = encoder.backbone.config
+    # DeBERTa's authors saved their head under names that transformers reads only when it is told so.
+    variants = ({}, {"legacy": False}) if hasattr(config, "legacy") else ({},)
+    for variant in variants:
+        try:
+            folder = read_pipeline(resolve(encoder.name)).transformer
+            with quiet_transformers():
+                model, report = AutoModelForMaskedLM.from_pretrained(
+                    folder, dtype=torch.float32, output_loading_info=True, **variant
+                )
+        except (ModelError, OSError):
+            break
+        if model.config.hidden_size == config.hidden_size and not _head_keys(model, report["missing_keys"]):
+            return model, True
+    with quiet_transformers():
+        return AutoModelForMaskedLM.from_config(config), False
+
+
+def _head_keys(model: Any, keys: Any) -> list[str]:
+    """Those keys that are no part of the backbone."""
+    return [key for key in keys if not key.startswith(f"{model.base_model_prefix}.")]

@@ -1,0 +1,124 @@
+"""Masked words as an objective: which tokens are hidden, the loss, and how well held-out texts are filled in."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
+from truncate_kit.errors import ModelError
+from truncate_kit.priors.masked_head import MaskedHead
+from truncate_kit.training.examples import Ids
+
+MASKED_SHARE = 0.15
+HIDDEN, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
+IGNORED = -100
+JUDGE_BATCH = 64
+
+
+def mask_tokens(
+    input_ids: Tensor, maskable: Tensor, mask_id: int, vocabulary: int, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Hide tokens as BERT does (Devlin et al. 2019, section 3.1): returns new ids and labels, (b, t) each.
+
+    Each maskable token is chosen with a chance of 15 %; of the chosen, 80 % become `mask_id`, 10 % any id below
+    `vocabulary`, 10 % stay. A row without a chosen token gets one, so that no text is wasted. labels: the old id where
+    chosen, else -100. maskable: (b, t) bool. generator: None draws from torch's global one.
+    """
+    shape = input_ids.shape
+    draw = torch.rand(shape, generator=generator).masked_fill(~maskable, 2.0)
+    threshold = draw.min(dim=1, keepdim=True).values.clamp(min=MASKED_SHARE)
+    chosen = maskable & ((draw < MASKED_SHARE) | (draw == threshold))
+    labels = input_ids.masked_fill(~chosen, IGNORED)
+    fate = torch.rand(shape, generator=generator)
+    other = torch.randint(vocabulary, shape, generator=generator)
+    hidden = chosen & (fate < HIDDEN)
+    replaced = chosen & (fate >= HIDDEN) & (fate < HIDDEN + REPLACED)
+    return torch.where(replaced, other, input_ids.masked_fill(hidden, mask_id)), labels
+
+
+class _Masker:
+    """What `mask_tokens` needs to know of an encoder's tokenizer."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        tokenizer = encoder.reader.tokenizer
+        if tokenizer.mask_token_id is None:
+            raise ModelError(
+                f"The tokenizer of {encoder.name} has no mask token.", hint="Adapt a model that was made with one."
+            )
+        self._mask_id, self._vocabulary = int(tokenizer.mask_token_id), int(encoder.backbone.config.vocab_size)
+        self._special = torch.tensor(sorted(tokenizer.all_special_ids))
+
+    def __call__(
+        self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator | None = None
+    ) -> tuple[Batch, Tensor]:
+        """A padded batch with hidden tokens, and its labels; both on the encoder's device."""
+        batch = encoder.pad(ids)
+        plain = batch["input_ids"].cpu()
+        maskable = batch["attention_mask"].cpu().bool() & ~torch.isin(plain, self._special)
+        hidden, labels = mask_tokens(plain, maskable, self._mask_id, self._vocabulary, generator)
+        return batch | {"input_ids": hidden.to(encoder.device)}, labels.to(encoder.device)
+
+
+def masked_loss(encoder: Encoder, head: MaskedHead, batch: Batch, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross entropy in nats over the chosen tokens (labels other than -100); the head sees no other position."""
+    states = encoder.token_states(**batch)
+    chosen = labels != IGNORED
+    return nn.functional.cross_entropy(head(states[chosen]).float(), labels[chosen], reduction=reduction)
+
+
+class MaskedTexts:
+    """Raw texts of which other tokens are hidden each time they come."""
+
+    def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
+        self._ids, self._masker = ids, _Masker(encoder)
+        self.head: nn.Module | None = head
+        self._masked_head = head
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def lengths(self) -> list[int]:
+        """Tokens of each text."""
+        return [len(text) for text in self._ids]
+
+    def texts(self) -> list[Ids]:
+        """The token ids."""
+        return self._ids
+
+    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
+        """Not possible: any word of the vocabulary may be predicted."""
+        raise NotImplementedError("masked words need the whole vocabulary")
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """`masked_loss` of the texts at the given places."""
+        inputs, labels = self._masker(encoder, [self._ids[place] for place in batch])
+        return masked_loss(encoder, self._masked_head, inputs, labels)
+
+
+class MaskedJudge:
+    """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden."""
+
+    def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead, seed: int = 0) -> None:
+        generator, masker = torch.Generator().manual_seed(seed), _Masker(encoder)
+        self._ids, self._head = ids, head
+        chunks = length_batches([len(row) for row in ids], JUDGE_BATCH)
+        self._batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
+
+    def texts(self) -> list[Ids]:
+        """The token ids."""
+        return self._ids
+
+    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
+        """Not possible: any word of the vocabulary may be predicted."""
+        raise NotImplementedError("masked words need the whole vocabulary")
+
+    @torch.inference_mode()
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Minus the mean loss; no Pearson."""
+        total, count = 0.0, 0
+        with evaluating(encoder), evaluating(self._head):
+            for batch, labels in self._batches:
+                total += float(masked_loss(encoder, self._head, batch, labels, reduction="sum"))
+                count += int((labels != IGNORED).sum())
+        return -total / count, None

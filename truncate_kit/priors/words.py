@@ -1,0 +1,41 @@
+"""Word similarity first: each trial's encoder learns from word pairs at its own layer, then from sentences."""
+
+from pathlib import Path
+
+from truncate_kit.data import PairSplits
+from truncate_kit.encoders import Encoder
+from truncate_kit.progress import Progress, silent
+from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.training import TrainingSettings, train
+
+WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128
+
+
+class WordPrior:
+    """TMFT on word pairs before TMFT on sentences: batch 128, 50 epochs, the best on dev kept, as the paper does."""
+
+    def __init__(self, full: Encoder, words: PairSplits, settings: TrainingSettings | None = None) -> None:
+        """full: the encoder before truncation, for its tokenizer. Raises `DataError` for unusable word pairs."""
+        self.settings = settings or TrainingSettings(epochs=WORD_EPOCHS, batch_size=WORD_BATCH_SIZE)
+        self._task, self._words = LabelledTask(full, words), words
+
+    def fingerprint(self) -> str:
+        """Equal exactly when the same prior training would come out."""
+        return f"words {self._words.fingerprint()} {self.settings.to_json()}"
+
+    def train(
+        self, encoder: Encoder, seed: int, *, checkpoint: Path | None = None, progress: Progress = silent
+    ) -> float:
+        """Train `encoder` in place on the words that the seed draws; returns its dev score in points."""
+        examples, dev, _ = self._task.trial(encoder, seed)
+        state = train(
+            encoder,
+            examples,
+            dev,
+            self.settings,
+            seed=seed,
+            checkpoint=checkpoint,
+            progress=progress,
+            task=f"words at layer {encoder.depth}, seed {seed}, {self.settings.epochs} epochs",
+        )
+        return max(state.scores)
