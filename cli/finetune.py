@@ -23,6 +23,7 @@ from .options import (
 from .output import note, print_json, progress_bar, say, table
 from .priors import PriorEpochsOpt, PriorLayerOpt, PriorTextsOpt, PriorWordsOpt, adapt_first, check_priors, word_prior
 from .pushing import PublicOpt, PushOpt, check_push, push
+from .watching import TensorboardOpt, watching
 from .workspace import ModelSource, Workspace
 
 if TYPE_CHECKING:
@@ -44,8 +45,10 @@ def finetune(
         str,
         typer.Option("--strategy", help="Behind auto: guided, exhaustive, multi-exit, probe, cka, last or random."),
     ] = "guided",
-    pick: Annotated[str, typer.Option("--pick", help="best-dev, robust or small.")] = "robust",
-    within: Annotated[float, typer.Option("--within", help="Tolerance of robust and small, in points.")] = 2.5,
+    pick: Annotated[str, typer.Option("--pick", help="depth-bonus, best-dev, robust or small.")] = "depth-bonus",
+    within: Annotated[
+        float | None, typer.Option("--within", help="Points of the pick rule; by default 2.5, depth-bonus 5.75.")
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from 0.")] = 3,
     epochs: Annotated[
         int | None, typer.Option("--epochs", help="The best on dev is kept; by default 10, for word pairs 50.")
@@ -73,6 +76,7 @@ def finetune(
     max_length: MaxLengthOpt = None,
     device: DeviceOpt = None,
     threads: ThreadsOpt = None,
+    tensorboard: TensorboardOpt = False,
     push_to: PushOpt = None,
     public: PublicOpt = False,
     out: OutOpt = DEFAULT_OUT,
@@ -128,7 +132,7 @@ def finetune(
                 epochs=WORD_EPOCHS if epochs is None else epochs,
                 batch_size=WORD_BATCH_SIZE if batch_size is None else batch_size,
             )
-    with progress_bar(quiet=as_json) as progress:
+    with watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher):
         prediction = _prediction(encoder, source, splits) if settings.layers in ("auto", "all") else None
         result = run(
             encoder,
@@ -140,6 +144,7 @@ def finetune(
             prediction=prediction,
             prior=prior,
             progress=progress,
+            watcher=watcher,
         )
     workspace.remember(source, found)
     show(result, workspace, as_json=as_json)

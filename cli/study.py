@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import DEFAULT_OUT, JsonOpt, OutOpt, ThreadsOpt, use_threads
-from .output import print_json, progress_bar, say, table
+from .output import print_json, say, table
+from .watching import TensorboardOpt, watching
 
 if TYPE_CHECKING:
     from truncate_kit.study import StudyResult
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 def study(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with models and tasks.")],
     threads: ThreadsOpt = None,
+    tensorboard: TensorboardOpt = False,
     out: OutOpt = DEFAULT_OUT / "study",
     as_json: JsonOpt = False,
 ) -> None:
@@ -23,8 +25,8 @@ def study(
 
     use_threads(threads)
     plan = read_study(file)
-    with progress_bar(quiet=as_json) as progress:
-        result = run_study(plan, out, progress=progress, finished=lambda so_far: _write(so_far, out))
+    with watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher):
+        result = run_study(plan, out, progress=progress, watcher=watcher, finished=lambda so_far: _write(so_far, out))
     if as_json:
         print_json(result)
         return
@@ -59,14 +61,14 @@ def show(result: "StudyResult", out: Path) -> None:
                 line.model,
                 f"{line.best_dev.scores.layer}",
                 points(line.best_dev.scores.test, line.best_dev.scores.test_std),
-                f"{line.robust.scores.layer}",
-                points(line.robust.scores.test, line.robust.scores.test_std),
+                f"{line.picked.scores.layer}",
+                points(line.picked.scores.test, line.picked.scores.test_std),
                 f"{line.last.scores.layer}",
                 points(line.last.scores.test, line.last.scores.test_std),
                 f"{line.drop:.2f}{' drop' if line.drops else ''}",
             )
             for line in mine
         ]
-        columns = ("model", "best dev", "test", "robust", "test", "last", "test", "falls by")
+        columns = ("model", "best dev", "test", "picked", "test", "last", "test", "falls by")
         table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells)
     say(f"Saved: {out / PAGE} with figures, {out / SCORES}")

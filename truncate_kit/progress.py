@@ -10,5 +10,15 @@ class Progress(Protocol):
         """`done` of `total` steps of `task` are behind us; `done == total` ends the task."""
 
 
+class TrialWatcher:
+    """Hears what trials do, epoch by epoch; this one ignores it all."""
+
+    def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
+        """Of a trial of `epochs` epochs so many are done. loss: mean over this epoch's steps; dev: in points."""
+
+    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
+        """A trial is there, trained now or read from the store; scores in points, test None while searching."""
+
+
 def silent(task: str, done: int, total: int) -> None:
     """Ignore progress."""

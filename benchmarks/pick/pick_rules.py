@@ -50,12 +50,6 @@ class Rule:
     values: Sequence[float]
 
 
-def depth_bonus(dev: Scores, points: float) -> int:
-    """The best dev score when the last layer starts `points` ahead of layer 0, and the others in proportion."""
-    last = max(dev)
-    return max(dev, key=lambda layer: (dev[layer] + points * layer / last, -layer))
-
-
 def shrinking(dev: Scores, points: float) -> int:
     """The deepest layer within a tolerance that grows from 0 at the best layer's depth 0 to `points` at the top."""
     best = pick(dev, "best-dev", 0)
@@ -78,7 +72,8 @@ RULES = (
     Rule("deepest within t points (robust)", lambda dev, points: pick(dev, "robust", points), POINTS),
     Rule("deepest within 2.5 points, not fitted", lambda dev, points: pick(dev, "robust", points), (2.5,)),
     Rule("deepest within t points × relative depth", shrinking, POINTS),
-    Rule("best dev score + t points × relative depth", depth_bonus, POINTS),
+    Rule("best dev score + t points × relative depth", lambda dev, points: pick(dev, "depth-bonus", points), POINTS),
+    Rule("the same with 5.75 points, not fitted (depth-bonus)", lambda dev, _: pick(dev, "depth-bonus"), (5.75,)),
     Rule("best dev score averaged over ± t layers", smoothed, (0, 1, 2, 3)),
     Rule("smallest within t points (small)", lambda dev, points: pick(dev, "small", points), POINTS),
 )

@@ -32,7 +32,6 @@ from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training import TrainingSettings
 
 HERE = Path(__file__).parent
-WITHIN = 2.5
 ANALYSED_TEXTS = 2000  # as the command line does
 
 
@@ -114,8 +113,8 @@ def choice_rows(
     }
     rows = []
     for rule in PICK_RULES:
-        settings = SweepSettings(pick=rule, within=WITHIN, seeds=tuple(seeds))
-        everywhere = pick(mean["dev"], rule, WITHIN, drop_from)
+        settings = SweepSettings(pick=rule, seeds=tuple(seeds))
+        everywhere = pick(mean["dev"], rule, drop_from=drop_from)
         for strategy, search in STRATEGIES.items():
             found = search(runner, layers, settings, drop_from)
             full_cost = (

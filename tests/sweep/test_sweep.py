@@ -42,10 +42,22 @@ def words() -> PairSplits:
         ("robust", 0.5, 1, 1),  # nothing close lies before the drop: the best stands
         ("small", 2.5, None, 1),
         ("small", 30.0, None, 0),
+        ("robust", None, None, 5),  # 2.5 points
+        ("small", None, None, 1),
+        ("depth-bonus", None, None, 4),  # 68.3 + 5.75 / 2 = 71.2; layer 5 has 70.9, layer 1 has 70.3
+        ("depth-bonus", 0.0, None, 1),
+        ("depth-bonus", 100.0, None, 8),
     ],
 )
 def test_pick_rules(rule, within, drop_from, layer):
     assert pick(DEV, rule, within, drop_from) == layer
+
+
+def test_the_bonus_counts_from_the_depth_of_the_model_not_of_what_is_left():
+    left = {1: 69.6, 4: 68.3}
+    assert pick(left, "depth-bonus", 3.0) == 4  # + 3.0
+    assert pick(left, "depth-bonus", 3.0, depth=8) == 1  # + 1.5
+    assert contenders(DEV, "depth-bonus", 3.0, None, 2, 8) == [1, 4]
 
 
 def test_the_robust_rule_on_the_papers_own_results(shared_data):
@@ -60,7 +72,7 @@ def test_the_robust_rule_on_the_papers_own_results(shared_data):
         and row["dataset"].lower().startswith("sts")
         and row["pooling"] == "mean"
     ]
-    regret = {"best-dev": [], "robust": []}
+    regret = {"best-dev": [], "robust": [], "depth-bonus": []}
     for model in {row["model"] for row in rows}:
         score = {
             split: {
@@ -73,12 +85,13 @@ def test_the_robust_rule_on_the_papers_own_results(shared_data):
             continue
         dev = {layer: score["dev"][layer] for layer in layers}
         for rule in regret:
-            chosen = pick(dev, rule, 2.5)
+            chosen = pick(dev, rule)
             regret[rule].append(max(score["test"][layer] for layer in layers) - score["test"][chosen])
     assert len(regret["robust"]) >= 10
     assert max(regret["best-dev"]) > 3
-    assert max(regret["robust"]) < 1.5
-    assert sum(regret["robust"]) < sum(regret["best-dev"]) / 3
+    for rule in ("robust", "depth-bonus"):
+        assert max(regret[rule]) < 1.5
+        assert sum(regret[rule]) < sum(regret["best-dev"]) / 3
 
 
 def test_contenders_hold_what_decides_the_pick():
@@ -165,7 +178,7 @@ def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
     prediction = DropPrediction(
         falls=True, from_layer=2, confidence=0.8, sentence="It falls.", with_reference=True, signs=()
     )
-    settings = SweepSettings(layers="all", seeds=(0,), within=100.0)
+    settings = SweepSettings(layers="all", seeds=(0,), pick="robust", within=100.0)
     result = finetune(
         load_encoder(tiny_folder("electra")),
         words(),

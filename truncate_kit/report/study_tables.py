@@ -42,13 +42,13 @@ def page(result: StudyResult) -> str:
 
 def _best_table(lines: Sequence[Summary]) -> str:
     head = (
-        "| model | best dev: layer | parameters | dev | test | robust: layer | test | last: layer | test | falls by |"
+        "| model | best dev: layer | parameters | dev | test | picked: layer | test | last: layer | test | falls by |"
     )
     cells = [
         f"| {_plain(line.model)} | {line.best_dev.scores.layer} | {line.best_dev.scores.parameters:,} "
         f"| {points(line.best_dev.scores.dev, line.best_dev.scores.dev_std)} "
         f"| {points(line.best_dev.scores.test, line.best_dev.scores.test_std)} "
-        f"| {line.robust.scores.layer} | {points(line.robust.scores.test, line.robust.scores.test_std)} "
+        f"| {line.picked.scores.layer} | {points(line.picked.scores.test, line.picked.scores.test_std)} "
         f"| {line.last.scores.layer} | {points(line.last.scores.test, line.last.scores.test_std)} "
         f"| {line.drop:.2f}{' (a drop)' if line.drops else ''} |"
         for line in lines
@@ -95,7 +95,7 @@ def _score_cells(row: StudyRow) -> dict[str, object]:
 
 def _best_cells(line: Summary) -> dict[str, object]:
     cells: dict[str, object] = {"model": line.model, "task": line.task, "metric": line.metric}
-    for name, row in (("best_dev", line.best_dev), ("robust", line.robust), ("last", line.last)):
+    for name, row in (("best_dev", line.best_dev), ("picked", line.picked), ("last", line.last)):
         cells |= {
             f"{name}_layer": row.scores.layer,
             f"{name}_parameters": row.scores.parameters,

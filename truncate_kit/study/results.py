@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from truncate_kit.results import Result
-from truncate_kit.sweep.picking import pick
+from truncate_kit.sweep.picking import DEFAULT_RULE, pick
 from truncate_kit.sweep.results import LayerScores
 
 DROP_POINTS, DROP_DEVIATIONS = 2.0, 2.0
@@ -52,7 +52,7 @@ class StudyResult(Result):
 class Summary(Result):
     """One model on one task in a line. best_dev: the layer with the best dev score, the paper's choice.
 
-    robust: the layer that the default pick rule takes. last: the last layer. drop: best earlier test score minus the
+    picked: the layer that the default pick rule takes. last: the last layer. drop: best earlier test score minus the
     last layer's, in points; drops: whether that is at least two points and two pooled deviations.
     """
 
@@ -60,13 +60,13 @@ class Summary(Result):
     task: str
     metric: str
     best_dev: StudyRow
-    robust: StudyRow
+    picked: StudyRow
     last: StudyRow
     drop: float
     drops: bool
 
 
-def summaries(result: StudyResult, within: float = 2.5) -> list[Summary]:
+def summaries(result: StudyResult) -> list[Summary]:
     """A `Summary` for each model and task whose rows reach the last layer."""
     found = []
     for task in result.tasks():
@@ -84,8 +84,8 @@ def summaries(result: StudyResult, within: float = 2.5) -> list[Summary]:
                     model=model,
                     task=task,
                     metric=last.metric,
-                    best_dev=rows[pick(dev, "best-dev", within)],
-                    robust=rows[pick(dev, "robust", within)],
+                    best_dev=rows[pick(dev, "best-dev")],
+                    picked=rows[pick(dev, DEFAULT_RULE)],
                     last=last,
                     drop=drop,
                     drops=drop >= DROP_POINTS and drop > DROP_DEVIATIONS * spread,

@@ -11,7 +11,7 @@ from truncate_kit.data import complete_splits, load_pairs, load_words, read_text
 from truncate_kit.encoders import Encoder, check_layer, load_encoder, paper_parameters, random_encoder
 from truncate_kit.errors import DataFileError
 from truncate_kit.priors import AdaptationSettings, WordPrior, adapted
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, TrialWatcher, silent
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.results import StudyResult, StudyRow
 from truncate_kit.sweep.scores import scores_by_layer
@@ -29,13 +29,15 @@ def run_study(
     out: Path,
     *,
     progress: Progress = silent,
+    watcher: TrialWatcher | None = None,
     finished: Callable[[StudyResult], None] | None = None,
 ) -> StudyResult:
     """TMFT of every model after every prior on every task at every layer with every seed.
 
     out: gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models that were adapted to
     raw text; what is there is not run again. finished: called with
-    all rows so far whenever a model is done with a task. Raises what `finetune` raises.
+    all rows so far whenever a model is done with a task.
+    watcher: hears of every epoch and every finished trial. Raises what `finetune` raises.
     """
     start = time.perf_counter()
     published = _published(study.published)
@@ -46,6 +48,7 @@ def run_study(
             encoder, words = _prepared(loaded, prior, Path(out), progress)
             for task in study.tasks:
                 runner = _runner(model, task, encoder, words, Path(out), progress)
+                runner.watcher = watcher or runner.watcher
                 rows += _rows(study, model, prior, task, runner, published)
                 if finished is not None:
                     finished(StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start))

@@ -7,7 +7,7 @@ from pathlib import Path
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import Encoder, check_layer, save_encoder
 from truncate_kit.errors import UsageError
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, TrialWatcher, silent
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import model_card
 from truncate_kit.sweep.picking import check_rule, describe
@@ -34,13 +34,14 @@ def finetune(
     prediction: DropPrediction | None = None,
     prior: Prior | None = None,
     progress: Progress = silent,
+    watcher: TrialWatcher | None = None,
 ) -> SweepResult:
     """Fine-tune `encoder` cut at one or several layers, choose one, and save it beside the full model.
 
     data: train, dev and test pairs (classes for the objective `entailment`, labels 0 and 1 for `paraphrase`); may be
     None for distillation, which then judges by closeness to the full model.
     texts: raw text to distil from, None takes the training pairs' texts. prediction: bounds pick and search.
-    prior: what every trial learns first.
+    prior: what every trial learns first. watcher: hears of every epoch and every finished trial.
     out: gets `lean/` and `full/` (sentence-transformers folders), `sweep.json` and `trials/`, from which the same call
     continues after a kill. Raises `UsageError`, `DataError`, `LayerOutOfRangeError`, `LayerNotHeldError`,
     `RunInUseError`, `CannotWriteError`, `TrainingDivergedError`.
@@ -52,14 +53,15 @@ def finetune(
     parts = [training.to_json(), data.fingerprint() if data else "", "\n".join(texts or ()), type(task).__name__]
     key = fingerprint(encoder, *parts, *([prior.fingerprint()] if prior else []))
     store = TrialStore(Path(out) / "trials", key, {"model": encoder.name, "training": training.to_dict()})
-    runner = TrialRunner(encoder, task, training, store, progress, prior)
+    runner = TrialRunner(encoder, task, training, store, progress, prior, watcher or TrialWatcher())
     drop_from = prediction.from_layer if prediction and prediction.confidence >= CONFIDENT else None
     with store.open():
         # First, and with its weights kept: a search that trains the last layer as well finds it done.
         yardstick = _yardstick(runner, encoder, settings)
         search = _search(runner, layers, settings, drop_from)
-        chosen = [runner.run(search.chosen, seed, keep_weights=True) for seed in settings.seeds]
+        chosen = [_with_weights_if_new(runner, search.chosen, seed) for seed in settings.seeds]
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
+        runner.run(best.layer, best.seed, keep_weights=True)
         trials = _unique([*search.full, *chosen, *yardstick])
         result = SweepResult(
             model=encoder.name,
@@ -118,6 +120,12 @@ def _search(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings,
         return Search(layers[0])
     strategy = STRATEGIES[settings.strategy] if settings.layers == "auto" else exhaustive
     return strategy(runner, layers, settings, drop_from)
+
+
+def _with_weights_if_new(runner: TrialRunner, layer: int, seed: int) -> Trial:
+    """A trial that the search already made is not made again for its weights: only the best seed's are needed."""
+    new = runner.store.read(layer, seed, runner.settings.epochs) is None
+    return runner.run(layer, seed, keep_weights=new)
 
 
 def _yardstick(runner: TrialRunner, encoder: Encoder, settings: SweepSettings) -> list[Trial]:

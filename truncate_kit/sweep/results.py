@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from truncate_kit.results import Result
 from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.sweep.picking import DEFAULT_RULE
 from truncate_kit.training.configuration import TrainingSettings
 
 
@@ -58,8 +59,8 @@ class SweepSettings(Result):
 
     layers: str = "auto"
     strategy: str = "guided"
-    pick: str = "robust"
-    within: float = 2.5
+    pick: str = DEFAULT_RULE
+    within: float | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
 
 

@@ -38,7 +38,7 @@ def exhaustive(runner: TrialRunner, layers: Sequence[int], settings: SweepSettin
     """Train every layer with every seed and the full budget, then apply the pick rule: what the TMFT paper does."""
     trials = tuple(runner.run(layer, seed) for layer in layers for seed in settings.seeds)
     dev = {layer: fmean(trial.dev for trial in trials if trial.layer == layer) for layer in layers}
-    return Search(pick(dev, settings.pick, settings.within, drop_from), full=trials)
+    return Search(pick(dev, settings.pick, settings.within, drop_from, max(layers)), full=trials)
 
 
 def guided(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
@@ -56,9 +56,10 @@ def guided(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, 
         short += trials
         dev = {trial.layer: trial.dev for trial in trials}
         if len(candidates) <= 2 or epochs * HALVING**2 > runner.settings.epochs:
-            return Search(pick(dev, settings.pick, settings.within, drop_from), short=tuple(short))
+            chosen = pick(dev, settings.pick, settings.within, drop_from, max(layers))
+            return Search(chosen, short=tuple(short))
         keep = max(2, -(-len(candidates) // HALVING))
-        candidates = contenders(dev, settings.pick, settings.within, drop_from, keep)
+        candidates = contenders(dev, settings.pick, settings.within, drop_from, keep, max(layers))
         epochs *= HALVING
 
 
@@ -81,10 +82,12 @@ def _confirm(
     runner: TrialRunner, settings: SweepSettings, drop_from: int | None, ranked: dict[int, float], cost: int
 ) -> Search:
     """Apply the pick rule to full trials, with one seed, of the layers that may decide it."""
-    candidates = contenders(ranked, settings.pick, settings.within, drop_from, CONFIRMED)
+    depth = max(ranked)
+    candidates = contenders(ranked, settings.pick, settings.within, drop_from, CONFIRMED, depth)
     trials = tuple(runner.run(layer, settings.seeds[0]) for layer in candidates)
     dev = {trial.layer: trial.dev for trial in trials}
-    return Search(pick(dev, settings.pick, settings.within, drop_from), full=trials, other_cost=cost)
+    chosen = pick(dev, settings.pick, settings.within, drop_from, depth)
+    return Search(chosen, full=trials, other_cost=cost)
 
 
 def before_drop(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:

@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 from truncate_kit.encoders import Encoder, layers_held, truncate
 from truncate_kit.errors import UsageError
-from truncate_kit.progress import Progress
+from truncate_kit.progress import Progress, TrialWatcher
 from truncate_kit.sweep.results import Trial
 from truncate_kit.sweep.store import TrialStore
 from truncate_kit.sweep.tasks import Task
@@ -39,6 +39,7 @@ class TrialRunner:
     store: TrialStore
     progress: Progress
     prior: Prior | None = None
+    watcher: TrialWatcher = TrialWatcher()  # noqa: RUF009  # it has no state
 
     def run(self, layer: int, seed: int, *, epochs: int | None = None, keep_weights: bool = False) -> Trial:
         """The trial of this layer and seed, from the store where it is finished.
@@ -50,6 +51,7 @@ class TrialRunner:
         done = self.store.read(layer, seed, budget)
         searching = epochs is not None and epochs < self.settings.epochs
         if done is not None and (not keep_weights or self.store.has_weights(layer, seed, budget)):
+            self.watcher.finished(layer, seed, budget, done.dev, done.test)
             return done
         encoder = truncate(self.full, layer)
         before = self.store.checkpoint(layer, seed, 0)
@@ -66,6 +68,7 @@ class TrialRunner:
             checkpoint=self.store.checkpoint(layer, seed, budget),
             progress=self.progress,
             task=f"layer {layer}, seed {seed}, {settings.epochs} epochs",
+            epoch_done=lambda at, loss, score: self.watcher.epoch(layer, seed, budget, at, loss, score),
         )
         dev_score, dev_pearson = dev.score(encoder)
         test_score, test_pearson = (None, None) if searching else test.score(encoder)
@@ -84,6 +87,7 @@ class TrialRunner:
         )
         self.store.write(trial, encoder if keep_weights else None)
         before.unlink(missing_ok=True)
+        self.watcher.finished(layer, seed, budget, trial.dev, trial.test)
         return trial
 
     def steps(self, epochs: int) -> int:

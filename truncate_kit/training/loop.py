@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import pickle
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,14 +52,16 @@ def train(
     micro_batch: int | None = None,
     progress: Progress = silent,
     task: str = "training",
+    epoch_done: Callable[[int, float, float], None] | None = None,
 ) -> Progressed:
     """Train `encoder` in place and leave it with the weights of the epoch that `judge` likes best.
 
     checkpoint: file that holds the run between epochs; a run that finds it continues there and ends with the same
     weights. micro_batch: examples that are computed at once; the gradients of a batch add up, each part weighted by its
-    share of the examples. Returns the dev scores by epoch, the best epoch (from 0) and the seconds spent training and
-    judging. The head of `examples`, where there is one, is trained likewise. Raises `TrainingDivergedError` when the
-    loss is not a number, `CannotWriteError`, `FileProblemError` when the checkpoint cannot be continued.
+    share of the examples. epoch_done: called with the epochs behind us, the mean loss and the dev score. Returns the
+    dev scores by epoch, the best epoch (from 0) and the seconds spent training and judging. The head of `examples`,
+    where there is one, is trained likewise. Raises `TrainingDivergedError` when the loss is not a number,
+    `CannotWriteError`, `FileProblemError` when the checkpoint cannot be continued.
     """
     torch.manual_seed(seed)
     compact = None
@@ -72,7 +74,9 @@ def train(
         run.restore(checkpoint)
     stored = time.monotonic()
     while run.state.epoch < settings.epochs:
-        run.epoch(progress, task)
+        loss = run.epoch(progress, task)
+        if epoch_done is not None:
+            epoch_done(run.state.epoch, loss, run.state.scores[-1])
         if checkpoint is not None and time.monotonic() - stored >= CHECKPOINT_SECONDS:
             run.store(checkpoint)
             stored = time.monotonic()
@@ -106,10 +110,11 @@ class _Run:
         self.state = Progressed()
         self.best: dict[str, Tensor] = {}
 
-    def epoch(self, progress: Progress, task: str) -> None:
-        """Train on every example once, judge, and keep the weights if they are the best so far."""
+    def epoch(self, progress: Progress, task: str) -> float:
+        """Train on every example once, judge, and keep the weights if they are the best so far; the mean loss."""
         start = time.perf_counter()
         state, settings, total = self.state, self.settings, self.settings.epochs * self.steps
+        losses = torch.zeros((), device=self.encoder.device)  # read once at the end: a GPU need not wait
         self.trained.train()
         for place, batch in enumerate(self.batches(state.epoch)):
             step = state.epoch * self.steps + place
@@ -122,6 +127,7 @@ class _Run:
                     loss = self.examples.loss(self.encoder, part)
                 if len(part) < len(batch):
                     loss = loss * (len(part) / len(batch))
+                losses += loss.detach()
                 loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
             norm = nn.utils.clip_grad_norm_(self.trained.parameters(), settings.max_gradient_norm)
             if not torch.isfinite(norm):
@@ -137,6 +143,7 @@ class _Run:
             state.best_epoch, state.best_decay = state.epoch - 1, state.decay
             self.best = {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
         state.seconds += time.perf_counter() - start
+        return float(losses) / self.steps
 
     def batches(self, epoch: int) -> Iterator[list[int]]:
         """A fresh order for each epoch, from seed and epoch alone, so that a resumed run draws the same."""
