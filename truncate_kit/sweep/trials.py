@@ -57,7 +57,7 @@ class TrialRunner:
             epochs=budget,
             steps=self.steps(budget),
             dev_scores=tuple(state.scores),
-            best_epoch=state.best_epoch + 1,
+            best_epoch=state.best_stage + 1,
             dev=dev_score,
             dev_pearson=dev_pearson,
             test=test_score,
