@@ -14,6 +14,7 @@ from truncate_kit.data.suites import (
     read_seen,
 )
 from truncate_kit.data.texts import iter_rows, iter_texts, read_texts
+from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
 
 __all__ = [
@@ -26,13 +27,17 @@ __all__ = [
     "SharedPairs",
     "StsSet",
     "TextPair",
+    "Triplet",
+    "TripletSet",
     "complete_splits",
     "find_sts",
     "find_transfer",
     "iter_rows",
     "iter_texts",
     "load_pairs",
+    "load_triplets",
     "overlap_of",
+    "raw_texts",
     "read_pairs",
     "read_retrieval",
     "read_seen",
