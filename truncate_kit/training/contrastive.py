@@ -94,15 +94,16 @@ class ContrastiveTexts:
 
     def _loss_of(self, vectors: Tensor, total: int) -> Tensor:
         """The loss of the whole batch of so many rows, from this process's vectors, column after column."""
-        columns = self._group.gather(vectors.view(len(self._columns), -1, vectors.shape[-1]), total)
+        own = len(vectors) // len(self._columns)
+        columns = self._group.gather(vectors.view(len(self._columns), own, vectors.shape[-1]), total)
         negatives = columns[2] if len(columns) > 2 else None
         return contrastive_loss(columns[0], columns[1], negatives, self._temperature)
 
 
 def _encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
-    """Vectors (n, d) in float32; none where a batch is too small for this process to get a row of it."""
+    """Vectors (n, d) in float32; none, with a gradient of nothing, where a batch has no row for this process."""
     if not ids:
-        return torch.zeros((0, encoder.width), device=encoder.device)
+        return torch.zeros((0, encoder.width), device=encoder.device, requires_grad=True)
     vectors: Tensor = encoder(**encoder.pad(ids))
     return vectors.float()
 
