@@ -101,10 +101,32 @@ def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_fol
     torch.testing.assert_close(one.encode(TEXTS), other.encode(TEXTS), atol=0, rtol=0)
     assert first.dev_std is not None
     (kept,) = (tmp_path / "a/trials").iterdir()
-    files = {path.name: path.stat().st_mtime_ns for path in kept.glob(f"*seed{first.chosen_seed}*.json")}
-    once_more = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(first.chosen_seed,), chunk=8)
-    assert once_more.trials == (first.chosen,)
-    assert files == {path.name: path.stat().st_mtime_ns for path in kept.glob(f"*seed{first.chosen_seed}*.json")}
+    files = {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    once_more = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8)
+    assert once_more.trials == first.trials
+    assert files == {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    # The other seed alone: its scores are known, its weights are not and come out again.
+    other_seed = 1 - first.chosen_seed
+    alone = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(other_seed,), chunk=8)
+    assert alone.trials[0].dev_scores == next(t for t in first.trials if t.seed == other_seed).dev_scores
+    assert alone.dev == pytest.approx(evaluate(load_encoder(tmp_path / "a/lean"), data.dev.pairs).spearman, abs=1e-3)
+
+
+def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data, tmp_path):
+    def interrupt(task, done, total):
+        if "seed 1" in task and done == 2:
+            raise KeyboardInterrupt
+
+    settings = ContrastiveSettings(batch_size=6, epochs=1, learning_rate=1e-3, seeds=(0, 1))
+    encoder = load_encoder(tiny_folder("bert"))
+    with pytest.raises(KeyboardInterrupt):
+        finetune_contrastive(encoder, rows(), data, out=tmp_path / "a", settings=settings, progress=interrupt)
+    assert not (tmp_path / "a/lean").exists()
+    continued = finetune_contrastive(encoder, rows(), data, out=tmp_path / "a", settings=settings)
+    whole = finetune_contrastive(encoder, rows(), data, out=tmp_path / "b", settings=settings)
+    assert [trial.dev_scores for trial in continued.trials] == [trial.dev_scores for trial in whole.trials]
+    one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
+    torch.testing.assert_close(one.encode(TEXTS), other.encode(TEXTS), atol=0, rtol=0)
 
 
 def test_of_what_stands_after_pooling_only_normalize_is_kept(minilm):

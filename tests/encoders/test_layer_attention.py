@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
+from truncate_kit.combine import combined_encoder
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.pipeline import Dense
@@ -173,3 +174,12 @@ def test_what_cannot_be_read_or_replaced(tiny_folder, tmp_path):
     (folder / "1_LayerAttentionPooling/model.safetensors").write_bytes(b"short")
     with pytest.raises(ModelError, match=r"layer-wise attention pooling in .* cannot be read"):
         load_encoder(folder)
+
+
+def test_a_combination_of_its_layers_takes_its_place(tiny_folder):
+    encoder = with_attention(tiny_folder("bert"))
+    lean, last = combined_encoder(encoder, (1, 3)), combined_encoder(encoder, (3,))
+    states = encoder.hidden_states(encoder.tokenize(TEXTS[:1]))
+    expected = ((states[1] + states[3]) / 2).mean(dim=1).detach()
+    torch.testing.assert_close(lean.encode(TEXTS[:1]), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(last.encode(TEXTS[:1]), states[3].mean(dim=1).detach(), atol=1e-5, rtol=1e-4)

@@ -56,7 +56,7 @@ def finetune_contrastive(
     run = _Run(encoder, columns, dev, data.test, settings, store, group, progress)
     with store.open() if group.leads else contextlib.nullcontext():
         trials = tuple(run.trial(seed) for seed in settings.seeds)
-        best = max(trials, key=lambda trial: (trial.dev, -trial.seed))
+        best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
         result = _result(encoder, rows, columns, data, settings, trials, best, group, time.perf_counter() - start)
         if group.leads:
             lean = store.encoder(best)
@@ -97,15 +97,18 @@ class _Run:
     group: Group
     progress: Progress
 
-    def trial(self, seed: int) -> Trial:
-        """The trial of this seed, from the store where it is finished with its weights."""
+    def with_weights(self, trial: Trial) -> Trial:
+        """The finished trial; run again where its weights are gone, because another seed's were kept before."""
+        kept = self.group.agree(self.store.has_weights(trial.layer, trial.seed, trial.epochs))
+        return trial if kept else self.trial(trial.seed, again=True)
+
+    def trial(self, seed: int, *, again: bool = False) -> Trial:
+        """The trial of this seed, from the store where it is finished, unless it is to be run again."""
         settings, training = self.settings, self.settings.training()
         encoder = poolable_encoder(self.full, settings, seed=seed)
         layer = encoder.depth
-        done = self.store.read(layer, seed, training.epochs) if self.group.leads else None
-        if done is not None and not self.store.has_weights(layer, seed, training.epochs):
-            done = None
-        done = self.group.agree(done)
+        known = self.group.leads and not again
+        done = self.group.agree(self.store.read(layer, seed, training.epochs) if known else None)
         if done is not None:
             return done
         limit = min(encoder.max_length, settings.max_tokens)

@@ -52,9 +52,10 @@ class Encoder(nn.Module):
         self.max_length = max_length
         self.lower_case = lower_case
         self.settings = dict(settings or {})
-        self.pooler: Pooler | None = None
-        self.combine_layers(combination)
-        if pooler is not None:
+        self.pooler: Pooler | None
+        if pooler is None:
+            self.combine_layers(combination)
+        else:
             self.pool_with(pooler)
 
     def pool_with(self, pooler: Pooler | None) -> None:
@@ -64,7 +65,7 @@ class Encoder(nn.Module):
         self.backbone.config.output_hidden_states = isinstance(pooler, LayerAttentionPooling)
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
-        """Pool the mean over these layers from now on; None pools the last one alone.
+        """Pool the mean over these layers from now on, without a pooler; None pools the last one alone.
 
         Raises `LayerOutOfRangeError`; `ModelError` where the family ends in a norm, which no ordinary folder can apply
         to the layers below the last.
@@ -79,6 +80,7 @@ class Encoder(nn.Module):
                 hint="Use --layers-up-to 1 to find the best single layer: that can be saved.",
             )
         self.combination = None if layers is None else tuple(layers)
+        self.pooler = None
         # sentence-transformers reads the lower layers only if the saved configuration says so.
         self.backbone.config.output_hidden_states = layers is not None
 

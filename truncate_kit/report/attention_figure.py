@@ -16,20 +16,21 @@ def draw_attention(found: LayerWeights, path: Path) -> Path:
     rows, layers = len(found.texts), len(found.weights[0])
     figure = Figure(figsize=(4.5 + 0.45 * layers, 1.6 + 0.32 * rows), layout="constrained")
     axes = figure.add_subplot()
-    lowest, highest = min(map(min, found.weights)), max(map(max, found.weights))
+    shares = [[100 * weight for weight in weights] for weights in found.weights]
+    lowest, highest = min(map(min, shares)), max(map(max, shares))
     # From 0 as long as no weight is below: colours then stand for shares. The literal equation has negative ones.
-    image = axes.imshow(found.weights, aspect="auto", cmap="viridis", vmin=min(0.0, lowest), vmax=highest)
+    image = axes.imshow(shares, aspect="auto", cmap="viridis", vmin=min(0.0, lowest), vmax=highest)
     axes.set_xticks(range(layers))
     axes.set_xlabel("layer (0 = embeddings)")
     axes.set_yticks(range(rows), [_shortened(text) for text in found.texts], parse_math=False)
     axes.set_title(f"{Path(found.model).name}: weight of each layer", loc="left")
     if rows * layers <= _MOST_NUMBERS:
         middle = (image.norm.vmin + image.norm.vmax) / 2  # type: ignore[operator]  # both were given
-        for row, weights in enumerate(found.weights):
-            for layer, weight in enumerate(weights):
-                colour = "black" if weight > middle else "white"
-                axes.text(layer, row, f"{weight:.2f}", ha="center", va="center", color=colour, fontsize=7)
-    figure.colorbar(image, ax=axes, label="weight, mean over the queries")
+        for row, cells in enumerate(shares):
+            for layer, share in enumerate(cells):
+                colour = "black" if share > middle else "white"
+                axes.text(layer, row, f"{share:.1f}", ha="center", va="center", color=colour, fontsize=7)
+    figure.colorbar(image, ax=axes, label="weight in %, mean over the queries")
     with replacing(path) as target:
         figure.savefig(target, dpi=150, format="png")
     return path
