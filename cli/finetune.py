@@ -6,6 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .contrastive import (
+    AttendOpt,
+    ChunkOpt,
+    ContrastiveOptions,
+    JudgeEveryOpt,
+    LastClsOpt,
+    LiteralOpt,
+    RemovePoolerOpt,
+    SentencesOpt,
+    SharedOptions,
+    TemperatureOpt,
+    TrainedPoolingOpt,
+    TripletColumnsOpt,
+    TripletsOpt,
+    is_contrastive,
+    run_contrastive,
+)
 from .options import (
     DEFAULT_OUT,
     ColumnsOpt,
@@ -15,7 +32,6 @@ from .options import (
     MaxLengthOpt,
     ModelArg,
     OutOpt,
-    PoolingOpt,
     ScaleOpt,
     ThreadsOpt,
     use_threads,
@@ -62,17 +78,31 @@ def finetune(
     precision: Annotated[str, typer.Option("--precision", help=PRECISIONS)] = "fp32",
     objective: Annotated[
         str,
-        typer.Option("--objective", help="cosine, paraphrase (labels 0, 1), entailment (classes), distill (raw text)."),
+        typer.Option(
+            "--objective",
+            help="cosine, paraphrase (labels 0, 1), entailment (classes), distill (raw text); contrastive: in-batch, "
+            "hard-negatives, dropout (raw text).",
+        ),
     ] = "cosine",
-    texts: Annotated[Path | None, typer.Option("--texts", help="Raw text to distil from.")] = None,
+    texts: Annotated[Path | None, typer.Option("--texts", help="Raw text to distil from, or for dropout.")] = None,
     prior_words: PriorWordsOpt = None,
     prior_texts: PriorTextsOpt = None,
     prior_layer: PriorLayerOpt = None,
     prior_epochs: PriorEpochsOpt = None,
+    triplets: TripletsOpt = None,
+    triplet_columns: TripletColumnsOpt = None,
+    attend: AttendOpt = "both",
+    last_cls: LastClsOpt = True,
+    literal: LiteralOpt = False,
+    remove_pooler: RemovePoolerOpt = False,
+    temperature: TemperatureOpt = 0.05,
+    chunk_size: ChunkOpt = None,
+    judge_every: JudgeEveryOpt = 100,
+    sentences: SentencesOpt = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
-    pooling: PoolingOpt = None,
+    pooling: TrainedPoolingOpt = None,
     max_length: MaxLengthOpt = None,
     device: DeviceOpt = None,
     threads: ThreadsOpt = None,
@@ -94,6 +124,41 @@ def finetune(
     from truncate_kit.training import TrainingSettings
 
     use_threads(threads)
+    own = ContrastiveOptions(
+        triplets=triplets,
+        triplet_columns=triplet_columns,
+        attend=attend,
+        last_cls=last_cls,
+        literal=literal,
+        remove_pooler=remove_pooler,
+        temperature=temperature,
+        chunk=chunk_size,
+        judge_every=judge_every,
+        sentences=sentences,
+    )
+    if is_contrastive(objective, pooling, own):
+        shared = SharedOptions(
+            model=model,
+            layer=layer,
+            seeds=seeds,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            precision=precision,
+            objective=objective,
+            texts=texts,
+            data=data,
+            columns=columns,
+            scale=scale,
+            pooling=pooling,
+            max_length=max_length,
+            device=device,
+            out=out,
+            as_json=as_json,
+        )
+        if run_contrastive(shared, own):
+            push(Path(out) / "lean", push_to, public, quiet=as_json)
+        return
     training = TrainingSettings(
         objective=objective,  # type: ignore[arg-type]  # checked by the settings themselves
         epochs=EPOCHS if epochs is None else epochs,

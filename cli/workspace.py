@@ -65,6 +65,21 @@ class Workspace:
         return self.out / "curve.png"
 
     @property
+    def sweep_result(self) -> Path:
+        """What finetune found."""
+        return self.out / "sweep.json"
+
+    @property
+    def contrastive_result(self) -> Path:
+        """What contrastive training found; it tells of `lean` where no sweep does."""
+        return self.out / "contrastive.json"
+
+    @property
+    def attention(self) -> Path:
+        """How much each layer counts in the vectors of some sentences."""
+        return self.out / "attention.json"
+
+    @property
     def combined(self) -> Path:
         """The model whose vectors are the mean over a combination of layers."""
         return self.out / "combined"
@@ -138,7 +153,7 @@ class Workspace:
         from truncate_kit.sweep import SweepResult
 
         try:
-            return SweepResult.read(self.out / "sweep.json")
+            return SweepResult.read(self.sweep_result)
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
@@ -167,19 +182,32 @@ class Workspace:
         from truncate_kit.data import complete_splits, splits_for
         from truncate_kit.errors import DataError
 
-        sweep = self.sweep()
-        if sweep is None or splits.test is not None or splits.train is None:
+        trained = self._divided_for()
+        if trained is None or splits.test is not None or splits.train is None:
             return splits
+        fingerprint, seed = trained
         try:
             divided = complete_splits(splits)
         except DataError:  # too few pairs to have been trained on
             return splits
-        if divided.fingerprint() != sweep.data_fingerprint:
+        if divided.fingerprint() != fingerprint:
             return splits
-        divided = splits_for(divided, sweep.chosen_seed)
+        divided = splits_for(divided, seed)
         for statement in divided.notes[len(splits.notes) if splits.shares is None else 0 :]:
             note(f"{statement} The models here were trained on the rest: only test counts.", quiet=quiet)
         return divided
+
+    def _divided_for(self) -> tuple[str, int] | None:
+        """Fingerprint of the divided data of the models here, and the seed that divided it; None where none is here."""
+        from truncate_kit.contrastive import ContrastiveResult
+
+        sweep = self.sweep()
+        if sweep is not None:
+            return sweep.data_fingerprint, sweep.chosen_seed
+        try:
+            return ContrastiveResult.read(self.contrastive_result).data_fingerprint, 0
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
 
     def seen(self) -> tuple[str, frozenset[frozenset[str]]] | None:
         """The data of the models here and its train and dev pairs, each as the set of its texts.

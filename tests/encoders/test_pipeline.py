@@ -95,9 +95,9 @@ def test_a_module_that_is_not_known_is_refused(pipeline, tmp_path):
 
 def test_a_pooling_that_is_not_known_is_refused(pipeline, tmp_path):
     changed = _edit(
-        pipeline[0], tmp_path / "m", "1_Pooling/config.json", lambda v: v.update(pooling_mode=["cls", "mean"])
+        pipeline[0], tmp_path / "m", "1_Pooling/config.json", lambda v: v.update(pooling_mode=["cls", "max"])
     )
-    with pytest.raises(ModelError, match="pools by cls \\+ mean"):
+    with pytest.raises(ModelError, match="pools by cls \\+ max"):
         load_encoder(changed)
 
 

@@ -122,14 +122,14 @@ def test_the_classifier_belongs_to_the_checkpoint(tiny_folder, tmp_path):
 
     whole = start()
     for _ in range(3):
-        whole.epoch(lambda *_: None, "")
+        whole.train_stage(lambda *_: None, "")
     first = start()
-    first.epoch(lambda *_: None, "")
+    first.train_stage(lambda *_: None, "")
     first.store(tmp_path / "c")
     rest = start()
     rest.restore(tmp_path / "c")
-    while rest.state.epoch < 3:
-        rest.epoch(lambda *_: None, "")
+    while rest.state.stage < 3:
+        rest.train_stage(lambda *_: None, "")
     assert rest.state.scores == whole.state.scores
     for name, value in whole.best.items():
         assert torch.equal(value, rest.best[name])

@@ -161,8 +161,8 @@ def test_same_seed_same_result_and_another_seed_another(tiny_folder, pairs):
 
 def test_the_dev_best_epoch_is_what_remains(tiny_folder, pairs):
     encoder, state = trained(tiny_folder("bert"), pairs, TrainingSettings(**_values(epochs=6, learning_rate=2e-2)))
-    assert state.best_epoch == max(range(6), key=lambda epoch: (state.scores[epoch], -epoch))
-    assert evaluate(encoder, pairs[1].pairs).spearman == pytest.approx(state.scores[state.best_epoch], abs=1e-3)
+    assert state.best_stage == max(range(6), key=lambda epoch: (state.scores[epoch], -epoch))
+    assert evaluate(encoder, pairs[1].pairs).spearman == pytest.approx(state.scores[state.best_stage], abs=1e-3)
 
 
 @pytest.mark.parametrize("stop", [1, 2])
@@ -173,7 +173,7 @@ def test_a_resumed_run_ends_with_the_same_weights(stop, tiny_folder, pairs, tmp_
     settings = TrainingSettings(**_values(compact_vocabulary=False))
     run = _Run(encoder, graded(encoder, pairs[0]), PairJudge(encoder, pairs[1]), settings, 0)
     for _ in range(stop):
-        run.epoch(lambda task, done, total: None, "")
+        run.train_stage(lambda task, done, total: None, "")
     run.store(tmp_path / "checkpoint")
     torch.rand(1)  # a new process has drawn other numbers
     resumed, state = trained(tiny_folder("bert"), pairs, settings, checkpoint=tmp_path / "checkpoint")

@@ -14,6 +14,7 @@ from truncate_kit.data.suites import (
     read_seen,
 )
 from truncate_kit.data.texts import iter_rows, iter_texts, read_texts
+from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
 from truncate_kit.data.words import load_words
 
@@ -27,14 +28,18 @@ __all__ = [
     "SharedPairs",
     "StsSet",
     "TextPair",
+    "Triplet",
+    "TripletSet",
     "complete_splits",
     "find_sts",
     "find_transfer",
     "iter_rows",
     "iter_texts",
     "load_pairs",
+    "load_triplets",
     "load_words",
     "overlap_of",
+    "raw_texts",
     "read_pairs",
     "read_retrieval",
     "read_seen",

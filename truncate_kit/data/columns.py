@@ -14,6 +14,7 @@ _TEXT_PAIRS = (
     ("texta", "textb"),
     ("first", "second"),
     ("anchor", "positive"),
+    ("sent0", "sent1"),
     ("premise", "hypothesis"),
     ("word1", "word2"),
     ("question1", "question2"),
@@ -23,6 +24,12 @@ _TEXT_PAIRS = (
     ("question", "answer"),
 )
 _SCORES = ("score", "similarity", "similarityscore", "relatedness", "relatednessscore", "gold", "goldscore", "target")
+_TRIPLETS = (
+    ("anchor", "positive", "negative"),
+    ("query", "positive", "negative"),
+    ("sent0", "sent1", "hardneg"),
+    ("sentence1", "sentence2", "negative"),
+)
 _LABEL = "label"  # a class in some sets, a score in others: taken only where no column is called a score
 _CLASSES = (
     _LABEL,
@@ -73,6 +80,21 @@ def find_text_columns(source: str, columns: Sequence[str]) -> tuple[str, str]:
     names = _by_plain_name(columns)
     found = [(a, b) for left, right in _TEXT_PAIRS for a in names.get(left, ()) for b in names.get(right, ())]
     return _only_one(source, columns, found, "the two texts")
+
+
+def find_triplet_columns(columns: Sequence[str]) -> tuple[str, str, str] | None:
+    """The names of anchor, positive and negative among `columns`; None where no three are called that."""
+    names = _by_plain_name(columns)
+    for anchor, positive, negative in _TRIPLETS:
+        if {anchor, positive, negative} <= names.keys():
+            return names[anchor][0], names[positive][0], names[negative][0]
+    return None
+
+
+def find_score_column(columns: Sequence[str]) -> str | None:
+    """The name of a column that is called a score, or None."""
+    names = _by_plain_name(columns)
+    return next((names[plain][0] for plain in _SCORES if plain in names), None)
 
 
 def find_text_column(source: str, columns: Sequence[str], told: str | None = None) -> str | None:

@@ -42,7 +42,7 @@ def load_pairs(
         words = load_words(path)
         if words is not None:
             return words
-    name, tables = _tables(name_or_path)
+    name, tables = read_tables(name_or_path)
     if classes:
         sets = class_sets(name, tables, columns)
     else:
@@ -50,8 +50,8 @@ def load_pairs(
     return PairSplits(name=name, train=sets.get("train"), dev=sets.get("dev"), test=sets.get("test"))
 
 
-def _tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
-    """The set's name, and its tables by split."""
+def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
+    """The set's name, and its tables by split: a file (`train`), a folder of splits, the bundled set or a hub name."""
     path = Path(name_or_path)
     if str(name_or_path) == BUNDLED:
         return BUNDLED, _folder_tables(BUNDLED_FOLDER)

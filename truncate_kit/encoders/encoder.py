@@ -9,11 +9,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.encoders.families import Family
-from truncate_kit.encoders.pooling import PoolingMode, pool
+from truncate_kit.encoders.layer_attention import LayerAttentionPooling
+from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 
 Batch = dict[str, Tensor]
+Pooler = LayerAttentionPooling | ConcatPooling
 
 
 class Encoder(nn.Module):
@@ -22,6 +24,7 @@ class Encoder(nn.Module):
     backbone: the base model, pooler head removed. tail: modules over the pooled state (Dense, Normalize, LayerNorm).
     max_length: tokens per text, special tokens included. settings: the sentence-transformers settings that are kept
     (prompts, default prompt, similarity). combination: the layers whose mean is pooled, None for the last one alone.
+    pooler: what makes the sentence vector instead of `pooling`, which then says only how a layer's state is read.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Encoder(nn.Module):
         lower_case: bool = False,
         settings: dict[str, Any] | None = None,
         combination: Sequence[int] | None = None,
+        pooler: Pooler | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -48,10 +52,20 @@ class Encoder(nn.Module):
         self.max_length = max_length
         self.lower_case = lower_case
         self.settings = dict(settings or {})
-        self.combine_layers(combination)
+        self.pooler: Pooler | None
+        if pooler is None:
+            self.combine_layers(combination)
+        else:
+            self.pool_with(pooler)
+
+    def pool_with(self, pooler: Pooler | None) -> None:
+        """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer."""
+        self.combine_layers(None)
+        self.pooler = pooler
+        self.backbone.config.output_hidden_states = isinstance(pooler, LayerAttentionPooling)
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
-        """Pool the mean over these layers from now on; None pools the last one alone.
+        """Pool the mean over these layers from now on, without a pooler; None pools the last one alone.
 
         Raises `LayerOutOfRangeError`; `ModelError` where the family ends in a norm, which no ordinary folder can apply
         to the layers below the last.
@@ -66,6 +80,7 @@ class Encoder(nn.Module):
                 hint="Use --layers-up-to 1 to find the best single layer: that can be saved.",
             )
         self.combination = None if layers is None else tuple(layers)
+        self.pooler = None
         # sentence-transformers reads the lower layers only if the saved configuration says so.
         self.backbone.config.output_hidden_states = layers is not None
 
@@ -78,6 +93,11 @@ class Encoder(nn.Module):
     def width(self) -> int:
         """d: the size of a state."""
         return int(self.backbone.config.hidden_size)
+
+    @property
+    def pooling_name(self) -> str:
+        """How a sentence vector is made, in a word."""
+        return {LayerAttentionPooling: "layer-attention", ConcatPooling: "concat"}.get(type(self.pooler), self.pooling)
 
     @property
     def device(self) -> torch.device:
@@ -162,9 +182,33 @@ class Encoder(nn.Module):
             return states
         return (*(norm(state) for state in states[:-1]), states[-1])
 
+    def summaries_and_means(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """CLS states (the last token's in a decoder) and mean states of all layers as the blocks gave them: (b, L', d).
+
+        What layer-wise attention pooling is made from; no final norm is applied below the last layer, because the
+        module has only what an ordinary reload hands over.
+        """
+        states, mask = self.hidden_states(batch, raw=True), batch["attention_mask"]
+        token: PoolingMode = "last" if self.family.decoder else "cls"
+        return (
+            torch.stack([pool(state, mask, token) for state in states], dim=1),
+            torch.stack([pool(state, mask, "mean") for state in states], dim=1),
+        )
+
+    def pooled(self, state: Tensor, mask: Tensor) -> Tensor:
+        """Token states of one layer (b, t, d) as the tail takes them: (b, d), twice as wide for `ConcatPooling`."""
+        if isinstance(self.pooler, ConcatPooling):
+            vectors: Tensor = self.pooler(state, mask)
+            return vectors
+        return pool(state, mask, self.pooling)
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Sentence vectors (b, out): the last layer's tokens, pooled, through the tail."""
-        vectors = pool(self.token_states(input_ids, attention_mask), attention_mask, self.pooling)
+        """Sentence vectors (b, out): the last layer's tokens, or what the pooler takes, pooled, through the tail."""
+        if isinstance(self.pooler, LayerAttentionPooling):
+            batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+            vectors = self.pooler.attend(*self.summaries_and_means(batch))
+        else:
+            vectors = self.pooled(self.token_states(input_ids, attention_mask), attention_mask)
         for module in self.tail:
             vectors = module(vectors)
         return vectors

@@ -16,7 +16,8 @@ from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import Family, family_of
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
-from truncate_kit.encoders.pooling import check_pooling
+from truncate_kit.encoders.pooler_files import LAYER_ATTENTION
+from truncate_kit.encoders.pooling import ConcatPooling, check_pooling
 from truncate_kit.encoders.quiet import quiet_transformers
 from truncate_kit.encoders.reading import TextReader, usable_length
 from truncate_kit.errors import DeviceError, ModelError, UnknownFamilyError, UsageError
@@ -154,6 +155,7 @@ def load_encoder(
             f"The tokenizer in {folder} has {len(tokenizer):,} entries, but the model embeds only {embedded:,}.",
             hint="They belong to different models; save the right tokenizer beside the weights.",
         )
+    _check_pooler(pipeline, config, pooling)
     positions = _positions(config, family)
     reader = _reader(pipeline, tokenizer, positions)
     if max_length is not None and not 2 <= max_length <= (positions or max_length):
@@ -173,6 +175,7 @@ def load_encoder(
             lower_case=pipeline.lower_case,
             settings=pipeline.settings,
             combination=_combination(pipeline, config),
+            pooler=pipeline.pooler,
         )
         .to(target)
         .eval()
@@ -189,6 +192,24 @@ def _combination(pipeline: Pipeline, config: PretrainedConfig) -> tuple[int, ...
             hint="Set output_hidden_states in config.json and num_hidden_layers of the pooling, or save it again.",
         )
     return pipeline.combination
+
+
+def _check_pooler(pipeline: Pipeline, config: PretrainedConfig, told: str | None) -> None:
+    """Raise `UsageError` where another pooling was told than the trained one, `ModelError` where it gets no layers."""
+    if pipeline.pooler is None:
+        return
+    if told is not None:
+        raise UsageError(
+            f"{pipeline.transformer} was trained with a pooling of its own; --pooling {told} cannot replace it.",
+            hint="Leave --pooling out, or name a model that is pooled by one of them.",
+        )
+    if isinstance(pipeline.pooler, ConcatPooling):
+        return
+    if pipeline.pooler.settings["width"] != config.hidden_size or not config.output_hidden_states:
+        raise ModelError(
+            f"{pipeline.transformer} does not hand its layers to the {LAYER_ATTENTION} beside it.",
+            hint="Set output_hidden_states in config.json, and check that both have the same width; or save it again.",
+        )
 
 
 def load_reader(folder: Path) -> TextReader:

@@ -14,7 +14,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from truncate_kit.encoders.pooling import PoolingMode
+from truncate_kit.encoders.layer_attention import LayerAttentionPooling
+from truncate_kit.encoders.pooler_files import (
+    LAYER_ATTENTION,
+    LAYER_ATTENTION_TYPE,
+    read_layer_attention,
+    write_layer_attention,
+)
+from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode
 from truncate_kit.errors import ModelError
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -81,6 +88,7 @@ class Pipeline:
     settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json: prompts, similarity
     combination: tuple[int, ...] | None = None  # layers that are averaged before pooling
     combined_depth: int | None = None  # of the model they were stated for
+    pooler: LayerAttentionPooling | ConcatPooling | None = None  # instead of a single pooling
 
 
 def _read_json(path: Path) -> Any:
@@ -110,7 +118,9 @@ def read_pipeline(folder: Path) -> Pipeline:
         elif kind == "WeightedLayerPooling" and pipeline.pooling is None:
             pipeline.combination, pipeline.combined_depth = _read_combination(place)
         elif kind == "Pooling":
-            pipeline.pooling = _read_pooling(place / "config.json")
+            pipeline.pooling, pipeline.pooler = _read_pooling(place / "config.json")
+        elif kind == LAYER_ATTENTION and pipeline.pooling is None and pipeline.combination is None:
+            pipeline.pooling, pipeline.pooler = "cls", read_layer_attention(place)
         elif kind == "Dense":
             pipeline.tail.append(_read_dense(place))
         elif kind == "Normalize":
@@ -122,8 +132,8 @@ def read_pipeline(folder: Path) -> Pipeline:
         elif kind != "Dropout":  # does nothing outside training
             raise ModelError(
                 f"{listing} names a module {kind!r} that cannot be truncated and kept exactly.",
-                hint="Known modules: Transformer, WeightedLayerPooling (before Pooling), Pooling, Dense, Normalize, "
-                "LayerNorm, Dropout.",
+                hint="Known modules: Transformer, WeightedLayerPooling (before Pooling), Pooling or "
+                "LayerAttentionPooling, Dense, Normalize, LayerNorm, Dropout.",
             )
     return pipeline
 
@@ -136,7 +146,7 @@ def _read_transformer(pipeline: Pipeline, place: Path) -> None:
         pipeline.lower_case = bool(values.get("do_lower_case", False))
 
 
-def _read_pooling(path: Path) -> PoolingMode:
+def _read_pooling(path: Path) -> tuple[PoolingMode, ConcatPooling | None]:
     values = _read_json(path)
     modes = values.get("pooling_mode")
     if modes is None:
@@ -144,17 +154,17 @@ def _read_pooling(path: Path) -> PoolingMode:
         modes = [flags[key] for key, on in values.items() if key in flags and on] or ["mean"]
         modes = ["lasttoken" if mode == "last" else mode for mode in modes]
     modes = [modes] if isinstance(modes, str) else list(modes)
-    if len(modes) != 1 or modes[0] not in _POOLING_NAMES:
+    if modes != ["cls", "mean"] and (len(modes) != 1 or modes[0] not in _POOLING_NAMES):
         raise ModelError(
             f"{path} pools by {' + '.join(modes)}, which cannot be kept.",
-            hint=f"Known poolings: {', '.join(_POOLING_NAMES)}; name one with --pooling to replace it.",
+            hint=f"Known poolings: {', '.join(_POOLING_NAMES)} and cls + mean; name one with --pooling to replace it.",
         )
     if values.get("include_prompt", True) is False:
         raise ModelError(
             f"{path} leaves prompts out of pooling, which cannot be kept.",
             hint="Use a model that pools over the whole input.",
         )
-    return _POOLING_NAMES[modes[0]]
+    return _POOLING_NAMES[modes[0]], ConcatPooling() if len(modes) > 1 else None
 
 
 def _read_combination(place: Path) -> tuple[tuple[int, ...], int]:
@@ -223,27 +233,41 @@ def write_pipeline(
     settings: dict[str, Any],
     depth: int,
     combination: tuple[int, ...] | None = None,
+    pooler: LayerAttentionPooling | ConcatPooling | None = None,
 ) -> None:
     """Write the files of a sentence-transformers folder around a transformer of `depth` layers saved in `folder`.
 
-    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read.
+    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read; but
+    sentence-transformers has no layer-wise attention and loads that from the folder, with `trust_remote_code=True`.
     """
     kinds = ["WeightedLayerPooling"] if combination is not None else []
-    kinds += ["Pooling", *(type(module).__name__ for module in tail)]
+    kinds += [
+        LAYER_ATTENTION if isinstance(pooler, LayerAttentionPooling) else "Pooling",
+        *(type(module).__name__ for module in tail),
+    ]
     modules = [("Transformer", ""), *((kind, f"{place}_{kind}") for place, kind in enumerate(kinds, 1))]
     listing = [
-        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        {
+            "idx": place,
+            "name": str(place),
+            "path": path,
+            "type": LAYER_ATTENTION_TYPE if kind == LAYER_ATTENTION else f"sentence_transformers.models.{kind}",
+        }
         for place, (kind, path) in enumerate(modules)
     ]
     _write_json(folder / "modules.json", listing)
     _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": lower_case})
     _write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | settings)
-    flags = {flag: mode == pooling for mode, flag in _POOLING_FLAGS.items()}
+    modes = ("cls", "mean") if isinstance(pooler, ConcatPooling) else (pooling,)
+    flags = {flag: mode in modes for mode, flag in _POOLING_FLAGS.items()}
     flags |= dict.fromkeys(_OTHER_FLAGS.values(), False)
     places = [folder / path for _, path in modules[1:]]
     if combination is not None:
         _write_combination(places.pop(0), width, depth, combination)
-    _write_json(places[0] / "config.json", {"word_embedding_dimension": width} | flags)
+    if isinstance(pooler, LayerAttentionPooling):
+        write_layer_attention(folder, places[0], pooler)
+    else:
+        _write_json(places[0] / "config.json", {"word_embedding_dimension": width} | flags)
     for place, module in zip(places[1:], tail, strict=True):
         _write_module(place, module)
 

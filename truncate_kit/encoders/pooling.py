@@ -3,12 +3,20 @@
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from truncate_kit.errors import UsageError
 
 PoolingMode = Literal["mean", "cls", "max", "last"]
 POOLING_MODES: tuple[str, ...] = get_args(PoolingMode)
+
+
+class ConcatPooling(nn.Module):
+    """The CLS state and the mean state of the last layer, one after the other."""
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        """Token states (b, t, d) under a mask (b, t) to (b, 2d)."""
+        return torch.cat([pool(hidden, mask, "cls"), pool(hidden, mask, "mean")], dim=-1)
 
 
 def check_pooling(mode: str) -> PoolingMode:

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
-from truncate_kit.encoders.encoder import Encoder
+from truncate_kit.encoders.encoder import Encoder, Pooler
 from truncate_kit.encoders.families import Family, family_of
+from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.quiet import quiet_transformers
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
 
@@ -67,8 +68,8 @@ def kept_weights(backbone: PreTrainedModel, family: Family, config: PretrainedCo
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
     """The encoder cut at `layer`: embeddings and blocks 1 … layer, with pooling, tail, prompts and tokenizer kept.
 
-    Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32; a combination of layers is
-    kept at the last layer only.
+    Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32; a combination of layers and
+    layer-wise attention are kept at the last layer only.
     copy_weights: False shares memory with `encoder` (to read states; training either would change both).
     Raises `LayerOutOfRangeError`, `LayerNotHeldError`.
     """
@@ -97,8 +98,16 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
         lower_case=encoder.lower_case,
         settings=copy.deepcopy(encoder.settings),
         combination=encoder.combination if layer == encoder.depth else None,
+        pooler=_kept_pooler(encoder, layer, copy_weights),
     )
     return cut.to(encoder.device).train(encoder.training)
+
+
+def _kept_pooler(encoder: Encoder, layer: int, copy_weights: bool) -> Pooler | None:
+    """The pooler, unless it takes layers that are cut off."""
+    if isinstance(encoder.pooler, LayerAttentionPooling) and layer != encoder.depth:
+        return None
+    return copy.deepcopy(encoder.pooler) if copy_weights else encoder.pooler
 
 
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:

@@ -71,6 +71,8 @@ def _holds(folder: Path, encoder: Encoder) -> bool:
             return False
     if [type(module) for module in saved.tail] != [type(module) for module in encoder.tail]:
         return False
+    if repr(saved.pooler) != repr(encoder.pooler):  # its settings; the weights are compared below
+        return False
     ours, theirs = encoder.state_dict(), saved.state_dict()
     return ours.keys() == theirs.keys() and all(torch.equal(value.cpu(), theirs[key]) for key, value in ours.items())
 
@@ -103,7 +105,7 @@ def _export_into(
         family=encoder.family.name,
         layers=encoder.depth,
         width=exported.width,
-        pooling=encoder.pooling,
+        pooling=encoder.pooling_name,
         normalized=ends_normalized(traced),
         max_length=encoder.max_length,
         file=GRAPH_FILE,

@@ -116,7 +116,7 @@ def adapt(
         learning_rate=settings.learning_rate or default_learning_rate(encoder.width),
         head_pretrained=head.pretrained,
         losses=(-before, *(-score for score in state.scores)),
-        best_epoch=state.best_epoch + 1,
+        best_epoch=state.best_stage + 1,
         seconds=time.perf_counter() - start,
     )
     return model, result

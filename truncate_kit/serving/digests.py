@@ -22,6 +22,8 @@ def encoder_digest(encoder: Encoder | OnnxEncoder) -> str:
                 _add_file(digest, file)
     else:
         _add(digest, repr(encoder.backbone.config.to_dict()), encoder.pooling, repr(encoder.tail))
+        if encoder.pooler is not None:
+            _add(digest, repr(encoder.pooler))
         for name, weight in encoder.state_dict().items():
             _add(digest, name)
             digest.update(weight.detach().cpu().contiguous().numpy().data)

@@ -42,7 +42,7 @@ tags:
 - truncated
 ---
 
-# {_line(result.model)}, truncated at layer {trial.layer}
+# {one_line(result.model)}, truncated at layer {trial.layer}
 
 A sentence encoder that keeps {what}: {row.parameters:,} parameters.
 
@@ -50,7 +50,7 @@ A sentence encoder that keeps {what}: {row.parameters:,} parameters.
 |---|---|
 | Layer | {trial.layer} of {depth} |
 | Parameters kept | {row.parameters:,} (full model: {result.full.parameters:,}) |
-| Data | {_line(result.data)} |
+| Data | {one_line(result.data)} |
 | Training | {budget} |
 | Seeds | {", ".join(map(str, row.seeds))}; these weights: seed {trial.seed}, epoch {trial.best_epoch} |
 | Choice | {result.choice} |
@@ -75,6 +75,6 @@ def _row(row: LayerScores, here: bool) -> str:
     )
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     """Text from outside on one line of Markdown, unable to open a cell, a link or HTML."""
     return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in " ".join(text.split()))

@@ -12,9 +12,10 @@ from truncate_kit.training.configuration import TrainingSettings
 class Trial(Result):
     """One training run at one layer with one seed.
 
-    dev_scores: after each epoch, in points. best_epoch: from 1; its weights gave all other scores. dev, test: main
-    score in points (Spearman × 100, or mean cosine to the teacher × 100 where there are no labels). test is None in
-    trials that only search: they never see it. steps: optimiser steps. seconds: training and judging.
+    dev_scores: after each epoch, in points; in contrastive training after each look at dev. best_epoch: place of the
+    best of them, from 1; its weights gave all other scores. dev, test: main score in points (Spearman × 100, or mean
+    cosine to the teacher × 100 where there are no labels). test is None in trials that only search: they never see it.
+    steps: optimiser steps. seconds: training and judging.
     """
 
     layer: int

@@ -68,7 +68,7 @@ class TrialRunner:
             checkpoint=self.store.checkpoint(layer, seed, budget),
             progress=self.progress,
             task=f"layer {layer}, seed {seed}, {settings.epochs} epochs",
-            epoch_done=lambda at, loss, score: self.watcher.epoch(layer, seed, budget, at, loss, score),
+            stage_done=lambda at, loss, score: self.watcher.epoch(layer, seed, budget, at, loss, score),
         )
         dev_score, dev_pearson = dev.score(encoder)
         test_score, test_pearson = (None, None) if searching else test.score(encoder)
@@ -78,7 +78,7 @@ class TrialRunner:
             epochs=budget,
             steps=self.steps(budget),
             dev_scores=tuple(state.scores),
-            best_epoch=state.best_epoch + 1,
+            best_epoch=state.best_stage + 1,
             dev=dev_score,
             dev_pearson=dev_pearson,
             test=test_score,

@@ -6,7 +6,7 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches, pool
+from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
 from truncate_kit.training.examples import Ids, Pairs
 from truncate_kit.training.judges import HeldOutPairs
 
@@ -18,7 +18,7 @@ def exit_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[
     states = encoder.hidden_states(batch)
     vectors = []
     for layer in layers:
-        pooled = pool(states[layer], batch["attention_mask"], encoder.pooling)
+        pooled = encoder.pooled(states[layer], batch["attention_mask"])
         for module in encoder.tail:
             pooled = module(pooled)
         vectors.append(pooled)

@@ -1,10 +1,10 @@
-"""The lean loop: AdamW, linear schedule, dev-best epoch, resumable between epochs."""
+"""The lean loop: AdamW, linear schedule, the best weights on dev kept, resumable between two looks at dev."""
 
 import contextlib
 import dataclasses
 import pickle
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,27 +17,33 @@ from truncate_kit.errors import FileProblemError, TrainingDivergedError
 from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
+from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import Examples
 from truncate_kit.training.judges import Judge
 from truncate_kit.training.vocabulary import CompactVocabulary
 
 BUCKET_BATCHES = 24  # batches that are sorted by length together: little padding, still a fresh mix every epoch
-CHECKPOINT_SECONDS = 30.0  # epochs shorter than this are cheaper to repeat than to store one by one
+CHECKPOINT_SECONDS = 30.0  # stages shorter than this are cheaper to repeat than to store one by one
+
+SEED_STRIDE = 1_000_003  # between processes, whose dropout must differ; one process keeps the seed as it is
 
 
 @dataclass(slots=True)
 class Progressed:
-    """Where a run stands after an epoch; everything a resumed run needs beside weights and optimiser."""
+    """Where a run stands after a stage; everything a resumed run needs beside weights and optimiser.
+
+    A stage ends with a look at dev: an epoch, or so many steps.
+    """
 
     scores: list[float] = dataclasses.field(default_factory=list)
-    best_epoch: int = -1
+    best_stage: int = -1
     decay: float = 1.0  # what AdamW has done so far to a row that gets no gradient
     best_decay: float = 1.0
     seconds: float = 0.0
 
     @property
-    def epoch(self) -> int:
-        """Epochs behind us."""
+    def stage(self) -> int:
+        """Stages behind us."""
         return len(self.scores)
 
 
@@ -50,34 +56,37 @@ def train(
     seed: int,
     checkpoint: Path | None = None,
     micro_batch: int | None = None,
+    judge_every: int | None = None,
+    group: Group = ALONE,
     progress: Progress = silent,
     task: str = "training",
-    epoch_done: Callable[[int, float, float], None] | None = None,
+    stage_done: Callable[[int, float, float], None] | None = None,
 ) -> Progressed:
-    """Train `encoder` in place and leave it with the weights of the epoch that `judge` likes best.
+    """Train `encoder` in place and leave it with the weights of the stage that `judge` likes best.
 
-    checkpoint: file that holds the run between epochs; a run that finds it continues there and ends with the same
-    weights. micro_batch: examples that are computed at once; the gradients of a batch add up, each part weighted by its
-    share of the examples. epoch_done: called with the epochs behind us, the mean loss and the dev score. Returns the
-    dev scores by epoch, the best epoch (from 0) and the seconds spent training and judging. The head of `examples`,
-    where there is one, is trained likewise. Raises `TrainingDivergedError` when the loss is not a number,
-    `CannotWriteError`, `FileProblemError` when the checkpoint cannot be continued.
+    judge_every: steps of a stage, None for an epoch. checkpoint: file that holds the run between stages; a run that
+    finds it continues there and ends with the same weights. micro_batch: examples that are computed at once; the
+    gradients of a batch add up, each part weighted by its share of the examples. group: processes that train together,
+    each on its share of every batch. stage_done: called with the stages behind us, the mean loss of the last one and
+    its dev score. Returns the dev scores by stage, the best stage (from 0) and the seconds spent training and judging.
+    The head of `examples`, where there is one, is trained likewise. Raises `TrainingDivergedError` when the loss is not
+    a number, `CannotWriteError`, `FileProblemError` when the checkpoint cannot be continued.
     """
-    torch.manual_seed(seed)
+    torch.manual_seed(seed + SEED_STRIDE * group.rank)
     compact = None
     if settings.compact_vocabulary:
         compact = CompactVocabulary(encoder, [*examples.texts(), *judge.texts()])
         examples.renumber(compact.ids)
         judge.renumber(compact.ids)
-    run = _Run(encoder, examples, judge, settings, seed, micro_batch)
+    run = _Run(encoder, examples, judge, settings, seed, judge_every, group, micro_batch)
     if checkpoint is not None and checkpoint.exists():
         run.restore(checkpoint)
     stored = time.monotonic()
-    while run.state.epoch < settings.epochs:
-        loss = run.epoch(progress, task)
-        if epoch_done is not None:
-            epoch_done(run.state.epoch, loss, run.state.scores[-1])
-        if checkpoint is not None and time.monotonic() - stored >= CHECKPOINT_SECONDS:
+    while run.state.stage < run.stages:
+        loss = run.train_stage(progress, task)
+        if stage_done is not None:
+            stage_done(run.state.stage, loss, run.state.scores[-1])
+        if checkpoint is not None and group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS):
             run.store(checkpoint)
             stored = time.monotonic()
     run.trained.load_state_dict(run.best)
@@ -88,7 +97,7 @@ def train(
 
 
 class _Run:
-    """One training run between its epochs."""
+    """One training run between its stages."""
 
     def __init__(
         self,
@@ -97,70 +106,93 @@ class _Run:
         judge: Judge,
         settings: TrainingSettings,
         seed: int,
+        judge_every: int | None = None,
+        group: Group = ALONE,
         micro_batch: int | None = None,
     ) -> None:
         self.encoder, self.examples, self.judge, self.settings, self.seed = encoder, examples, judge, settings, seed
         self.micro_batch = micro_batch or settings.batch_size
         self.rate = settings.learning_rate or default_learning_rate(encoder.width)
         self.steps = -(-len(examples) // settings.batch_size)
+        self.total = settings.epochs * self.steps
+        self.interval = judge_every or self.steps
+        self.stages = -(-self.total // self.interval)
+        self.group = group
         self.lengths = examples.lengths()
         # One module holds all that is trained, under names that do not depend on whether there is a head.
         self.trained = nn.ModuleDict({"encoder": encoder} | ({"head": examples.head} if examples.head else {}))
         self.optimiser = adamw(self.trained, rate=self.rate, weight_decay=settings.weight_decay)
         self.state = Progressed()
         self.best: dict[str, Tensor] = {}
+        self._cut: tuple[int, list[list[int]]] = (-1, [])  # the batches of the last epoch that was asked for
 
-    def epoch(self, progress: Progress, task: str) -> float:
-        """Train on every example once, judge, and keep the weights if they are the best so far; the mean loss."""
+    def train_stage(self, progress: Progress, task: str) -> float:
+        """Train for one stage, judge, and keep the weights if they are the best so far; the mean loss of a step."""
         start = time.perf_counter()
-        state, settings, total = self.state, self.settings, self.settings.epochs * self.steps
+        state, settings = self.state, self.settings
         losses = torch.zeros((), device=self.encoder.device)  # read once at the end: a GPU need not wait
         self.trained.train()
-        for place, batch in enumerate(self.batches(state.epoch)):
-            step = state.epoch * self.steps + place
-            rate = self.rate * rate_at(step, total, settings.warmup)
+        first = state.stage * self.interval
+        steps = range(first, min(first + self.interval, self.total))
+        for step in steps:
+            epoch, place = divmod(step, self.steps)
+            rate = self.rate * rate_at(step, self.total, settings.warmup)
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
-            for start_at in range(0, len(batch), self.micro_batch):
-                part = batch[start_at : start_at + self.micro_batch]
-                with precision(self.encoder.device, settings.precision):
-                    loss = self.examples.loss(self.encoder, part)
-                if len(part) < len(batch):
-                    loss = loss * (len(part) / len(batch))
-                losses += loss.detach()
-                loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+            losses += self.backward(self.batches(epoch)[place])
+            self.group.sum_gradients(self.trained)
             norm = nn.utils.clip_grad_norm_(self.trained.parameters(), settings.max_gradient_norm)
             if not torch.isfinite(norm):
-                raise TrainingDivergedError(state.epoch, place, self.rate)
+                raise TrainingDivergedError(epoch, place, self.rate)
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
             state.decay *= 1 - rate * settings.weight_decay
-            progress(task, step + 1, total)
+            progress(task, step + 1, self.total)
         with precision(self.encoder.device, settings.precision):
-            score, _ = self.judge.score(self.encoder)
+            score = self.group.agree(self.judge.score(self.encoder)[0])
         state.scores.append(score)
-        if state.best_epoch < 0 or score > state.scores[state.best_epoch]:
-            state.best_epoch, state.best_decay = state.epoch - 1, state.decay
+        if state.best_stage < 0 or score > state.scores[state.best_stage]:
+            state.best_stage, state.best_decay = state.stage - 1, state.decay
             self.best = {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
         state.seconds += time.perf_counter() - start
-        return float(losses) / self.steps
+        return float(losses) / len(steps)
 
-    def batches(self, epoch: int) -> Iterator[list[int]]:
+    def backward(self, batch: Sequence[int]) -> Tensor:
+        """Add the gradients of a batch to the weights, part by part; its loss, 0-d."""
+        whole = torch.zeros((), device=self.encoder.device)
+        for start in range(0, len(batch), self.micro_batch):
+            part = batch[start : start + self.micro_batch]
+            with precision(self.encoder.device, self.settings.precision):
+                loss = self.examples.loss(self.encoder, part)
+            if len(part) < len(batch):
+                loss = loss * (len(part) / len(batch))
+            whole += loss.detach()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch leaves Tensor.backward untyped
+        return whole
+
+    def batches(self, epoch: int) -> list[list[int]]:
         """A fresh order for each epoch, from seed and epoch alone, so that a resumed run draws the same."""
-        order = torch.randperm(len(self.examples), generator=torch.Generator().manual_seed(self.seed * 1009 + epoch))
-        return iter(bucketed(order.tolist(), self.lengths, self.settings.batch_size, self.settings.buckets))
+        if self._cut[0] != epoch:
+            generator = torch.Generator().manual_seed(self.seed * 1009 + epoch)
+            order = torch.randperm(len(self.examples), generator=generator).tolist()
+            self._cut = epoch, bucketed(order, self.lengths, self.settings.batch_size, self.settings.buckets)
+        return self._cut[1]
 
     def store(self, path: Path) -> None:
-        """Write everything that the rest of the run depends on."""
+        """Write everything that the rest of the run depends on: the leading process, from all of them."""
+        on_cuda = self.encoder.device.type == "cuda"
+        random = self.group.collect(torch.get_rng_state())
+        cuda_random = self.group.collect(torch.cuda.get_rng_state(self.encoder.device)) if on_cuda else []
+        if not self.group.leads:
+            return
         values: dict[str, Any] = {
             "state": dataclasses.asdict(self.state),
             "weights": self.trained.state_dict(),
             "best": self.best,
             "optimiser": self.optimiser.state_dict(),
-            "random": torch.get_rng_state(),
+            "random": random,
+            "cuda_random": cuda_random,
         }
-        if self.encoder.device.type == "cuda":
-            values["cuda_random"] = torch.cuda.get_rng_state(self.encoder.device)
         with replacing(path) as target, target.open("wb") as handle:
             torch.save(values, handle)
 
@@ -172,13 +204,13 @@ class _Run:
             self.trained.load_state_dict(values["weights"])
             self.best = values["best"]
             self.optimiser.load_state_dict(values["optimiser"])
-        except (RuntimeError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
+            torch.set_rng_state(values["random"][self.group.rank].cpu())
+            if values["cuda_random"]:
+                torch.cuda.set_rng_state(values["cuda_random"][self.group.rank].cpu(), self.encoder.device)
+        except (RuntimeError, KeyError, IndexError, TypeError, ValueError, pickle.UnpicklingError) as error:
             raise FileProblemError(
                 f"{path} is damaged or comes from another version.", hint="Delete it to start this trial again."
             ) from error
-        torch.set_rng_state(values["random"].cpu())
-        if "cuda_random" in values:
-            torch.cuda.set_rng_state(values["cuda_random"].cpu(), self.encoder.device)
 
 
 def bucketed(order: Sequence[int], lengths: Sequence[int], batch_size: int, buckets: bool) -> list[list[int]]:

@@ -1,0 +1,162 @@
+"""`truncate-kit finetune` by contrast: what it prints, writes and refuses, and the commands after it."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from tests.cli.test_export import refused, run
+from tests.contrastive.test_contrastive_run import rows
+from tests.training.test_contrastive_training import free_port, started
+from tests.training.test_training import make_pairs
+from truncate_kit.contrastive import ContrastiveResult, LayerWeights, layer_weights
+from truncate_kit.encoders import load_encoder
+from truncate_kit.training import evaluate
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A folder of graded pairs, triplets, and raw text."""
+    home = tmp_path_factory.mktemp("files")
+    (home / "pairs").mkdir()
+    for seed, split in enumerate(("train", "dev", "test")):
+        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(20, seed=seed)]
+        (home / f"pairs/{split}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
+    lines = [f"{row.anchor},{row.positive},{row.negative}" for row in rows().rows]
+    (home / "triplets.csv").write_text("anchor,positive,negative\n" + "\n".join(lines) + "\n")
+    (home / "raw.txt").write_text("a red dog\nthe big tree\na cat sat\nnot a mat\n")
+    return home
+
+
+def options(files, out, *more):
+    return (
+        "--data",
+        files / "pairs",
+        "--scale",
+        "0,5",
+        "--out",
+        out,
+        "--seeds",
+        "1",
+        "--epochs",
+        "1",
+        "--batch-size",
+        "5",
+        *more,
+    )
+
+
+def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "sweep.json").write_text("{}")  # of a model that is no longer there
+    (tmp_path / "show.txt").write_text("a red dog\nthe $x_1$ tree & <b>\n")
+    shown = run(
+        capsys,
+        "finetune",
+        tiny_folder("bert"),
+        *("--objective", "hard-negatives", "--pooling", "layer-attention", "--triplets", files / "triplets.csv"),
+        *("--layer", "2", "--chunk-size", "4", "--sentences", tmp_path / "show.txt"),
+        *options(files, out),
+    )
+    result, lean = ContrastiveResult.read(out / "contrastive.json"), load_encoder(out / "lean")
+    assert "layer-wise attention (CLS over means, with the last CLS)" in shown
+    assert "2 of 3" in shown
+    assert f"{result.test:.2f}" in shown
+    assert "trust_remote_code=True" in shown
+    assert not (out / "sweep.json").exists()
+    assert "equation 8" in (out / "lean/README.md").read_text()
+    assert LayerWeights.read(out / "attention.json").texts == ("a red dog", "the $x_1$ tree & <b>")
+    assert (out / "attention.png").read_bytes().startswith(b"\x89PNG")
+    # The next commands take it up.
+    score = json.loads(run(capsys, "evaluate", "--out", out, "--json"))
+    assert score["spearman"] == pytest.approx(result.test, abs=1e-3)
+    run(capsys, "export", "--onnx", "--out", out)
+    graph = json.loads(run(capsys, "evaluate", "--runtime", "onnx", "--out", out, "--json"))
+    assert graph["spearman"] == pytest.approx(result.test, abs=0.01)
+    run(capsys, "encode", files / "raw.txt", "--model", out / "lean", "--out", tmp_path / "v.npy", "--runtime", "onnx")
+    texts = (files / "raw.txt").read_text().splitlines()
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), lean.encode(texts).numpy(), atol=1e-4)
+    peer = SentenceTransformer(str(out / "lean"), device="cpu", trust_remote_code=True)
+    torch.testing.assert_close(torch.as_tensor(peer.encode(texts)), lean.encode(texts), atol=1e-5, rtol=1e-4)
+
+
+def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_path, capsys):
+    out = tmp_path / "out"
+    asked = ("--objective", "dropout", "--texts", files / "raw.txt", "--remove-pooler", "--json")
+    result = json.loads(run(capsys, "finetune", tiny_folder("electra"), *asked, *options(files, out)))
+    assert result["rows"] == "Training: raw.txt (4 distinct texts)."
+    assert load_encoder(out / "lean").pooling_name == "cls"
+    assert not (out / "attention.png").exists()
+    SentenceTransformer(str(out / "lean"), device="cpu")
+
+
+def test_dropout_without_texts_takes_those_of_the_training_pairs(tiny_folder, files, tmp_path, capsys):
+    asked = ("--objective", "dropout", "--pooling", "mean", "--json")
+    result = json.loads(run(capsys, "finetune", tiny_folder("bert"), *asked, *options(files, tmp_path / "out")))
+    assert "pairs/train" in result["rows"]
+
+
+def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files, tmp_path, capsys):
+    lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(60, seed=5)]
+    (tmp_path / "one.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
+    out = tmp_path / "out"
+    asked = ("--objective", "in-batch", "--triplets", files / "triplets.csv", "--json", *options(files, out))
+    result = json.loads(run(capsys, "finetune", tiny_folder("bert"), *asked, "--data", tmp_path / "one.csv"))
+    score = json.loads(run(capsys, "evaluate", "--out", out, "--json"))
+    assert score["spearman"] == pytest.approx(result["test"], abs=1e-3)
+    assert score["num_pairs"] < 10
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("--pooling", "layer-attention"), "--pooling layer-attention is trained by contrast"),
+        (("--triplets", "x.csv"), "--triplets goes with a contrastive objective, not with cosine"),
+        (("--no-last-cls",), "--no-last-cls goes with"),
+        (("--objective", "in-batch"), "has nothing to learn from"),
+        (("--objective", "in-batch", "--texts", "raw.txt"), "learns from pairs"),
+        (("--objective", "dropout", "--triplets", "x.csv"), "learns from raw text"),
+        (("--objective", "hard-negatives", "--triplets", "nowhere.csv"), "nowhere"),
+        (("--objective", "in-batch", "--pooling", "max"), "no pooling 'max'"),
+        (("--objective", "in-batch", "--batch-size", "1"), "nothing to contrast with"),
+        (("--objective", "in-batch", "--layer", "1,2"), "at one layer, not at '1,2'"),
+        (("--objective", "in-batch", "--layer", "9", "--triplets", "TRIPLETS"), "Layer 9 does not exist"),
+        (("--objective", "in-batch", "--remove-pooler", "--pooling", "mean"), "no pooler that could be removed"),
+        (("--objective", "in-batch", "--sentences", "raw.txt", "--remove-pooler"), "does not keep"),
+        (("--objective", "in-batch", "--triplets", "TRIPLETS", "--triplet-columns", "a"), "two or three columns"),
+    ],
+)
+def test_what_is_refused(tiny_folder, files, tmp_path, capsys, asked, message):
+    asked = [files / "triplets.csv" if part == "TRIPLETS" else part for part in asked]
+    said = refused(capsys, "finetune", tiny_folder("bert"), "--data", files / "pairs", "--out", tmp_path / "o", *asked)
+    assert message in said
+    assert "Hint: " in said
+    assert not (tmp_path / "o/lean").exists()
+
+
+def test_several_processes_started_by_torchrun(tiny_folder, files, tmp_path):
+    arguments = ["finetune", tiny_folder("bert"), "--objective", "in-batch", "--triplets", files / "triplets.csv"]
+    arguments += options(files, tmp_path / "out")
+    code = f"from truncate_kit_cli.app import main; main({list(map(str, arguments))!r})"
+    port = free_port()
+    workers = [started([sys.executable, "-c", code], rank, port) for rank in range(2)]
+    printed = [worker.communicate(timeout=240) for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0], printed
+    assert ["Saved:" in out for out, _ in printed] == [True, False]  # only the leading one speaks
+    result = ContrastiveResult.read(tmp_path / "out/contrastive.json")
+    lean = load_encoder(tmp_path / "out/lean")
+    assert result.processes == 2
+    assert result.dev == pytest.approx(evaluate(lean, make_rounded(20, seed=1)).spearman, abs=1e-3)
+    assert len(layer_weights(lean, ["a dog"]).weights[0]) == 4
+
+
+def make_rounded(count, seed):
+    """The pairs as they stand in the files."""
+    from truncate_kit.data import TextPair
+
+    pairs = make_pairs(count, seed=seed)
+    return [TextPair(pair.first, pair.second, float(f"{pair.target:.3f}")) for pair in pairs]

@@ -1,0 +1,204 @@
+"""A contrastive run: what is saved, kept and told; every pooling and objective on a tiny model."""
+
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+
+from tests.families import WORDS
+from tests.training.test_training import make_pairs
+from truncate_kit.contrastive import (
+    ContrastiveResult,
+    ContrastiveSettings,
+    finetune_contrastive,
+    layer_weights,
+    poolable_encoder,
+    remove_pooler,
+)
+from truncate_kit.contrastive.model import BareJudge
+from truncate_kit.contrastive.settings import OBJECTIVES, POOLINGS
+from truncate_kit.data import PairSplits, Triplet, TripletSet
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import DataError, LayerOutOfRangeError, UsageError
+from truncate_kit.training import PairJudge, evaluate
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
+
+
+def rows(count=14) -> TripletSet:
+    generator = torch.Generator().manual_seed(4)
+    texts = [" ".join(WORDS[int(p)] for p in torch.randint(16, (5,), generator=generator)) for _ in range(3 * count)]
+    triplets = tuple(Triplet(*texts[place : place + 3]) for place in range(0, len(texts), 3))
+    return TripletSet(name="words", rows=triplets, note=f"Training: words ({count} rows).")
+
+
+@pytest.fixture(scope="module")
+def data():
+    return PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
+
+
+def run(folder, data, out, **options):
+    settings = ContrastiveSettings(**{"batch_size": 6, "epochs": 1, "learning_rate": 1e-3} | options)
+    return finetune_contrastive(load_encoder(folder), rows(), data, out=out, settings=settings)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_pooling_with_every_objective(tiny_folder, data, tmp_path, pooling, objective):
+    result = run(tiny_folder("bert"), data, tmp_path, objective=objective, pooling=pooling, layer=2, judge_every=2)
+    lean = load_encoder(tmp_path / "lean")
+    assert (lean.depth, result.layer, result.depth) == (2, 2, 3)
+    assert lean.pooling_name == {"first-last": "mean"}.get(pooling, pooling)
+    assert lean.combination == ((0, 2) if pooling == "first-last" else None)
+    assert len(result.trials[0].dev_scores) == 2  # 3 steps, a look after 2 and at the end
+    assert result.dev == pytest.approx(evaluate(lean, data.dev.pairs).spearman, abs=1e-3)
+    assert result.test == pytest.approx(evaluate(lean, data.test.pairs).spearman, abs=1e-3)
+    assert result.parameters == lean.num_parameters
+    trusted = {"trust_remote_code": True} if pooling == "layer-attention" else {}
+    peer = SentenceTransformer(str(tmp_path / "lean"), device="cpu", **trusted)
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), lean.encode(TEXTS), atol=1e-5, rtol=1e-4)
+    assert ContrastiveResult.read(tmp_path / "contrastive.json") == result
+    assert not torch.equal(  # it was trained
+        lean.backbone.get_input_embeddings().weight,
+        load_encoder(tiny_folder("bert")).backbone.get_input_embeddings().weight,
+    )
+
+
+@pytest.mark.parametrize("name", ["gpt2", "modernbert", "deberta-v2", "electra"])
+def test_on_other_families(tiny_folder, data, tmp_path, name):
+    result = run(tiny_folder(name), data, tmp_path)
+    lean = load_encoder(tmp_path / "lean")
+    assert lean.pooling_name == "layer-attention"
+    assert result.dev == pytest.approx(evaluate(lean, data.dev.pairs).spearman, abs=1e-3)
+
+
+@pytest.mark.parametrize("pooling", ["layer-attention", "cls", "concat"])
+def test_the_pooler_removed_after_training(tiny_folder, data, tmp_path, pooling):
+    result = run(tiny_folder("bert"), data, tmp_path, pooling=pooling, keep_pooler=False)
+    lean = load_encoder(tmp_path / "lean")
+    assert (lean.pooling_name, len(lean.tail)) == ("cls", 0)
+    with torch.no_grad():
+        cls = torch.cat([lean.hidden_states(lean.tokenize([text]))[-1][:, 0] for text in TEXTS])
+    peer = SentenceTransformer(str(tmp_path / "lean"), device="cpu")  # an ordinary folder again
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), cls, atol=1e-5, rtol=1e-4)
+    assert result.dev == pytest.approx(max(result.trials[0].dev_scores), abs=1e-3)  # judged as it is used
+    assert not lean.backbone.config.output_hidden_states
+
+
+def test_judged_without_the_pooler_and_left_with_it(tiny_folder, data):
+    encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(), seed=0).eval()
+    before = encoder.encode(TEXTS)
+    found = BareJudge(PairJudge(encoder, data.dev)).score(encoder)
+    torch.testing.assert_close(encoder.encode(TEXTS), before, atol=0, rtol=0)
+    assert found == PairJudge(encoder, data.dev).score(remove_pooler(encoder))
+
+
+def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_folder, data, tmp_path):
+    first = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8)
+    again = run(tiny_folder("bert"), data, tmp_path / "b", seeds=(0, 1), chunk=8)
+    assert [trial.dev_scores for trial in first.trials] == [trial.dev_scores for trial in again.trials]
+    assert first.trials[0].dev_scores != first.trials[1].dev_scores
+    one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
+    torch.testing.assert_close(one.encode(TEXTS), other.encode(TEXTS), atol=0, rtol=0)
+    assert first.dev_std is not None
+    (kept,) = (tmp_path / "a/trials").iterdir()
+    files = {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    once_more = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8)
+    assert once_more.trials == first.trials
+    assert files == {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    # The other seed alone: its scores are known, its weights are not and come out again.
+    other_seed = 1 - first.chosen_seed
+    alone = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(other_seed,), chunk=8)
+    assert alone.trials[0].dev_scores == next(t for t in first.trials if t.seed == other_seed).dev_scores
+    assert alone.dev == pytest.approx(evaluate(load_encoder(tmp_path / "a/lean"), data.dev.pairs).spearman, abs=1e-3)
+
+
+def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data, tmp_path):
+    def interrupt(task, done, total):
+        if "seed 1" in task and done == 2:
+            raise KeyboardInterrupt
+
+    settings = ContrastiveSettings(batch_size=6, epochs=1, learning_rate=1e-3, seeds=(0, 1))
+    encoder = load_encoder(tiny_folder("bert"))
+    with pytest.raises(KeyboardInterrupt):
+        finetune_contrastive(encoder, rows(), data, out=tmp_path / "a", settings=settings, progress=interrupt)
+    assert not (tmp_path / "a/lean").exists()
+    continued = finetune_contrastive(encoder, rows(), data, out=tmp_path / "a", settings=settings)
+    whole = finetune_contrastive(encoder, rows(), data, out=tmp_path / "b", settings=settings)
+    assert [trial.dev_scores for trial in continued.trials] == [trial.dev_scores for trial in whole.trials]
+    one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
+    torch.testing.assert_close(one.encode(TEXTS), other.encode(TEXTS), atol=0, rtol=0)
+
+
+def test_of_what_stands_after_pooling_only_normalize_is_kept(minilm):
+    encoder = poolable_encoder(load_encoder(minilm), ContrastiveSettings(pooling="mean"), seed=0)
+    assert [type(module).__name__ for module in encoder.tail] == ["Normalize"]
+    encoder = poolable_encoder(load_encoder(minilm), ContrastiveSettings(pooling="cls"), seed=0)
+    assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
+
+
+def test_how_much_each_layer_counts(tiny_folder):
+    encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(), seed=0)
+    encoder.pooler.query.weight.data.mul_(50)
+    found = layer_weights(encoder, TEXTS)
+    with torch.no_grad():
+        states = encoder.hidden_states(encoder.tokenize(TEXTS[:1]))
+        cls, mean = torch.stack([s[0, 0] for s in states]), torch.stack([s[0].mean(dim=0) for s in states])
+        leaky = torch.nn.LeakyReLU((1 / 8 + 1 / 3) / 2)
+        scores = leaky(encoder.pooler.query(cls)) @ leaky(encoder.pooler.key(mean)).T / 4
+    assert found.weights[0] == pytest.approx(scores.softmax(dim=1).mean(dim=0).tolist(), abs=1e-5)
+    assert [len(row) for row in found.weights] == [4, 4, 4]
+    assert [sum(row) for row in found.weights] == pytest.approx([1, 1, 1], abs=1e-5)
+    with pytest.raises(UsageError, match="pooled by mean"):
+        layer_weights(load_encoder(tiny_folder("bert")), TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "max"}, "no pooling 'max'"),
+        ({"objective": "triplet"}, "no objective 'triplet'"),
+        ({"over": "keys"}, "no attention over 'keys'"),
+        ({"batch_size": 1}, "batch of 1 row has nothing to contrast"),
+        ({"temperature": 0}, "temperature of 0"),
+        ({"chunk": 0}, "--chunk-size 0 is too small"),
+        ({"judge_every": 0}, "--judge-every 0 is too small"),
+        ({"seeds": ()}, "No seeds"),
+        ({"epochs": 0}, "epochs is 0"),
+        ({"pooling": "mean", "literal": True}, "mean pooling has no attention"),
+        ({"pooling": "first-last", "keep_pooler": False}, "no pooler that could be removed"),
+        ({"over": "mean", "last_cls": False, "keep_pooler": False}, "attention over means alone never trains"),
+    ],
+)
+def test_settings_that_make_no_sense(options, message):
+    with pytest.raises(UsageError, match=message) as found:
+        ContrastiveSettings(**options)
+    assert found.value.hint
+
+
+def test_models_and_rows_that_do_not_suit(tiny_folder, data, tmp_path):
+    with pytest.raises(UsageError, match="ends in a norm"):
+        run(tiny_folder("gpt2"), data, tmp_path, pooling="first-last")
+    with pytest.raises(UsageError, match="no CLS to put before the mean"):
+        run(tiny_folder("gpt2"), data, tmp_path, pooling="concat")
+    with pytest.raises(UsageError, match="At layer 0 every text has the same CLS state"):
+        run(tiny_folder("bert"), data, tmp_path, layer=0)
+    with pytest.raises(LayerOutOfRangeError):
+        run(tiny_folder("bert"), data, tmp_path, layer=4)
+    with pytest.raises(DataError, match="no dev split"):
+        run(tiny_folder("bert"), PairSplits(name="pairs", test=data.test), tmp_path)
+    encoder, settings = load_encoder(tiny_folder("bert")), ContrastiveSettings(objective="hard-negatives")
+    mixed = TripletSet(name="mixed", rows=(Triplet("a", "b", "c"), Triplet("a", "b")), note="")
+    with pytest.raises(DataError, match="row 2 has no negative"):
+        finetune_contrastive(encoder, mixed, data, out=tmp_path, settings=settings)
+    with pytest.raises(DataError, match="holds 1 row: nothing to contrast"):
+        finetune_contrastive(encoder, TripletSet(name="one", rows=mixed.rows[:1], note=""), data, out=tmp_path)
+    assert not (tmp_path / "lean").exists()
+
+
+def test_a_trained_pooling_can_be_trained_again(tiny_folder, data, tmp_path):
+    run(tiny_folder("bert"), data, tmp_path / "a", layer=2)
+    cut = truncate(load_encoder(tmp_path / "a/lean"), 1)
+    assert cut.pooler is None
+    again = run(tmp_path / "a/lean", data, tmp_path / "b", pooling="mean")
+    assert again.depth == 2
+    assert load_encoder(tmp_path / "b/lean").pooling_name == "mean"

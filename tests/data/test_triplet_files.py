@@ -1,0 +1,105 @@
+"""Anchors, positives and negatives from files of every kind, and built from NLI sets."""
+
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from truncate_kit.data import Triplet, load_triplets, raw_texts
+from truncate_kit.errors import ColumnsError, DataError, RowError
+
+ROWS = [("a cat", "one cat", "no cat"), ("a dog", "one dog", "no dog"), ("it rains", "rain falls", "it is dry")]
+NLI = [
+    ("p1", "p1 entails a", "entailment"),
+    ("p1", "p1 against a", "contradiction"),
+    ("p1", "p1 entails b", "entailment"),
+    ("p2", "p2 neutral", "neutral"),
+    ("p1", "p1 entails c", "entailment"),
+    ("p1", "p1 against b", "contradiction"),
+    ("p3", "p3 entails", "entailment"),
+    ("p4", "p4 against", "contradiction"),
+]
+
+
+def write(path, columns, rows):
+    if path.suffix == ".parquet":
+        table = pyarrow.table(dict(zip(columns, map(list, zip(*rows, strict=True)), strict=True)))
+        pyarrow.parquet.write_table(table, path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows))
+    else:
+        between = "\t" if path.suffix == ".tsv" else ","
+        path.write_text("".join(between.join(map(str, row)) + "\n" for row in (columns, *rows)))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("columns", [("anchor", "positive", "negative"), ("sent0", "sent1", "hard_neg")])
+def test_three_texts_a_row(tmp_path, suffix, columns):
+    found = load_triplets(write(tmp_path / f"rows{suffix}", columns, ROWS), negatives=True)
+    assert found.rows == tuple(Triplet(*row) for row in ROWS)
+    assert f"3 rows of {', '.join(columns)}" in found.note
+
+
+def test_two_texts_a_row_and_told_columns(tmp_path):
+    path = write(tmp_path / "rows.csv", ("anchor", "positive"), [row[:2] for row in ROWS])
+    assert load_triplets(path).rows == tuple(Triplet(*row[:2]) for row in ROWS)
+    path = write(tmp_path / "odd.csv", ("x", "y", "z"), ROWS)
+    assert load_triplets(path, columns=("z", "x")).rows[0] == Triplet("no cat", "a cat")
+    assert load_triplets(path, columns=("x", "y", "z"), negatives=True).rows[0].negative == "no cat"
+
+
+@pytest.mark.parametrize("numbers", [False, True])
+def test_built_from_nli(tmp_path, numbers):
+    place = {"entailment": 0, "neutral": 1, "contradiction": 2}
+    rows = [(a, b, place[c] if numbers else c) for a, b, c in NLI]
+    rows += [("p1", "nobody agrees", -1 if numbers else "-")]
+    path = write(tmp_path / "nli.jsonl", ("premise", "hypothesis", "label"), rows)
+    found = load_triplets(path, negatives=True)
+    assert found.rows == (
+        Triplet("p1", "p1 entails a", "p1 against a"),
+        Triplet("p1", "p1 entails b", "p1 against b"),
+        Triplet("p1", "p1 entails c", "p1 against a"),
+    )
+    assert "3 rows built from 9 NLI pairs; 1 premises without a contradiction are left out" in found.note
+    both = load_triplets(path)
+    assert both.rows[-1] == Triplet("p3", "p3 entails", None)
+    assert both.fingerprint() != found.fingerprint()
+
+
+def test_a_real_nli_set(shared_data):
+    found = load_triplets(shared_data / "sick")  # the train split, with a score column beside the labels
+    assert len(found) == 1299  # the entailments of SICK's train split
+    assert all(row.negative for row in load_triplets(shared_data / "sick", negatives=True).rows)
+
+
+def test_texts_are_their_own_positives_once_each():
+    assert raw_texts("mine", ["a", "b", "a"]).rows == (Triplet("a", "a"), Triplet("b", "b"))
+
+
+def test_what_cannot_be_learned_from(tmp_path, shared_data):
+    pairs = write(tmp_path / "pairs.csv", ("anchor", "positive"), [row[:2] for row in ROWS])
+    with pytest.raises(ColumnsError, match="no column holds hard negatives"):
+        load_triplets(pairs, negatives=True)
+    with pytest.raises(ColumnsError, match="no column 'x'"):
+        load_triplets(pairs, columns=("x", "positive"))
+    with pytest.raises(ColumnsError, match="column 'score' grades or classifies"):
+        load_triplets(shared_data / "stsb/en")
+    empty = write(tmp_path / "empty.jsonl", ("anchor", "positive"), [("a", "b"), ("c", " ")])
+    with pytest.raises(RowError, match="line 2: the text in column 'positive' is empty"):
+        load_triplets(empty)
+
+
+@pytest.mark.parametrize(
+    ("rows", "negatives", "message"),
+    [
+        (NLI[1:2] + NLI[3:4], False, "no pair of the class entailment"),
+        (NLI[:1] + NLI[3:4], True, "no pair of the class contradiction"),
+        (NLI[6:], True, "no premise with both an entailment and a contradiction"),
+    ],
+)
+def test_nli_sets_with_empty_classes(tmp_path, rows, negatives, message):
+    path = write(tmp_path / "nli.csv", ("premise", "hypothesis", "label"), rows)
+    with pytest.raises(DataError, match=message):
+        load_triplets(path, negatives=negatives)

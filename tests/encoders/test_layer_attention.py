@@ -1,0 +1,185 @@
+"""Layer-wise attention pooling against a plain loop over layers: saved, reloaded without this package, exported."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from truncate_kit.combine import combined_encoder
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.encoders.layer_attention import LayerAttentionPooling
+from truncate_kit.encoders.pipeline import Dense
+from truncate_kit.encoders.pooling import ConcatPooling
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.export import OnnxEncoder, export_onnx
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
+FAMILIES = ["bert", "electra", "roberta", "deberta-v2", "modernbert", "gpt2", "qwen2"]
+
+
+def with_attention(folder, **settings):
+    """The encoder of a folder with a pooling whose weights are wide enough that a mistake cannot hide in rounding."""
+    encoder = load_encoder(folder)
+    torch.manual_seed(1)
+    pooler = LayerAttentionPooling(encoder.width, token="last" if encoder.family.decoder else "cls", **settings).eval()
+    for weight in pooler.parameters():
+        weight.data.add_(torch.randn_like(weight) * 0.3)
+    encoder.pool_with(pooler)
+    return encoder
+
+
+def plain(folder, pooler):
+    """The formula written out: one text at a time, one query and one key at a time, by transformers alone."""
+    weights = {name: value.double() for name, value in pooler.state_dict().items()}
+    over, last_cls, literal = (pooler.settings[name] for name in ("over", "last_cls", "literal"))
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+
+    def mapped(name, state):
+        out = weights[f"{name}.weight"] @ state
+        return torch.where(out < 0, out * (1 / 8 + 1 / 3) / 2, out)
+
+    rows = []
+    for text in TEXTS:
+        with torch.no_grad():
+            output = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
+        hidden = [*output.hidden_states[:-1], output.last_hidden_state]
+        token = 0 if pooler.settings["token"] == "cls" else -1
+        cls = [state[0, token].double() for state in hidden]
+        mean = [state[0].double().mean(dim=0) for state in hidden]
+        asking, asked = {"both": (cls, mean), "cls": (cls, cls), "mean": (mean, mean)}[over]
+        attended = []
+        for query in asking:
+            scores = [float(mapped("query", query) @ mapped("key", key)) / len(hidden) for key in asked]
+            raised = scores if literal else [math.exp(score) for score in scores]
+            shares = [score / sum(raised) for score in raised]
+            attended.append(sum(share * mapped("value", value) for share, value in zip(shares, asked, strict=True)))
+        pooled = sum(attended) / len(attended)
+        pooled = torch.cat([cls[-1], pooled]) if last_cls else pooled
+        rows.append(torch.tanh(weights["dense.weight"] @ pooled + weights["dense.bias"]))
+    return torch.stack(rows).float()
+
+
+@pytest.mark.parametrize("over", ["both", "cls", "mean"])
+@pytest.mark.parametrize("last_cls", [True, False])
+def test_the_formula_as_its_authors_run_it(tiny_folder, over, last_cls):
+    encoder = with_attention(tiny_folder("bert"), over=over, last_cls=last_cls)
+    torch.testing.assert_close(encoder.encode(TEXTS), plain(tiny_folder("bert"), encoder.pooler), atol=1e-5, rtol=1e-4)
+
+
+def test_the_literal_equation(tiny_folder):
+    encoder = with_attention(tiny_folder("bert"), literal=True)
+    expected = plain(tiny_folder("bert"), encoder.pooler)
+    torch.testing.assert_close(encoder.encode(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    encoder.pooler.literal = False
+    assert not torch.allclose(encoder.encode(TEXTS), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_reloaded_here_and_by_sentence_transformers_without_this_package(tiny_folder, name, tmp_path):
+    encoder = with_attention(tiny_folder(name))
+    expected = plain(tiny_folder(name), encoder.pooler)
+    save_encoder(encoder, tmp_path / "m")
+    again = load_encoder(tmp_path / "m")
+    assert again.pooling_name == "layer-attention"
+    torch.testing.assert_close(again.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
+    assert not type(peer[1]).__module__.startswith("truncate_kit")  # the copy in the folder
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    peer.save(str(tmp_path / "again"))  # what sentence-transformers saves again is the same model
+    torch.testing.assert_close(load_encoder(tmp_path / "again").encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "fused"), [("bert", 3), ("gpt2", 0), ("modernbert", 0)])
+def test_exported_with_the_pooling_inside_the_graph(tiny_folder, name, fused, tmp_path):
+    encoder = with_attention(tiny_folder(name))
+    save_encoder(encoder, tmp_path / "m", model_card="kept")
+    report = export_onnx(load_encoder(tmp_path / "m"), tmp_path / "m")
+    assert (report.pooling, report.fused_attention_found) == ("layer-attention", fused)
+    assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
+    found = OnnxEncoder.load(tmp_path / "m").encode(TEXTS)
+    torch.testing.assert_close(found, plain(tiny_folder(name), encoder.pooler), atol=1e-4, rtol=1e-4)
+
+
+def test_on_a_truncated_encoder(tiny_folder, tmp_path):
+    cut = truncate(load_encoder(tiny_folder("bert")), 2)
+    save_encoder(cut, tmp_path / "cut")
+    encoder = with_attention(tmp_path / "cut")
+    found = encoder.encode(TEXTS)
+    torch.testing.assert_close(found, plain(tmp_path / "cut", encoder.pooler), atol=1e-5, rtol=1e-4)
+    weights = encoder.pooler.layer_weights(*encoder.summaries_and_means(encoder.tokenize(TEXTS)))
+    assert weights.shape == (3, 3)  # embeddings and two blocks
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(3))
+
+
+def test_cutting_off_layers_it_attends_to_drops_it(tiny_folder):
+    encoder = with_attention(tiny_folder("bert"))
+    whole, cut = truncate(encoder, 3), truncate(encoder, 2)
+    torch.testing.assert_close(whole.encode(TEXTS), encoder.encode(TEXTS), atol=0, rtol=0)
+    assert cut.pooler is None
+    assert not cut.backbone.config.output_hidden_states
+
+
+def test_training_draws_the_slopes_and_evaluation_takes_their_mean():
+    torch.manual_seed(0)
+    pooler = LayerAttentionPooling(8).train()
+    states = torch.randn(2, 4, 8)
+    assert not torch.equal(pooler.attend(states, states), pooler.attend(states, states))
+    pooler.eval()
+    assert torch.equal(pooler.attend(states, states), pooler.attend(states, states))
+
+
+def test_a_batch_changes_nothing(tiny_folder):
+    encoder = with_attention(tiny_folder("bert"))
+    together, alone = encoder.encode(TEXTS), torch.cat([encoder.encode([text]) for text in TEXTS])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
+
+
+def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"), pooling="cls")
+    cls, mean = encoder.encode(TEXTS), load_encoder(tiny_folder("bert"), pooling="mean").encode(TEXTS)
+    encoder.pool_with(ConcatPooling())
+    torch.testing.assert_close(encoder.encode(TEXTS), torch.cat([cls, mean], dim=1))
+    encoder.tail.append(Dense(32, 16, bias=True, activation="Tanh"))
+    expected = encoder.encode(TEXTS)
+    save_encoder(encoder, tmp_path / "m")
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")  # nothing of ours, no code to trust
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
+    again = load_encoder(tmp_path / "m")
+    torch.testing.assert_close(again.encode(TEXTS), expected, atol=1e-6, rtol=1e-5)
+    report = export_onnx(again, tmp_path / "m")
+    assert report.pooling == "concat"
+    torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").encode(TEXTS), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_the_code_in_the_folder_is_not_run_here(tiny_folder, tmp_path):
+    folder = save_encoder(with_attention(tiny_folder("bert")), tmp_path / "m")
+    assert json.loads((folder / "modules.json").read_text())[1]["type"] == "layer_attention.LayerAttentionPooling"
+    (folder / "layer_attention.py").write_text("raise SystemExit('run')")
+    assert load_encoder(folder).pooling_name == "layer-attention"
+
+
+def test_what_cannot_be_read_or_replaced(tiny_folder, tmp_path):
+    folder = save_encoder(with_attention(tiny_folder("bert")), tmp_path / "m")
+    with pytest.raises(UsageError, match="trained with a pooling of its own"):
+        load_encoder(folder, pooling="mean")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"output_hidden_states": False}))
+    with pytest.raises(ModelError, match="does not hand its layers"):
+        load_encoder(folder)
+    assert "dense.weight" in load_file(folder / "1_LayerAttentionPooling/model.safetensors")
+    (folder / "1_LayerAttentionPooling/model.safetensors").write_bytes(b"short")
+    with pytest.raises(ModelError, match=r"layer-wise attention pooling in .* cannot be read"):
+        load_encoder(folder)
+
+
+def test_a_combination_of_its_layers_takes_its_place(tiny_folder):
+    encoder = with_attention(tiny_folder("bert"))
+    lean, last = combined_encoder(encoder, (1, 3)), combined_encoder(encoder, (3,))
+    states = encoder.hidden_states(encoder.tokenize(TEXTS[:1]))
+    expected = ((states[1] + states[3]) / 2).mean(dim=1).detach()
+    torch.testing.assert_close(lean.encode(TEXTS[:1]), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(last.encode(TEXTS[:1]), states[3].mean(dim=1).detach(), atol=1e-5, rtol=1e-4)

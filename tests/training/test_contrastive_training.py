@@ -1,0 +1,249 @@
+"""Contrastive objectives against plain loops, cached gradients against one batch, two processes against one."""
+
+import json
+import math
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.families import WORDS, make_tiny
+from truncate_kit.contrastive import ContrastiveSettings, poolable_encoder
+from truncate_kit.data import PairSet, TextPair
+from truncate_kit.encoders import load_encoder
+from truncate_kit.training import PairJudge, TrainingSettings, train
+from truncate_kit.training.contrastive import ContrastiveTexts, contrastive_loss
+from truncate_kit.training.distributed import ALONE
+from truncate_kit.training.loop import _Run
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAINING = TrainingSettings(epochs=2, batch_size=6, learning_rate=1e-3, weight_decay=0.0, warmup=0.0, buckets=False)
+
+
+def words(count: int, seed: int) -> list[str]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 9, (count,), generator=generator).tolist()
+    return [" ".join(WORDS[int(p)] for p in torch.randint(16, (length,), generator=generator)) for length in lengths]
+
+
+def examples(encoder, count=13, columns=3, **options) -> ContrastiveTexts:
+    return ContrastiveTexts([encoder.token_ids(words(count, seed)) for seed in range(columns)], **options)
+
+
+def judge(encoder) -> PairJudge:
+    pairs = tuple(TextPair(a, b, float(n % 5)) for n, (a, b) in enumerate(zip(words(9, 7), words(9, 8), strict=True)))
+    return PairJudge(
+        encoder,
+        PairSet(
+            name="words",
+            pairs=pairs,
+            scale=(0, 4),
+            scale_source="told",
+            num_scale_values=0,
+            path="",
+            columns=("a", "b", "c"),
+        ),
+    )
+
+
+def fresh(folder, pooling="layer-attention", **options):
+    return poolable_encoder(load_encoder(folder), ContrastiveSettings(pooling=pooling, **options), seed=3)
+
+
+def gradients(encoder) -> dict[str, torch.Tensor]:
+    return {name: weight.grad.clone() for name, weight in encoder.named_parameters() if weight.grad is not None}
+
+
+def assert_same(found: dict, expected: dict, tolerance: float) -> None:
+    assert found.keys() == expected.keys()
+    largest = max(float(value.abs().max()) for value in expected.values())
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, atol=tolerance * largest, rtol=0, msg=name)
+
+
+@pytest.mark.parametrize("negatives", [False, True])
+def test_the_equations_one_term_at_a_time(negatives):
+    generator = torch.Generator().manual_seed(0)
+    anchors, positives, against = torch.randn(3, 5, 7, generator=generator).double()
+
+    def similar(first, second):
+        return math.exp(float(first @ second / first.norm() / second.norm()) / 0.05)
+
+    losses = []
+    for place, anchor in enumerate(anchors):
+        total = sum(similar(anchor, other) for other in positives)
+        total += sum(similar(anchor, other) for other in against) if negatives else 0
+        losses.append(-math.log(similar(anchor, positives[place]) / total))
+    found = contrastive_loss(anchors, positives, against if negatives else None, 0.05)
+    assert float(found) == pytest.approx(sum(losses) / 5, rel=1e-9)
+
+
+def test_dropout_alone_tells_a_text_from_itself(tiny_folder):
+    encoder = fresh(tiny_folder("bert")).train()
+    ids = encoder.token_ids(words(6, 0))
+    torch.manual_seed(0)
+    loss = ContrastiveTexts([ids, ids]).loss(encoder, range(6))
+    torch.manual_seed(0)
+    vectors = encoder(**encoder.pad(ids + ids))
+    assert not torch.allclose(vectors[:6], vectors[6:], atol=1e-3)
+    torch.testing.assert_close(loss, contrastive_loss(vectors[:6], vectors[6:], None, 0.05))
+    encoder.eval()
+    torch.testing.assert_close(*encoder(**encoder.pad(ids + ids)).view(2, 6, -1).unbind())
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 7])
+@pytest.mark.parametrize("pooling", ["layer-attention", "concat"])
+def test_cached_gradients_are_those_of_one_batch(tiny_folder, pooling, chunk):
+    encoder = fresh(tiny_folder("bert"), pooling).eval()  # nothing is drawn, so that chunks and batch can be compared
+    loss = examples(encoder).loss(encoder, range(13))
+    loss.backward()
+    expected = gradients(encoder)
+    encoder.zero_grad(set_to_none=True)
+    cached = examples(encoder, chunk=chunk).loss(encoder, range(13))
+    assert float(cached.detach()) == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert not gradients(encoder)
+    cached.backward()
+    assert_same(gradients(encoder), expected, 1e-5)
+
+
+def test_cached_gradients_draw_the_same_dropout_twice(tiny_folder):
+    encoder = fresh(tiny_folder("bert")).train()
+    rows = examples(encoder, columns=2)
+    ids = rows.texts()
+    torch.manual_seed(5)
+    vectors = torch.cat([encoder(**encoder.pad(ids[start : start + 4])) for start in range(0, 26, 4)])  # all graphs
+    contrastive_loss(vectors[:13], vectors[13:], None, 0.05).backward()
+    expected, after = gradients(encoder), torch.rand(3)
+    encoder.zero_grad(set_to_none=True)
+    torch.manual_seed(5)
+    (3 * examples(encoder, columns=2, chunk=4).loss(encoder, range(13))).backward()
+    assert torch.equal(torch.rand(3), after)  # what is drawn next does not depend on the second pass
+    assert_same({name: value / 3 for name, value in gradients(encoder).items()}, expected, 1e-6)
+
+
+def test_cached_gradients_under_autocast(tiny_folder):
+    encoder = fresh(tiny_folder("bert")).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = examples(encoder).loss(encoder, range(13))
+    loss.backward()
+    expected = gradients(encoder)
+    encoder.zero_grad(set_to_none=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        cached = examples(encoder, chunk=8).loss(encoder, range(13))
+    cached.backward()  # outside autocast, as in the loop
+    assert_same(gradients(encoder), expected, 0.05)
+
+
+def test_looks_at_dev_between_epochs_and_the_best_is_kept(tiny_folder):
+    encoder = fresh(tiny_folder("bert"))
+    state = train(encoder, examples(encoder), judge(encoder), TRAINING, seed=0, judge_every=2)
+    assert len(state.scores) == 3  # 2 epochs of 3 steps
+    assert state.best_stage == max(range(3), key=lambda stage: (state.scores[stage], -stage))
+    assert judge(encoder).score(encoder)[0] == pytest.approx(state.scores[state.best_stage], abs=1e-3)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_resumed_between_two_looks_it_ends_with_the_same_weights(tiny_folder, tmp_path, stop):
+    def setup():
+        encoder = fresh(tiny_folder("bert"))
+        return encoder, examples(encoder, chunk=8), judge(encoder)
+
+    settings = TrainingSettings.from_dict(TRAINING.to_dict() | {"compact_vocabulary": False})
+    whole = setup()
+    state = train(*whole, settings, seed=0, judge_every=2)
+    parts = setup()
+    torch.manual_seed(0)
+    run = _Run(*parts, settings, 0, 2)
+    for _ in range(stop):
+        run.train_stage(lambda *_: None, "")
+    run.store(tmp_path / "checkpoint")
+    torch.rand(1)  # a new process has drawn other numbers
+    resumed = setup()
+    again = train(*resumed, settings, seed=0, judge_every=2, checkpoint=tmp_path / "checkpoint")
+    assert again.scores == state.scores
+    for ours, theirs in zip(resumed[0].parameters(), whole[0].parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+# Two processes
+
+_WORKER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from safetensors.torch import save_file
+from tests.training.test_contrastive_training import gradients_and_training
+from truncate_kit.training.distributed import joined
+with joined() as (group, device):
+    for chunk in (None, 4):
+        found, scores = gradients_and_training({folder!r}, group, chunk)
+        save_file(found, Path({out!r}) / f"{{group.rank}}-{{chunk}}.safetensors")
+        assert group.size == 2 and group.collect(scores) == [scores, scores]
+"""
+
+
+def gradients_and_training(folder, group, chunk) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """The gradients of one batch of 13 rows, and vectors after training; with what the encoder was before."""
+    encoder = fresh(folder, "concat")
+    texts = words(5, 20)
+    found = {"before": encoder.encode(texts)}
+    encoder.train()
+    examples(encoder, group=group, chunk=chunk).loss(encoder, range(13)).backward()
+    group.sum_gradients(encoder)
+    found |= {f"gradient {name}": value for name, value in gradients(encoder).items()}
+    encoder.zero_grad(set_to_none=True)
+    rows = examples(encoder, group=group, chunk=chunk)
+    state = train(encoder, rows, judge(encoder), TRAINING, seed=0, group=group)
+    return found | {"after": encoder.encode(texts)}, state.scores
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def started(command: list[str], rank: int, port: int) -> subprocess.Popen:
+    here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    return subprocess.Popen(
+        command,
+        env=os.environ | here | {"MASTER_PORT": str(port)},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
+    # Batches of 6, 6 and 1 row: the second process gets no row of the last one. Dropout, which differs, is off.
+    folder = without_dropout(tmp_path / "model")
+    text = _WORKER.format(root=str(ROOT), out=str(tmp_path), folder=str(folder))
+    port = free_port()
+    workers = [started([sys.executable, "-c", text], rank, port) for rank in range(2)]
+    for worker in workers:
+        _, errors = worker.communicate(timeout=240)
+        assert worker.returncode == 0, errors
+    for chunk in (None, 4):
+        alone, _ = gradients_and_training(folder, ALONE, chunk)
+        first, second = (load_file(tmp_path / f"{rank}-{chunk}.safetensors") for rank in range(2))
+        assert all(torch.equal(first[name], second[name]) for name in first)
+        wanted = {name: value for name, value in alone.items() if name.startswith("gradient")}
+        assert_same({name: first[name] for name in wanted}, wanted, 1e-5)
+        # Adam turns a rounding difference of a gradient near 0 into a step, so the outcome is close, not equal.
+        moved = float((alone["after"] - alone["before"]).abs().max())
+        torch.testing.assert_close(first["after"], alone["after"], atol=0.05 * moved, rtol=0)
+
+
+def without_dropout(folder: Path) -> Path:
+    """A tiny BERT whose configuration draws nothing in training."""
+    make_tiny("bert", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder

@@ -1,0 +1,127 @@
+"""The encoder that a contrastive run trains, with and without its pooler."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
+
+import torch
+from torch import nn
+
+from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.encoders import Encoder, truncate
+from truncate_kit.encoders.layer_attention import LayerAttentionPooling
+from truncate_kit.encoders.pipeline import Dense, Normalize
+from truncate_kit.encoders.pooling import ConcatPooling
+from truncate_kit.errors import UsageError
+from truncate_kit.training import Judge
+from truncate_kit.training.examples import Ids
+
+
+def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
+    """The encoder cut at the layer of `settings`, with a fresh pooler; its weights are drawn from `seed`.
+
+    A final Normalize is kept; other modules after pooling were trained for another one and are left out. Raises
+    `UsageError` where the pooling does not suit the model, `LayerOutOfRangeError`, `LayerNotHeldError`.
+    """
+    layer = encoder.depth if settings.layer is None else settings.layer
+    cut = truncate(encoder, layer)
+    _check_suits(cut, settings)
+    cut.pool_with(None)
+    cut.pooling = "mean" if settings.pooling in ("mean", "first-last") else _summary(cut)
+    torch.manual_seed(seed)
+    tail: list[nn.Module] = []
+    if settings.pooling == "layer-attention":
+        cut.pool_with(
+            LayerAttentionPooling(
+                cut.width,
+                over=settings.over,
+                last_cls=settings.last_cls,
+                literal=settings.literal,
+                token=_summary(cut),
+            )
+        )
+    elif settings.pooling == "first-last":
+        cut.combine_layers((0, cut.depth))
+    elif settings.pooling != "mean":
+        if settings.pooling == "concat":
+            cut.pool_with(ConcatPooling())
+        tail.append(_fresh_dense(2 * cut.width if settings.pooling == "concat" else cut.width, cut.width))
+    cut.tail = nn.ModuleList([*tail, *_normalize(encoder)])
+    return cut.to(encoder.device)
+
+
+def remove_pooler(encoder: Encoder) -> Encoder:
+    """Take the pooler and its tanh layer off, in place: a vector is the CLS state (a decoder's last) of the top layer.
+
+    Returns `encoder`. This is the paper's inference without MLP (Table 3).
+    """
+    encoder.pool_with(None)
+    encoder.pooling = _summary(encoder)
+    encoder.tail = nn.ModuleList(_normalize(encoder))
+    return encoder
+
+
+class BareJudge:
+    """Judges an encoder as it will be without its pooler, and leaves it as it was."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+
+    def texts(self) -> Sequence[Ids]:
+        """All token ids."""
+        return self._judge.texts()
+
+    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
+        """Replace the ids of every text."""
+        self._judge.renumber(ids)
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """The inner judge's scores of the encoder without its pooler."""
+        with _without_pooler(encoder):
+            return self._judge.score(encoder)
+
+
+@contextlib.contextmanager
+def _without_pooler(encoder: Encoder) -> Iterator[None]:
+    pooler, tail, pooling = encoder.pooler, encoder.tail, encoder.pooling
+    try:
+        remove_pooler(encoder)
+        yield
+    finally:
+        encoder.tail, encoder.pooling = tail, pooling
+        encoder.pool_with(pooler)
+
+
+def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
+    if encoder.depth == 0 and settings.pooling != "mean":
+        raise UsageError(
+            f"At layer 0 every text has the same CLS state, so {settings.pooling} pooling has nothing to learn from.",
+            hint="Use --layer 1 or higher, or --pooling mean.",
+        )
+    if settings.pooling == "first-last" and encoder.family.final_norm is not None:
+        raise UsageError(
+            f"A {encoder.family.name} model ends in a norm that its embeddings do not go through.",
+            hint="Use --pooling mean or layer-attention.",
+        )
+    if settings.pooling == "concat" and encoder.family.decoder:
+        raise UsageError(
+            f"The first token of a {encoder.family.name} model sees no other, so it is no CLS to put before the mean.",
+            hint="Use --pooling mean or layer-attention.",
+        )
+
+
+def _summary(encoder: Encoder) -> Literal["cls", "last"]:
+    """The token that has seen the whole text."""
+    return "last" if encoder.family.decoder else "cls"
+
+
+def _fresh_dense(wide: int, width: int) -> Dense:
+    dense = Dense(wide, width, bias=True, activation="Tanh")
+    nn.init.normal_(dense.linear.weight, std=0.02)  # as the transformer's own layers begin
+    nn.init.zeros_(dense.linear.bias)
+    return dense
+
+
+def _normalize(encoder: Encoder) -> list[nn.Module]:
+    """The final Normalize, where the encoder ends in one."""
+    return [Normalize()] if len(encoder.tail) and isinstance(encoder.tail[-1], Normalize) else []

@@ -1,0 +1,203 @@
+"""Contrastive training of one model at one layer: every seed is a trial that is kept, and continues where it was."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from truncate_kit.contrastive.card import contrastive_card
+from truncate_kit.contrastive.model import BareJudge, poolable_encoder, remove_pooler
+from truncate_kit.contrastive.results import ContrastiveResult
+from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
+from truncate_kit.data import PairSet, PairSplits
+from truncate_kit.data.triplets import TripletSet
+from truncate_kit.encoders import Encoder, save_encoder
+from truncate_kit.errors import DataError
+from truncate_kit.progress import Progress, silent
+from truncate_kit.sweep.results import Trial
+from truncate_kit.sweep.store import TrialStore, fingerprint
+from truncate_kit.training import Judge, PairJudge, default_learning_rate, train
+from truncate_kit.training.contrastive import ContrastiveTexts
+from truncate_kit.training.distributed import ALONE, Group
+
+RESULT_FILE = "contrastive.json"
+
+
+def finetune_contrastive(
+    encoder: Encoder,
+    rows: TripletSet,
+    data: PairSplits,
+    *,
+    out: Path,
+    settings: ContrastiveSettings | None = None,
+    group: Group = ALONE,
+    progress: Progress = silent,
+) -> ContrastiveResult:
+    """Train `encoder`, cut at a layer, with a pooling and a contrastive objective; the best weights on dev are kept.
+
+    rows: anchors with positives and, for `hard-negatives`, negatives; `raw_texts` makes them for `dropout`.
+    data: graded pairs; dev is judged in training, test once per seed. out: gets `lean/` (a sentence-transformers
+    folder), `contrastive.json` and `trials/`, from which the same call continues after a kill. group: processes that
+    train together; only the leading one writes. Raises `UsageError`, `DataError`, `LayerOutOfRangeError`,
+    `LayerNotHeldError`, `RunInUseError`, `CannotWriteError`, `TrainingDivergedError`.
+    """
+    start = time.perf_counter()
+    settings = settings or ContrastiveSettings()
+    dev = data.dev
+    if dev is None:
+        raise DataError(f"{data.name} has no dev split to judge by.", hint="Give a folder with dev and test files.")
+    columns = _columns(rows, settings)
+    plain = settings.to_dict() | {"seeds": (), "layer": poolable_encoder(encoder, settings, seed=0).depth}
+    told = settings.training().to_json()
+    key = fingerprint(encoder, repr(plain), told, rows.fingerprint(), data.fingerprint(), str(group.size))
+    store = TrialStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
+    run = _Run(encoder, columns, dev, data.test, settings, store, group, progress)
+    with store.open() if group.leads else contextlib.nullcontext():
+        trials = tuple(run.trial(seed) for seed in settings.seeds)
+        best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
+        result = _result(encoder, rows, columns, data, settings, trials, best, group, time.perf_counter() - start)
+        if group.leads:
+            lean = store.encoder(best)
+            lean.name = encoder.name
+            save_encoder(lean, Path(out) / "lean", model_card=contrastive_card(result))
+            result.write(Path(out) / RESULT_FILE)
+            store.forget_weights({(best.layer, best.seed)})
+    return result
+
+
+def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
+    """Anchors, positives and, where the objective has them, negatives. Raises `DataError`."""
+    if len(rows) < FEWEST_ROWS:
+        raise DataError(
+            f"{rows.name} holds {len(rows)} row: nothing to contrast it with.", hint="Give some thousand rows."
+        )
+    columns = [[row.anchor for row in rows.rows], [row.positive for row in rows.rows]]
+    if settings.objective == "hard-negatives":
+        without = next((place for place, row in enumerate(rows.rows, 1) if row.negative is None), None)
+        if without is not None:
+            raise DataError(
+                f"{rows.name}: row {without} has no negative.", hint="Give negatives, or use --objective in-batch."
+            )
+        columns.append([row.negative or "" for row in rows.rows])
+    return columns
+
+
+@dataclasses.dataclass(slots=True)
+class _Run:
+    """All that the trials of a run share."""
+
+    full: Encoder
+    columns: Sequence[Sequence[str]]
+    dev: PairSet
+    test: PairSet | None
+    settings: ContrastiveSettings
+    store: TrialStore
+    group: Group
+    progress: Progress
+
+    def with_weights(self, trial: Trial) -> Trial:
+        """The finished trial; run again where its weights are gone, because another seed's were kept before."""
+        kept = self.group.agree(self.store.has_weights(trial.layer, trial.seed, trial.epochs))
+        return trial if kept else self.trial(trial.seed, again=True)
+
+    def trial(self, seed: int, *, again: bool = False) -> Trial:
+        """The trial of this seed, from the store where it is finished, unless it is to be run again."""
+        settings, training = self.settings, self.settings.training()
+        encoder = poolable_encoder(self.full, settings, seed=seed)
+        layer = encoder.depth
+        known = self.group.leads and not again
+        done = self.group.agree(self.store.read(layer, seed, training.epochs) if known else None)
+        if done is not None:
+            return done
+        limit = min(encoder.max_length, settings.max_tokens)
+        reader = dataclasses.replace(encoder.reader, max_length=limit)
+        examples = ContrastiveTexts(
+            [reader.token_ids(column) for column in self.columns],
+            temperature=settings.temperature,
+            chunk=settings.chunk,
+            group=self.group,
+        )
+        state = train(
+            encoder,
+            examples,
+            self._judge(encoder, self.dev),
+            training,
+            seed=seed,
+            checkpoint=self.store.checkpoint(layer, seed, training.epochs),
+            judge_every=settings.judge_every,
+            group=self.group,
+            progress=self.progress,
+            task=f"{settings.objective}, {settings.pooling}, layer {layer}, seed {seed}",
+        )
+        if not settings.keep_pooler:
+            remove_pooler(encoder)
+        dev, dev_pearson = self.group.agree(PairJudge(encoder, self.dev).score(encoder))
+        test: tuple[float | None, float | None] = (None, None)
+        if self.test is not None:
+            test = self.group.agree(PairJudge(encoder, self.test).score(encoder))
+        trial = Trial(
+            layer=layer,
+            seed=seed,
+            epochs=training.epochs,
+            steps=training.epochs * -(-len(examples) // training.batch_size),
+            dev_scores=tuple(state.scores),
+            best_epoch=state.best_stage + 1,
+            dev=dev,
+            dev_pearson=dev_pearson,
+            test=test[0],
+            test_pearson=test[1],
+            seconds=state.seconds,
+        )
+        if self.group.leads:
+            self.store.write(trial, encoder)
+        return trial
+
+    def _judge(self, encoder: Encoder, pairs: PairSet) -> Judge:
+        judge = PairJudge(encoder, pairs)
+        return judge if self.settings.keep_pooler else BareJudge(judge)
+
+
+def _result(
+    encoder: Encoder,
+    rows: TripletSet,
+    columns: Sequence[Sequence[str]],
+    data: PairSplits,
+    settings: ContrastiveSettings,
+    trials: Sequence[Trial],
+    best: Trial,
+    group: Group,
+    seconds: float,
+) -> ContrastiveResult:
+    saved = poolable_encoder(encoder, settings, seed=0)
+    if not settings.keep_pooler:
+        remove_pooler(saved)
+    training = settings.training()
+    tests = [trial.test for trial in trials if trial.test is not None]
+    devs = [trial.dev for trial in trials]
+    test_texts = set(data.test.texts()) if data.test is not None else set()
+    return ContrastiveResult(
+        model=encoder.name,
+        rows=rows.note,
+        num_rows=len(rows),
+        data=data.name,
+        data_fingerprint=data.fingerprint(),
+        settings=settings,
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        learning_rate=training.learning_rate or default_learning_rate(encoder.width),
+        layer=best.layer,
+        depth=encoder.depth,
+        parameters=saved.num_parameters,
+        trials=tuple(trials),
+        chosen_seed=best.seed,
+        dev=fmean(devs),
+        dev_std=stdev(devs) if len(devs) > 1 else None,
+        test=fmean(tests) if tests else None,
+        test_std=stdev(tests) if len(tests) > 1 else None,
+        test_texts=len(test_texts),
+        seen=len(test_texts.intersection(text for column in columns for text in column)),
+        processes=group.size,
+        seconds=seconds,
+    )

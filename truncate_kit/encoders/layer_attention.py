@@ -1,0 +1,124 @@
+"""Layer-wise attention pooling: one sentence vector from the states of all layers.
+
+This file stands alone on torch and safetensors: every saved model that pools so carries a copy of it, which
+sentence-transformers loads with `trust_remote_code=True`, without truncate-kit.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+Over = Literal["both", "cls", "mean"]
+LOWEST_SLOPE, HIGHEST_SLOPE = 1 / 8, 1 / 3  # of RReLU below 0: drawn in training, their mean otherwise
+
+
+class LayerAttentionPooling(nn.Module):
+    """Attention of each layer over all layers, embeddings included, and a tanh layer that brings it to width d.
+
+    As the authors of "Don't Judge a Language Model by Its Last Layer" (COLING 2022) run it: query, key and value are
+    linear maps without bias under RReLU; the scores q_i · k_j are divided by the number of layers N and softmaxed over
+    j; the values under these weights are averaged over i; the last CLS state is put before them; d or 2d → d, tanh.
+    over: whose states attend: `both` (queries from CLS, keys and values from the masked means), `cls` or `mean` alone.
+    last_cls: put the CLS state of the last layer before the attended states. literal: equation 1 as it is printed,
+    without the exponential: weights s_ij / Σ_j s_ij, which may be negative. token: the token that sums a text up, `cls`
+    (the first one) or, for causal models, `last`.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        over: Over = "both",
+        last_cls: bool = True,
+        literal: bool = False,
+        token: Literal["cls", "last"] = "cls",
+    ) -> None:
+        super().__init__()
+        self.settings = {"width": width, "over": over, "last_cls": last_cls, "literal": literal, "token": token}
+        self.over, self.last_cls, self.literal, self.token = over, last_cls, literal, token
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.dense = nn.Linear(2 * width if last_cls else width, width)
+        for linear in (self.query, self.key, self.value, self.dense):
+            nn.init.normal_(linear.weight, std=0.02)
+        nn.init.zeros_(self.dense.bias)
+
+    def extra_repr(self) -> str:
+        """The settings."""
+        return ", ".join(f"{name}={value}" for name, value in self.settings.items())
+
+    def layer_weights(self, summaries: Tensor, means: Tensor) -> Tensor:
+        """How much of each layer's value goes into the vector, averaged over the queries: (b, N), rows sum to 1.
+
+        summaries: CLS states of all layers; means: their mean states; (b, N, d) each.
+        """
+        queries = self._slope(self.query(means if self.over == "mean" else summaries))
+        keys = self._slope(self.key(summaries if self.over == "cls" else means))
+        scores = queries @ keys.transpose(1, 2) / keys.shape[1]
+        if self.literal:
+            return (scores / scores.sum(dim=-1, keepdim=True)).mean(dim=1)
+        return scores.softmax(dim=-1).mean(dim=1)
+
+    def attend(self, summaries: Tensor, means: Tensor) -> Tensor:
+        """Sentence vectors (b, d) from the CLS states and the mean states of all layers, (b, N, d) each."""
+        weights = self.layer_weights(summaries, means)
+        values = self._slope(self.value(summaries if self.over == "cls" else means))
+        # The mean over queries of weighted sums is the weighted sum under the mean weights.
+        pooled = (weights.unsqueeze(-1) * values).sum(dim=1)
+        if self.last_cls:
+            pooled = torch.cat([summaries[:, -1], pooled], dim=-1)
+        vectors: Tensor = self.dense(pooled).tanh()
+        return vectors
+
+    def _slope(self, values: Tensor) -> Tensor:
+        """RReLU; written out where nothing is drawn, because exporters know only the leaky form."""
+        if self.training:
+            return functional.rrelu(values, LOWEST_SLOPE, HIGHEST_SLOPE, training=True)
+        return functional.leaky_relu(values, (LOWEST_SLOPE + HIGHEST_SLOPE) / 2)
+
+    # What sentence-transformers calls
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        """Add `sentence_embedding` (b, d) to what a Transformer module gives for right-padded texts."""
+        layers = features.get("all_layer_embeddings")
+        if layers is None:
+            raise ValueError("The transformer does not hand over its layers: set output_hidden_states in config.json.")
+        states = torch.stack([*layers[:-1], features["token_embeddings"]], dim=1)
+        mask = features["attention_mask"]
+        weights = mask[:, None, :, None].to(states.dtype)
+        means = (states * weights).sum(dim=2) / weights.sum(dim=2)
+        place = torch.zeros_like(mask[:, 0]) if self.token == "cls" else mask.sum(dim=1) - 1
+        summaries = states[torch.arange(len(states), device=states.device), :, place]
+        features["sentence_embedding"] = self.attend(summaries, means)
+        return features
+
+    def get_embedding_dimension(self) -> int:
+        """d."""
+        return self.dense.out_features
+
+    def get_sentence_embedding_dimension(self) -> int:
+        """d, under the older name."""
+        return self.dense.out_features
+
+    def save(self, output_path: str | Path, *args: Any, **kwargs: Any) -> None:
+        """Write config.json and model.safetensors."""
+        folder = Path(output_path)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
+        weights = {name: value.detach().contiguous().cpu() for name, value in self.state_dict().items()}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    @staticmethod
+    def load(input_path: str | Path) -> "LayerAttentionPooling":
+        """Read what `save` wrote."""
+        folder = Path(input_path)
+        settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        module = LayerAttentionPooling(settings.pop("width"), **settings)
+        module.load_state_dict(load_file(folder / "model.safetensors"))
+        return module

@@ -1,0 +1,152 @@
+"""Contrastive objectives: a text's positive against everything else in a batch, of any size in little memory.
+
+The equations are those of "Don't Judge a Language Model by Its Last Layer" (Oh et al., COLING 2022), after SimCSE.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.examples import Ids
+
+TEMPERATURE = 0.05
+
+
+def contrastive_loss(anchors: Tensor, positives: Tensor, negatives: Tensor | None, temperature: float) -> Tensor:
+    """Mean over i of −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ))).
+
+    anchors, positives, negatives: (b, d) each. Without negatives their sum is left out: equation 6, and with positives
+    that are the anchors under another dropout mask equation 7; with them equation 8. 0-d, at least 0.
+    """
+    against = positives if negatives is None else torch.cat([positives, negatives])
+    anchors, against = nn.functional.normalize(anchors, dim=-1), nn.functional.normalize(against, dim=-1)
+    logits = anchors @ against.T / temperature
+    return nn.functional.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))
+
+
+class ContrastiveTexts:
+    """Rows of texts as token ids, for the three contrastive objectives.
+
+    columns: anchors and positives, or anchors, positives and negatives, as many ids in each; with the anchors twice the
+    two differ by dropout alone. chunk: texts that are encoded at a time, so that memory does not grow with the batch;
+    None encodes the batch at once. group: processes that share every batch; the loss is that of the whole batch.
+    """
+
+    head: nn.Module | None = None
+
+    def __init__(
+        self,
+        columns: Sequence[list[Ids]],
+        *,
+        temperature: float = TEMPERATURE,
+        chunk: int | None = None,
+        group: Group = ALONE,
+    ) -> None:
+        self._columns = [list(column) for column in columns]
+        self._temperature, self._chunk, self._group = temperature, chunk, group
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def lengths(self) -> list[int]:
+        """Tokens of the longest text of each row."""
+        return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
+
+    def texts(self) -> list[Ids]:
+        """Column after column."""
+        return [ids for column in self._columns for ids in column]
+
+    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
+        """Replace the ids of every text."""
+        self._columns = [[ids(text) for text in column] for column in self._columns]
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """`contrastive_loss` of the rows at the given places.
+
+        In chunks, the value has no graph: `backward()` on it encodes chunk after chunk once more, with the random
+        numbers of the first time, and adds to the parameters' gradients what one large batch would have (Gao et al.
+        2021, arXiv:2101.06983).
+        """
+        own = self._group.share(batch)
+        ids = [column[place] for column in self._columns for place in own]
+        if self._chunk is None or len(ids) <= self._chunk:
+            return self._loss_of(_encoded(encoder, ids), len(batch))
+        chunks = [ids[start : start + self._chunk] for start in range(0, len(ids), self._chunk)]
+        states, parts = [], []
+        with torch.no_grad():
+            for chunk in chunks:
+                states.append(_random_state(encoder.device))
+                parts.append(_encoded(encoder, chunk))
+        vectors = torch.cat(parts).requires_grad_()
+        with torch.enable_grad():
+            loss = self._loss_of(vectors, len(batch))
+        (wanted,) = torch.autograd.grad(loss, vectors)
+        value = loss.detach().requires_grad_()
+        again = partial(_backward, encoder, chunks, states, wanted, _autocast(encoder.device))
+        value.register_hook(again)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return value
+
+    def _loss_of(self, vectors: Tensor, total: int) -> Tensor:
+        """The loss of the whole batch of so many rows, from this process's vectors, column after column."""
+        own = len(vectors) // len(self._columns)
+        columns = self._group.gather(vectors.view(len(self._columns), own, vectors.shape[-1]), total)
+        negatives = columns[2] if len(columns) > 2 else None
+        return contrastive_loss(columns[0], columns[1], negatives, self._temperature)
+
+
+def _encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
+    """Vectors (n, d) in float32; none, with a gradient of nothing, where a batch has no row for this process."""
+    if not ids:
+        return torch.zeros((0, encoder.width), device=encoder.device, requires_grad=True)
+    vectors: Tensor = encoder(**encoder.pad(ids))
+    return vectors.float()
+
+
+def _backward(
+    encoder: Encoder,
+    chunks: Sequence[Sequence[Ids]],
+    states: Sequence["RandomState"],
+    wanted: Tensor,
+    autocast: dict[str, Any],
+    scale: Tensor,
+) -> None:
+    """Encode each chunk again and send the loss's gradient (n, d) through it; scale: the gradient of the loss."""
+    start = 0
+    for chunk, state in zip(chunks, states, strict=True):
+        with _as_before(state, encoder.device), torch.enable_grad(), torch.autocast(**autocast):
+            vectors = _encoded(encoder, chunk)
+        vectors.backward(wanted[start : start + len(chunk)] * scale)  # type: ignore[no-untyped-call]  # untyped in torch
+        start += len(chunk)
+
+
+# Random numbers: the CPU's generator and, on CUDA, the device's
+RandomState = tuple[Tensor, Tensor | None]
+
+
+def _random_state(device: torch.device) -> RandomState:
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+
+@contextlib.contextmanager
+def _as_before(state: RandomState, device: torch.device) -> Iterator[None]:
+    """Draw the random numbers from `state` on inside the block; after it those that would have come next."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.set_rng_state(state[0])
+        if state[1] is not None:
+            torch.cuda.set_rng_state(state[1], device)
+        yield
+
+
+def _autocast(device: torch.device) -> dict[str, Any]:
+    """The autocast that is on now, to be the same when the chunks are encoded again."""
+    return {
+        "device_type": device.type,
+        "dtype": torch.get_autocast_dtype(device.type),
+        "enabled": torch.is_autocast_enabled(device.type),
+    }

@@ -1,0 +1,110 @@
+"""Several processes that train one model: each embeds its share of a batch, all see the vectors of the whole batch."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+
+from truncate_kit.encoders import select_device
+from truncate_kit.errors import DeviceError
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The processes of one run; with one process every method gives back what it got.
+
+    rank: number of this process, from 0. size: how many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+    def share(self, items: Sequence[Item]) -> list[Item]:
+        """The items of this process: every `size`-th one."""
+        return list(items[self.rank :: self.size])
+
+    def gather(self, own: Tensor, total: int) -> Tensor:
+        """Put the shares of all processes together: (c, share, d) to (c, total, d), share after share.
+
+        Gradients flow back into this process's own share only. Where every process computes the same loss of the whole
+        batch, the parameters' gradients summed over the processes (`sum_gradients`) are then those of one process with
+        the whole batch.
+        """
+        if self.size == 1:
+            return own
+        sizes = [len(range(rank, total, self.size)) for rank in range(self.size)]
+        padded = nn.functional.pad(own.detach(), (0, 0, 0, max(sizes) - own.shape[1])).contiguous()
+        shares = [torch.empty_like(padded) for _ in sizes]
+        distributed.all_gather(shares, padded)
+        cut: list[Tensor] = [share[:, :size] for share, size in zip(shares, sizes, strict=True)]
+        cut[self.rank] = own
+        return torch.cat(cut, dim=1)
+
+    def sum_gradients(self, module: nn.Module) -> None:
+        """Replace each gradient by its sum over the processes; a parameter without one counts as 0."""
+        if self.size == 1:
+            return
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                distributed.all_reduce(parameter.grad)
+
+    def agree(self, value: Item) -> Item:
+        """The value of the leading process, for all: clocks and roundings differ, decisions must not."""
+        if self.size == 1:
+            return value
+        box: list[Any] = [value]
+        distributed.broadcast_object_list(box, src=0)
+        agreed: Item = box[0]
+        return agreed
+
+    def collect(self, value: Item) -> list[Item]:
+        """The values of all processes, by rank."""
+        if self.size == 1:
+            return [value]
+        box: list[Any] = [None] * self.size
+        distributed.all_gather_object(box, value)
+        return box
+
+
+ALONE = Group()
+
+
+@contextlib.contextmanager
+def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
+    """Join the processes that `torchrun` started, for the length of the block; alone where it started none.
+
+    Yields the group and the device of this process: each has a GPU of its own on `cuda`. Raises `DeviceError` where
+    there are more processes than GPUs, and for a device that is not there.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 or "RANK" not in os.environ:
+        yield ALONE, device
+        return
+    backend = "gloo"
+    if device is not None and torch.device(device).type == "cuda":
+        place = int(os.environ.get("LOCAL_RANK", "0"))
+        if place >= torch.cuda.device_count() > 0:
+            raise DeviceError(
+                f"Process {place} of this machine has no GPU: there are {torch.cuda.device_count()}.",
+                hint=f"Start torchrun with --nproc-per-node {torch.cuda.device_count()}, or use --device cpu.",
+            )
+        device, backend = f"cuda:{place}", "nccl"
+        torch.cuda.set_device(select_device(device))
+    distributed.init_process_group(backend)
+    try:
+        yield Group(distributed.get_rank(), size), device
+    finally:
+        distributed.destroy_process_group()
