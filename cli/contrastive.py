@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 OBJECTIVES = ("in-batch", "dropout", "hard-negatives")
 POOLINGS = ("layer-attention", "first-last", "concat")
 """Poolings that only contrastive training makes."""
-SHOWN_SENTENCES = 8
+SHOWN_SENTENCES, MAX_TOKENS = 8, 64
 _NAMES = {"last_cls": "--no-last-cls", "chunk": "--chunk-size"}  # where the option is not called like its field
 
 TrainedPoolingOpt = Annotated[
@@ -176,6 +176,7 @@ def _settings(shared: SharedOptions, own: ContrastiveOptions) -> "ContrastiveSet
         epochs=shared.epochs,
         batch_size=shared.batch_size,
         learning_rate=shared.learning_rate,
+        max_tokens=shared.max_length or MAX_TOKENS,
         judge_every=own.judge_every,
         chunk=own.chunk,
         precision=shared.precision,  # type: ignore[arg-type]

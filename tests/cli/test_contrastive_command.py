@@ -80,6 +80,9 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     run(capsys, "encode", files / "raw.txt", "--model", out / "lean", "--out", tmp_path / "v.npy", "--runtime", "onnx")
     texts = (files / "raw.txt").read_text().splitlines()
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), lean.encode(texts).numpy(), atol=1e-4)
+    short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32", "--json")
+    bench = json.loads(run(capsys, "bench", out / "lean", "--data", files / "pairs", "--out", out, *short))
+    assert [row["spearman"] for row in bench["contestants"]] == pytest.approx([result.test] * 2, abs=0.01)
     peer = SentenceTransformer(str(out / "lean"), device="cpu", trust_remote_code=True)
     torch.testing.assert_close(torch.as_tensor(peer.encode(texts)), lean.encode(texts), atol=1e-5, rtol=1e-4)
 
@@ -144,7 +147,7 @@ def test_several_processes_started_by_torchrun(tiny_folder, files, tmp_path):
     code = f"from truncate_kit_cli.app import main; main({list(map(str, arguments))!r})"
     port = free_port()
     workers = [started([sys.executable, "-c", code], rank, port) for rank in range(2)]
-    printed = [worker.communicate(timeout=240) for worker in workers]
+    printed = [worker.communicate(timeout=600) for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], printed
     assert ["Saved:" in out for out, _ in printed] == [True, False]  # only the leading one speaks
     result = ContrastiveResult.read(tmp_path / "out/contrastive.json")

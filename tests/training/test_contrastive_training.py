@@ -227,7 +227,7 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
     port = free_port()
     workers = [started([sys.executable, "-c", text], rank, port) for rank in range(2)]
     for worker in workers:
-        _, errors = worker.communicate(timeout=240)
+        _, errors = worker.communicate(timeout=600)
         assert worker.returncode == 0, errors
     for chunk in (None, 4):
         alone, _ = gradients_and_training(folder, ALONE, chunk)

@@ -94,7 +94,7 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
         yield ALONE, device
         return
     backend = "gloo"
-    if device is not None and torch.device(device).type == "cuda":
+    if select_device(device).type == "cuda":
         place = int(os.environ.get("LOCAL_RANK", "0"))
         if place >= torch.cuda.device_count() > 0:
             raise DeviceError(
