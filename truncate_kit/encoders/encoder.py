@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.encoders.families import Family
+from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooling import PoolingMode, pool
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
@@ -22,6 +23,7 @@ class Encoder(nn.Module):
     backbone: the base model, pooler head removed. tail: modules over the pooled state (Dense, Normalize, LayerNorm).
     max_length: tokens per text, special tokens included. settings: the sentence-transformers settings that are kept
     (prompts, default prompt, similarity). combination: the layers whose mean is pooled, None for the last one alone.
+    heads: make the vectors from the pooled states of all blocks instead, and score two of them; None for neither.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class Encoder(nn.Module):
         lower_case: bool = False,
         settings: dict[str, Any] | None = None,
         combination: Sequence[int] | None = None,
+        heads: LayerHeads | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -49,6 +52,7 @@ class Encoder(nn.Module):
         self.lower_case = lower_case
         self.settings = dict(settings or {})
         self.combine_layers(combination)
+        self.heads = heads
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
         """Pool the mean over these layers from now on; None pools the last one alone.
@@ -163,11 +167,19 @@ class Encoder(nn.Module):
         return (*(norm(state) for state in states[:-1]), states[-1])
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Sentence vectors (b, out): the last layer's tokens, pooled, through the tail."""
-        vectors = pool(self.token_states(input_ids, attention_mask), attention_mask, self.pooling)
+        """Sentence vectors (b, out): the last layer's tokens, pooled, or the codes of all blocks; through the tail."""
+        if self.heads is not None:
+            vectors: Tensor = self.heads(self.block_states(input_ids, attention_mask))
+        else:
+            vectors = pool(self.token_states(input_ids, attention_mask), attention_mask, self.pooling)
         for module in self.tail:
             vectors = module(vectors)
         return vectors
+
+    def block_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Pooled states of the blocks 1 … L, (L, b, d)."""
+        states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask})[1:]
+        return torch.stack([pool(state, attention_mask, self.pooling) for state in states])
 
     # Texts to vectors
 
@@ -191,6 +203,13 @@ class Encoder(nn.Module):
             return torch.empty((0, self.width))
         vectors = torch.cat(rows)
         return vectors[torch.tensor(places).argsort()]
+
+    @torch.inference_mode()
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine."""
+        if self.heads is not None:
+            return self.heads.similarities(first.to(self.device), second.to(self.device)).cpu()
+        return nn.functional.cosine_similarity(first, second)
 
 
 @contextlib.contextmanager

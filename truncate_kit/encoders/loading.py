@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import Family, family_of
+from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
 from truncate_kit.encoders.pooling import check_pooling
@@ -173,6 +174,7 @@ def load_encoder(
             lower_case=pipeline.lower_case,
             settings=pipeline.settings,
             combination=_combination(pipeline, config),
+            heads=_heads(pipeline, config, pooling),
         )
         .to(target)
         .eval()
@@ -189,6 +191,18 @@ def _combination(pipeline: Pipeline, config: PretrainedConfig) -> tuple[int, ...
             hint="Set output_hidden_states in config.json and num_hidden_layers of the pooling, or save it again.",
         )
     return pipeline.combination
+
+
+def _heads(pipeline: Pipeline, config: PretrainedConfig, pooling: str | None) -> LayerHeads | None:
+    """The heads that make the vectors, as far as they fit the model and how it is read."""
+    if pipeline.heads is not None:
+        pipeline.heads.check_fits(config.num_hidden_layers, config.hidden_size)
+        if pooling not in (None, pipeline.pooling):
+            raise UsageError(
+                f"The heads of this model were trained on {pipeline.pooling}-pooled states, not {pooling}.",
+                hint="Leave out --pooling.",
+            )
+    return pipeline.heads
 
 
 def load_reader(folder: Path) -> TextReader:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from truncate_kit.encoders.layer_heads import LayerHeads, read_layer_heads, write_layer_heads
 from truncate_kit.encoders.pooling import PoolingMode
 from truncate_kit.errors import ModelError
 
@@ -81,6 +82,7 @@ class Pipeline:
     settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json: prompts, similarity
     combination: tuple[int, ...] | None = None  # layers that are averaged before pooling
     combined_depth: int | None = None  # of the model they were stated for
+    heads: LayerHeads | None = None  # over the states of all blocks
 
 
 def _read_json(path: Path) -> Any:
@@ -111,6 +113,8 @@ def read_pipeline(folder: Path) -> Pipeline:
             pipeline.combination, pipeline.combined_depth = _read_combination(place)
         elif kind == "Pooling":
             pipeline.pooling = _read_pooling(place / "config.json")
+        elif kind == "LayerHeads":
+            pipeline.heads = read_layer_heads(place)
         elif kind == "Dense":
             pipeline.tail.append(_read_dense(place))
         elif kind == "Normalize":
@@ -123,7 +127,7 @@ def read_pipeline(folder: Path) -> Pipeline:
             raise ModelError(
                 f"{listing} names a module {kind!r} that cannot be truncated and kept exactly.",
                 hint="Known modules: Transformer, WeightedLayerPooling (before Pooling), Pooling, Dense, Normalize, "
-                "LayerNorm, Dropout.",
+                "LayerNorm, LayerHeads, Dropout.",
             )
     return pipeline
 
@@ -223,16 +227,18 @@ def write_pipeline(
     settings: dict[str, Any],
     depth: int,
     combination: tuple[int, ...] | None = None,
+    heads: LayerHeads | None = None,
 ) -> None:
     """Write the files of a sentence-transformers folder around a transformer of `depth` layers saved in `folder`.
 
-    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read.
+    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read. It has
+    no module like `heads`: with them only this package gives the vectors, and others refuse the folder.
     """
     kinds = ["WeightedLayerPooling"] if combination is not None else []
-    kinds += ["Pooling", *(type(module).__name__ for module in tail)]
+    kinds += ["Pooling", *(["LayerHeads"] if heads is not None else []), *(type(module).__name__ for module in tail)]
     modules = [("Transformer", ""), *((kind, f"{place}_{kind}") for place, kind in enumerate(kinds, 1))]
     listing = [
-        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        {"idx": place, "name": str(place), "path": path, "type": f"{_package(kind)}.{kind}"}
         for place, (kind, path) in enumerate(modules)
     ]
     _write_json(folder / "modules.json", listing)
@@ -243,9 +249,15 @@ def write_pipeline(
     places = [folder / path for _, path in modules[1:]]
     if combination is not None:
         _write_combination(places.pop(0), width, depth, combination)
+    if heads is not None:
+        write_layer_heads(places.pop(1), heads)
     _write_json(places[0] / "config.json", {"word_embedding_dimension": width} | flags)
     for place, module in zip(places[1:], tail, strict=True):
         _write_module(place, module)
+
+
+def _package(kind: str) -> str:
+    return LayerHeads.__module__ if kind == "LayerHeads" else "sentence_transformers.models"
 
 
 def _write_combination(place: Path, width: int, depth: int, layers: tuple[int, ...]) -> None:

@@ -67,8 +67,8 @@ def kept_weights(backbone: PreTrainedModel, family: Family, config: PretrainedCo
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
     """The encoder cut at `layer`: embeddings and blocks 1 … layer, with pooling, tail, prompts and tokenizer kept.
 
-    Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32; a combination of layers is
-    kept at the last layer only.
+    Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32; a combination of layers and
+    heads over them are kept at the last layer only.
     copy_weights: False shares memory with `encoder` (to read states; training either would change both).
     Raises `LayerOutOfRangeError`, `LayerNotHeldError`.
     """
@@ -97,6 +97,7 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
         lower_case=encoder.lower_case,
         settings=copy.deepcopy(encoder.settings),
         combination=encoder.combination if layer == encoder.depth else None,
+        heads=copy.deepcopy(encoder.heads) if layer == encoder.depth else None,
     )
     return cut.to(encoder.device).train(encoder.training)
 
