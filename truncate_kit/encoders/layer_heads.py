@@ -147,7 +147,8 @@ class LayerHeads(nn.Module):
         found, start = [], 0
         for code, count in self.runs:
             one, other = (
-                _unit(side[:, start : start + count * code].reshape(-1, count, code)) for side in (first, second)
+                _unit(side[:, start : start + count * code].reshape(side.shape[0], count, code))
+                for side in (first, second)
             )
             found.append((one - other).square().sum(dim=-1) / 2)
             start += count * code
