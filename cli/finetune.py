@@ -1,11 +1,12 @@
 """`truncate-kit finetune`."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .frozen import FrozenOptions, MethodOpt, NliOpt, ScoreOpt, StepsOpt, check_method, run_frozen
 from .options import (
     DEFAULT_OUT,
     ColumnsOpt,
@@ -38,6 +39,7 @@ PRECISIONS = "fp32, or bf16 autocast where the processor has it."
 
 def finetune(
     model: ModelArg = None,
+    method: MethodOpt = "tmft",
     layer: Annotated[str, typer.Option("--layer", help="auto, all, or layers such as 3, 3,6,9 or 2..5.")] = "auto",
     strategy: Annotated[
         str,
@@ -60,7 +62,12 @@ def finetune(
         str,
         typer.Option("--objective", help="cosine, paraphrase (labels 0, 1), entailment (classes), distill (raw text)."),
     ] = "cosine",
-    texts: Annotated[Path | None, typer.Option("--texts", help="Raw text to distil from.")] = None,
+    texts: Annotated[
+        Path | None, typer.Option("--texts", help="Raw text to distil from, or for the autoencoders of frozen.")
+    ] = None,
+    steps: StepsOpt = None,
+    score: ScoreOpt = None,
+    nli: NliOpt = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
@@ -84,6 +91,10 @@ def finetune(
     from truncate_kit.training import TrainingSettings
 
     use_threads(threads)
+    if check_method(method, steps=steps, score=score, nli=nli):
+        told = locals()
+        run_frozen(FrozenOptions(**{field.name: told[field.name] for field in fields(FrozenOptions)}))
+        return
     training = TrainingSettings(
         objective=objective,  # type: ignore[arg-type]  # checked by the settings themselves
         epochs=EPOCHS if epochs is None else epochs,
