@@ -43,20 +43,23 @@ class CachedStates:
         return f"The cache in {folder} was damaged: the states of {self.damaged:,} texts were computed again."
 
 
-def cached_states(encoder: Encoder, texts: Sequence[str], folder: Path, *, progress: Progress = silent) -> CachedStates:
+def cached_states(
+    encoder: Encoder, texts: Sequence[str], folder: Path, *, chunk: int = CHUNK, progress: Progress = silent
+) -> CachedStates:
     """The pooled states of the blocks 1 … L of `texts`, as `layer_states` gives them, from `folder` where they are.
 
     There is one entry for each model (weights, pooling, tokenizer, length, prompts) and list of texts. What a killed
     run left is taken up and ends with the same bytes. Each chunk has a checksum; a chunk that does not fit it, or a
-    note that cannot be read, is computed again. Raises `RunInUseError` when another process writes the same entry,
-    `UsageError` when the disk is too small, `CannotWriteError`.
+    note that cannot be read, is computed again. chunk: texts that are computed and noted together.
+    Raises `RunInUseError` when another process writes the same entry, `UsageError` when the disk is too small,
+    `CannotWriteError`.
     """
     _, digest = count_texts(texts)
     entry = Path(folder) / f"{encoder_digest(encoder)[:16]}-{digest[:16]}"
     shape = (len(texts), encoder.depth, encoder.width)
     with run_lock(entry):
         try:
-            return _fill(encoder, texts, entry, shape, progress)
+            return _fill(encoder, texts, entry, shape, chunk, progress)
         except CannotWriteError:
             raise
         except OSError as error:
@@ -64,14 +67,14 @@ def cached_states(encoder: Encoder, texts: Sequence[str], folder: Path, *, progr
 
 
 def _fill(
-    encoder: Encoder, texts: Sequence[str], entry: Path, shape: tuple[int, int, int], progress: Progress
+    encoder: Encoder, texts: Sequence[str], entry: Path, shape: tuple[int, int, int], size: int, progress: Progress
 ) -> CachedStates:
     file, note = entry / "states.f32", entry / "states.json"
     row_bytes = 4 * shape[1] * shape[2]
-    sums, damaged_note = _noted(note, shape)
-    starts = range(0, shape[0], CHUNK)
+    sums, damaged_note = _noted(note, size)
+    starts = range(0, shape[0], size)
     if not file.exists() or file.stat().st_size != shape[0] * row_bytes:
-        damaged = min(len(sums) * CHUNK, shape[0])
+        damaged = min(len(sums) * size, shape[0])
         sums = {}
         _check_space(entry, shape[0] * row_bytes)
         with file.open("wb") as stream:
@@ -79,38 +82,37 @@ def _fill(
     else:
         damaged = shape[0] if damaged_note else 0
     values: Any = np.memmap(file, np.float32, mode="r+", shape=shape)
-    wrong = [start for start in starts if start in sums and _checksum(values, start) != sums[start]]
-    damaged += sum(min(CHUNK, shape[0] - start) for start in wrong)
+    wrong = [start for start in starts if start in sums and _checksum(values, start, size) != sums[start]]
+    damaged += sum(min(size, shape[0] - start) for start in wrong)
     missing = [start for start in starts if start not in sums or start in wrong]
     computed = 0
     for start in missing:
-        chunk = texts[start : start + CHUNK]
+        chunk = texts[start : start + size]
         values[start : start + len(chunk)] = layer_states(encoder, chunk)[1:].transpose(0, 1).numpy()
         values.flush()
-        sums[start] = _checksum(values, start)
-        write_json(note, {"shape": shape, "sums": {str(place): value for place, value in sums.items()}})
+        sums[start] = _checksum(values, start, size)
+        write_json(note, {"chunk": size, "sums": {str(place): value for place, value in sums.items()}})
         computed += len(chunk)
-        progress(f"States of {encoder.name}", min(shape[0], start + CHUNK), shape[0])
+        progress(f"States of {encoder.name}", min(shape[0], start + size), shape[0])
     if missing:
         del values
     return CachedStates(np.memmap(file, np.float32, mode="r", shape=shape), computed, damaged)
 
 
-def _noted(note: Path, shape: tuple[int, int, int]) -> tuple[dict[int, int], bool]:
+def _noted(note: Path, size: int) -> tuple[dict[int, int], bool]:
     """Checksums of the finished chunks by their first text; and whether there was a note that could not be read."""
     if not note.exists():
         return {}, False
     try:
         values = json.loads(note.read_text(encoding="utf-8"))
-        if tuple(values["shape"]) != shape:
-            return {}, True
-        return {int(place): int(value) for place, value in values["sums"].items()}, False
+        known = {int(place): int(value) for place, value in values["sums"].items()}
+        return (known if values["chunk"] == size else {}), False
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}, True
 
 
-def _checksum(values: Rows, start: int) -> int:
-    return zlib.crc32(np.ascontiguousarray(values[start : start + CHUNK]).data)
+def _checksum(values: Rows, start: int, size: int) -> int:
+    return zlib.crc32(np.ascontiguousarray(values[start : start + size]).data)
 
 
 def _check_space(folder: Path, needed: int) -> None:
