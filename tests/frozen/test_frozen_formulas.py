@@ -10,7 +10,7 @@ from torch import nn
 from truncate_kit.encoders.layer_heads import BlockNetworks
 from truncate_kit.errors import UsageError
 from truncate_kit.frozen import FrozenSettings
-from truncate_kit.frozen.autoencoders import HELD_OUT, BlockAutoencoders, pretrain
+from truncate_kit.frozen.autoencoders import HELD_OUT, BlockAutoencoders, loop_settings, pretrain
 from truncate_kit.frozen.formulas import log_variance, moments
 from truncate_kit.training.configuration import rate_at
 
@@ -55,6 +55,11 @@ def test_code_widths_are_the_papers_at_its_width_and_narrower_below():
 def test_settings_that_make_no_sense_are_refused(told):
     with pytest.raises(UsageError):
         FrozenSettings(**told)
+
+
+def test_batches_are_random_and_no_block_holds_back_another():
+    settings = loop_settings(FrozenSettings(), 7)
+    assert (settings.buckets, settings.max_gradient_norm, settings.epochs) == (False, math.inf, 7)
 
 
 class Alone(nn.Module):

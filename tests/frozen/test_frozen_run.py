@@ -170,6 +170,26 @@ def test_a_damaged_trial_is_run_again_and_said(whole, gpt2):
     assert "siamese-blocks02-seed1 was damaged" in again.notes[0]
 
 
+def test_trials_of_other_settings_or_data_are_not_taken_for_these(gpt2, tmp_path):
+    settings = replace(FAST, steps=("cosine",), seeds=(0,))
+    told = [
+        {"settings": settings, "data": DATA},
+        {"settings": replace(settings, score="sigmoid"), "data": DATA},
+        {"settings": replace(settings, hidden=5), "data": DATA},
+        {"settings": settings, "data": replace(DATA, train=pair_set("train", 60, 13))},
+    ]
+    found = [finetune_frozen(gpt2, one.pop("data"), out=tmp_path, **one).chosen.dev_pearson for one in told]
+    assert len(set(found)) == 4
+    assert len(list(tmp_path.glob("frozen-heads/trials/*"))) == 4
+
+
+def test_bf16_trains_too(gpt2, tmp_path):
+    settings = replace(FAST, seeds=(0,), precision="bf16")
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    exact = finetune_frozen(gpt2, DATA, out=tmp_path, settings=replace(settings, precision="fp32"), raw=RAW)
+    assert report.reconstruction.losses == pytest.approx(exact.reconstruction.losses, rel=0.05)
+
+
 def test_heads_on_the_lowest_blocks_never_read_the_others(gpt2, tmp_path):
     broken = truncate(gpt2, 3)
     for name, weight in broken.backbone.named_parameters():

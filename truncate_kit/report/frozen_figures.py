@@ -14,6 +14,7 @@ from truncate_kit.frozen.settings import AUTOENCODER, COSINE, SIAMESE
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey.
 COLORS = {COSINE: "#777777", SIAMESE: "#E69F00", AUTOENCODER: "#0072B2"}
 STATES = "#D55E00"
+CODE_COLORS = ("#009E73", "#CC79A7")  # narrow, wide
 
 
 def draw_correlations(report: FrozenReport, path: Path) -> Path:
@@ -32,10 +33,10 @@ def draw_correlations(report: FrozenReport, path: Path) -> Path:
 def draw_reconstruction(report: FrozenReport, reconstruction: Reconstruction, path: Path) -> Path:
     """Write the autoencoders' loss on held-out sentences by block as PNG. Raises `CannotWriteError`."""
     figure, axes = _panel(report, "what the codes lose of each block's states", "block")
-    for code in sorted(set(reconstruction.code_widths)):
+    for code, color in zip(sorted(set(reconstruction.code_widths)), CODE_COLORS, strict=False):
         blocks = [block for block, width in enumerate(reconstruction.code_widths, 1) if width == code]
         losses = [reconstruction.losses[block - 1] for block in blocks]
-        axes.plot(blocks, losses, marker="o", label=f"codes of {code} of {report.width} numbers")
+        axes.plot(blocks, losses, marker="o", color=color, label=f"codes of {code} of {report.width} numbers")
     axes.set_ylabel("mean squared error (1 = always the mean)")
     axes.set_ylim(bottom=0)
     return _write(figure, axes, path)
