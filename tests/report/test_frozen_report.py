@@ -13,14 +13,14 @@ def a_report(seeds=(0, 1), layers=(1, 2), gap=False):
     trials = tuple(
         FrozenTrial(
             step=step, layer=layer, seed=seed, dev_scores=(60.0,), best_epoch=1, dev=60.0 + layer + seed,
-            dev_pearson=61.0, test=50.0 + layer + 2 * seed, test_pearson=52.0, blocks=(None if gap else 40.0, 45.0)[:layer],
-            parameters=1234, seconds=1.0,
+            dev_pearson=61.0, test=50.0 + layer + 2 * seed, test_pearson=52.0, parameters=1234, seconds=1.0,
+            blocks=(None if gap else 40.0, 45.0)[:layer],
         )
         for step in ("cosine", "siamese") for layer in layers for seed in seeds
     )  # fmt: skip
     return FrozenReport(
-        model="gpt <b>", data="stsb", data_fingerprint="", pooling="last", depth=2, width=16, parameters=99, num_texts=7,
-        settings=FrozenSettings(steps=("cosine", "siamese"), seeds=seeds), states=(None if gap else 20.0, 10.0),
+        model="gpt <b>", data="stsb", data_fingerprint="", pooling="last", depth=2, width=16, parameters=99,
+        num_texts=7, settings=FrozenSettings(steps=("cosine", "siamese"), seeds=seeds), states=(None if gap else 20.0, 10.0),
         trials=trials, chosen_step="siamese", chosen_layer=2, chosen_seed=0,
         reconstruction=Reconstruction(
             code_widths=(5, 10), losses=(0.4, 0.3), num_sentences=100, left_out=3, seconds=1.0
