@@ -50,7 +50,16 @@ def test_code_widths_are_the_papers_at_its_width_and_narrower_below():
 
 
 @pytest.mark.parametrize(
-    "told", [{"steps": ("cosine", "mlp")}, {"steps": ()}, {"score": "cos"}, {"seeds": ()}, {"hidden": 0}]
+    "told",
+    [
+        {"steps": ("cosine", "mlp")},
+        {"steps": ()},
+        {"score": "cos"},
+        {"seeds": ()},
+        {"hidden": 0},
+        {"epochs": 0},
+        {"precision": "fp16"},
+    ],
 )
 def test_settings_that_make_no_sense_are_refused(told):
     with pytest.raises(UsageError):

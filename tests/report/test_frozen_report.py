@@ -20,8 +20,8 @@ def a_report(seeds=(0, 1), layers=(1, 2), gap=False):
     )  # fmt: skip
     return FrozenReport(
         model="gpt <b>", data="stsb", data_fingerprint="", pooling="last", depth=2, width=16, parameters=99,
-        num_texts=7, settings=FrozenSettings(steps=("cosine", "siamese"), seeds=seeds), states=(None if gap else 20.0, 10.0),
-        trials=trials, chosen_step="siamese", chosen_layer=2, chosen_seed=0,
+        num_texts=7, settings=FrozenSettings(steps=("cosine", "siamese"), seeds=seeds),
+        states=(None if gap else 20.0, 10.0), trials=trials, chosen_step="siamese", chosen_layer=2, chosen_seed=0,
         reconstruction=Reconstruction(
             code_widths=(5, 10), losses=(0.4, 0.3), num_sentences=100, left_out=3, seconds=1.0
         ),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from truncate_kit.encoders.layer_heads import check_score
 from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import Precision
+from truncate_kit.training.configuration import Precision, TrainingSettings
 
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
@@ -47,6 +47,12 @@ class FrozenSettings(Result):
                 f"There is no step {unknown[0]!r}." if unknown else "No step is named.",
                 hint=f"Use --steps {','.join(STEPS)}, or some of them.",
             )
+        TrainingSettings(  # what it knows to be wrong is told before any state is computed
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            precision=self.precision,
+        )
         if not self.seeds:
             raise UsageError("No seeds were given.", hint="Use --seeds 3 for the seeds 0, 1 and 2.")
         numbers = (self.hidden, self.raw_sentences, self.nli_epochs, self.pretraining_epochs, *(self.codes or ()))
