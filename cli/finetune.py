@@ -1,6 +1,6 @@
 """`truncate-kit finetune`."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +23,7 @@ from .contrastive import (
     is_contrastive,
     run_contrastive,
 )
+from .frozen import FrozenOptions, MethodOpt, NliOpt, ScoreOpt, StepsOpt, check_method, run_frozen
 from .options import (
     DEFAULT_OUT,
     ColumnsOpt,
@@ -56,6 +57,7 @@ PRECISIONS = "fp32, or bf16 autocast where the processor has it."
 
 def finetune(
     model: ModelArg = None,
+    method: MethodOpt = "tmft",
     layer: Annotated[str, typer.Option("--layer", help="auto, all, or layers such as 3, 3,6,9 or 2..5.")] = "auto",
     strategy: Annotated[
         str,
@@ -84,7 +86,10 @@ def finetune(
             "hard-negatives, dropout (raw text).",
         ),
     ] = "cosine",
-    texts: Annotated[Path | None, typer.Option("--texts", help="Raw text to distil from, or for dropout.")] = None,
+    texts: Annotated[
+        Path | None,
+        typer.Option("--texts", help="Raw text to distil from, for dropout, or for the autoencoders of frozen."),
+    ] = None,
     prior_words: PriorWordsOpt = None,
     prior_texts: PriorTextsOpt = None,
     prior_layer: PriorLayerOpt = None,
@@ -99,6 +104,9 @@ def finetune(
     chunk_size: ChunkOpt = None,
     judge_every: JudgeEveryOpt = 100,
     sentences: SentencesOpt = None,
+    steps: StepsOpt = None,
+    score: ScoreOpt = None,
+    nli: NliOpt = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
@@ -124,6 +132,10 @@ def finetune(
     from truncate_kit.training import TrainingSettings
 
     use_threads(threads)
+    if check_method(method, steps=steps, score=score, nli=nli):
+        told = locals()
+        run_frozen(FrozenOptions(**{field.name: told[field.name] for field in fields(FrozenOptions)}))
+        return
     own = ContrastiveOptions(
         triplets=triplets,
         triplet_columns=triplet_columns,

@@ -1,5 +1,6 @@
 """The folder in which one command finds what the one before it left."""
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -90,6 +91,16 @@ class Workspace:
         return self.out / "combination"
 
     @property
+    def frozen(self) -> Path:
+        """The frozen model with heads."""
+        return self.out / "frozen"
+
+    @property
+    def frozen_report(self) -> Path:
+        """Folder of what training heads found, of its figures, trials and cached states."""
+        return self.out / "frozen-heads"
+
+    @property
     def bench_report(self) -> Path:
         """The measurements."""
         return self.out / "bench.json"
@@ -157,6 +168,23 @@ class Workspace:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
+    def trained(self) -> dict[str, int]:
+        """Fingerprints of the data that models here were trained on, and the seed that divided it."""
+        from truncate_kit.contrastive import ContrastiveResult
+        from truncate_kit.frozen import FrozenReport
+        from truncate_kit.frozen.run import REPORT_FILE
+
+        found: dict[str, int] = {}
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            frozen = FrozenReport.read(self.frozen_report / REPORT_FILE)
+            found[frozen.data_fingerprint] = frozen.settings.seeds[0]
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            found[ContrastiveResult.read(self.contrastive_result).data_fingerprint] = 0
+        sweep = self.sweep()
+        if sweep is not None:
+            found[sweep.data_fingerprint] = sweep.chosen_seed
+        return found
+
     def data(
         self, named: str | None, columns: str | None, scale: str | None, *, classes: bool = False, quiet: bool = False
     ) -> tuple["PairSplits", DataSource]:
@@ -182,32 +210,19 @@ class Workspace:
         from truncate_kit.data import complete_splits, splits_for
         from truncate_kit.errors import DataError
 
-        trained = self._divided_for()
-        if trained is None or splits.test is not None or splits.train is None:
+        trained = self.trained()
+        if not trained or splits.test is not None or splits.train is None:
             return splits
-        fingerprint, seed = trained
         try:
             divided = complete_splits(splits)
         except DataError:  # too few pairs to have been trained on
             return splits
-        if divided.fingerprint() != fingerprint:
+        if divided.fingerprint() not in trained:
             return splits
-        divided = splits_for(divided, seed)
+        divided = splits_for(divided, trained[divided.fingerprint()])
         for statement in divided.notes[len(splits.notes) if splits.shares is None else 0 :]:
             note(f"{statement} The models here were trained on the rest: only test counts.", quiet=quiet)
         return divided
-
-    def _divided_for(self) -> tuple[str, int] | None:
-        """Fingerprint of the divided data of the models here, and the seed that divided it; None where none is here."""
-        from truncate_kit.contrastive import ContrastiveResult
-
-        sweep = self.sweep()
-        if sweep is not None:
-            return sweep.data_fingerprint, sweep.chosen_seed
-        try:
-            return ContrastiveResult.read(self.contrastive_result).data_fingerprint, 0
-        except (OSError, ValueError, TypeError, KeyError):
-            return None
 
     def seen(self) -> tuple[str, frozenset[frozenset[str]]] | None:
         """The data of the models here and its train and dev pairs, each as the set of its texts.
@@ -217,8 +232,8 @@ class Workspace:
         from truncate_kit.data import BUNDLED, complete_splits, load_pairs
         from truncate_kit.errors import TruncateKitError
 
-        sweep, (_, last) = self.sweep(), self.remembered()
-        if sweep is None:
+        trained, (_, last) = self.trained(), self.remembered()
+        if not trained:
             return None
         try:
             splits = complete_splits(
@@ -226,7 +241,7 @@ class Workspace:
             )
         except TruncateKitError:
             return None
-        if splits.fingerprint() != sweep.data_fingerprint:
+        if splits.fingerprint() not in trained:
             return None
         parts = (pairs for name, pairs in splits.items() if name != "test")
         return splits.name, frozenset(frozenset((pair.first, pair.second)) for part in parts for pair in part)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -98,6 +98,21 @@ class _Encodes(Protocol):
     def encode(self, texts: Sequence[str]) -> Tensor: ...
 
 
+@runtime_checkable
+class ScoresVectors(Protocol):
+    """An encoder that has a measure of its own for how alike two of its vectors are."""
+
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """Of each pair of rows, (n,), from vectors (n, d)."""
+
+
+def similarities(encoder: object, first: Tensor, second: Tensor) -> Tensor:
+    """How alike the vectors (n, d) of an encoder are, row by row: by its own measure, else their cosine; (n,)."""
+    if isinstance(encoder, ScoresVectors):
+        return encoder.similarities(first, second)
+    return torch.nn.functional.cosine_similarity(first, second)
+
+
 class StoredVectors:
     """An encoder whose vectors have been stored and read again: what searches and scores then see."""
 
@@ -111,3 +126,7 @@ class StoredVectors:
         vectors = self.encoder.encode(texts)
         self.width = int(vectors.shape[1])
         return self.form.numbers(self.form.store(vectors), vectors.shape[1])
+
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """By the measure of the encoder."""
+        return similarities(self.encoder, first, second)

@@ -146,6 +146,10 @@ class TorchRunner:
         """See `Runner`."""
         return self.encode_ids(self.model.token_ids(texts))
 
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """By the model's own measure."""
+        return self.model.similarities(first, second)
+
 
 def random_ids(lengths: Sequence[int], vocabulary: int, *, seed: int = 0) -> list[list[int]]:
     """Ids of texts of the given lengths, drawn evenly from the vocabulary but its first tenth (special tokens)."""

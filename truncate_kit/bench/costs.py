@@ -31,6 +31,8 @@ def costs(timings: Iterable[Timing], encoders: Mapping[Role, Encoder]) -> tuple[
 
 
 def vector_width(encoder: Encoder) -> int:
-    """Dimensions of the encoder's sentence vectors: those of its last Dense module, else of a state."""
+    """Dimensions of the encoder's sentence vectors: those of its last Dense module or of its heads, else of a state."""
+    if encoder.heads is not None:
+        return encoder.heads.out_width
     sizes = [module.linear.out_features for module in encoder.tail if isinstance(module, Dense)]
     return sizes[-1] if sizes else encoder.width

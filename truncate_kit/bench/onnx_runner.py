@@ -25,8 +25,9 @@ class OnnxRunner:
     def __init__(self, encoder: Encoder, folder: Path, *, device: torch.device, threads: int) -> None:
         reader = encoder.reader if encoder.tokenizer is not None else None
         try:
-            self.model = OnnxEncoder(folder / GRAPH_FILE, reader, threads=threads, device=str(device))
-            self.session = open_session(folder / GRAPH_FILE, device=device, threads=threads)
+            file, heads = folder / GRAPH_FILE, encoder.heads
+            self.model = OnnxEncoder(file, reader, threads=threads, device=str(device), heads=heads)
+            self.session = open_session(file, device=device, threads=threads)
         except TruncateKitError as error:
             raise AbsentError(f"{error} {error.hint}") from error
         self.device = device
@@ -56,3 +57,7 @@ class OnnxRunner:
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `Runner`."""
         return self.model.encode(texts)
+
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """By the model's own measure."""
+        return self.model.similarities(first, second)

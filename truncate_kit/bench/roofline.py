@@ -35,7 +35,8 @@ def flops(encoder: Encoder, batch_size: int, length: int) -> int | None:
     over_tokens = everywhere - in_blocks + int(in_blocks * runs)
     head = int(getattr(config, "head_dim", None) or encoder.width // config.num_attention_heads)
     attention: int = 4 * batch_size * length**2 * config.num_attention_heads * head * encoder.depth
-    return 2 * batch_size * length * over_tokens + attention + 2 * batch_size * _linear_weights(encoder.tail)
+    over_texts = _linear_weights(encoder.tail) + (encoder.heads.weights_per_text if encoder.heads is not None else 0)
+    return 2 * batch_size * length * over_tokens + attention + 2 * batch_size * over_texts
 
 
 def _linear_weights(module: nn.Module) -> int:

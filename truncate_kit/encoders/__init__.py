@@ -3,6 +3,7 @@
 from truncate_kit.encoders.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.encoders.families import FAMILIES, Family, family_of
 from truncate_kit.encoders.heads import load_pooler_head
+from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.loading import load_config, load_encoder, random_encoder, resolve, select_device
 from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE, DEFAULT_REFERENCE, default_reference, miniature_names
 from truncate_kit.encoders.pooling import POOLING_MODES, PoolingMode, check_pooling, pool
@@ -24,6 +25,7 @@ __all__ = [
     "Batch",
     "Encoder",
     "Family",
+    "LayerHeads",
     "PoolingMode",
     "check_layer",
     "check_pooling",

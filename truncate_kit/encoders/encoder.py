@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.encoders.families import Family
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
+from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
@@ -25,6 +26,7 @@ class Encoder(nn.Module):
     max_length: tokens per text, special tokens included. settings: the sentence-transformers settings that are kept
     (prompts, default prompt, similarity). combination: the layers whose mean is pooled, None for the last one alone.
     pooler: what makes the sentence vector instead of `pooling`, which then says only how a layer's state is read.
+    heads: make the vectors from the pooled states of all blocks instead, and score two of them; None for neither.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Encoder(nn.Module):
         settings: dict[str, Any] | None = None,
         combination: Sequence[int] | None = None,
         pooler: Pooler | None = None,
+        heads: LayerHeads | None = None,
     ) -> None:
         super().__init__()
         self.name = name
@@ -52,6 +55,7 @@ class Encoder(nn.Module):
         self.max_length = max_length
         self.lower_case = lower_case
         self.settings = dict(settings or {})
+        self.heads = heads
         self.pooler: Pooler | None
         if pooler is None:
             self.combine_layers(combination)
@@ -203,15 +207,22 @@ class Encoder(nn.Module):
         return pool(state, mask, self.pooling)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Sentence vectors (b, out): the last layer's tokens, or what the pooler takes, pooled, through the tail."""
-        if isinstance(self.pooler, LayerAttentionPooling):
-            batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+        """Sentence vectors (b, out): the last layer's tokens, pooled, or what pooler or heads make; then the tail."""
+        batch = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if self.heads is not None:
+            vectors: Tensor = self.heads(self.block_states(input_ids, attention_mask))
+        elif isinstance(self.pooler, LayerAttentionPooling):
             vectors = self.pooler.attend(*self.summaries_and_means(batch))
         else:
             vectors = self.pooled(self.token_states(input_ids, attention_mask), attention_mask)
         for module in self.tail:
             vectors = module(vectors)
         return vectors
+
+    def block_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """Pooled states of the blocks 1 … L, (L, b, d)."""
+        states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask})[1:]
+        return torch.stack([pool(state, attention_mask, self.pooling) for state in states])
 
     # Texts to vectors
 
@@ -235,6 +246,13 @@ class Encoder(nn.Module):
             return torch.empty((0, self.width))
         vectors = torch.cat(rows)
         return vectors[torch.tensor(places).argsort()]
+
+    @torch.inference_mode()
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine."""
+        if self.heads is not None:
+            return self.heads.similarities(first.to(self.device), second.to(self.device)).cpu()
+        return nn.functional.cosine_similarity(first, second)
 
 
 @contextlib.contextmanager

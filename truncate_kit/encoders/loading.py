@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import Family, family_of
+from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
 from truncate_kit.encoders.pooler_files import LAYER_ATTENTION
@@ -176,6 +177,7 @@ def load_encoder(
             settings=pipeline.settings,
             combination=_combination(pipeline, config),
             pooler=pipeline.pooler,
+            heads=_heads(pipeline, config, pooling),
         )
         .to(target)
         .eval()
@@ -210,6 +212,18 @@ def _check_pooler(pipeline: Pipeline, config: PretrainedConfig, told: str | None
             f"{pipeline.transformer} does not hand its layers to the {LAYER_ATTENTION} beside it.",
             hint="Set output_hidden_states in config.json, and check that both have the same width; or save it again.",
         )
+
+
+def _heads(pipeline: Pipeline, config: PretrainedConfig, pooling: str | None) -> LayerHeads | None:
+    """The heads that make the vectors, as far as they fit the model and how it is read."""
+    if pipeline.heads is not None:
+        pipeline.heads.check_fits(config.num_hidden_layers, config.hidden_size)
+        if pooling not in (None, pipeline.pooling):
+            raise UsageError(
+                f"The heads of this model were trained on {pipeline.pooling}-pooled states, not {pooling}.",
+                hint="Leave out --pooling.",
+            )
+    return pipeline.heads
 
 
 def load_reader(folder: Path) -> TextReader:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
+from truncate_kit.encoders.layer_heads import LayerHeads, read_layer_heads, write_layer_heads
 from truncate_kit.encoders.pooler_files import (
     LAYER_ATTENTION,
     LAYER_ATTENTION_TYPE,
@@ -89,6 +90,7 @@ class Pipeline:
     combination: tuple[int, ...] | None = None  # layers that are averaged before pooling
     combined_depth: int | None = None  # of the model they were stated for
     pooler: LayerAttentionPooling | ConcatPooling | None = None  # instead of a single pooling
+    heads: LayerHeads | None = None  # over the states of all blocks
 
 
 def _read_json(path: Path) -> Any:
@@ -121,6 +123,8 @@ def read_pipeline(folder: Path) -> Pipeline:
             pipeline.pooling, pipeline.pooler = _read_pooling(place / "config.json")
         elif kind == LAYER_ATTENTION and pipeline.pooling is None and pipeline.combination is None:
             pipeline.pooling, pipeline.pooler = "cls", read_layer_attention(place)
+        elif kind == "LayerHeads":
+            pipeline.heads = read_layer_heads(place)
         elif kind == "Dense":
             pipeline.tail.append(_read_dense(place))
         elif kind == "Normalize":
@@ -133,7 +137,7 @@ def read_pipeline(folder: Path) -> Pipeline:
             raise ModelError(
                 f"{listing} names a module {kind!r} that cannot be truncated and kept exactly.",
                 hint="Known modules: Transformer, WeightedLayerPooling (before Pooling), Pooling or "
-                "LayerAttentionPooling, Dense, Normalize, LayerNorm, Dropout.",
+                "LayerAttentionPooling, LayerHeads, Dense, Normalize, LayerNorm, Dropout.",
             )
     return pipeline
 
@@ -234,15 +238,18 @@ def write_pipeline(
     depth: int,
     combination: tuple[int, ...] | None = None,
     pooler: LayerAttentionPooling | ConcatPooling | None = None,
+    heads: LayerHeads | None = None,
 ) -> None:
     """Write the files of a sentence-transformers folder around a transformer of `depth` layers saved in `folder`.
 
     The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read; but
-    sentence-transformers has no layer-wise attention and loads that from the folder, with `trust_remote_code=True`.
+    sentence-transformers has no layer-wise attention and loads that from the folder, with `trust_remote_code=True`. It
+    has no module like `heads` either: with them only this package gives the vectors, and others refuse the folder.
     """
     kinds = ["WeightedLayerPooling"] if combination is not None else []
     kinds += [
         LAYER_ATTENTION if isinstance(pooler, LayerAttentionPooling) else "Pooling",
+        *(["LayerHeads"] if heads is not None else []),
         *(type(module).__name__ for module in tail),
     ]
     modules = [("Transformer", ""), *((kind, f"{place}_{kind}") for place, kind in enumerate(kinds, 1))]
@@ -251,7 +258,7 @@ def write_pipeline(
             "idx": place,
             "name": str(place),
             "path": path,
-            "type": LAYER_ATTENTION_TYPE if kind == LAYER_ATTENTION else f"sentence_transformers.models.{kind}",
+            "type": LAYER_ATTENTION_TYPE if kind == LAYER_ATTENTION else f"{_package(kind)}.{kind}",
         }
         for place, (kind, path) in enumerate(modules)
     ]
@@ -264,12 +271,18 @@ def write_pipeline(
     places = [folder / path for _, path in modules[1:]]
     if combination is not None:
         _write_combination(places.pop(0), width, depth, combination)
+    if heads is not None:
+        write_layer_heads(places.pop(1), heads)
     if isinstance(pooler, LayerAttentionPooling):
         write_layer_attention(folder, places[0], pooler)
     else:
         _write_json(places[0] / "config.json", {"word_embedding_dimension": width} | flags)
     for place, module in zip(places[1:], tail, strict=True):
         _write_module(place, module)
+
+
+def _package(kind: str) -> str:
+    return LayerHeads.__module__ if kind == "LayerHeads" else "sentence_transformers.models"
 
 
 def _write_combination(place: Path, width: int, depth: int, layers: tuple[int, ...]) -> None:

@@ -40,6 +40,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = Non
             depth=encoder.depth,
             combination=encoder.combination,
             pooler=encoder.pooler,
+            heads=encoder.heads,
         )
         if model_card is not None:
             (target / "README.md").write_text(model_card, encoding="utf-8")

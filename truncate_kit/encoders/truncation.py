@@ -69,7 +69,7 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
     """The encoder cut at `layer`: embeddings and blocks 1 … layer, with pooling, tail, prompts and tokenizer kept.
 
     Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32; a combination of layers and
-    layer-wise attention are kept at the last layer only.
+    layer-wise attention or heads over the layers are kept at the last layer only.
     copy_weights: False shares memory with `encoder` (to read states; training either would change both).
     Raises `LayerOutOfRangeError`, `LayerNotHeldError`.
     """
@@ -99,6 +99,7 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
         settings=copy.deepcopy(encoder.settings),
         combination=encoder.combination if layer == encoder.depth else None,
         pooler=_kept_pooler(encoder, layer, copy_weights),
+        heads=copy.deepcopy(encoder.heads) if layer == encoder.depth else None,
     )
     return cut.to(encoder.device).train(encoder.training)
 

@@ -14,6 +14,7 @@ from truncate_kit.encoders import Encoder, evaluating
 from truncate_kit.errors import ExportCheckError, ModelError
 from truncate_kit.export.results import Check, TaskScore
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.scores import check_scores
 from truncate_kit.export.sessions import open_session
 from truncate_kit.export.tracing import INPUTS, OUTPUT, ends_normalized
 from truncate_kit.hardware import usable_cores
@@ -50,6 +51,7 @@ def check_graph(file: Path, encoder: Encoder, *, progress: Progress = silent) ->
         name = f"batch {batch}, length {length}"
         checks.append(_compare(name, _run(session, feeds, name), expected, encoder))
     checks.append(_padding_check(session, encoder))
+    checks += check_scores(session, encoder, file)
     progress("Checking the graph", len(shapes) + 1, len(shapes) + 1)
     return tuple(checks)
 

@@ -93,7 +93,7 @@ def _export_into(
         size = sum(file.stat().st_size for file in (target, data) if file is not None)
         checks = check_graph(target, traced, progress=progress)
         reader = encoder.reader if encoder.tokenizer is not None else None
-        exported = OnnxEncoder(target, reader)
+        exported = OnnxEncoder(target, reader, heads=encoder.heads)
         task = check_score(traced, exported, pairs) if pairs is not None else None
         if data is not None:  # before the graph that names it, and beside the one that may still be there
             data.replace(folder / data.name)

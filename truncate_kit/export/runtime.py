@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.encoders import Encoder, load_encoder, select_device
+from truncate_kit.encoders import Encoder, LayerHeads, load_encoder, select_device
 from truncate_kit.encoders.loading import load_reader
+from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.sessions import open_session, run_bound
@@ -29,7 +30,8 @@ CUDA_BATCH_TOKENS = 16_384
 class OnnxEncoder:
     """The graph of one encoder. Many texts run as batches side by side, one core each; few use all cores per call.
 
-    reader: None for a graph without a tokenizer; it then takes ids only.
+    reader: None for a graph without a tokenizer; it then takes ids only. heads: what scores its vectors, None for
+    their cosine.
     """
 
     def __init__(
@@ -40,9 +42,11 @@ class OnnxEncoder:
         threads: int | None = None,
         device: str | None = None,
         batch_tokens: int | None = None,
+        heads: LayerHeads | None = None,
     ) -> None:
         self.file = file
         self.reader = reader
+        self.heads = heads
         self.device = select_device(device)
         self.threads = threads or usable_cores()
         self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
@@ -74,7 +78,10 @@ class OnnxEncoder:
                 f"There is no config.json beside {file}.",
                 hint="Leave the graph in the folder that export wrote: its tokenizer and configuration are there.",
             )
-        return cls(file, load_reader(file.parent), threads=threads, device=device, batch_tokens=batch_tokens)
+        heads = read_pipeline(file.parent).heads
+        return cls(
+            file, load_reader(file.parent), threads=threads, device=device, batch_tokens=batch_tokens, heads=heads
+        )
 
     def _session(self, threads: int) -> Any:
         if threads not in self._sessions:
@@ -108,6 +115,13 @@ class OnnxEncoder:
             for batch in batches:
                 run(batch)
         return torch.from_numpy(vectors)
+
+    @torch.inference_mode()
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine."""
+        if self.heads is not None:
+            return self.heads.similarities(first, second)
+        return torch.nn.functional.cosine_similarity(first, second)
 
     def _runner(self, session: Any, ids: Sequence[Sequence[int]], vectors: Vectors) -> Callable[[Sequence[int]], None]:
         padding = self.reader.padding_id if self.reader is not None else 0

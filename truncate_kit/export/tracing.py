@@ -16,6 +16,7 @@ from torch import nn
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Normalize
 from truncate_kit.errors import ExportError
+from truncate_kit.export.scores import SCORE, WithScores
 from truncate_kit.extras import require
 
 INPUTS = ("input_ids", "attention_mask")
@@ -87,17 +88,18 @@ def build_graph(encoder: Encoder) -> Any:
 def _trace(encoder: Encoder) -> Any:
     # Sizes other than 0 and 1, and different ones, so that neither batch nor length is taken for a constant.
     length = min(7, encoder.max_length)
-    ids = torch.ones((3, length), dtype=torch.long, device=encoder.device)
+    ids = torch.ones((5, length), dtype=torch.long, device=encoder.device)
     mask = torch.ones_like(ids)
     mask[1, 2:] = 0
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    scored = encoder.heads is not None
     program = torch.onnx.export(
-        encoder,
+        WithScores(encoder) if scored else encoder,
         (ids, mask),
         dynamo=True,
         dynamic_shapes=dict.fromkeys(INPUTS, free),
         input_names=list(INPUTS),
-        output_names=[OUTPUT],
+        output_names=[OUTPUT, SCORE] if scored else [OUTPUT],
         verbose=False,
     )
     assert program is not None  # it is None for the old exporter only

@@ -43,8 +43,8 @@ def text_features(encoder: TextEncoder, texts: Sequence[str], progress: Progress
     if not isinstance(encoder, Encoder):
         return TextFeatures(encode_distinct(encoder, texts, progress), None)
     states = layer_states(encoder, texts, progress=progress)
-    vectors = states[-1]
     with torch.inference_mode():
+        vectors = states[-1] if encoder.heads is None else encoder.heads(states[1:].to(encoder.device)).cpu()
         for module in encoder.tail:
             vectors = module(vectors.to(encoder.device)).cpu()
     return TextFeatures(_finite(vectors.clone()), states)

@@ -8,7 +8,7 @@ from truncate_kit.errors import DataError
 from truncate_kit.progress import Progress, silent
 from truncate_kit.suites.encoding import encode_distinct
 from truncate_kit.suites.results import StsReport, StsScore
-from truncate_kit.training.evaluation import TextEncoder, correlate, pair_cosines
+from truncate_kit.training.evaluation import TextEncoder, correlate, pair_similarities
 
 
 def score_sts(
@@ -31,7 +31,8 @@ def score_sts(
     texts = list(dict.fromkeys(text for one in sets for pair in one.pairs for text in (pair.first, pair.second)))
     place = {text: index for index, text in enumerate(texts)}
     vectors = encode_distinct(encoder, texts, progress)
-    rows = [_score(one, pair_cosines(vectors, place, one.pairs), seen if seen_name else None) for one in sets]
+    known = seen if seen_name else None
+    rows = [_score(one, pair_similarities(encoder, vectors, place, one.pairs), known) for one in sets]
     unseen = [row.unseen_spearman for row in rows if row.unseen_spearman is not None]
     return StsReport(
         model=model,

@@ -11,6 +11,7 @@ from torch import Tensor
 from truncate_kit.data import TextPair
 from truncate_kit.errors import DataError
 from truncate_kit.results import Result
+from truncate_kit.vectors import similarities
 
 
 class TextEncoder(Protocol):
@@ -24,7 +25,8 @@ class TextEncoder(Protocol):
 class Evaluation(Result):
     """Correlation of cosine similarity with the graded scores, in points (× 100).
 
-    cosines: similarity of each pair, in the order of the file, kept for paired comparisons.
+    cosines: similarity of each pair, by the encoder's own measure where it has one, in the order of the file; kept for
+    paired comparisons.
     """
 
     spearman: float
@@ -54,7 +56,7 @@ class ModelScore(Result):
 
 
 def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
-    """Spearman and Pearson correlation (× 100) between cosine similarity and target.
+    """Spearman and Pearson correlation (× 100) between target and cosine, or the encoder's own measure if it has one.
 
     Each distinct text is encoded once. Raises `DataError` where a correlation is not defined: fewer than three pairs,
     or one value only among targets or cosines.
@@ -62,15 +64,20 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     texts = list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
     place = {text: index for index, text in enumerate(texts)}
     vectors = torch.as_tensor(encoder.encode(texts))
-    return correlate(pair_cosines(vectors, place, pairs), [pair.target for pair in pairs])
+    return correlate(pair_similarities(encoder, vectors, place, pairs), [pair.target for pair in pairs])
 
 
-def pair_cosines(vectors: Tensor, place: Mapping[str, int], pairs: Sequence[TextPair]) -> list[float]:
-    """Cosine similarity of each pair, in float64. vectors: (n, d); place: the row of each text."""
+def pair_similarities(
+    encoder: TextEncoder, vectors: Tensor, place: Mapping[str, int], pairs: Sequence[TextPair]
+) -> list[float]:
+    """Similarity of each pair by the encoder's own measure, else the cosine in float64.
+
+    vectors: (n, d); place: the row of each text.
+    """
     first = vectors[torch.tensor([place[pair.first] for pair in pairs])].double()
     second = vectors[torch.tensor([place[pair.second] for pair in pairs])].double()
-    cosines: list[float] = torch.nn.functional.cosine_similarity(first, second).tolist()
-    return cosines
+    found: list[float] = similarities(encoder, first, second).tolist()
+    return found
 
 
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:

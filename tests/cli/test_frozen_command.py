@@ -1,0 +1,107 @@
+"""`truncate-kit finetune --method frozen`: what it prints, writes and refuses, and what comes after it."""
+
+import json
+
+import pytest
+from matplotlib import image
+
+from tests.cli.test_export import refused, run
+from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit_cli.app import main
+
+SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
+MORE = ("", "cat", "and a mat", "not blue")
+DEEDS = ["sat", "ran", "sat on the mat", "not red", "big", "blue", "under the tree"]
+TEXTS = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty working folder with one file of pairs and one of raw sentences."""
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{a},{TEXTS[(7 * i + 3) % len(TEXTS)]} {MORE[i % 4]},{i % 6}" for i, a in enumerate(TEXTS * 3)]
+    (tmp_path / "pairs.csv").write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    (tmp_path / "raw.txt").write_text("\n".join(f"{text} and the dog" for text in TEXTS))
+    return tmp_path
+
+
+def frozen(capsys, tiny_folder, folder, *more):
+    return run(
+        capsys, "finetune", tiny_folder("gpt2"), "--method", "frozen", "--data", folder / "pairs.csv", "--seeds", 1,
+        "--epochs", 2, *more,
+    )  # fmt: skip
+
+
+def test_all_steps_tables_and_figures(capsys, tiny_folder, folder):
+    out = frozen(capsys, tiny_folder, folder, "--texts", folder / "raw.txt", "--layer", "all")
+    for said in ("last-pooled states of blocks 1 to 3 of 3", "42 raw sentences", "cosine", "siamese", "autoencoder"):
+        assert said in out
+    assert "Largest errors on test" in out
+    assert "of the " in out
+    assert "distinct test sentences are also in train" in out
+    assert "Chosen by dev: " in out
+    for figure in ("correlation", "reconstruction", "blocks"):
+        height, width, _ = image.imread(folder / f"exported/frozen-heads/{figure}.png").shape
+        assert (width, height) == (1080, 600)
+    report = json.loads((folder / "exported/frozen-heads/frozen.json").read_text())
+    assert len(report["trials"]) == 9
+
+
+def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder, folder):
+    report = json.loads(frozen(capsys, tiny_folder, folder, "--steps", "siamese", "--layer", 2, "--json"))
+    score = json.loads(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
+    held_out = complete_splits(load_pairs(folder / "pairs.csv")).test
+    assert (score["split"], score["num_pairs"]) == ("test", len(held_out))
+    assert score["spearman"] == pytest.approx(report["trials"][0]["test"], abs=0.3)
+    assert load_encoder(folder / "exported/frozen").depth == 2
+    stored = json.loads(run(capsys, "evaluate", folder / "exported/frozen", "--vectors", "int8", "--json"))
+    assert stored["spearman"] == pytest.approx(score["spearman"], abs=5)
+    assert "leave out --dimensions" in refused(capsys, "evaluate", folder / "exported/frozen", "--dimensions", 3)
+
+
+def test_without_raw_sentences_there_are_two_steps_and_that_is_said(capsys, tiny_folder, folder):
+    told = ["finetune", str(tiny_folder("gpt2")), "--method", "frozen", "--seeds", "1", "--epochs", "1"]
+    with pytest.raises(SystemExit):
+        main([*told, "--data", str(folder / "pairs.csv")])
+    printed = capsys.readouterr()
+    assert "name a file with --texts" in printed.err
+    assert "siamese" in printed.out
+    assert "autoencoder" not in printed.out
+
+
+def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
+    frozen(capsys, tiny_folder, folder, "--steps", "siamese")
+    score = json.loads(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
+    quick = ("--quick", "--backends", "torch-fp32", "--lengths", 4, "--repeats", 1, "--json")
+    bench = json.loads(run(capsys, "bench", folder / "exported/frozen", *quick))
+    assert bench["contestants"][0]["spearman"] == pytest.approx(score["spearman"], abs=0.3)
+    assert bench["costs"][0]["dimensions"] == 5 + 10 + 10  # codes, not the width of a state
+
+
+def test_another_pooling_and_score(capsys, tiny_folder, folder):
+    more = ("--steps", "cosine", "--pooling", "mean", "--score", "sigmoid", "--json")
+    report = json.loads(frozen(capsys, tiny_folder, folder, *more))
+    assert (report["pooling"], report["settings"]["score"]) == ("mean", "sigmoid")
+    assert load_encoder(folder / "exported/frozen").pooling == "mean"
+
+
+def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp_path):
+    start = ("finetune", tiny_folder("gpt2"), "--data", folder / "pairs.csv")
+    assert "no raw sentences" in refused(capsys, *start, "--method", "frozen", "--steps", "autoencoder")
+    assert "no step 'mlp'" in refused(capsys, *start, "--method", "frozen", "--steps", "mlp")
+    assert "no method 'thawed'" in refused(capsys, *start, "--method", "thawed")
+    assert "--score goes with --method frozen" in refused(capsys, *start, "--score", "exp")
+    assert "--objective goes with --method tmft" in refused(
+        capsys, *start, "--method", "frozen", "--objective", "distill"
+    )
+    one = tmp_path / "one.csv"
+    one.write_text("sentence1,sentence2,score\na cat,a dog,1\n")
+    told = ("finetune", tiny_folder("gpt2"), "--method", "frozen", "--data")
+    assert "holds 1 pairs" in refused(capsys, *told, one)
+    one.write_text("sentence1,sentence2\na cat,a dog\n")
+    assert "Columns found" in refused(capsys, *told, one)
+    bare = save_encoder(truncate(load_encoder(tiny_folder("bert")), 0), tmp_path / "bare")
+    assert "has no blocks" in refused(
+        capsys, "finetune", bare, "--method", "frozen", "--data", folder / "pairs.csv", "--steps", "cosine"
+    )

@@ -1,0 +1,79 @@
+"""The graph of a model with heads: codes of each text, and scores of pairs, as in torch."""
+
+import copy
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+from tests.heads import with_heads
+from truncate_kit.data import TextPair
+from truncate_kit.encoders import save_encoder
+from truncate_kit.errors import ExportCheckError
+from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.export.runtime import padded
+from truncate_kit.export.scores import check_scores
+from truncate_kit.training.evaluation import evaluate
+
+FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
+SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]
+SCORES = (4.0, 5.0, 0.0, 1.0, 2.0)
+PAIRS = [TextPair(*row) for row in zip(FIRST, SECOND, SCORES, strict=True)]
+
+
+@pytest.fixture(scope="module", params=[("bert", "exp"), ("gpt2", "sigmoid")])
+def exported(request, tiny_folder, tmp_path_factory):
+    """An encoder with heads, the folder of its graph, and the report."""
+    name, kind = request.param
+    encoder = with_heads(tiny_folder(name), 2, kind=kind)
+    folder = save_encoder(encoder, tmp_path_factory.mktemp("heads") / "m")
+    return encoder, folder, export_onnx(encoder, folder)
+
+
+def session_of(folder):
+    return onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+
+
+def test_text_to_codes(exported):
+    encoder, folder, report = exported
+    assert {"score of 1 pair", "score of 8 pairs"} <= {check.name for check in report.checks}
+    assert max(check.difference for check in report.checks) <= 1e-4
+    found = OnnxEncoder.load(folder, threads=1).encode(FIRST)
+    torch.testing.assert_close(found, encoder.encode(FIRST), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_pair_to_score(exported, count):
+    encoder, folder, _ = exported
+    expected = encoder.similarities(encoder.encode(FIRST), encoder.encode(SECOND)).numpy()[:count]
+    feeds = padded(encoder.token_ids([*FIRST[:count], *SECOND[:count]]), 0)
+    np.testing.assert_allclose(session_of(folder).run(["score"], feeds)[0], expected, atol=1e-4)
+    if encoder.heads.score.kind == "exp" and count > 1:
+        assert expected[1] == 1.0  # the same text twice
+
+
+def test_an_odd_text_is_in_no_pair(exported):
+    encoder, folder, _ = exported
+    texts = [FIRST[0], SECOND[0], FIRST[1]]
+    expected = encoder.similarities(encoder.encode(FIRST[:1]), encoder.encode(SECOND[:1]))
+    vectors, scores = session_of(folder).run(None, padded(encoder.token_ids(texts), 0))
+    assert len(vectors) == 3
+    np.testing.assert_allclose(scores, expected, atol=1e-4)
+
+
+def test_evaluated_alike_in_torch_and_as_a_graph_by_the_score_of_the_heads(exported):
+    encoder, folder, _ = exported
+    before, after = (evaluate(model, PAIRS) for model in (encoder, OnnxEncoder.load(folder, threads=1)))
+    assert before.spearman == pytest.approx(after.spearman)
+    np.testing.assert_allclose(before.cosines, after.cosines, atol=1e-4)
+    expected = encoder.similarities(encoder.encode(FIRST), encoder.encode(SECOND)).numpy()
+    np.testing.assert_allclose(before.cosines, expected, atol=1e-6)
+
+
+def test_a_graph_with_other_scores_fails_its_check(exported):
+    encoder, folder, _ = exported
+    other = copy.deepcopy(encoder)
+    other.heads.score.out.data.add_(1.0)
+    with pytest.raises(ExportCheckError, match="score of 1 pair: a difference of"):
+        check_scores(session_of(folder), other, folder / "model.onnx")

@@ -1,0 +1,270 @@
+"""Frozen heads from end to end on tiny models: what is reported, saved, resumed and refused."""
+
+import multiprocessing
+import os
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from truncate_kit.data import TextPair, overlap_of
+from truncate_kit.data.types import PairSet, PairSplits
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.frozen import FrozenReport, FrozenSettings, finetune_frozen
+from truncate_kit.frozen.reading import nli_scores
+from truncate_kit.frozen.run import choose
+from truncate_kit.training.evaluation import evaluate
+
+SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
+DEEDS = ["sat", "ran", "sat on the mat", "ran under the tree", "not red", "big", "blue and small", "under the mat"]
+TEXTS = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
+FAST = FrozenSettings(epochs=3, pretraining_epochs=2, nli_epochs=1, seeds=(0, 1), learning_rate=1e-2)
+
+
+def pair_set(name, count, step, classes=()):
+    """Pairs whose score is the share of words they have in common."""
+    pairs = []
+    for number in range(count):
+        first, second = TEXTS[number * 3 % 64], TEXTS[(number * step + 1) % 64]
+        common = len({*first.split()} & {*second.split()}) / len({*first.split()} | {*second.split()})
+        pairs.append(TextPair(first, second, float(number % len(classes)) if classes else round(5 * common, 1)))
+    return PairSet(
+        name=name, pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="told", num_scale_values=0, path=name,
+        columns=("a", "b", "c"), classes=tuple(classes),
+    )  # fmt: skip
+
+
+TRAIN, DEV, TEST = pair_set("train", 60, 5), pair_set("dev", 20, 7), pair_set("test", 25, 11)
+DATA = PairSplits(name="words", train=TRAIN, dev=DEV, test=TEST)
+RAW = [f"{text} and {other}" for text in TEXTS[:20] for other in ("the cat", "a dog")]
+
+
+@pytest.fixture(scope="module")
+def gpt2(tiny_folder):
+    return load_encoder(tiny_folder("gpt2"), pooling="last")
+
+
+@pytest.fixture(scope="module")
+def whole(gpt2, tmp_path_factory):
+    """A run with all steps and numbers of blocks, and its folder."""
+    out = tmp_path_factory.mktemp("frozen")
+    return finetune_frozen(gpt2, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW), out
+
+
+def without_seconds(report):
+    trials = tuple(replace(trial, seconds=0.0) for trial in report.trials)
+    reconstruction = replace(report.reconstruction, seconds=0.0) if report.reconstruction else None
+    return replace(report, trials=trials, reconstruction=reconstruction, seconds=0.0)
+
+
+def test_every_step_runs_on_every_number_of_blocks_with_every_seed_in_order(whole):
+    report, _ = whole
+    assert [(trial.step, trial.layer, trial.seed) for trial in report.trials] == [
+        (step, layer, seed) for step in ("cosine", "siamese", "autoencoder") for layer in (1, 2, 3) for seed in (0, 1)
+    ]
+    assert report.reconstruction.code_widths == (5, 10, 10)
+    assert len(report.reconstruction.losses) == 3
+    assert report.reconstruction.num_sentences == 40
+    assert all(len(trial.blocks) == trial.layer for trial in report.trials)
+    assert FrozenReport.from_dict(report.to_dict()) == report
+
+
+def test_the_saved_model_is_the_chosen_trial_cut_above_its_blocks(whole, gpt2):
+    report, out = whole
+    means = {
+        (step, layer): report.score(step, layer, "dev").mean
+        for step in ("cosine", "siamese", "autoencoder")
+        for layer in (1, 2, 3)
+    }
+    assert means[report.chosen_step, report.chosen_layer] == max(means.values())
+    model = load_encoder(out / "frozen")
+    assert model.depth == report.chosen_layer
+    found = evaluate(model, DATA.test.pairs)
+    assert found.spearman == pytest.approx(report.chosen.test, abs=0.2)  # ranks that lie within rounding may swap
+    assert found.pearson == pytest.approx(report.chosen.test_pearson, abs=0.01)
+    ours, kept = load_file(out / "frozen/model.safetensors"), truncate(gpt2, report.chosen_layer).backbone.state_dict()
+    assert ours.keys() == kept.keys()
+    assert all(torch.equal(ours[name], kept[name]) for name in kept)  # frozen
+
+
+def test_plain_states_are_correlated_block_by_block(whole, gpt2):
+    report, _ = whole
+    for block in (1, 2, 3):
+        lean = truncate(gpt2, block)
+        assert report.states[block - 1] == pytest.approx(evaluate(lean, DATA.test.pairs).spearman, abs=0.2)
+
+
+def test_worst_errors_are_the_largest_without_the_mean_difference_on_dev(whole):
+    report, out = whole
+    model = load_encoder(out / "frozen")
+
+    def differences(pairs):
+        first, second = model.encode([pair.first for pair in pairs]), model.encode([pair.second for pair in pairs])
+        return model.similarities(first, second).numpy() - np.array(pairs.scores01())
+
+    errors = differences(DATA.test) - differences(DATA.dev).mean()
+    assert [pair.error for pair in report.worst] == pytest.approx(sorted(errors, key=abs, reverse=True)[:20], abs=1e-4)
+    worst = report.worst[0]
+    place = int(np.abs(errors).argmax())
+    assert (worst.first, worst.second) == (DATA.test.pairs[place].first, DATA.test.pairs[place].second)
+    assert worst.predicted - worst.target == pytest.approx(differences(DATA.test)[place], abs=1e-4)
+
+
+def test_leakage_is_counted(whole):
+    report, _ = whole
+    sides = [[(pair.first, pair.second) for pair in pairs] for pairs in (DATA.train, DATA.dev, DATA.test)]
+    assert report.overlap == overlap_of(*sides)
+    shared = {*DATA.test.texts()} & {*DATA.train.texts()}
+    assert report.overlap.test_sentences_in_train == len(shared) > 0
+
+
+def test_the_same_again_gives_the_same(whole, gpt2, tmp_path):
+    report, out = whole
+    settings = replace(FAST, layers="all")
+    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    assert without_seconds(again) == without_seconds(report)
+    assert (tmp_path / "frozen/2_LayerHeads/model.safetensors").read_bytes() == (
+        out / "frozen/2_LayerHeads/model.safetensors"
+    ).read_bytes()
+
+
+def train_all(folder, out):
+    torch.set_num_threads(1)
+    encoder = load_encoder(folder, pooling="last")
+    finetune_frozen(encoder, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW)
+
+
+def test_a_killed_run_continues_and_ends_with_the_same(whole, gpt2, tiny_folder, tmp_path):
+    report, out = whole
+    for wanted in (2, 9, 14):  # among layer cosines, siamese networks, autoencoders
+        process = multiprocessing.get_context("fork").Process(target=train_all, args=(tiny_folder("gpt2"), tmp_path))
+        process.start()
+        while process.is_alive() and len(list(tmp_path.glob("frozen-heads/trials/*/*-blocks*"))) < wanted:
+            time.sleep(0.001)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        assert not (tmp_path / "frozen").exists()
+    seen: list[str] = []
+    done = finetune_frozen(
+        gpt2, DATA, out=tmp_path, settings=replace(FAST, layers="all"), raw=RAW,
+        progress=lambda task, done, total: seen.append(task),
+    )  # fmt: skip
+    assert without_seconds(done) == without_seconds(report)
+    assert not any("cosine" in task or "States" in task for task in seen)  # finished before the kill: not run again
+    assert (tmp_path / "frozen/2_LayerHeads/model.safetensors").read_bytes() == (
+        out / "frozen/2_LayerHeads/model.safetensors"
+    ).read_bytes()
+
+
+def test_a_damaged_trial_is_run_again_and_said(whole, gpt2):
+    report, out = whole
+    (damaged,) = out.glob("frozen-heads/trials/*/siamese-blocks02-seed1")
+    (damaged / "trial.json").write_text("{}")
+    again = finetune_frozen(gpt2, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW)
+    assert without_seconds(replace(again, notes=())) == without_seconds(report)
+    assert "siamese-blocks02-seed1 was damaged" in again.notes[0]
+
+
+def test_trials_of_other_settings_or_data_are_not_taken_for_these(gpt2, tmp_path):
+    settings = replace(FAST, steps=("cosine",), seeds=(0,))
+    told = [
+        {"settings": settings, "data": DATA},
+        {"settings": replace(settings, score="sigmoid"), "data": DATA},
+        {"settings": replace(settings, hidden=5), "data": DATA},
+        {"settings": settings, "data": replace(DATA, train=pair_set("train", 60, 13))},
+    ]
+    found = [finetune_frozen(gpt2, one.pop("data"), out=tmp_path, **one).chosen.dev_pearson for one in told]
+    assert len(set(found)) == 4
+    assert len(list(tmp_path.glob("frozen-heads/trials/*"))) == 4
+
+
+def test_bf16_trains_too(gpt2, tmp_path):
+    settings = replace(FAST, seeds=(0,), precision="bf16")
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    exact = finetune_frozen(gpt2, DATA, out=tmp_path, settings=replace(settings, precision="fp32"), raw=RAW)
+    assert report.reconstruction.losses == pytest.approx(exact.reconstruction.losses, rel=0.05)
+
+
+def test_heads_on_the_lowest_blocks_never_read_the_others(gpt2, tmp_path):
+    broken = truncate(gpt2, 3)
+    for name, weight in broken.backbone.named_parameters():
+        if name.startswith("h.2."):
+            weight.data.fill_(float("nan"))
+    settings = replace(FAST, layers="2", steps=("siamese",), seeds=(0,))
+    report = finetune_frozen(broken, DATA, out=tmp_path, settings=settings)
+    assert np.isfinite(report.chosen.dev)
+    assert len(report.states) == 2
+    assert next(tmp_path.glob("frozen-heads/states/*/states.f32")).stat().st_size == report.num_texts * 2 * 16 * 4
+
+
+def test_training_pairs_are_learnt_and_nli_pairs_come_first(gpt2, tmp_path):
+    settings = replace(FAST, steps=("siamese",), seeds=(0,), epochs=20)
+    data = replace(DATA, dev=TRAIN)  # what is learnt of the very pairs
+    report = finetune_frozen(gpt2, data, out=tmp_path / "a", settings=settings)
+    plain = [evaluate(truncate(gpt2, block), TRAIN.pairs).spearman for block in (1, 2, 3)]
+    assert report.chosen.dev > max(plain) + 20
+    nli = pair_set("nli", 30, 13, ("Contradiction", "entailment", "neutral"))
+    first = finetune_frozen(gpt2, data, out=tmp_path / "b", settings=settings, nli=nli)
+    assert first.nli == "nli"
+    assert first.chosen.dev_scores != report.chosen.dev_scores
+
+
+def test_nli_classes_become_scores():
+    nli = pair_set("nli", 6, 13, ("Contradiction", "entailment", "neutral"))
+    assert nli_scores(nli) == [0.0, 1.0, 0.5, 0.0, 1.0, 0.5]
+    with pytest.raises(DataError, match="has the class 'yes'"):
+        nli_scores(pair_set("nli", 6, 13, ("entailment", "yes")))
+
+
+def test_the_best_mean_on_dev_is_chosen_with_fewer_blocks_on_a_tie(whole):
+    trial = whole[0].trials[0]
+
+    def row(step, layer, seed, dev):
+        return replace(trial, step=step, layer=layer, seed=seed, dev=dev)
+
+    rows = [
+        row("cosine", 2, 0, 90.0),
+        row("cosine", 2, 1, 50.0),
+        row("siamese", 3, 0, 71.0),
+        row("siamese", 3, 1, 75.0),
+    ]
+    assert choose(rows).dev == 75.0
+    assert choose([row("cosine", 3, 0, 70.0), row("cosine", 1, 0, 70.0)]).layer == 1
+
+
+def test_sentences_of_dev_and_test_are_no_raw_text(gpt2, tmp_path):
+    settings = replace(FAST, layers="1", steps=("autoencoder",), seeds=(0,), raw_sentences=25)
+    held = {*DATA.dev.texts(), *DATA.test.texts()}
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=[*RAW, *held])
+    assert report.reconstruction.num_sentences == 25
+    assert report.reconstruction.left_out == len(held)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"raw": None}, UsageError, "no raw sentences"),
+        ({"raw": ["one", "two"]}, DataError, "2 raw sentences are too few"),
+        ({"settings": replace(FAST, layers="0", steps=("cosine",))}, UsageError, "Heads need a block"),
+        ({"settings": replace(FAST, layers="4", steps=("cosine",))}, ModelError, "Layer 4 does not exist"),
+        ({"data": replace(DATA, train=pair_set("t", 1, 5))}, DataError, "t holds 1 pairs"),
+        ({"data": replace(DATA, test=None)}, DataError, "no train, dev and test set"),
+        ({"data": replace(DATA, dev=pair_set("d", 9, 5, ("a", "b")))}, DataError, "holds classes, not scores"),
+        ({"nli": pair_set("n", 9, 5)}, DataError, "holds scores, not classes"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_is_computed(gpt2, tmp_path, change, error, says):
+    told = {"data": DATA, "settings": FAST, "raw": RAW, "nli": None} | change
+    with pytest.raises(error, match=says):
+        finetune_frozen(gpt2, told.pop("data"), out=tmp_path, **told)
+    assert not list(tmp_path.glob("**/*.f32"))
+
+
+def test_a_model_without_blocks_is_refused(gpt2, tmp_path):
+    with pytest.raises(ModelError, match="has no blocks"):
+        finetune_frozen(truncate(gpt2, 0), DATA, out=tmp_path, settings=FAST, raw=RAW)

@@ -1,0 +1,210 @@
+"""Heads over the frozen states of all blocks: codes of each block, and a score from how far apart two texts are there.
+
+Design of the frozen heads: one network per block, the distances 1 − cos of all blocks into a one-layer MLP.
+"""
+
+import itertools
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from truncate_kit.errors import ModelError, UsageError
+
+ScoreKind = Literal["exp", "sigmoid"]
+SCORE_KINDS: tuple[str, ...] = get_args(ScoreKind)
+WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
+_AGAIN = "Save or train the model again."
+
+
+class BlockNetworks(nn.Module):
+    """One linear layer and tanh per block: tanh(W_l (h_l − mean_l) / scale_l + b_l).
+
+    Neighbouring blocks with codes of the same width go through one batched product. code_widths: of each block. mean,
+    scale: (L, 1, d), the states' own, so that a few huge dimensions do not drown the others; 0 and 1 until `fit` is
+    called. Weights are drawn like those of `nn.Linear`, from `generator`.
+    """
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, width: int, code_widths: Sequence[int], generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.width, self.code_widths = width, tuple(code_widths)
+        self.runs = [(code, len(list(run))) for code, run in itertools.groupby(self.code_widths)]
+        bound = width**-0.5
+        shapes = [((count, width, code), count * code) for code, count in self.runs]
+        # Biases are kept flat: the optimiser tells them from weights by having one dimension.
+        self.weights = nn.ParameterList(_uniform(shape, bound, generator) for shape, _ in shapes)
+        self.biases = nn.ParameterList(_uniform((size,), bound, generator) for _, size in shapes)
+        self.register_buffer("mean", torch.zeros(len(self.code_widths), 1, width))
+        self.register_buffer("scale", torch.ones(len(self.code_widths), 1, width))
+
+    def fit(self, mean: Tensor, deviation: Tensor) -> None:
+        """Take mean and standard deviation of the states, (L, d) each; what hardly varies is not scaled."""
+        self.mean.copy_(mean[:, None])
+        self.scale.copy_(torch.where(deviation > 1e-6, deviation, 1.0)[:, None])
+
+    def standardized(self, states: Tensor) -> Tensor:
+        """(L, b, d) to (L, b, d)."""
+        return (states - self.mean) / self.scale
+
+    def forward(self, states: Tensor) -> list[Tensor]:
+        """States (L, b, d) to codes, one tensor (blocks, b, code) for each run of blocks of one code width."""
+        codes, start, states = [], 0, self.standardized(states)
+        for (code, count), weight, bias in zip(self.runs, self.weights, self.biases, strict=True):
+            shift = bias.view(count, 1, code)
+            codes.append(torch.tanh(torch.baddbmm(shift, states[start : start + count], weight)))
+            start += count
+        return codes
+
+
+class PairScore(nn.Module):
+    """The similarity of two texts, from 0 to 1, from their distances at each block: (b, L) to (b,).
+
+    `exp`: exp(−f(x)) with f(x) = Σ_k softplus(v_k) |tanh(w_k·x + c_k) − tanh(c_k)|, so that f ≥ 0 and f(0) = 0: a text
+    has the score 1 with itself whatever was learnt. `sigmoid`: σ(v·tanh(W x + c) + a), as the paper has it. x are the
+    distances 1 − cos in units of `scale` (L,), their mean over training pairs.
+    """
+
+    scale: Tensor
+
+    def __init__(self, blocks: int, hidden: int, kind: ScoreKind, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.kind: ScoreKind = kind
+        self.hidden = hidden
+        # From 0 on, so that training starts from a score that falls with every distance.
+        self.weight = nn.Parameter(torch.rand(hidden, blocks, generator=generator) * 2 / blocks)
+        self.shift = nn.Parameter(torch.rand(hidden, generator=generator) * 2 - 1)
+        start = torch.full((hidden,), 1 / hidden)
+        self.out = nn.Parameter(start.expm1().log() if kind == "exp" else -start)
+        self.offset = nn.Parameter(torch.zeros(1)) if kind == "sigmoid" else None
+        self.register_buffer("scale", torch.ones(blocks))
+
+    def forward(self, distances: Tensor) -> Tensor:
+        """Scores (b,) of distances (b, L)."""
+        moved = torch.tanh(nn.functional.linear(distances / self.scale, self.weight, self.shift))
+        if self.offset is None:
+            moved = (moved - torch.tanh(self.shift)).abs()
+            return torch.exp(-(moved @ nn.functional.softplus(self.out)))
+        return torch.sigmoid(moved @ self.out + self.offset)
+
+
+class LayerHeads(nn.Module):
+    """Codes of all blocks, and the score of two texts from their codes.
+
+    networks: None takes the states themselves as codes. A text's vector holds the codes of its blocks side by side,
+    each scaled to length 1/√L: the cosine of two vectors is the mean of their L cosines.
+    """
+
+    def __init__(self, width: int, blocks: int, networks: BlockNetworks | None, score: PairScore) -> None:
+        super().__init__()
+        self.width, self.blocks = width, blocks
+        self.networks = networks
+        self.score = score
+        self.runs = networks.runs if networks is not None else [(width, blocks)]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.score.weight.device
+
+    def check_fits(self, blocks: int, width: int) -> None:
+        """Raise `ModelError` unless these heads are for a model of so many blocks and this width."""
+        if (self.blocks, self.width) != (blocks, width):
+            raise ModelError(
+                f"The heads are for {self.blocks} blocks of width {self.width}, this model has {blocks} of {width}.",
+                hint=_AGAIN,
+            )
+
+    @property
+    def out_width(self) -> int:
+        """Numbers of a text's vector."""
+        return sum(code * count for code, count in self.runs)
+
+    @property
+    def weights_per_text(self) -> int:
+        """Weights that the codes of one text multiply with."""
+        return 0 if self.networks is None else sum(weight.numel() for weight in self.networks.weights)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Pooled states of the blocks 1 … L, (L, b, d), to vectors (b, out)."""
+        codes: list[Tensor] = [states] if self.networks is None else self.networks(states)
+        rows = [_unit(code).transpose(0, 1).flatten(1) for code in codes]
+        vectors: Tensor = torch.cat(rows, dim=1) / float(self.blocks**0.5)
+        return vectors
+
+    def distances(self, first: Tensor, second: Tensor) -> Tensor:
+        """1 − cos of each block, (b, L), from vectors (b, out); as ½‖û − v̂‖², which is exactly 0 for equal vectors.
+
+        Raises `ModelError` for vectors of another size.
+        """
+        if first.shape[-1] != self.out_width:
+            raise ModelError(
+                f"The layer codes have {self.out_width:,} numbers, these vectors {first.shape[-1]:,}.",
+                hint="Score whole vectors: leave out --dimensions.",
+            )
+        found, start = [], 0
+        for code, count in self.runs:
+            one, other = (
+                _unit(side[:, start : start + count * code].reshape(side.shape[0], count, code))
+                for side in (first, second)
+            )
+            found.append((one - other).square().sum(dim=-1) / 2)
+            start += count * code
+        return torch.cat(found, dim=1)
+
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """Score of each pair of vectors (b, out), from 0 to 1: (b,)."""
+        scores: Tensor = self.score(self.distances(first, second).to(self.score.weight.dtype))
+        return scores
+
+
+def check_score(kind: str) -> ScoreKind:
+    """Return `kind` if it is one of `SCORE_KINDS`; raises `UsageError` otherwise."""
+    if kind not in SCORE_KINDS:
+        raise UsageError(f"There is no score {kind!r}.", hint=f"Use one of: {', '.join(SCORE_KINDS)}.")
+    return kind  # type: ignore[return-value]  # narrowed by the test above, which mypy cannot see
+
+
+def write_layer_heads(place: Path, heads: LayerHeads) -> None:
+    """Write configuration and weights into the folder `place`."""
+    place.mkdir(parents=True, exist_ok=True)
+    values = {
+        "width": heads.width,
+        "blocks": heads.blocks,
+        "code_widths": None if heads.networks is None else heads.networks.code_widths,
+        "score": heads.score.kind,
+        "hidden": heads.score.hidden,
+    }
+    (place / CONFIG_FILE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    weights = {name: value.detach().contiguous().cpu() for name, value in heads.state_dict().items()}
+    save_file(weights, place / WEIGHTS_FILE, metadata={"format": "pt"})
+
+
+def read_layer_heads(place: Path) -> LayerHeads:
+    """What `write_layer_heads` wrote. Raises `ModelError` when it is damaged."""
+    try:
+        values: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
+        width, blocks, codes = int(values["width"]), int(values["blocks"]), values["code_widths"]
+        networks = None if codes is None else BlockNetworks(width, codes)
+        score = PairScore(blocks, int(values["hidden"]), check_score(values["score"]))
+        heads = LayerHeads(width, blocks, networks, score)
+        heads.load_state_dict(load_file(place / WEIGHTS_FILE))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(f"The heads in {place} cannot be read: {reason}", hint=_AGAIN) from error
+    return heads.eval()
+
+
+def _unit(codes: Tensor) -> Tensor:
+    return nn.functional.normalize(codes, dim=-1)
+
+
+def _uniform(shape: tuple[int, ...], bound: float, generator: torch.Generator | None) -> nn.Parameter:
+    return nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * bound)

@@ -1,0 +1,143 @@
+"""Layer-wise autoencoders of frozen states, trained on raw sentences before anything is known of similarity."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.layer_heads import BlockNetworks
+from truncate_kit.frozen.examples import StateExamples, WithoutTexts, take_states
+from truncate_kit.frozen.formulas import moments
+from truncate_kit.frozen.settings import FrozenSettings
+from truncate_kit.progress import Progress, silent
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.loop import train
+
+HELD_OUT = 0.1
+_EVALUATED = 512  # states at a time
+
+
+class BlockAutoencoders(nn.Module):
+    """Block networks and, for each, a linear layer back: the mean squared error is taken on standardised states.
+
+    So 1 is what predicting the mean would cost. Every block is an autoencoder of its own: their losses are summed, no
+    weight is shared, and each is trained as it would be alone.
+    """
+
+    def __init__(self, networks: BlockNetworks, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.networks = networks
+        self.width = networks.width
+        backs, shifts = [], []
+        for code, count in networks.runs:
+            bound = code**-0.5
+            backs.append((torch.rand(count, code, self.width, generator=generator) * 2 - 1) * bound)
+            shifts.append((torch.rand(count * self.width, generator=generator) * 2 - 1) * bound)
+        self.backs, self.shifts = nn.ParameterList(backs), nn.ParameterList(shifts)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.networks.mean.device
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States (L, b, d) to what their codes say of them, standardised: (L, b, d)."""
+        found = [
+            torch.baddbmm(shift.view(len(back), 1, self.width), codes, back)
+            for codes, back, shift in zip(self.networks(states), self.backs, self.shifts, strict=True)
+        ]
+        return torch.cat(found)
+
+    def losses(self, states: Tensor) -> Tensor:
+        """Mean squared error of each block over texts and dimensions, (L,)."""
+        difference: Tensor = self(states) - self.networks.standardized(states)
+        return difference.square().mean(dim=(1, 2))
+
+
+class RawStates(StateExamples):
+    """Examples for the loop: states (n, L, d) of raw sentences at the given places."""
+
+    def __init__(self, values: NDArray[np.float32], places: Sequence[int]) -> None:
+        self._values, self._places = values, list(places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """Summed over the blocks."""
+        model = cast(BlockAutoencoders, encoder)
+        return model.losses(take_states(self._values, [self._places[place] for place in batch], model.device)).sum()
+
+
+class ReconstructionJudge(WithoutTexts):
+    """How well states of held-out sentences come back."""
+
+    def __init__(self, values: NDArray[np.float32], places: Sequence[int]) -> None:
+        self._values, self._places = values, list(places)
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Minus the loss, mean over the blocks; no Pearson."""
+        losses = self.losses(cast(BlockAutoencoders, encoder))
+        return -sum(losses) / len(losses), None
+
+    @torch.inference_mode()
+    def losses(self, model: BlockAutoencoders) -> tuple[float, ...]:
+        """Mean squared error of each block on the held-out states."""
+        total = torch.zeros(len(model.networks.code_widths), dtype=torch.float64)
+        for start in range(0, len(self._places), _EVALUATED):
+            part = self._places[start : start + _EVALUATED]
+            total += model.losses(take_states(self._values, part, model.device)).double().cpu() * len(part)
+        return tuple((total / len(self._places)).tolist())
+
+
+def pretrain(
+    values: NDArray[np.float32],
+    code_widths: Sequence[int],
+    settings: FrozenSettings,
+    *,
+    seed: int,
+    device: torch.device,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+) -> tuple[BlockAutoencoders, tuple[float, ...]]:
+    """Train one autoencoder per block on states (n, L, d) and return them with their losses on a held-out tenth.
+
+    The epoch with the smallest loss is kept. checkpoint: as in `train`; a killed run ends with the same weights.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    model = BlockAutoencoders(BlockNetworks(values.shape[2], code_widths, generator), generator)
+    order = torch.randperm(len(values), generator=generator).tolist()
+    held = max(1, round(len(order) * HELD_OUT))
+    model.networks.fit(*moments(values))
+    model.to(device)
+    judge = ReconstructionJudge(values, sorted(order[:held]))
+    train(
+        cast(Encoder, model),  # the loop asks it for its weights and its device only
+        RawStates(values, sorted(order[held:])),
+        judge,
+        loop_settings(settings, settings.pretraining_epochs),
+        seed=seed,
+        checkpoint=checkpoint,
+        progress=progress,
+        task="Training autoencoders on raw sentences",
+    )
+    return model, judge.losses(model)
+
+
+def loop_settings(settings: FrozenSettings, epochs: int) -> TrainingSettings:
+    """For the loop: random batches, because log Var hangs on what is in them; no block's gradient scales another's."""
+    return TrainingSettings(
+        epochs=epochs,
+        batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        precision=settings.precision,
+        max_gradient_norm=math.inf,
+        buckets=False,
+        compact_vocabulary=False,
+    )

@@ -1,0 +1,201 @@
+"""Heads on cached states: their examples, their judge, and their training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from truncate_kit.data import PairSet
+from truncate_kit.encoders import Encoder, LayerHeads
+from truncate_kit.encoders.layer_heads import BlockNetworks, PairScore, check_score
+from truncate_kit.frozen.autoencoders import BlockAutoencoders, loop_settings
+from truncate_kit.frozen.examples import StateExamples, WithoutTexts, take_states
+from truncate_kit.frozen.formulas import log_variance, moments
+from truncate_kit.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
+from truncate_kit.progress import Progress, silent
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.evaluation import Evaluation, correlate
+from truncate_kit.training.loop import Progressed, train
+
+_EVALUATED = 512  # texts at a time
+
+
+@dataclass(frozen=True, slots=True)
+class StatePairs:
+    """Pairs of texts by their rows in cached states.
+
+    values: (n, L, d). first, second: rows. targets: from 0 to 1.
+    """
+
+    values: NDArray[np.float32]
+    first: tuple[int, ...]
+    second: tuple[int, ...]
+    targets: tuple[float, ...]
+
+    @classmethod
+    def of(
+        cls, pairs: PairSet, texts: Sequence[str], values: NDArray[np.float32], targets: Sequence[float] | None = None
+    ) -> "StatePairs":
+        """The pairs of a set whose texts are among `texts`, the rows of `values`; targets: None is their scores."""
+        place = {text: row for row, text in enumerate(texts)}
+        first, second = (tuple(place[getattr(pair, side)] for pair in pairs) for side in ("first", "second"))
+        return cls(values, first, second, tuple(targets if targets is not None else pairs.scores01()))
+
+    def lowest(self, blocks: int) -> "StatePairs":
+        """The same pairs with the states of the first so many blocks."""
+        return StatePairs(self.values[:, :blocks], self.first, self.second, self.targets)
+
+
+@torch.inference_mode()
+def pair_distances(heads: LayerHeads, pairs: StatePairs) -> Tensor:
+    """1 − cos of the codes of each pair at each block, (pairs, L) float32 on the CPU; each text is encoded once."""
+    rows = sorted({*pairs.first, *pairs.second})
+    place = {row: index for index, row in enumerate(rows)}
+    parts = [
+        heads(take_states(pairs.values, rows[start : start + _EVALUATED], heads.device))
+        for start in range(0, len(rows), _EVALUATED)
+    ]
+    vectors = torch.cat(parts)
+    first, second = (torch.tensor([place[row] for row in side]) for side in (pairs.first, pairs.second))
+    return heads.distances(vectors[first], vectors[second]).cpu()
+
+
+@torch.inference_mode()
+def pair_scores(heads: LayerHeads, pairs: StatePairs) -> list[float]:
+    """ŷ of each pair."""
+    found: list[float] = heads.score(pair_distances(heads, pairs).to(heads.device)).tolist()
+    return found
+
+
+class PairExamples(StateExamples):
+    """Pairs for the loop, with log Var(ŷ − y) as the loss of a batch. distances: known where no network is trained."""
+
+    def __init__(self, pairs: StatePairs, distances: Tensor | None) -> None:
+        self._pairs, self._distances = pairs, distances
+        self._targets = torch.tensor(pairs.targets, dtype=torch.float32)
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """`log_variance` of the pairs at the given places."""
+        heads, places = cast(LayerHeads, encoder), list(batch)
+        if self._distances is not None:
+            scores = heads.score(self._distances[places].to(heads.device))
+        else:
+            rows = [side[place] for side in (self._pairs.first, self._pairs.second) for place in places]
+            vectors = heads(take_states(self._pairs.values, rows, heads.device))
+            scores = heads.similarities(vectors[: len(places)], vectors[len(places) :])
+        return log_variance(scores.float(), self._targets[places].to(heads.device))
+
+
+class PairsJudge(WithoutTexts):
+    """Spearman and Pearson correlation of ŷ and y, × 100. distances: known where no network is trained."""
+
+    def __init__(self, pairs: StatePairs, distances: Tensor | None) -> None:
+        self._pairs, self._distances = pairs, distances
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Spearman and Pearson."""
+        found = self.evaluation(cast(LayerHeads, encoder))
+        return found.spearman, found.pearson
+
+    @torch.inference_mode()
+    def evaluation(self, heads: LayerHeads) -> Evaluation:
+        """Both correlations and the scores themselves."""
+        distances = pair_distances(heads, self._pairs) if self._distances is None else self._distances
+        return correlate(heads.score(distances.to(heads.device)).tolist(), self._pairs.targets)
+
+
+def new_heads(
+    step: str,
+    train_pairs: StatePairs,
+    code_widths: Sequence[int],
+    settings: FrozenSettings,
+    *,
+    seed: int,
+    autoencoders: BlockAutoencoders | None = None,
+) -> LayerHeads:
+    """Untrained heads of a step on the states of `train_pairs`; those of `AUTOENCODER` start from its networks.
+
+    code_widths: of the blocks there are.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    blocks, width = train_pairs.values.shape[1:]
+    networks = None if step == COSINE else BlockNetworks(width, code_widths, generator)
+    if networks is not None and step == AUTOENCODER:
+        assert autoencoders is not None
+        _take_lowest(networks, autoencoders.networks)
+    elif networks is not None:
+        rows = np.unique([*train_pairs.first, *train_pairs.second])
+        networks.fit(*moments(train_pairs.values[rows]))
+    heads = LayerHeads(
+        width, blocks, networks, PairScore(blocks, settings.hidden, check_score(settings.score), generator)
+    )
+    typical = pair_distances(heads, train_pairs).mean(dim=0)
+    heads.score.scale.copy_(torch.where(typical > 0, typical, 1.0))
+    return heads
+
+
+@torch.no_grad()
+def _take_lowest(networks: BlockNetworks, source: BlockNetworks) -> None:
+    """Copy the networks of the lowest blocks, as many as `networks` has."""
+    blocks = len(networks.code_widths)
+    networks.mean.copy_(source.mean[:blocks])
+    networks.scale.copy_(source.scale[:blocks])
+    for number, (code, count) in enumerate(networks.runs):
+        networks.weights[number].copy_(source.weights[number][:count])
+        networks.biases[number].copy_(source.biases[number].view(-1, code)[:count].flatten())
+
+
+def train_heads(
+    heads: LayerHeads,
+    pairs: StatePairs,
+    dev: StatePairs,
+    settings: FrozenSettings,
+    *,
+    seed: int,
+    nli: StatePairs | None = None,
+    checkpoint: Path | None = None,
+    progress: Progress = silent,
+    task: str = "Training heads",
+) -> Progressed:
+    """Train heads in place, on NLI pairs first where there are some; the epoch with the best dev Spearman is kept.
+
+    checkpoint: as in `train`. Raises `DataError` where dev has no correlation, `TrainingDivergedError`.
+    """
+    if nli is not None:
+        before = None if checkpoint is None else checkpoint.with_suffix(".nli")
+        settings_before = loop_settings(settings, settings.nli_epochs)
+        _train(heads, nli, dev, settings_before, seed=seed, checkpoint=before, progress=progress, task=f"{task}, NLI")
+    training = loop_settings(settings, settings.epochs)
+    return _train(heads, pairs, dev, training, seed=seed, checkpoint=checkpoint, progress=progress, task=task)
+
+
+def _train(
+    heads: LayerHeads,
+    pairs: StatePairs,
+    dev: StatePairs,
+    training: TrainingSettings,
+    *,
+    seed: int,
+    checkpoint: Path | None,
+    progress: Progress,
+    task: str,
+) -> Progressed:
+    fixed = heads.networks is None
+    return train(
+        cast(Encoder, heads),  # the loop asks it for its weights and its device only
+        PairExamples(pairs, pair_distances(heads, pairs).clone() if fixed else None),
+        PairsJudge(dev, pair_distances(heads, dev).clone() if fixed else None),
+        training,
+        seed=seed,
+        checkpoint=checkpoint,
+        progress=progress,
+        task=task,
+    )

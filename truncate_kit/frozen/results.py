@@ -1,0 +1,133 @@
+"""What training frozen heads found."""
+
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from truncate_kit.combine.results import Span
+from truncate_kit.data import Overlap
+from truncate_kit.frozen.settings import AUTOENCODER, FrozenSettings
+from truncate_kit.results import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenTrial(Result):
+    """Heads of one step on the lowest `layer` blocks with one seed; correlations × 100.
+
+    dev_scores: Spearman after each epoch. best_epoch: from 1; its weights gave all other scores. blocks: Spearman on
+    test of the cosine of the codes at each block alone, None where it is not defined. parameters: of the heads.
+    """
+
+    step: str
+    layer: int
+    seed: int
+    dev_scores: tuple[float, ...]
+    best_epoch: int
+    dev: float
+    dev_pearson: float
+    test: float
+    test_pearson: float
+    blocks: tuple[float | None, ...]
+    parameters: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconstruction(Result):
+    """The autoencoders: width of the codes and mean squared error on held-out sentences, both by block from 1.
+
+    States are standardised, so 1 is what predicting the mean costs. num_sentences: raw sentences, the held-out tenth
+    included. left_out: sentences of the file that are also in dev or test and were not used.
+    """
+
+    code_widths: tuple[int, ...]
+    losses: tuple[float, ...]
+    num_sentences: int
+    left_out: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorstPair(Result):
+    """A test pair; target and predicted score from 0 to 1. error: predicted − target − the mean difference on dev."""
+
+    first: str
+    second: str
+    target: float
+    predicted: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenReport(Result):
+    """The outcome of `finetune_frozen`.
+
+    depth: blocks of the model as it came. parameters: of the saved model without its heads. states: Spearman × 100 on
+    test of the cosine of the plain states at each block from 1, None where it is not defined. chosen_…: the trial that
+    was saved. reconstruction: None where no autoencoders were trained. nli: name of the NLI pairs, None without.
+    worst: the test pairs with the largest errors of the saved model. overlap: what the splits share.
+    """
+
+    model: str
+    data: str
+    data_fingerprint: str
+    settings: FrozenSettings
+    pooling: str
+    depth: int
+    width: int
+    parameters: int
+    num_texts: int
+    states: tuple[float | None, ...]
+    trials: tuple[FrozenTrial, ...]
+    chosen_step: str
+    chosen_layer: int
+    chosen_seed: int
+    reconstruction: Reconstruction | None
+    nli: str | None
+    worst: tuple[WorstPair, ...]
+    overlap: Overlap
+    seconds: float
+    notes: tuple[str, ...]
+
+    def of(self, step: str, layer: int) -> list[FrozenTrial]:
+        """The trials of a step on so many blocks, one per seed."""
+        return [trial for trial in self.trials if (trial.step, trial.layer) == (step, layer)]
+
+    @property
+    def chosen(self) -> FrozenTrial:
+        """The trial whose heads were saved."""
+        return next(trial for trial in self.of(self.chosen_step, self.chosen_layer) if trial.seed == self.chosen_seed)
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """Numbers of lowest blocks that were tried, rising."""
+        return tuple(sorted({trial.layer for trial in self.trials}))
+
+    def score(self, step: str, layer: int, measure: str) -> Span:
+        """`dev`, `dev_pearson`, `test` or `test_pearson` over the seeds."""
+        values = [float(getattr(trial, measure)) for trial in self.of(step, layer)]
+        return Span(mean=fmean(values), std=stdev(values) if len(values) > 1 else None)
+
+    def codes_by_block(self, step: str, layer: int) -> tuple[float | None, ...]:
+        """Mean over the seeds of `FrozenTrial.blocks`."""
+        columns = zip(*(trial.blocks for trial in self.of(step, layer)), strict=True)
+        return tuple(None if None in column else fmean(value or 0.0 for value in column) for column in columns)
+
+    def statements(self) -> tuple[str, ...]:
+        """What the user has to know about what was done."""
+        used = max(self.layers)
+        found = [
+            f"The model is frozen: {self.pooling}-pooled states of blocks 1 to {used} of {self.depth}, "
+            f"{self.num_texts:,} texts, each read once."
+        ]
+        if self.reconstruction is not None:
+            codes = sorted(set(self.reconstruction.code_widths))
+            found.append(
+                f"Autoencoders: {self.reconstruction.num_sentences:,} raw sentences "
+                f"({self.reconstruction.left_out:,} left out that are in dev or test), codes of "
+                f"{' and '.join(map(str, codes))} numbers for states of {self.width}."
+            )
+        if self.nli is not None:
+            found.append("The heads were trained on the classes of NLI pairs first.")
+        if AUTOENCODER in self.settings.steps and len(self.settings.seeds) > 1:
+            found.append("The autoencoders were trained once, with the first seed; the heads with every seed.")
+        return (*found, *self.notes)

@@ -1,0 +1,72 @@
+"""How frozen heads are trained."""
+
+from dataclasses import dataclass
+
+from truncate_kit.encoders.layer_heads import check_score
+from truncate_kit.errors import UsageError
+from truncate_kit.results import Result
+from truncate_kit.training.configuration import Precision, TrainingSettings
+
+COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
+STEPS = (COSINE, SIAMESE, AUTOENCODER)
+PAPER_CODES = (256, 512)
+_SHARE = 3  # the paper's codes are a third and two thirds of its model's 768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenSettings(Result):
+    """Which steps are taken on which blocks, and how each is trained.
+
+    layers: `auto` for all blocks, or how many of the lowest to try, as text ("6", "3,6,9", "1..6", `all`). steps: some
+    of `STEPS`, always in their order. score: `exp` or `sigmoid`, see `PairScore`. hidden: units of its layer. codes:
+    code widths of the blocks in the lower and in the upper half of the model; None takes 256 and 512, but at most a
+    third and two thirds of the states' width. raw_sentences: how many are drawn for the autoencoders. epochs: of the
+    pairs; the one with the best dev Spearman is kept. nli_epochs: of the NLI pairs before them, where there are some.
+    pretraining_epochs: of the raw sentences. learning_rate: peak rate of all of them. Raises `UsageError`.
+    """
+
+    layers: str = "auto"
+    steps: tuple[str, ...] = STEPS
+    score: str = "exp"
+    hidden: int = 64
+    codes: tuple[int, int] | None = None
+    raw_sentences: int = 20_000
+    epochs: int = 20
+    nli_epochs: int = 3
+    pretraining_epochs: int = 10
+    batch_size: int = 64
+    learning_rate: float = 1e-3
+    precision: Precision = "fp32"
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+    def __post_init__(self) -> None:
+        check_score(self.score)
+        unknown = [step for step in self.steps if step not in STEPS]
+        if unknown or not self.steps:
+            raise UsageError(
+                f"There is no step {unknown[0]!r}." if unknown else "No step is named.",
+                hint=f"Use --steps {','.join(STEPS)}, or some of them.",
+            )
+        TrainingSettings(  # what it knows to be wrong is told before any state is computed
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            precision=self.precision,
+        )
+        if not self.seeds:
+            raise UsageError("No seeds were given.", hint="Use --seeds 3 for the seeds 0, 1 and 2.")
+        numbers = (self.hidden, self.raw_sentences, self.nli_epochs, self.pretraining_epochs, *(self.codes or ()))
+        if min(numbers) < 1:
+            raise UsageError(f"{min(numbers)} is too small a number for frozen heads.", hint="Use 1 or more.")
+
+    def ordered_steps(self) -> tuple[str, ...]:
+        """The steps in the paper's order."""
+        return tuple(step for step in STEPS if step in self.steps)
+
+    def code_widths(self, blocks: int, width: int) -> tuple[int, ...]:
+        """Width of the codes of each of all blocks 1 … `blocks` of a model whose states are `width` wide."""
+        lower, upper = self.codes or (
+            max(1, min(PAPER_CODES[0], width // _SHARE)),
+            max(1, min(PAPER_CODES[1], 2 * width // _SHARE)),
+        )
+        return tuple(lower if 2 * block <= blocks else upper for block in range(1, blocks + 1))

@@ -1,0 +1,55 @@
+"""The cells of the tables of frozen heads; the command line draws them."""
+
+from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.report.bench_tables import TableCells
+from truncate_kit.sweep.card import points
+
+_LONGEST = 60  # characters of a sentence in a table
+
+
+def step_table(report: FrozenReport) -> tuple[TableCells, int]:
+    """One row per step and number of blocks, before them the best plain block; and the place of the chosen row."""
+    known = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
+    rows: list[tuple[str, ...]] = []
+    for name, (score, block) in (("the last one", known[-1]), ("best on test", max(known))) if known else ():
+        rows.append((f"states of block {block} as they are, {name}", "1", "0", "–", points(score, None), "–"))
+    chosen = 0
+    for step in report.settings.ordered_steps():
+        for layer in report.layers:
+            spans = [report.score(step, layer, measure) for measure in ("dev", "test", "test_pearson")]
+            if (step, layer) == (report.chosen_step, report.chosen_layer):
+                chosen = len(rows)
+            rows.append(
+                (
+                    step,
+                    str(layer),
+                    f"{report.of(step, layer)[0].parameters:,}",
+                    *(points(span.mean, span.std) for span in spans),
+                )
+            )
+    seeds = len(report.settings.seeds)
+    title = f"{report.model} on {report.data}: Spearman × 100, {seeds} seed{'s' if seeds > 1 else ''}"
+    return TableCells(title, ("heads", "blocks", "trained", "dev", "test", "test Pearson"), rows), chosen
+
+
+def worst_table(report: FrozenReport) -> TableCells:
+    """The test pairs on which the saved model errs most."""
+    rows: list[tuple[str, ...]] = []
+    for pair in report.worst:
+        numbers = f"{pair.target:.2f}", f"{pair.predicted:.2f}", f"{pair.error:+.2f}"
+        rows.append((f"{_cut(pair.first)} | {_cut(pair.second)}", *numbers))
+    return TableCells(
+        "Largest errors on test, from 0 to 1; the mean difference on dev is taken off",
+        ("pair", "score", "predicted", "error"),
+        rows,
+    )
+
+
+def leakage_sentence(report: FrozenReport) -> str:
+    """What test shares with train."""
+    found = report.overlap.warning()
+    return found if found is not None else "Overlap: train and test share no sentence."
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
