@@ -232,7 +232,7 @@ class _Run:
                 layer=layer,
                 seed=seed,
                 dev_scores=tuple(done.scores),
-                best_epoch=done.best_epoch + 1,
+                best_epoch=done.best_stage + 1,
                 dev=held.spearman,
                 dev_pearson=held.pearson,
                 test=final.spearman,
