@@ -34,6 +34,10 @@ def evaluate(
     runtime: Annotated[
         str | None, typer.Option("--runtime", help="torch or onnx (model.onnx of the folder); an .onnx file is onnx.")
     ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option("--precision", help="Which graph of the folder: fp32, fp16 or int8; by default model.onnx."),
+    ] = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
@@ -61,6 +65,7 @@ def evaluate(
         runtime=runtime,
         pooling=source.pooling,
         max_length=source.max_length,
+        precision=precision,
         threads=threads,
         device=device,
     )
