@@ -4,6 +4,7 @@ import copy
 import hashlib
 import logging
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -16,13 +17,14 @@ from torch import nn
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Normalize
 from truncate_kit.errors import ExportError
+from truncate_kit.export.precision import GRAPH_FILES, Target
 from truncate_kit.extras import require
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
-GRAPH_FILE = "model.onnx"
+GRAPH_FILE = GRAPH_FILES["fp32"]
 EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
-_FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
+_FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "QAttention")
 _FUSING_SINCE = (5, 23)
 _MICROSOFT = "com.microsoft"
 _LOUD_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
@@ -58,9 +60,10 @@ def require_fusions(version: str) -> None:
         )
 
 
-def build_graph(encoder: Encoder) -> Any:
+def build_graph(encoder: Encoder, target: Target = "cpu") -> Any:
     """Trace the encoder with any batch and length and fuse what ONNX Runtime has kernels for; an `onnx_ir.Model`.
 
+    target: whose kernels.
     Families whose attention has no fused kernel are left as traced: ONNX Runtime fuses the rest itself at load.
     Raises `MissingExtraError` without onnxscript, `ExportError` where tracing or fusing fails.
     """
@@ -73,8 +76,9 @@ def build_graph(encoder: Encoder) -> Any:
         with _quiet(), _frozen(encoder):
             model = _trace(encoder)
             if encoder.family.fused_attention:
-                import_module("transformers.exporters.onnxruntime_fusions").fuse_for_onnxruntime(model, "cpu")
-                _split_skip_norms(model)
+                import_module("transformers.exporters.onnxruntime_fusions").fuse_for_onnxruntime(model, target)
+                if target == "cpu":
+                    _split_skip_norms(model)
     except Exception as error:  # the tracer raises anything, from its own errors to AssertionError
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ExportError(
@@ -164,6 +168,22 @@ def _take_over(old: Any, new: Any) -> None:
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     if output:
         old.name, new.name = f"{name}_split", name
+
+
+def strip_notes(model: Any) -> None:
+    """Take out the tracer's notes, in place: they hold source lines with paths of this machine."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+
+
+def count_fused_nodes(model: Any) -> dict[str, int]:
+    """ONNX Runtime's own operators in the graph, and how many of each."""
+    return dict(Counter(str(node.op_type) for node in model.graph if node.domain == _MICROSOFT))
 
 
 def count_fused_attention(model: Any) -> int:
