@@ -4,9 +4,9 @@
     python benchmarks/tmft/run.py --data FOLDER --models PATH_OF_ALL_MINILM_L6_V2 --seeds 1 --epochs 3 --name NAME
 
 Every trial is one small JSON file in `trials/`, written once: the command may be stopped at any time and continues
-where it was. `--summary` trains no layer any more, and writes tables and figure from the trials that are there. The
-drop is predicted as `truncate-kit finetune` does it, from the training texts alone. Strategies that draw by chance or
-train a ranking use the first seed.
+where it was. `--summary` trains no layer with the full budget any more: tables and figure come from the trials that
+are there. The drop is predicted as `truncate-kit finetune` does it, from the training texts alone. Strategies that
+draw by chance or train a ranking use the first seed.
 """
 
 import argparse

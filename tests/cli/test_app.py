@@ -61,7 +61,9 @@ def test_a_wrong_command_line_is_exit_code_2(arguments, named, capfd):
 
 
 def test_an_interrupt_says_how_to_go_on():
-    done = run_with("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    # A process started in the background of a script inherits SIGINT as ignored.
+    listen = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    done = run_with(f"{listen}; os.kill(os.getpid(), signal.SIGINT)")
     assert done.returncode == 130
     assert done.stderr.strip() == "Interrupted; the same command continues where it stopped."
 
