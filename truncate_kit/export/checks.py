@@ -124,7 +124,7 @@ def _compare(name: str, found: NDArray[Any], expected: NDArray[Any], encoder: En
 
 
 def _padding_check(session: Any, encoder: Encoder, limit: float | None) -> Check:
-    """The vector of one text must not change with what pads it, nor with how much; in int8 it may, and it is said."""
+    """The vector of one text must not change with what pads it, nor with how much."""
     name, longest = "padding", min(max(_LENGTHS), encoder.max_length)
     length = max(1, longest // 2)
     plain = _random_batch(encoder, 1, length)

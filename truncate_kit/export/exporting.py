@@ -10,7 +10,7 @@ import torch
 
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder
-from truncate_kit.errors import CannotWriteError, ExportCheckError, TruncateKitError, UsageError
+from truncate_kit.errors import ExportCheckError, TruncateKitError, UsageError
 from truncate_kit.export.checks import check_graph, check_score, odd_inputs
 from truncate_kit.export.half import to_half
 from truncate_kit.export.invariance import measure_invariance
@@ -131,7 +131,7 @@ def _make(encoder: Encoder, wish: _Wish, progress: Progress) -> _Made:
     expected, found = encoder.depth if encoder.family.fused_attention else 0, count_fused_attention(graph)
     if expected != found:
         raise ExportCheckError(f"{found} attentions are fused, where {expected} were expected")
-    mask = set_mask(graph, choose_mask(wish.precision, wish.target))
+    mask = set_mask(graph, choose_mask(wish.target))
     if wish.precision == "fp16":
         graph, half = to_half(graph, encoder.family, odd_inputs(encoder))
         return _Made(graph=graph, mask=mask, fused_expected=expected, half=half)
@@ -155,7 +155,7 @@ def _export_into(encoder: Encoder, folder: Path, wish: _Wish, progress: Progress
     name = GRAPH_FILES[wish.precision]
     path = folder / name
     with replacing(path) as target:
-        data = _save(made.graph, target)
+        data = save_graph(made.graph, target)
         size = sum(file.stat().st_size for file in (target, data) if file is not None)
         checks = check_graph(target, traced, precision=wish.precision, progress=progress)
         exported = OnnxEncoder(target, encoder.reader if encoder.tokenizer is not None else None)
@@ -196,13 +196,6 @@ def _export_into(encoder: Encoder, folder: Path, wish: _Wish, progress: Progress
             old.unlink()
     add_report(folder, report)
     return report
-
-
-def _save(graph: Any, target: Path) -> Path | None:
-    try:
-        return save_graph(graph, target)
-    except OSError as error:
-        raise CannotWriteError(target, error) from error
 
 
 def _version(name: str) -> str:

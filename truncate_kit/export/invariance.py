@@ -1,4 +1,4 @@
-"""How far a vector hangs on the batch and the padding that its text is run with: int8 ranges are those of a batch."""
+"""How far a vector hangs on the batch and the padding that its text is run with: what int8 graphs are known to do."""
 
 import numpy as np
 import torch

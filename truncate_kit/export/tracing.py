@@ -5,7 +5,7 @@ import hashlib
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -16,7 +16,7 @@ from torch import nn
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Normalize
-from truncate_kit.errors import ExportError
+from truncate_kit.errors import CannotWriteError, ExportError
 from truncate_kit.export.precision import GRAPH_FILES, Target
 from truncate_kit.extras import require
 
@@ -24,7 +24,7 @@ INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 GRAPH_FILE = GRAPH_FILES["fp32"]
 EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
-_FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention", "QAttention")
+_FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 _FUSING_SINCE = (5, 23)
 _MICROSOFT = "com.microsoft"
 _LOUD_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
@@ -194,16 +194,23 @@ def count_fused_attention(model: Any) -> int:
 def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:
     """Write the graph to `path`; weights beyond `embed_limit` bytes go to a file beside it, which is returned.
 
-    That file's name holds a hash of the weights, so that a graph never meets the weights of another.
+    That file's name holds a hash of the weights, so that a graph never meets the weights of another. Raises
+    `CannotWriteError`.
     """
     ir = require("onnx_ir", extra="cpu")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
-    if sum(weight.nbytes for weight in weights) <= embed_limit:
-        ir.save(model, path)
-        return None
+    embedded = sum(weight.nbytes for weight in weights) <= embed_limit
+    data = None if embedded else path.with_name(f"{path.name}.{_digest(weights)}.data")
+    try:
+        ir.save(model, path, external_data=None if data is None else data.name)
+    except OSError as error:
+        raise CannotWriteError(path, error) from error
+    return data
+
+
+def _digest(weights: Sequence[Any]) -> str:
+    """The first twelve digits of the SHA-256 of weights in their order."""
     digest = hashlib.sha256()
     for weight in weights:
         digest.update(weight.tobytes())
-    data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
-    ir.save(model, path, external_data=data.name)
-    return data
+    return digest.hexdigest()[:12]
