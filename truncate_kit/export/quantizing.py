@@ -137,7 +137,7 @@ class _Writer:
         self._made: dict[str, Any] = {}
         self._bytes: dict[Any, tuple[Any, Any]] = {}
 
-    def _initializer(self, name: str, array: NDArray[Any]) -> Any:
+    def _initializer(self, name: str, array: NDArray[Any] | np.generic) -> Any:
         if name not in self._made:
             self._made[name] = self.ir.Value(name=name, const_value=self.ir.tensor(array, name=name))
             self.graph.register_initializer(self._made[name])
