@@ -47,8 +47,8 @@ def bench(
         str | None,
         typer.Option(
             "--backends",
-            help="all, or some of torch-fp32,torch-bf16,compile-fp32,compile-bf16,onnx-fp32; by default all on CUDA, "
-            "all that need no compiling on the CPU.",
+            help="all, or some of torch-fp32,torch-bf16,compile-fp32,compile-bf16,onnx-fp32,onnx-fp16,onnx-int8; "
+            "by default all on CUDA, all that need no compiling on the CPU.",
         ),
     ] = None,
     repeats: Annotated[int | None, typer.Option("--repeats", help="Rounds; each times every model in turn.")] = None,

@@ -58,6 +58,10 @@ def evaluate(
         str, typer.Option("--vectors", help="Score them as stored in float32, float16, int8 or binary.")
     ] = "float32",
     dimensions: DimensionsOpt = None,
+    precision: Annotated[
+        str | None,
+        typer.Option("--precision", help="Which graph of the folder: fp32, fp16 or int8; by default model.onnx."),
+    ] = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
@@ -93,6 +97,7 @@ def evaluate(
         runtime=runtime,
         pooling=source.pooling,
         max_length=source.max_length,
+        precision=precision,
         threads=threads,
         device=device,
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+_INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx10_2", "i8mm", "asimddp")  # the last two are Arm's
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx10_2", "bf16")  # the last one is Arm's
-_INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "asimddp")  # the last two are Arm's
 
 
 def bf16_instructions(device: torch.device) -> str | None:
@@ -57,11 +57,15 @@ def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
         return None
 
 
+def multiplies_narrow() -> bool:
+    """Whether 8-bit products are added in pairs in 16 bits, which overflow unless weights keep to 7 bits: x86 only."""
+    return platform.machine().lower() in ("x86_64", "amd64", "i686") and int8_instructions() is None
+
+
 def _first_of(flags: tuple[str, ...]) -> str | None:
-    try:
-        able = torch.cpu.get_capabilities()
-    except AttributeError:  # torch < 2.12
-        able = dict.fromkeys(_linux_flags(), True)
+    able = dict.fromkeys(_linux_flags(), True)
+    with contextlib.suppress(AttributeError):  # torch < 2.12
+        able |= torch.cpu.get_capabilities()
     return next((name for name in flags if able.get(name)), None)
 
 

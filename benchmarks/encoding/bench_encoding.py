@@ -1,10 +1,12 @@
-"""Whole-set encoding: this package's fp32 graph against sentence-transformers in torch and in ONNX Runtime.
+"""Whole-set encoding: this package's fp32 and int8 graphs against sentence-transformers in torch and ONNX Runtime.
 
-    python benchmarks/encoding/bench_encoding.py --model FOLDER --data test.csv --peer-python OTHER/bin/python
+    python benchmarks/encoding/bench_encoding.py --model FOLDER --data test.csv --dev dev.csv \\
+        --peer-python OTHER/bin/python
 
 All rows encode the same texts, tokeniser included, with the same number of threads. Each round runs every row once, in
 turn, so that a drift of the machine's speed meets all of them. The ONNX backend of sentence-transformers needs older
-transformers, so it runs in a process of its own under --peer-python; without that option its rows are left out.
+transformers, so it runs in a process of its own under --peer-python; without that option its rows are left out. int8
+chooses its layers on the pairs of --dev and is scored on those of --data; without --dev its rows are left out.
 """
 
 import argparse
@@ -31,7 +33,7 @@ from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.roofline import ceiling_calls, flops
 from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.encoders import Encoder, load_encoder, truncate
-from truncate_kit.export import GRAPH_FILE, OnnxEncoder, export_onnx
+from truncate_kit.export import GRAPH_FILES, ExportReport, OnnxEncoder, export_onnx
 from truncate_kit.export.runtime import padded, token_batches
 from truncate_kit.files import write_json
 from truncate_kit.training.evaluation import evaluate
@@ -41,6 +43,8 @@ BATCH_SIZE = 32  # sentence-transformers' own default
 TORCH, TORCH_BF16 = "sentence-transformers torch fp32", "sentence-transformers torch bf16"
 PEER, PEER_FUSED = "sentence-transformers ONNX", "sentence-transformers ONNX, optimum O3"
 OURS, EACH, HALF = "ours", "ours, repeated texts computed again", "ours, half depth"
+INT8, INT8_EACH, INT8_HALF = (f"{name}, int8" for name in (OURS, EACH, HALF))
+SAME_VECTORS = {EACH: OURS, INT8_EACH: INT8}  # timed otherwise, computed alike
 TOKENS = "ours, tokeniser alone"
 
 
@@ -155,9 +159,19 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     torch.set_num_threads(arguments.threads)
     full = load_encoder(arguments.model)
     half = truncate(full, full.depth // 2)
+    dev = read_pairs(arguments.dev) if arguments.dev else None
+    reports: dict[str, ExportReport] = {}
     for encoder, name in ((full, "full"), (half, "half")):
-        export_onnx(encoder, scratch / name)
-    graph, cut = (OnnxEncoder.load(scratch / name, threads=arguments.threads) for name in ("full", "half"))
+        reports[name] = export_onnx(encoder, scratch / name)
+        if dev is not None:
+            reports[f"{name}, int8"] = export_onnx(
+                encoder, scratch / name, precision="int8", pairs=pairs, search_pairs=dev
+            )
+    graph, cut, *small = (
+        OnnxEncoder.load(scratch / name, precision=precision, threads=arguments.threads)
+        for precision in ("fp32", "int8")[: 1 if dev is None else 2]
+        for name in ("full", "half")
+    )
     fp32 = SentenceTransformer(str(arguments.model), device="cpu")
     bf16 = SentenceTransformer(str(arguments.model), device="cpu", model_kwargs={"dtype": torch.bfloat16})
     reader = full.reader
@@ -169,6 +183,10 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         HALF: timed(lambda: cut.encode(texts)),
         TOKENS: timed(lambda: reader.token_ids(texts)),
     }
+    if small:
+        rows[INT8_EACH] = timed(lambda: small[0].encode_ids(reader.token_ids(texts)))
+        rows[INT8] = timed(lambda: small[0].encode(texts))
+        rows[INT8_HALF] = timed(lambda: small[1].encode(texts))
     peers = {}
     if arguments.peer_python:
         for name, level in ((PEER, None), (PEER_FUSED, "O3")):
@@ -196,6 +214,7 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         TORCH_BF16: bf16.encode(texts, show_progress_bar=False, convert_to_tensor=True).float().numpy(),
         OURS: graph.encode(texts).numpy(),
         HALF: cut.encode(texts).numpy(),
+        **{name: model.encode(texts).numpy() for name, model in zip((INT8, INT8_HALF), small, strict=False)},
         **{name: peer.vectors() for name, peer in peers.items()},
     }
     ids = reader.token_ids(texts)
@@ -213,13 +232,18 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         "seconds": seconds,
         "sentences_per_second": {name: len(texts) / median(run) for name, run in seconds.items()},
         "ratio_to_torch_fp32": ratios(seconds, TORCH),
+        "ratio_to_torch_bf16": ratios(seconds, TORCH_BF16),
         "ratio_to_onnx": ratios(seconds, PEER) if peers else None,
         "spearman": {name: score(texts, value, pairs) for name, value in vectors.items()},
         "largest_difference": {name: float(np.abs(value - vectors[TORCH]).max()) for name, value in vectors.items()},
         "graph_seconds": graph_seconds,
         "graph_gflops_per_second": work / graph_seconds / 1e9,
         "ceiling_gflops_per_second": max(ceilings),
-        "operators": operators(scratch / "full" / GRAPH_FILE, full, ids[:1000], graph.batch_tokens),
+        "operators": {
+            precision: operators(scratch / "full" / GRAPH_FILES[precision], full, ids[:1000], graph.batch_tokens)
+            for precision in ("fp32", "int8")[: 1 if dev is None else 2]
+        },
+        "exports": {name: report.to_dict() for name, report in reports.items()},
     }
 
 
@@ -239,12 +263,14 @@ def score(texts: Sequence[str], vectors: np.ndarray, pairs: PairSet) -> float:
 
 def show(found: dict[str, Any]) -> None:
     """The table of README.md."""
-    print("| | sentences/s | × torch fp32 | × its ONNX | Spearman | largest difference |\n|---|---|---|---|---|---|")
+    print("| | sentences/s | × torch fp32 | × its bf16 | × its ONNX | Spearman | largest difference |")
+    print("|---|---|---|---|---|---|---|")
     for name, ratio in found["ratio_to_torch_fp32"].items():
         other = f"{found['ratio_to_onnx'][name]:.2f}" if found["ratio_to_onnx"] else "–"
-        key = OURS if name == EACH else name
+        key = SAME_VECTORS.get(name, name)
         print(
-            f"| {name} | {found['sentences_per_second'][name]:,.0f} | {ratio:.2f} | {other} | "
+            f"| {name} | {found['sentences_per_second'][name]:,.0f} | {ratio:.2f} | "
+            f"{found['ratio_to_torch_bf16'][name]:.2f} | {other} | "
             f"{found['spearman'][key]:.2f} | {found['largest_difference'][key]:.1e} |"
         )
     whole = median(found["seconds"][EACH])
@@ -255,7 +281,11 @@ def show(found: dict[str, Any]) -> None:
         "that the fastest matrix product reaches here."
     )
     print(f"Other processes took at most {found['machine']['others_busy']:.0%} of the machine during a row.")
-    print("Inside the graph: " + ", ".join(f"{name} {part:.1%}" for name, part in found["operators"].items()))
+    for precision, parts in found["operators"].items():
+        print(f"Inside the {precision} graph: " + ", ".join(f"{name} {part:.1%}" for name, part in parts.items()))
+    for name, report in found["exports"].items():
+        for sentence in ExportReport.from_dict(report).precision_sentences():
+            print(f"{name}: {sentence}")
 
 
 def main() -> None:
@@ -263,6 +293,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="folder of a sentence-transformers model")
     parser.add_argument("--data", type=Path, required=True, help="file of graded pairs")
+    parser.add_argument("--dev", type=Path, help="file of graded pairs on which int8 chooses its layers")
     parser.add_argument("--peer-python", type=Path, help="interpreter with sentence-transformers[onnx]<6")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)

@@ -245,7 +245,7 @@ def test_threads_are_as_asked_and_given_back(duo):
 def test_the_cpu_leaves_out_what_compiles_unless_asked():
     cpu = torch.device("cpu")
     assert [row.name for row in select_backends(None, cpu)] == ["torch-fp32", "torch-bf16", "onnx-fp32"]
-    assert len(select_backends(["all"], cpu)) == 5
+    assert len(select_backends(["all"], cpu)) == 7
     assert len(select_backends(None, torch.device("cuda"))) == 5
 
 

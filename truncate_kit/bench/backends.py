@@ -14,9 +14,10 @@ from torch import Tensor
 from truncate_kit.bench.roofline import synchronize
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError, UsageError
+from truncate_kit.export.precision import GRAPH_FILES
 from truncate_kit.hardware import bf16_instructions
 
-Precision = Literal["fp32", "bf16"]
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
 ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts; a GPU wants more to be filled
 
 
@@ -31,6 +32,16 @@ class Backend:
     compiled: bool = False
 
     @property
+    def graph_file(self) -> str | None:
+        """The graph that it runs, None for torch."""
+        return GRAPH_FILES[self.precision] if self.runtime == "onnx" else None
+
+    @property
+    def only_exported(self) -> bool:
+        """Whether it runs only what `export` made before: its precision needs pairs or a GPU's kernels."""
+        return self.runtime == "onnx" and self.precision != "fp32"
+
+    @property
     def slow_start(self) -> bool:
         """Whether the CPU needs tens of seconds per model before the first call."""
         return self.compiled
@@ -42,6 +53,8 @@ _ROWS = (
     Backend(name="compile-fp32", title="torch.compile fp32", runtime="torch", compiled=True),
     Backend(name="compile-bf16", title="torch.compile bf16", runtime="torch", precision="bf16", compiled=True),
     Backend(name="onnx-fp32", title="ONNX Runtime fp32", runtime="onnx"),
+    Backend(name="onnx-fp16", title="ONNX Runtime fp16", runtime="onnx", precision="fp16"),
+    Backend(name="onnx-int8", title="ONNX Runtime int8", runtime="onnx", precision="int8"),
 )
 BACKENDS: dict[str, Backend] = {row.name: row for row in _ROWS}
 BASE = "torch-fp32"
@@ -69,13 +82,20 @@ class Runner(Protocol):
         """Vectors (n, d), tokeniser included."""
 
 
-def select_backends(names: Sequence[str] | None, device: torch.device) -> tuple[Backend, ...]:
+def select_backends(
+    names: Sequence[str] | None, device: torch.device, folders: Sequence[Path] = ()
+) -> tuple[Backend, ...]:
     """The rows of the given names in the order of `BACKENDS`; `["all"]` gives every row.
 
-    None: all on CUDA, on the CPU those that start at once. Raises `UsageError` for a name nobody knows.
+    None: all on CUDA, on the CPU those that start at once; fp16 and int8 graphs only where one of `folders` holds one,
+    and where the device has kernels for them. Raises `UsageError` for a name nobody knows.
     """
     if names is None:
-        return tuple(row for row in _ROWS if device.type == "cuda" or not row.slow_start)
+        return tuple(
+            row
+            for row in _ROWS
+            if (device.type == "cuda" or not row.slow_start) and (not row.only_exported or _held(row, device, folders))
+        )
     if list(names) == ["all"]:
         return _ROWS
     unknown = [name for name in names if name not in BACKENDS]
@@ -87,10 +107,15 @@ def select_backends(names: Sequence[str] | None, device: torch.device) -> tuple[
     return tuple(row for row in _ROWS if row.name in names)
 
 
+def _held(row: Backend, device: torch.device, folders: Sequence[Path]) -> bool:
+    suits = row.precision == ("fp16" if device.type == "cuda" else "int8")
+    return suits and any((folder / str(row.graph_file)).is_file() for folder in folders)
+
+
 def make_runner(
     backend: Backend, encoder: Encoder, *, onnx: Callable[[], Path], device: torch.device, threads: int
 ) -> Runner:
-    """Make `encoder` run in `backend`. onnx: gives the folder of its ONNX graph, exporting it first where needed.
+    """Make `encoder` run in `backend`. onnx: gives its ONNX graph, exporting it first where needed.
 
     Raises `AbsentError` where this machine or this environment cannot.
     """

@@ -9,25 +9,25 @@ from torch import Tensor
 from truncate_kit.bench.backends import AbsentError
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError
-from truncate_kit.export import GRAPH_FILE, OnnxEncoder, open_session
+from truncate_kit.export import OnnxEncoder, check_record, open_session
 from truncate_kit.export.runtime import padded
 from truncate_kit.extras import require
 
 
-def onnx_bytes(folder: Path) -> int:
+def onnx_bytes(graph: Path) -> int:
     """Size of the graph with the weights kept beside it."""
-    return sum(file.stat().st_size for file in folder.glob(f"{GRAPH_FILE}*"))
+    return sum(file.stat().st_size for file in graph.parent.glob(f"{graph.name}*"))
 
 
 class OnnxRunner:
     """The graph of one model, run as `OnnxEncoder` runs it; fixed shapes in a session of their own."""
 
-    def __init__(self, encoder: Encoder, folder: Path, *, device: torch.device, threads: int) -> None:
+    def __init__(self, encoder: Encoder, graph: Path, *, device: torch.device, threads: int) -> None:
         reader = encoder.reader if encoder.tokenizer is not None else None
         try:
-            file, heads = folder / GRAPH_FILE, encoder.heads
-            self.model = OnnxEncoder(file, reader, threads=threads, device=str(device), heads=heads)
-            self.session = open_session(file, device=device, threads=threads)
+            check_record(graph)
+            self.model = OnnxEncoder(graph, reader, threads=threads, device=str(device), heads=encoder.heads)
+            self.session = open_session(graph, device=device, threads=threads)
         except TruncateKitError as error:
             raise AbsentError(f"{error} {error.hint}") from error
         self.device = device

@@ -10,7 +10,8 @@ from truncate_kit.bench.results import Ceiling
 from truncate_kit.encoders import Encoder
 
 _SIZES = {"cpu": 1536, "cuda": 8192}
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# torch has no fast product of 8-bit integers to compare with.
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def flops(encoder: Encoder, batch_size: int, length: int) -> int | None:
@@ -59,6 +60,7 @@ def ceiling_calls(device: torch.device, precisions: Sequence[str]) -> dict[str, 
     return {
         precision: call(*(torch.randn(size, size, device=device).to(_DTYPES[precision]) for _ in range(2)))
         for precision in precisions
+        if precision in _DTYPES
     }
 
 

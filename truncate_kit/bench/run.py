@@ -1,6 +1,7 @@
 """One bench from end to end: two models, several runtimes, one run."""
 
 import contextlib
+import functools
 import os
 import tempfile
 import time
@@ -49,7 +50,6 @@ from truncate_kit.bench.subjects import Subject, judge_yardstick, quality_senten
 from truncate_kit.data import TextPair
 from truncate_kit.encoders import Encoder, select_device
 from truncate_kit.errors import UsageError
-from truncate_kit.export import GRAPH_FILE
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluation import Evaluation, evaluate
 
@@ -93,7 +93,8 @@ def bench(
     """
     begin = time.perf_counter()
     target = select_device(device)
-    rows = select_backends(backends, target)
+    folders = [Path(model) for model in (lean, full) if isinstance(model, str | Path)]
+    rows = select_backends(backends, target, folders)
     check_counts(batch_sizes=batch_sizes, lengths=lengths or (), repeats=[repeats], threads=[threads or 1])
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="truncate-kit-bench-"))
@@ -161,10 +162,11 @@ class _Bench:
             raise UsageError(f"No runtime could be measured: {reasons}.", hint="Add torch-fp32 to --backends.")
 
     def _start(self, key: Key, subject: Subject, backend: Backend, batch_size: int, length: int) -> Contestant:
+        graph = functools.partial(subject.graph, backend.precision)
         if backend.runtime == "onnx":
-            subject.graph()  # exporting is no part of starting
+            graph()  # exporting is no part of starting
         begin = time.perf_counter()
-        runner = make_runner(backend, subject.encoder, onnx=subject.graph, device=self.device, threads=self.threads)
+        runner = make_runner(backend, subject.encoder, onnx=graph, device=self.device, threads=self.threads)
         vocabulary = subject.encoder.backbone.config.vocab_size
         shapes = sorted({(1, min(length, 16)), (1, length), (batch_size, length)})
         try:
@@ -184,7 +186,7 @@ class _Bench:
             absent=None,
             detail=runner.detail,
             prepare_seconds=time.perf_counter() - begin,
-            file_bytes=onnx_bytes(subject.graph()) if backend.runtime == "onnx" else weights,
+            file_bytes=onnx_bytes(graph()) if backend.runtime == "onnx" else weights,
         )
 
     def judge(self, pairs: Sequence[TextPair] | None, seed: int) -> QualityDifference | None:
@@ -260,15 +262,15 @@ class _Bench:
         requests = {
             key: MemoryRequest(
                 model=str(models[key[0]]),
-                runtime=BACKENDS[key[1]].runtime,
+                runtime=row.runtime,
                 backend=key[1],
-                graph=str(graphs[key[0]].graph() / GRAPH_FILE) if BACKENDS[key[1]].runtime == "onnx" else None,
+                graph=str(graphs[key[0]].graph(row.precision)) if row.runtime == "onnx" else None,
                 device=str(self.device),
                 threads=self.threads,
                 batch_size=batch_size,
                 length=length,
             )
-            for key in self.runners
+            for key, row in ((key, BACKENDS[key[1]]) for key in self.runners)
         }
         # Side by side on the CPU, where nothing is timed any more; a GPU counts what all its processes hold.
         at_once = 1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)

@@ -8,7 +8,7 @@ from truncate_kit.bench.backends import AbsentError
 from truncate_kit.bench.results import BenchedModel, QualityDifference, Role
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder
 from truncate_kit.errors import MissingExtraError, TruncateKitError
-from truncate_kit.export import GRAPH_FILE, export_onnx
+from truncate_kit.export import GRAPH_FILES, export_onnx
 
 
 class Subject:
@@ -20,8 +20,7 @@ class Subject:
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
         self.scratch = scratch / role
         self.notes: list[str] = []
-        self._graph: Path | None = None
-        self._no_graph: AbsentError | None = None
+        self._graphs: dict[str, Path | AbsentError] = {}
 
     @property
     def fine_tuned(self) -> bool | None:
@@ -42,24 +41,27 @@ class Subject:
             fine_tuned=self.fine_tuned,
         )
 
-    def graph(self) -> Path:
-        """The folder with the ONNX graph, exported into the model's own folder where it has none yet.
+    def graph(self, precision: str = "fp32") -> Path:
+        """The ONNX graph in this precision; that in fp32 is exported into the model's own folder where it has none yet.
 
         A model that is only in memory is exported to the scratch folder. Raises `AbsentError` with the reason.
         """
-        if self._no_graph is not None:
-            raise self._no_graph
-        if self._graph is None:
+        if precision not in self._graphs:
             try:
-                self._graph = self._find_or_export()
+                self._graphs[precision] = self._find_or_export(precision)
             except AbsentError as error:
-                self._no_graph = error
-                raise
-        return self._graph
+                self._graphs[precision] = error
+        found = self._graphs[precision]
+        if isinstance(found, AbsentError):
+            raise found
+        return found
 
-    def _find_or_export(self) -> Path:
-        if self.folder is not None and (self.folder / GRAPH_FILE).is_file():
-            return self.folder
+    def _find_or_export(self, precision: str) -> Path:
+        name = GRAPH_FILES[precision]
+        if self.folder is not None and (self.folder / name).is_file():
+            return self.folder / name
+        if precision != "fp32":
+            raise AbsentError(f"no {name}: make it with truncate-kit export MODEL --onnx --precision {precision}")
         target = self.folder or self.scratch / "onnx"
         begin = time.perf_counter()
         try:
@@ -70,10 +72,10 @@ class Subject:
             raise AbsentError(f"not exported: {error}") from error
         if self.folder is not None:
             self.notes.append(
-                f"The {self.role} model had no ONNX graph: exported to {target / GRAPH_FILE} "
+                f"The {self.role} model had no ONNX graph: exported to {target / name} "
                 f"in {time.perf_counter() - begin:.0f} s."
             )
-        return target
+        return target / name
 
     def for_worker(self) -> Path:
         """What a process of its own loads: the folder, or a configuration where the weights are random anyway."""

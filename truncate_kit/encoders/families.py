@@ -27,6 +27,7 @@ class Family:
     position_offset: positions that the position table holds but no token can use (RoBERTa counts from padding + 1).
     lowest_layer: smallest layer at which the ordinary classes can hold a truncated model.
     fused_attention: whether ONNX Runtime has a fused kernel for this attention; one node per kept layer is expected.
+    float32_scores: whether attention scores have to stay in float32 in a float16 graph.
     cut_config: further changes to the configuration of a model cut at a layer; raises `LayerNotHeldError`.
     """
 
@@ -40,6 +41,7 @@ class Family:
     position_offset: int = 0
     lowest_layer: int = 0
     fused_attention: bool = True
+    float32_scores: bool = False
     cut_config: Callable[[PretrainedConfig, int], None] | None = None
 
 
@@ -96,10 +98,10 @@ _ROWS = (
         pooler="pooler",
         cut_config=_cut_albert,
     ),
-    Family(name="deberta", fused_attention=False),
+    Family(name="deberta", fused_attention=False, float32_scores=True),
     # Layer 0 has no home in two families: DeBERTa-v2's encoder returns an unassigned variable without blocks,
     # ModernBERT's initialisation divides by the depth.
-    Family(name="deberta-v2", lowest_layer=1, fused_attention=False),
+    Family(name="deberta-v2", lowest_layer=1, fused_attention=False, float32_scores=True),
     Family(
         name="modernbert",
         blocks="layers",

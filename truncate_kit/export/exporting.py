@@ -1,5 +1,7 @@
 """Export: a saved folder with a checked graph in it, or nothing new at all."""
 
+import tempfile
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -8,54 +10,100 @@ import torch
 
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder
-from truncate_kit.errors import CannotWriteError, ExportCheckError, TruncateKitError
-from truncate_kit.export.checks import check_graph, check_score
-from truncate_kit.export.results import ExportReport
+from truncate_kit.errors import ExportCheckError, TruncateKitError, UsageError
+from truncate_kit.export.checks import check_graph, check_score, odd_inputs
+from truncate_kit.export.half import to_half
+from truncate_kit.export.invariance import measure_invariance
+from truncate_kit.export.masks import REASONS, choose_mask, set_mask
+from truncate_kit.export.precision import GRAPH_FILES, Precision, Target, check_combination
+from truncate_kit.export.record import add_report, digest_of
+from truncate_kit.export.results import ExportReport, HalfPrecision, Quantization
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.searching import BUDGET, search_layers
 from truncate_kit.export.tracing import (
-    GRAPH_FILE,
     build_graph,
     count_fused_attention,
+    count_fused_nodes,
     ends_normalized,
     save_graph,
+    strip_notes,
     with_normalization,
 )
 from truncate_kit.extras import require
 from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
 
-REPORT_FILE = "export.json"
 _VERSIONS = ("truncate-kit", "torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wish:
+    """What one export is asked for."""
+
+    precision: Precision
+    target: Target
+    normalize: bool | None
+    pairs: PairSet | None
+    search_pairs: PairSet | None
+    budget: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """A graph in its precision, and how it came about."""
+
+    graph: Any
+    mask: str
+    fused_expected: int
+    quantization: Quantization | None = None
+    half: HalfPrecision | None = None
 
 
 def export_onnx(
     encoder: Encoder,
     folder: Path,
     *,
+    precision: str = "fp32",
+    target: str = "cpu",
     normalize: bool | None = None,
     pairs: PairSet | None = None,
+    search_pairs: PairSet | None = None,
+    budget: float = BUDGET,
     progress: Progress = silent,
 ) -> ExportReport:
-    """Write `model.onnx`, from token ids to sentence vectors, into the saved folder of `encoder`, and check it.
+    """Write one graph, from token ids to sentence vectors, into the saved folder of `encoder`, and check it.
 
-    folder: if it holds this very encoder, only the graph and export.json are added; otherwise it is written anew, as
-    by `save_encoder` (without a tokenizer it holds the configuration only). normalize: end in unit vectors or
-    leave the final Normalize out; None does what the encoder does. pairs: graded pairs on which the score must stay.
-    Raises `ExportError`, `ExportCheckError`, `MissingExtraError`, `CannotWriteError`; what was in `folder` before is
-    then as it was.
+    folder: if it holds this very encoder, only the graph and export.json are added, beside graphs of other precisions;
+    otherwise it is written anew, as by `save_encoder` (without a tokenizer it holds the configuration only).
+    precision: `fp32` writes `model.onnx`, `fp16` (for CUDA) `model_fp16.onnx`, `int8` (for the CPU) `model_int8.onnx`.
+    target: `cpu` or `cuda`, whose kernels the graph is made for; the checks run on the CPU. normalize: end in unit
+    vectors or leave the final Normalize out; None does what the encoder does. pairs: graded pairs on which the score
+    must stay (fp32, fp16) or is stated (int8). search_pairs: other graded pairs on which int8 decides which layers
+    stay in float, losing at most `budget` Spearman points there; int8 needs them.
+    Raises `UsageError`, `ExportError`, `ExportCheckError`, `MissingExtraError`, `CannotWriteError`; what was in
+    `folder` before is then as it was.
     """
+    chosen, where = check_combination(precision, target)
+    if chosen == "int8" and search_pairs is None:
+        raise UsageError(
+            "int8 needs graded pairs to choose its layers on, apart from those that are reported on.",
+            hint="Give --data with a dev or train split, or use --precision fp32.",
+        )
     for module in ("onnxruntime", "onnxscript"):
         require(module, extra="cpu")
     folder = Path(folder)
+    wish = _Wish(
+        precision=chosen, target=where, normalize=normalize, pairs=pairs, search_pairs=search_pairs, budget=budget
+    )
     if _holds(folder, encoder):
-        return _export_into(encoder, folder, normalize, pairs, progress)
-    with replacing(folder) as target:
+        return _export_into(encoder, folder, wish, progress)
+    with replacing(folder) as place:
         if encoder.tokenizer is not None:
-            save_encoder(encoder, target)
+            save_encoder(encoder, place)
         else:
-            target.mkdir()
-            encoder.backbone.config.save_pretrained(target)
-        return _export_into(encoder, target, normalize, pairs, progress)
+            place.mkdir()
+            encoder.backbone.config.save_pretrained(place)
+        return _export_into(encoder, place, wish, progress)
 
 
 def _holds(folder: Path, encoder: Encoder) -> bool:
@@ -77,55 +125,80 @@ def _holds(folder: Path, encoder: Encoder) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(value.cpu(), theirs[key]) for key, value in ours.items())
 
 
-def _export_into(
-    encoder: Encoder, folder: Path, normalize: bool | None, pairs: PairSet | None, progress: Progress
-) -> ExportReport:
-    traced = with_normalization(encoder, normalize)
+def _make(encoder: Encoder, wish: _Wish, progress: Progress) -> _Made:
+    """Trace, fuse, set the mask, and bring the graph into its precision."""
     progress("Exporting", 0, 1)
-    graph = build_graph(traced)
+    graph = build_graph(encoder, wish.target)
     progress("Exporting", 1, 1)
     expected, found = encoder.depth if encoder.family.fused_attention else 0, count_fused_attention(graph)
     if expected != found:
         raise ExportCheckError(f"{found} attentions are fused, where {expected} were expected")
-    path = folder / GRAPH_FILE
+    mask = set_mask(graph, choose_mask(wish.target))
+    if wish.precision == "fp16":
+        graph, half = to_half(graph, encoder.family, odd_inputs(encoder))
+        return _Made(graph=graph, mask=mask, fused_expected=expected, half=half)
+    if wish.precision == "int8":
+        assert wish.search_pairs is not None
+        with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
+            exact = Path(scratch) / GRAPH_FILES["fp32"]
+            save_graph(graph, exact)
+            check_graph(exact, encoder)  # int8 has no limit of its own: the graph it starts from must be right
+            graph, quantization = search_layers(
+                graph, encoder.reader, wish.search_pairs, Path(scratch), budget=wish.budget, progress=progress
+            )
+        return _Made(graph=graph, mask=mask, fused_expected=expected, quantization=quantization)
+    return _Made(graph=graph, mask=mask, fused_expected=expected)
+
+
+def _export_into(encoder: Encoder, folder: Path, wish: _Wish, progress: Progress) -> ExportReport:
+    traced = with_normalization(encoder, wish.normalize)
+    made = _make(traced, wish, progress)
+    strip_notes(made.graph)
+    name = GRAPH_FILES[wish.precision]
+    path = folder / name
     with replacing(path) as target:
-        data = _save(graph, target)
+        data = save_graph(made.graph, target)
         size = sum(file.stat().st_size for file in (target, data) if file is not None)
-        checks = check_graph(target, traced, progress=progress)
+        checks = check_graph(target, traced, precision=wish.precision, progress=progress)
         reader = encoder.reader if encoder.tokenizer is not None else None
         exported = OnnxEncoder(target, reader, heads=encoder.heads)
-        task = check_score(traced, exported, pairs) if pairs is not None else None
+        task = check_score(traced, exported, wish.pairs, precision=wish.precision) if wish.pairs is not None else None
+        told = wish.search_pairs or wish.pairs
+        # fp32 is shown to be invariant by its checks, to their limit
+        invariance = measure_invariance(exported, told) if told is not None and wish.precision != "fp32" else None
+        report = ExportReport(
+            model=encoder.name,
+            precision=wish.precision,
+            target=wish.target,
+            family=encoder.family.name,
+            layers=encoder.depth,
+            width=exported.width,
+            pooling=encoder.pooling_name,
+            normalized=ends_normalized(traced),
+            max_length=encoder.max_length,
+            file=name,
+            file_bytes=size,
+            opset=int(made.graph.opset_imports[""]),
+            versions={module: _version(module) for module in _VERSIONS},
+            fused_attention_expected=made.fused_expected,
+            fused_attention_found=count_fused_attention(made.graph),
+            fused_nodes=count_fused_nodes(made.graph),
+            mask=made.mask,
+            mask_reason=REASONS[made.mask],
+            sha256=digest_of(target),
+            checks=checks,
+            task=task,
+            invariance=invariance,
+            quantization=made.quantization,
+            half=made.half,
+        )
         if data is not None:  # before the graph that names it, and beside the one that may still be there
             data.replace(folder / data.name)
-    for old in folder.glob(f"{GRAPH_FILE}.*.data"):
+    for old in folder.glob(f"{name}.*.data"):
         if data is None or old.name != data.name:
             old.unlink()
-    report = ExportReport(
-        model=encoder.name,
-        family=encoder.family.name,
-        layers=encoder.depth,
-        width=exported.width,
-        pooling=encoder.pooling_name,
-        normalized=ends_normalized(traced),
-        max_length=encoder.max_length,
-        file=GRAPH_FILE,
-        file_bytes=size,
-        opset=int(graph.opset_imports[""]),
-        versions={name: _version(name) for name in _VERSIONS},
-        fused_attention_expected=expected,
-        fused_attention_found=found,
-        checks=checks,
-        task=task,
-    )
-    report.write(folder / REPORT_FILE)
+    add_report(folder, report)
     return report
-
-
-def _save(graph: Any, target: Path) -> Path | None:
-    try:
-        return save_graph(graph, target)
-    except OSError as error:
-        raise CannotWriteError(target, error) from error
 
 
 def _version(name: str) -> str:

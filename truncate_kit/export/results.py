@@ -10,12 +10,12 @@ class Check(Result):
     """One comparison of the graph with the encoder.
 
     difference: the largest over all entries; absolute where the graph normalises, relative to the largest entry of
-    the encoder's vectors where it does not.
+    the encoder's vectors where it does not. limit: None where the difference is stated and the score decides (int8).
     """
 
     name: str
     difference: float
-    limit: float
+    limit: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +31,80 @@ class TaskScore(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Invariance(Result):
+    """How far the vector of a text hangs on what it is run with.
+
+    …_difference: largest change of an entry of the unit vector, …_cosine: lowest similarity to the text run alone; in
+    a batch of like lengths, and padded to the longest text. spearman_alone, …_batched: × 100 on the same pairs.
+    """
+
+    data: str
+    num_texts: int
+    num_pairs: int
+    batch_difference: float
+    batch_cosine: float
+    padding_difference: float
+    padding_cosine: float
+    spearman_alone: float
+    spearman_batched: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FloatLayer(Result):
+    """A layer that stays in float32. harm: mean squared distance of unit vectors when it alone is in int8,
+    None where they are no numbers."""
+
+    layer: str
+    harm: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quantization(Result):
+    """What is in int8 and how that was found.
+
+    layers: those that int8 could take over. weight_bits: 7 where the processor lacks the instructions. budget,
+    drop_all_int8, drop: Spearman points lost against the float graph on the pairs searched on, with every layer in
+    int8 (None where its score is undefined) and as exported. why: the reason for the layers in float, one sentence.
+    """
+
+    layers: int
+    in_float: tuple[FloatLayer, ...]
+    weight_bits: int
+    instructions: str | None
+    budget: float
+    searched_on: str
+    num_pairs: int
+    drop_all_int8: float | None
+    drop: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HalfPrecision(Result):
+    """What is in float16. islands: operators and their number that stay in float32. why: one sentence.
+
+    largest_value: largest magnitude of any float16 value over the longest and oddest inputs; float16 ends at 65,504.
+    """
+
+    islands: dict[str, int]
+    why: str
+    largest_value: float
+    largest_at: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Result):
     """One exported graph.
 
     layers: blocks in it. width: numbers per vector. fused_attention_expected, …_found: nodes that hold a whole
-    attention. file_bytes: the graph with its weights. task: None where no pairs were given.
+    attention. fused_nodes: ONNX Runtime's own operators in the graph and their number. mask: how attention learns what
+    is padding. file_bytes: the graph with its weights. sha256: of the graph's file. task: None where no
+    pairs were given. invariance: for int8 and fp16. quantization: for int8. half: for fp16.
     """
 
     model: str
+    precision: str
+    target: str
     family: str
     layers: int
     width: int
@@ -51,8 +117,15 @@ class ExportReport(Result):
     versions: dict[str, str]
     fused_attention_expected: int
     fused_attention_found: int
+    fused_nodes: dict[str, int]
+    mask: str
+    mask_reason: str
+    sha256: str
     checks: tuple[Check, ...]
     task: TaskScore | None
+    invariance: Invariance | None = None
+    quantization: Quantization | None = None
+    half: HalfPrecision | None = None
 
     def fusion_sentence(self) -> str:
         """How attention is computed in the graph, as one sentence for the user."""
@@ -61,3 +134,39 @@ class ExportReport(Result):
         if self.layers:
             return f"Attention is not fused: ONNX Runtime has no kernel for that of {self.family}; it runs in parts."
         return "There is no attention in a model cut at its embeddings."
+
+    def precision_sentences(self) -> tuple[str, ...]:
+        """What int8 or fp16 did and what it cost, for the user; nothing in fp32."""
+        sentences = []
+        if self.quantization is not None:
+            names = ", ".join(layer.layer for layer in self.quantization.in_float) or "none"
+            bits = "" if self.quantization.weight_bits == 8 else " Weights have 7 bits: the processor lacks VNNI."
+            sentences.append(f"{self.quantization.why} Layers in float: {names}.{bits}")
+        if self.half is not None:
+            sentences.append(
+                f"In float16 {self.half.why} The largest value in float16 is {self.half.largest_value:,.0f} of 65,504."
+            )
+        if self.invariance is not None:
+            found = self.invariance
+            sentences.append(
+                f"The vector of a text in a batch has a cosine of at least {found.batch_cosine:.4f} with that of the "
+                f"text alone, padded {found.padding_cosine:.4f}; Spearman alone {found.spearman_alone:.2f}, in batches "
+                f"{found.spearman_batched:.2f} ({found.num_pairs} pairs of {found.data})."
+            )
+        return tuple(sentences)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exports(Result):
+    """What export.json holds: one report for each graph in the folder."""
+
+    graphs: tuple[ExportReport, ...]
+
+    def of(self, file: str) -> ExportReport | None:
+        """The report on the graph with this file name, None where there is none."""
+        return next((report for report in self.graphs if report.file == file), None)
+
+    def with_report(self, report: ExportReport) -> "Exports":
+        """These reports with one added, or put in the place of the one on the same file."""
+        others = tuple(item for item in self.graphs if item.file != report.file)
+        return Exports(graphs=(*others, report))

@@ -15,9 +15,10 @@ from truncate_kit.encoders.loading import load_reader
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.export.record import check_processor, check_record, find_graph
 from truncate_kit.export.sessions import open_session, run_bound
-from truncate_kit.export.tracing import GRAPH_FILE, INPUTS
-from truncate_kit.hardware import usable_cores
+from truncate_kit.export.tracing import INPUTS, OUTPUT
+from truncate_kit.hardware import multiplies_narrow, usable_cores
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
@@ -58,17 +59,20 @@ class OnnxEncoder:
         cls,
         path: str | Path,
         *,
+        precision: str | None = None,
         threads: int | None = None,
         device: str | None = None,
         batch_tokens: int | None = None,
     ) -> Self:
-        """Load `model.onnx` of a folder, or an .onnx file, with the tokenizer beside it.
+        """Load a graph of a folder, or an .onnx file, with the tokenizer beside it.
 
-        threads: CPU cores in all; None takes those this process may use. device: `cpu` or `cuda[:i]`; None is the
-        CPU. batch_tokens: None suits the device. Raises `ModelError`, `DeviceError`, `MissingExtraError`.
+        precision: `fp32`, `fp16` or `int8`; None takes `model.onnx`, or the folder's only other graph. threads: CPU
+        cores in all; None takes those this process may use. device: `cpu` or `cuda[:i]`; None is the CPU.
+        batch_tokens: None suits the device. Raises `ModelError`, also where export.json describes another graph,
+        `DeviceError`, `MissingExtraError`.
         """
         path = Path(path).expanduser()
-        file = path / GRAPH_FILE if path.is_dir() else path
+        file = find_graph(path, precision) if path.is_dir() else path
         if not file.is_file():
             raise ModelError(
                 f"There is no exported graph {file}.", hint="Make one with: truncate-kit export MODEL --onnx"
@@ -78,6 +82,7 @@ class OnnxEncoder:
                 f"There is no config.json beside {file}.",
                 hint="Leave the graph in the folder that export wrote: its tokenizer and configuration are there.",
             )
+        check_processor(check_record(file), narrow=multiplies_narrow())
         heads = read_pipeline(file.parent).heads
         return cls(
             file, load_reader(file.parent), threads=threads, device=device, batch_tokens=batch_tokens, heads=heads
@@ -123,6 +128,11 @@ class OnnxEncoder:
             return self.heads.similarities(first, second)
         return torch.nn.functional.cosine_similarity(first, second)
 
+    def run(self, feeds: dict[str, NDArray[np.int64]]) -> Vectors:
+        """Vectors (b, out) of one batch as it is, under the names of the graph's inputs."""
+        vectors: Vectors = self._session(self.threads).run([OUTPUT], feeds)[0]
+        return vectors
+
     def _runner(self, session: Any, ids: Sequence[Sequence[int]], vectors: Vectors) -> Callable[[Sequence[int]], None]:
         padding = self.reader.padding_id if self.reader is not None else 0
 
@@ -139,22 +149,26 @@ def load_text_encoder(
     runtime: str | None = None,
     pooling: str | None = None,
     max_length: int | None = None,
+    precision: str | None = None,
     threads: int | None = None,
     device: str | None = None,
 ) -> Encoder | OnnxEncoder:
     """A model by folder, hub name, miniature or .onnx file, in torch or in ONNX Runtime.
 
-    runtime: `torch` or `onnx`; None is `onnx` for an .onnx file and `torch` for all else. pooling, max_length: None
-    keeps the model's own; a graph has its pooling inside. Raises `ModelError`, `DeviceError`, `UsageError`.
+    runtime: `torch` or `onnx`; None is `onnx` for an .onnx file or where a precision is named, and `torch` for all
+    else. pooling, max_length: None keeps the model's own; a graph has its pooling inside. precision: that of a
+    folder's graph, as in `OnnxEncoder.load`. Raises `ModelError`, `DeviceError`, `UsageError`.
     """
-    chosen = runtime or ("onnx" if str(name).endswith(".onnx") else "torch")
+    chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
     if chosen not in RUNTIMES:
         raise UsageError(f"There is no runtime {chosen!r}.", hint=f"Use one of: {', '.join(RUNTIMES)}.")
     if chosen == "torch":
+        if precision is not None:
+            raise UsageError("--precision chooses among exported graphs.", hint="Use it with --runtime onnx.")
         return load_encoder(name, pooling=pooling, max_length=max_length, device=device)
     if pooling is not None or max_length is not None:
         raise UsageError("An exported graph has its pooling and its length inside.", hint="Leave those options out.")
-    return OnnxEncoder.load(name, threads=threads, device=device)
+    return OnnxEncoder.load(name, precision=precision, threads=threads, device=device)
 
 
 def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
@@ -167,9 +181,9 @@ def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         start += size
 
 
-def padded(rows: Sequence[Sequence[int]], padding: int) -> dict[str, NDArray[np.int64]]:
-    """Right-padded ids and their mask, each (b, t), under the names of the graph's inputs."""
-    shape = (len(rows), max(len(row) for row in rows))
+def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
+    """Right-padded ids and their mask, each (b, t), named as the graph's inputs; t None is the longest row."""
+    shape = (len(rows), length or max(len(row) for row in rows))
     ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
     for place, row in enumerate(rows):
         ids[place, : len(row)] = row

@@ -4,7 +4,8 @@ import copy
 import hashlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -15,13 +16,14 @@ from torch import nn
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Normalize
-from truncate_kit.errors import ExportError
+from truncate_kit.errors import CannotWriteError, ExportError
+from truncate_kit.export.precision import GRAPH_FILES, Target
 from truncate_kit.export.scores import SCORE, WithScores
 from truncate_kit.extras import require
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
-GRAPH_FILE = "model.onnx"
+GRAPH_FILE = GRAPH_FILES["fp32"]
 EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
 _FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 _FUSING_SINCE = (5, 23)
@@ -59,9 +61,10 @@ def require_fusions(version: str) -> None:
         )
 
 
-def build_graph(encoder: Encoder) -> Any:
+def build_graph(encoder: Encoder, target: Target = "cpu") -> Any:
     """Trace the encoder with any batch and length and fuse what ONNX Runtime has kernels for; an `onnx_ir.Model`.
 
+    target: whose kernels.
     Families whose attention has no fused kernel are left as traced: ONNX Runtime fuses the rest itself at load.
     Raises `MissingExtraError` without onnxscript, `ExportError` where tracing or fusing fails.
     """
@@ -74,8 +77,9 @@ def build_graph(encoder: Encoder) -> Any:
         with _quiet(), _frozen(encoder):
             model = _trace(encoder)
             if encoder.family.fused_attention:
-                import_module("transformers.exporters.onnxruntime_fusions").fuse_for_onnxruntime(model, "cpu")
-                _split_skip_norms(model)
+                import_module("transformers.exporters.onnxruntime_fusions").fuse_for_onnxruntime(model, target)
+                if target == "cpu":
+                    _split_skip_norms(model)
     except Exception as error:  # the tracer raises anything, from its own errors to AssertionError
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ExportError(
@@ -168,6 +172,22 @@ def _take_over(old: Any, new: Any) -> None:
         old.name, new.name = f"{name}_split", name
 
 
+def strip_notes(model: Any) -> None:
+    """Take out the tracer's notes, in place: they hold source lines with paths of this machine."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+        for value in node.outputs:
+            value.metadata_props.clear()
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+
+
+def count_fused_nodes(model: Any) -> dict[str, int]:
+    """ONNX Runtime's own operators in the graph, and how many of each."""
+    return dict(Counter(str(node.op_type) for node in model.graph if node.domain == _MICROSOFT))
+
+
 def count_fused_attention(model: Any) -> int:
     """Nodes of the graph that compute a whole attention."""
     return sum(node.op_type in _FUSED_ATTENTION and node.domain == _MICROSOFT for node in model.graph)
@@ -176,16 +196,23 @@ def count_fused_attention(model: Any) -> int:
 def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:
     """Write the graph to `path`; weights beyond `embed_limit` bytes go to a file beside it, which is returned.
 
-    That file's name holds a hash of the weights, so that a graph never meets the weights of another.
+    That file's name holds a hash of the weights, so that a graph never meets the weights of another. Raises
+    `CannotWriteError`.
     """
     ir = require("onnx_ir", extra="cpu")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
-    if sum(weight.nbytes for weight in weights) <= embed_limit:
-        ir.save(model, path)
-        return None
+    embedded = sum(weight.nbytes for weight in weights) <= embed_limit
+    data = None if embedded else path.with_name(f"{path.name}.{_digest(weights)}.data")
+    try:
+        ir.save(model, path, external_data=None if data is None else data.name)
+    except OSError as error:
+        raise CannotWriteError(path, error) from error
+    return data
+
+
+def _digest(weights: Sequence[Any]) -> str:
+    """The first twelve digits of the SHA-256 of weights in their order."""
     digest = hashlib.sha256()
     for weight in weights:
         digest.update(weight.tobytes())
-    data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
-    ir.save(model, path, external_data=data.name)
-    return data
+    return digest.hexdigest()[:12]

@@ -12,8 +12,10 @@ from truncate_kit.files import replacing
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey. Filled is lean, hollow is full;
 # an arrow joins the two models in one runtime, with the gain in speed at its head.
-_COLORS = dict(zip(BACKENDS, ("#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00"), strict=True))
-_MARKERS = dict(zip(BACKENDS, ("o", "s", "^", "v", "D"), strict=True))
+_COLORS = dict(
+    zip(BACKENDS, ("#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#E69F00", "#000000"), strict=True)
+)
+_MARKERS = dict(zip(BACKENDS, ("o", "s", "^", "v", "D", "P", "X"), strict=True))
 Point = tuple[str, str, float, float]  # role, backend, sentences/s, Spearman
 
 

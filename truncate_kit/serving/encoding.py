@@ -19,9 +19,8 @@ import numpy as np
 from truncate_kit.data import iter_rows
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Normalize, read_pipeline
-from truncate_kit.errors import CannotWriteError, DataFileError, ModelError, TruncateKitError, UsageError
-from truncate_kit.export.exporting import REPORT_FILE
-from truncate_kit.export.results import ExportReport
+from truncate_kit.errors import CannotWriteError, DataFileError, TruncateKitError, UsageError
+from truncate_kit.export.record import read_exports
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.tracing import ends_normalized
 from truncate_kit.files import run_lock, write_json
@@ -93,17 +92,11 @@ def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
     """
     if isinstance(encoder, Encoder):
         return ends_normalized(encoder)
-    report = encoder.file.with_name(REPORT_FILE)
-    if not report.exists():
-        tail = read_pipeline(encoder.file.parent).tail
-        return bool(tail) and isinstance(tail[-1], Normalize)
-    try:
-        return ExportReport.read(report).normalized
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{report} is damaged: {type(error).__name__}: {error}.",
-            hint="Export the model again with: truncate-kit export MODEL --onnx",
-        ) from error
+    report = read_exports(encoder.file.parent).of(encoder.file.name)
+    if report is not None:
+        return report.normalized
+    tail = read_pipeline(encoder.file.parent).tail
+    return bool(tail) and isinstance(tail[-1], Normalize)
 
 
 def _is_done(out: Path, job: EncodingJob) -> bool:

@@ -1,0 +1,209 @@
+"""`--precision` and `--target` through the command line, and every way in which an exported graph can be damaged."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.cli.test_export import refused, run
+from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.export import build_graph, export_onnx, save_graph
+
+WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "under a tree"]
+
+
+def write_pairs(folder: Path, model: Path) -> Path:
+    """One file of pairs graded by the model itself, so that rounding has something to keep."""
+    encoder = load_encoder(model)
+    texts = [f"{first} and {second}" for first in WORDS for second in WORDS]
+    vectors = torch.nn.functional.normalize(encoder.encode(texts), dim=1)
+    rows = [
+        f"{texts[i]},{texts[j]},{float(vectors[i] @ vectors[j]):.5f}"
+        for step in (1, 5, 11)
+        for i, j in ((i, (i + step) % len(texts)) for i in range(len(texts)))
+    ]
+    path = folder / "pairs.csv"
+    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def lean(tiny_folder, tmp_path_factory) -> Path:
+    """A workspace with a lean model and its fp32 graph; tests copy it before they change it."""
+    out = tmp_path_factory.mktemp("workspace") / "out"
+    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), out / "lean")
+    return out
+
+
+@pytest.fixture
+def out(lean, tmp_path) -> Path:
+    return Path(shutil.copytree(lean, tmp_path / "out"))
+
+
+def options(out: Path, data: Path) -> tuple[object, ...]:
+    return "--data", data, "--scale", "-1,1", "--out", out
+
+
+def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
+    data = write_pairs(tmp_path, out / "lean")
+    exact = (out / "lean/model.onnx").read_bytes()
+    report = json.loads(
+        run(capsys, "export", "--onnx", "--precision", "int8", "--budget", 30, *options(out, data), "--json")
+    )
+    divided = complete_splits(load_pairs(data, scale=(-1, 1)))
+    assert report["quantization"]["searched_on"] == divided.dev.name
+    assert report["quantization"]["num_pairs"] == len(divided.dev)
+    assert (report["task"]["data"], report["task"]["num_pairs"]) == (divided.test.name, len(divided.test))
+    assert (report["precision"], report["target"], report["file"]) == ("int8", "cpu", "model_int8.onnx")
+    assert (out / "lean/model.onnx").read_bytes() == exact
+    record = json.loads((out / "lean/export.json").read_text())
+    assert [graph["file"] for graph in record["graphs"]] == ["model.onnx", "model_int8.onnx"]
+
+    scores = [
+        json.loads(run(capsys, "evaluate", *which, *options(out, data), "--json"))["spearman"]
+        for which in (
+            ["--precision", "int8"],
+            [out / "lean/model_int8.onnx"],
+            ["--runtime", "onnx"],
+            ["--precision", "fp32"],
+        )
+    ]
+    assert scores[0] == scores[1] != scores[2] == scores[3]
+    assert "--precision fp16" in refused(capsys, "evaluate", "--precision", "fp16", *options(out, data))
+
+    bench = ("bench", "--quick", "--lengths", 4, "--repeats", 1, "--threads", 1, *options(out, data), "--json")
+    rows = json.loads(run(capsys, *bench))["contestants"]
+    assert {row["backend"] for row in rows if row["absent"] is None} >= {"onnx-fp32", "onnx-int8"}
+    sizes = {row["backend"]: row["file_bytes"] for row in rows}
+    assert sizes["onnx-int8"] == (out / "lean/model_int8.onnx").stat().st_size
+    assert "onnx-fp16" not in sizes
+
+
+def test_what_int8_did_is_said(out, tmp_path, capsys):
+    data = write_pairs(tmp_path, out / "lean")
+    shown = run(capsys, "export", "--onnx", "--precision", "int8", "--budget", 30, *options(out, data))
+    assert "All layers in int8 cost" in shown
+    assert "Layers in float: none." in shown
+    assert "cosine of at least" in shown
+    assert "model_int8.onnx" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--precision", "int4"], "no export precision 'int4'"),
+        (["--target", "tpu"], "no export target 'tpu'"),
+        (["--precision", "fp16", "--target", "cpu"], "gains nothing on the CPU"),
+        (["--precision", "int8", "--target", "cuda"], "no kernels"),
+        (["--budget", "1"], "--budget goes with int8 only"),
+    ],
+)
+def test_wishes_without_sense(arguments, said, tmp_path, capsys):
+    assert said in refused(capsys, "export", "--onnx", *arguments, "--out", tmp_path / "out")
+
+
+def test_int8_without_pairs_to_choose_on(out, tmp_path, capsys):
+    data = tmp_path / "splits"
+    data.mkdir()
+    write_pairs(data, out / "lean").rename(data / "test.csv")
+    problem = refused(capsys, "export", "--onnx", "--precision", "int8", *options(out, data))
+    assert "has only test" in problem
+    assert not (out / "lean/model_int8.onnx").exists()
+
+
+def changed(text: str, key: str, value: object) -> str:
+    record = json.loads(text)
+    record["graphs"][0][key] = value
+    return json.dumps(record)
+
+
+DAMAGES = {
+    "graph cut short": ("model.onnx", lambda data: data[: len(data) // 2], "not the graph that export.json"),
+    "one byte of the graph": ("model.onnx", lambda data: data[:-100] + b"\x01" + data[-99:], "not the graph"),
+    "no graph at all": ("model.onnx", lambda data: b"", "not the graph"),
+    "record of another graph": (
+        "export.json",
+        lambda data: changed(data, "sha256", "0" * 64).encode(),
+        "not the graph",
+    ),
+    "record without a field": ("export.json", lambda data: data.replace(b'"sha256"', b'"sha"'), "is damaged"),
+    "record that is no JSON": ("export.json", lambda data: data[:50], "is damaged"),
+    "record of another shape": ("export.json", lambda data: b'{"graphs": [3]}', "is damaged"),
+    "record that is a list": ("export.json", lambda data: b"[1]", "is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_export_is_one_line(name, out, tmp_path, capsys):
+    data = write_pairs(tmp_path, out / "lean")
+    file, change, said = DAMAGES[name]
+    path = out / "lean" / file
+    path.write_bytes(change(path.read_bytes()))
+    problem = refused(capsys, "evaluate", "--runtime", "onnx", *options(out, data))
+    assert said in problem
+    assert "truncate-kit export" in problem
+
+
+def test_a_corrupt_graph_without_a_record_is_one_line(out, tmp_path, capsys):
+    data = write_pairs(tmp_path, out / "lean")
+    (out / "lean/export.json").unlink()
+    path = out / "lean/model.onnx"
+    path.write_bytes(path.read_bytes()[:300])
+    assert "ONNX Runtime cannot load" in refused(capsys, "evaluate", "--runtime", "onnx", *options(out, data))
+
+
+def test_missing_external_data_is_one_line(out, tmp_path, capsys):
+    data = write_pairs(tmp_path, out / "lean")
+    (out / "lean/export.json").unlink()
+    weights = save_graph(build_graph(load_encoder(out / "lean")), out / "lean/model.onnx", embed_limit=100)
+    assert run(capsys, "evaluate", "--runtime", "onnx", *options(out, data))
+    weights.unlink()
+    problem = refused(capsys, "evaluate", "--runtime", "onnx", *options(out, data))
+    assert "cannot load" in problem
+    assert weights.name in problem
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8", "fp16"])
+def test_weights_that_are_not_numbers(precision, out, tmp_path, capsys):
+    data = write_pairs(tmp_path, out / "lean")
+    before = {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.suffix == ".onnx"}
+    weights = load_file(out / "lean/model.safetensors")
+    weights["encoder.layer.0.output.dense.weight"][0, 0] = np.nan
+    save_file(weights, out / "lean/model.safetensors", metadata={"format": "pt"})
+    problem = refused(capsys, "export", "--onnx", "--precision", precision, *options(out, data))
+    assert "encoder.layer.0.output.dense.weight" in problem
+    assert "NaN" in problem
+    assert {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.suffix == ".onnx"} == before
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_disk_that_fills_up(precision, out, tmp_path):
+    """A file may not grow beyond 16 kB here: the graph does not fit."""
+    data = write_pairs(tmp_path, out / "lean")
+    before = {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.is_file()}
+    program = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384));"
+        "from truncate_kit_cli.app import main; main(sys.argv[1:])"
+    )
+    arguments = ["export", "--onnx", "--precision", precision, *map(str, options(out, data))]
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    line, hint = done.stderr.strip().splitlines()[-2:]
+    assert line.startswith("Error: Cannot write ")
+    assert hint.startswith("Hint: Free some space")
+    assert {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.is_file()} == before
+
+
+def test_another_model_in_the_folder_takes_all_its_graphs_away(out, tiny_folder):
+    (out / "lean/model_int8.onnx").write_bytes(b"of the model before")
+    save_encoder(truncate(load_encoder(tiny_folder("electra")), 1), out / "lean")
+    assert not list((out / "lean").glob("*.onnx"))

@@ -1,0 +1,100 @@
+"""float16 graphs: what stays in float32, what does not fit, and the mask's forms; all on the CPU provider."""
+
+import copy
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto
+
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import ExportCheckError, UsageError
+from truncate_kit.export import build_graph, export_onnx, save_graph
+from truncate_kit.export.masks import set_mask
+
+
+@pytest.mark.parametrize("name", ["bert", "deberta", "deberta-v3", "modernbert", "llama"])
+def test_float16_stays_close_and_says_what_is_wide(name, tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder(name)), 2)
+    report = export_onnx(encoder, tmp_path / "out", precision="fp16", target="cuda")
+    graph = onnx.load(tmp_path / "out/model_fp16.onnx").graph
+    assert [value.type.tensor_type.elem_type for value in graph.output] == [TensorProto.FLOAT]
+    weights = [
+        item for item in graph.initializer if len(item.dims) == 2 and item.dims[0] > 1 and item.data_type in (1, 10)
+    ]
+    assert {item.data_type for item in weights} == {TensorProto.FLOAT16}
+    assert 1e-5 < max(check.difference for check in report.checks) < 2e-2
+    assert ("Softmax" in report.half.islands) == name.startswith("deberta")
+    assert ("scores" in report.half.why) == name.startswith("deberta")
+    assert report.half.islands["ReduceSum"] >= 1  # the mean over tokens
+    assert report.mask == ("lengths" if name == "bert" else "unfused")
+    assert 0 < report.half.largest_value < 65504
+
+
+def test_a_value_beyond_float16_is_found_in_float32(tiny_folder, tmp_path):
+    """The CPU provider keeps such values in float32 between nodes, so running the float16 graph would not show it."""
+    encoder = copy.deepcopy(truncate(load_encoder(tiny_folder("bert")), 1))
+    with torch.no_grad():
+        encoder.backbone.encoder.layer[0].intermediate.dense.bias[0] = 2e5
+    with pytest.raises(ExportCheckError, match=r"a value of 2.*e\+05 at .* does not fit into float16"):
+        export_onnx(encoder, tmp_path / "out", precision="fp16", target="cuda")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("precision", "target", "said"),
+    [
+        ("fp16", "cpu", "fp16 gains nothing on the CPU"),
+        ("int8", "cuda", "no kernels in ONNX Runtime's CUDA"),
+        ("int4", "cpu", "no export precision 'int4'"),
+        ("fp32", "tpu", "no export target 'tpu'"),
+    ],
+)
+def test_combinations_without_sense_are_refused(precision, target, said, tiny_folder, tmp_path):
+    with pytest.raises(UsageError, match=said):
+        export_onnx(load_encoder(tiny_folder("bert")), tmp_path / "out", precision=precision, target=target)
+
+
+def masked(folder, form, encoder):
+    graph = build_graph(encoder)
+    assert set_mask(graph, form) == form
+    save_graph(graph, folder / f"{form}.onnx")
+    return onnxruntime.InferenceSession(folder / f"{form}.onnx", providers=["CPUExecutionProvider"])
+
+
+def test_every_form_of_the_mask_gives_the_same_vectors(tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder("bert")), 2)
+    ids = np.random.default_rng(0).integers(5, 20, (4, 9))
+    right = (np.arange(9) < np.array([9, 4, 1, 6])[:, None]).astype(np.int64)
+    left = right[:, ::-1].copy()
+    sessions = {form: masked(tmp_path, form, encoder) for form in ("bias", "lengths")}
+    for mask, forms in ((right, ("bias", "lengths")), (left, ("bias",))):
+        with torch.inference_mode():
+            expected = encoder(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
+        for form in forms:
+            found = sessions[form].run(None, {"input_ids": ids, "attention_mask": mask})[0]
+            np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max(), err_msg=form)
+
+
+def test_a_graph_without_fused_attention_keeps_its_mask(tiny_folder):
+    graph = build_graph(truncate(load_encoder(tiny_folder("mpnet")), 1))
+    before = [node.name for node in graph.graph]
+    assert set_mask(graph, "lengths") == "unfused"
+    assert [node.name for node in graph.graph] == before
+
+
+def test_cuda_and_cpu_graphs_in_fp32_give_the_same(tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder("electra")), 2)
+    report = export_onnx(encoder, tmp_path / "out", target="cuda")
+    assert report.fused_nodes["SkipLayerNormalization"] == 4
+    assert (report.precision, report.target, report.mask) == ("fp32", "cuda", "lengths")
+    assert "right" in report.mask_reason
+    assert max(check.difference for check in report.checks) < 1e-5
+
+
+def test_a_graph_holds_no_paths_of_this_machine(tiny_folder, tmp_path):
+    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), tmp_path / "out")
+    assert b"site-packages" not in (tmp_path / "out/model.onnx").read_bytes()
+    assert b".py" not in (tmp_path / "out/model.onnx").read_bytes()

@@ -1,0 +1,224 @@
+"""int8 graphs: how weights are rounded, which layers stay in float, and what batches and padding change."""
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import numpy_helper
+from scipy import stats
+
+from tests.families import WORDS
+from truncate_kit.data import PairSet, TextPair
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import DeviceError, ExportCheckError, UsageError
+from truncate_kit.export import OnnxEncoder, build_graph, export_onnx, read_exports
+from truncate_kit.export.quantizing import quantizable, quantize, rounded
+from truncate_kit.export.record import check_processor
+from truncate_kit.hardware import int8_instructions, multiplies_narrow
+
+TEXTS = [" ".join(WORDS[(3 * i + j * (i % 5 + 1)) % len(WORDS)] for j in range(2 + i % 7)) for i in range(48)]
+
+
+def graded(encoder, name="tiny/dev", texts=TEXTS):
+    """Pairs graded by the encoder itself, so that its own Spearman is 100."""
+    vectors = torch.nn.functional.normalize(encoder.encode(texts), dim=1)
+    places = [(i, (i + step) % len(texts)) for step in (1, 2, 5) for i in range(len(texts))]
+    pairs = tuple(TextPair(texts[i], texts[j], float(vectors[i] @ vectors[j])) for i, j in places)
+    return PairSet(
+        name=name,
+        pairs=pairs,
+        scale=(-1.0, 1.0),
+        scale_source="told",
+        num_scale_values=0,
+        path="tiny.csv",
+        columns=("a", "b", "c"),
+    )
+
+
+def spearman(folder, pairs):
+    """Of the int8 graph in plain ONNX Runtime, each text alone."""
+    session = onnxruntime.InferenceSession(folder / "model_int8.onnx", providers=["CPUExecutionProvider"])
+    reader = load_encoder(folder).reader
+
+    def vector(text):
+        ids = np.array(reader.token_ids([text]))
+        found = session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0][0]
+        return found / np.linalg.norm(found)
+
+    cosines = [vector(pair.first) @ vector(pair.second) for pair in pairs]
+    return 100 * stats.spearmanr(cosines, [pair.target for pair in pairs]).statistic
+
+
+@pytest.fixture(scope="module")
+def bert(tiny_folder):
+    return truncate(load_encoder(tiny_folder("bert")), 2)
+
+
+@pytest.fixture(scope="module")
+def exported(bert, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("int8") / "model"
+    dev, test = graded(bert), graded(bert, "tiny/test", TEXTS[:20])
+    return folder, export_onnx(bert, folder, precision="int8", pairs=test, search_pairs=dev, budget=20)
+
+
+@pytest.mark.parametrize(("axis", "limit"), [(0, 127), (0, 63), (1, 127)])
+def test_each_channel_is_rounded_to_its_own_scale(axis, limit):
+    weight = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32) * np.array([1, 10, 0.1, 0, 100], "f")
+    values, scale = rounded(weight, axis, limit)
+    assert values.dtype == np.int8
+    assert int(np.abs(values).max()) == limit  # the largest of each channel is the end of the range
+    assert np.all(np.abs(weight - values * scale) <= scale / 2 + 1e-7)
+
+
+def test_weights_in_the_graph_are_those_of_the_model(exported, bert):
+    tensors = {
+        item.name: numpy_helper.to_array(item) for item in onnx.load(exported[0] / "model_int8.onnx").graph.initializer
+    }
+    integers = {name: value for name, value in tensors.items() if value.dtype == np.int8 and name.endswith("_int8")}
+    assert len(integers) == 2 * 6 + 1
+    block = bert.backbone.encoder.layer[0]
+    expected = [
+        *(getattr(block.attention.self, part).weight.T for part in ("query", "key", "value")),
+        block.attention.output.dense.weight.T,
+        block.intermediate.dense.weight.T,
+        block.output.dense.weight.T,
+        bert.backbone.embeddings.word_embeddings.weight,
+    ]
+    for weight in expected:
+        weight = weight.detach().numpy()
+        close = [
+            name
+            for name, value in integers.items()
+            if value.shape == weight.shape
+            and np.all(np.abs(value * tensors[name.replace("_int8", "_scale")] - weight) <= np.abs(weight).max() / 200)
+        ]
+        assert len(close) == 1, close
+
+
+def test_report_states_score_layers_and_invariance(exported, bert):
+    folder, report = exported
+    assert read_exports(folder).of("model_int8.onnx") == report
+    found = report.quantization
+    assert (found.layers, found.in_float, found.searched_on) == (9, (), "tiny/dev")
+    assert found.drop == found.drop_all_int8 <= found.budget
+    assert found.weight_bits == (7 if multiplies_narrow() else 8)
+    assert report.fused_nodes["MultiHeadAttention"] == 2 == report.fused_attention_found
+    assert report.mask == "bias"
+    assert report.task.data == "tiny/test"
+    assert report.task.spearman_before == pytest.approx(100)
+    dev = graded(bert)
+    # Other fusions in a plain session move last digits, and so a byte here and there.
+    assert report.invariance.spearman_alone == pytest.approx(spearman(folder, dev), abs=0.01)
+    assert 100 - found.drop == pytest.approx(report.invariance.spearman_batched, abs=0.5)
+    assert len(report.precision_sentences()) == 2
+
+
+def test_invariance_is_that_of_plain_onnxruntime(exported):
+    """The text with the largest change by padding, sought here one by one."""
+    folder, report = exported
+    session = onnxruntime.InferenceSession(folder / "model_int8.onnx", providers=["CPUExecutionProvider"])
+    ids = load_encoder(folder).reader.token_ids(TEXTS)
+    longest = max(map(len, ids))
+    changes = []
+    for row in ids:
+        vectors = []
+        for length in (len(row), longest):
+            feeds = {"input_ids": np.zeros((1, length), np.int64), "attention_mask": np.zeros((1, length), np.int64)}
+            feeds["input_ids"][0, : len(row)], feeds["attention_mask"][0, : len(row)] = row, 1
+            vector = session.run(None, feeds)[0][0].astype(np.float64)
+            vectors.append(vector / np.linalg.norm(vector))
+        changes.append(np.abs(vectors[0] - vectors[1]).max())
+    assert report.invariance.padding_difference == pytest.approx(max(changes), abs=1e-6)
+    assert report.invariance.padding_difference < 1e-5  # each token has a range of its own
+    assert report.invariance.batch_difference < 1e-5
+
+
+def test_the_layer_that_int8_hurts_stays_in_float(bert, tmp_path):
+    """One neuron is always at 10,000 and nobody listens to it: only the rounding of what it stands among suffers."""
+    hurt = copy.deepcopy(bert)
+    block = hurt.backbone.encoder.layer[1]
+    with torch.no_grad():
+        block.intermediate.dense.weight[3] = 0
+        block.intermediate.dense.bias[3] = 1e4
+        block.output.dense.weight[:, 3] = 0
+    dev = graded(hurt)
+    report = export_onnx(hurt, tmp_path / "out", precision="int8", search_pairs=dev, budget=1)
+    found = report.quantization
+    assert [layer.layer for layer in found.in_float] == ["encoder.layer.1.output.dense"]
+    assert found.in_float[0].harm > 0.01
+    assert found.drop_all_int8 > 5 > 1 >= found.drop
+    assert 100 - spearman(tmp_path / "out", dev) <= 1
+    assert "with 1 in float" in found.why
+
+
+def test_the_test_pairs_have_no_say(bert, exported, tmp_path):
+    other = graded(bert, "other/test", TEXTS[20:])
+    report = export_onnx(bert, tmp_path / "out", precision="int8", pairs=other, search_pairs=graded(bert), budget=20)
+    assert report.sha256 == exported[1].sha256
+    assert report.quantization == exported[1].quantization
+    assert report.task != exported[1].task
+
+
+def test_a_budget_that_nothing_meets_is_an_error(bert, tmp_path):
+    with pytest.raises(UsageError, match="budget of -1"):
+        export_onnx(bert, tmp_path / "out", precision="int8", search_pairs=graded(bert), budget=-1)
+    with pytest.raises(UsageError, match="int8 needs graded pairs"):
+        export_onnx(bert, tmp_path / "out", precision="int8", pairs=graded(bert))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["albert", "gpt2", "deberta-v2", "modernbert", "qwen2", "roberta"])
+def test_other_families_in_int8(name, tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder(name)), 2)
+    report = export_onnx(encoder, tmp_path / "out", precision="int8", search_pairs=graded(encoder), budget=60)
+    nodes = onnx.load(tmp_path / "out/model_int8.onnx").graph
+    constants = {item.name for item in nodes.initializer}
+    kept = {layer.layer for layer in report.quantization.in_float}
+    float_products = [node for node in nodes.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in constants]
+    assert len(float_products) <= len(kept)
+    assert report.quantization.layers - len(kept) >= 5
+    found = torch.nn.functional.normalize(OnnxEncoder.load(tmp_path / "out").encode(TEXTS), dim=1)
+    expected = torch.nn.functional.normalize(encoder.encode(TEXTS), dim=1)
+    assert torch.median((found * expected).sum(dim=1)) > 0.9
+    assert ("is not fused" in report.fusion_sentence()) == (not encoder.family.fused_attention)
+
+
+def test_seven_bits_where_products_are_added_in_sixteen(bert):
+    graph = build_graph(bert)
+    for narrow, most in ((True, 63), (False, 127)):
+        small = quantize(graph, reduce_range=narrow)
+        weights = [v.const_value.numpy() for k, v in small.graph.initializers.items() if k.endswith("_int8")]
+        products = [weight for weight in weights if weight.shape[0] != bert.backbone.config.vocab_size]
+        assert {int(np.abs(weight).max()) for weight in products} == {most}
+    assert len(quantizable(graph)) == 9  # quantize works on a copy
+
+
+def test_eight_bits_do_not_go_to_a_processor_that_overflows(exported):
+    report = exported[1]
+    bits = report.quantization.weight_bits
+    check_processor(report, narrow=False)
+    check_processor(None, narrow=True)
+    if bits == 8:
+        with pytest.raises(DeviceError, match="weights of 8 bits"):
+            check_processor(report, narrow=True)
+    check_processor(replace(report, quantization=replace(report.quantization, weight_bits=7)), narrow=True)
+
+
+def test_processor_features_are_those_of_the_system():
+    text = Path("/proc/cpuinfo").read_text()
+    assert (int8_instructions() == "avx512_vnni") == ("avx512_vnni" in text and "amx_int8" not in text)
+    if " avx2 " in text:
+        assert multiplies_narrow() == ("vnni" not in text)
+
+
+def test_nothing_in_int8_is_no_int8(bert, tmp_path):
+    """A budget of nothing on pairs that rounding cannot leave alone."""
+    encoder = copy.deepcopy(bert)
+    with pytest.raises(ExportCheckError, match="no layer can be in int8 within 0 points"):
+        export_onnx(encoder, tmp_path / "out", precision="int8", search_pairs=graded(encoder), budget=0)
+    assert not (tmp_path / "out").exists()

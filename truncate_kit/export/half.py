@@ -1,0 +1,135 @@
+"""float16 for CUDA, with islands in float32 where sums or scores may leave its range."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from truncate_kit.encoders.families import Family
+from truncate_kit.errors import ExportCheckError
+from truncate_kit.export.casting import narrow
+from truncate_kit.export.quantizing import quantizable
+from truncate_kit.export.results import HalfPrecision
+from truncate_kit.extras import require
+
+LARGEST = 65_504.0  # the largest float16
+_MASKED = -1e30  # below it, a score is masked
+# Squares and sums, as in the norms that have no operator of their own; then what CUDA has no float16 kernel for.
+_WIDE_OPERATORS = frozenset(
+    ("Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Reciprocal", "Sqrt", "Range", "CumSum", "Max", "Min")
+)
+Feeds = dict[str, NDArray[np.int64]]
+
+
+def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[Any, HalfPrecision]:
+    """A copy of an `onnx_ir.Model` in float16, inputs and outputs as they are, and what stayed in float32.
+
+    Sums over tokens stay in float32 in every family; attention scores where the family's row says so. odd_inputs: the
+    longest and oddest batches; every value of the float32 graph on them has to fit into float16. Raises
+    `ExportCheckError` naming the first that does not.
+    """
+    names = wide_nodes(model)
+    if family.float32_scores:
+        names |= score_nodes(model)
+    largest, where = largest_value(model, names, odd_inputs)
+    if largest > LARGEST:
+        raise ExportCheckError(f"a value of {largest:.3g} at {where} does not fit into float16, which ends at 65,504")
+    half = model.clone()
+    narrow(half, names)
+    reason = "squares, sums over tokens and all after pooling stay in float32"
+    if family.float32_scores:
+        reason += f"; so do the attention scores of {family.name}, sums of three products that no kernel fuses"
+    kept = (node for node in model.graph if node.name in names and any(_is_float(value) for value in node.outputs))
+    found = Counter(str(node.op_type) for node in kept)
+    return half, HalfPrecision(islands=dict(found), why=f"{reason}.", largest_value=largest, largest_at=where)
+
+
+def wide_nodes(model: Any) -> set[str]:
+    """Names of the nodes that stay in float32 in every family: squares, sums, and all that follows pooling.
+
+    What stands between two such nodes, such as the small number added before a root, stays with them.
+    """
+    nodes = list(model.graph)
+    pooling = [node for node in nodes if node.op_type == "ReduceSum" and _is_float(node.inputs[0])]
+    found = {str(node.name) for node in nodes if node.op_type in _WIDE_OPERATORS} | _downstream(pooling)
+    for node in nodes:
+        before = {str(maker.name) for maker in (value.producer() for value in node.inputs if value) if maker}
+        after = {str(reader.name) for value in node.outputs for reader, _ in value.uses()}
+        if before & found and after and after <= found:
+            found.add(str(node.name))
+    return found
+
+
+def _is_float(value: Any) -> bool:
+    """Whether a sum is one of states: the lengths of an attention's mask are sums of integers."""
+    return str(value.dtype) == "FLOAT" if value.dtype is not None else not value.is_graph_input()
+
+
+def _downstream(nodes: Sequence[Any]) -> set[str]:
+    """Names of these nodes and of all that read what they make."""
+    waiting, found = list(nodes), set()
+    while waiting:
+        node = waiting.pop()
+        if node.name not in found:
+            found.add(str(node.name))
+            waiting.extend(reader for value in node.outputs for reader, _ in value.uses())
+    return found
+
+
+def score_nodes(model: Any) -> set[str]:
+    """Names of the nodes between the projections and each Softmax, the Softmax itself included.
+
+    Walks back from the Softmax and stops at every product with a constant weight.
+    """
+    projections = {layer.node for layer in quantizable(model)}
+    waiting = [node for node in model.graph if node.op_type == "Softmax"]
+    found: set[str] = set()
+    while waiting:
+        node = waiting.pop()
+        if node.name in found or node.name in projections or node.op_type == "LayerNormalization":
+            continue
+        found.add(str(node.name))
+        waiting.extend(value.producer() for value in node.inputs if value is not None and value.producer() is not None)
+    return found
+
+
+def largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tuple[float, str]:
+    """The largest magnitude outside the islands on these inputs, computed in float32, and the node that gave it.
+
+    What a fused attention holds inside is not seen; its kernels sum in float32. What stands for minus infinity in a
+    mask does not count.
+    """
+    ir = require("onnx_ir", extra="cpu")
+    runtime = require("onnxruntime", extra="cpu")
+    watched = model.clone()
+    shown = {str(value.name): value for value in watched.graph.outputs}
+    for node in watched.graph:
+        if node.name not in islands and node.op_type in _VALUES:
+            shown |= {str(value.name): value for value in node.outputs[:1]}
+    watched.graph.outputs[:] = list(shown.values())
+    for value in shown.values():
+        value.dtype = value.dtype or ir.DataType.FLOAT
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    session = runtime.InferenceSession(
+        ir.to_proto(watched).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    largest, where = 0.0, ""
+    for feeds in inputs:
+        for name, array in zip(shown, session.run(list(shown), feeds), strict=True):
+            if array.dtype != np.float32:
+                continue
+            values = array[~(array < _MASKED)]  # NaN stays
+            peak = float(np.abs(values).max()) if values.size else 0.0
+            if not peak <= largest:  # NaN as well
+                largest, where = peak if np.isfinite(peak) else float("inf"), name
+    return largest, where
+
+
+# Operators that make new values; the others move or mask them.
+_VALUES = frozenset(
+    ("MatMul", "Gemm", "Add", "Mul", "Div", "Attention", "LayerNormalization", "BiasGelu", "Gelu", "FastGelu", "Conv",
+     "SkipLayerNormalization", "MultiHeadAttention", "RMSNormalization", "SimplifiedLayerNormalization")
+)  # fmt: skip
