@@ -60,10 +60,12 @@ def finetune(
     method: MethodOpt = "tmft",
     layer: Annotated[str, typer.Option("--layer", help="auto, all, or layers such as 3, 3,6,9 or 2..5.")] = "auto",
     strategy: Annotated[
-        str,
+        str | None,
         typer.Option("--strategy", help="Behind auto: guided, exhaustive, multi-exit, probe, cka, last or random."),
-    ] = "guided",
-    pick: Annotated[str, typer.Option("--pick", help="depth-bonus, best-dev, robust or small.")] = "depth-bonus",
+    ] = None,
+    pick: Annotated[
+        str | None, typer.Option("--pick", help="depth-bonus, best-dev, robust or small; by default the first.")
+    ] = None,
     within: Annotated[
         float | None, typer.Option("--within", help="Points of the pick rule; by default 2.5, depth-bonus 5.75.")
     ] = None,
@@ -129,6 +131,8 @@ def finetune(
     from truncate_kit.hardware import bf16_instructions
     from truncate_kit.sweep import SweepSettings
     from truncate_kit.sweep import finetune as run
+    from truncate_kit.sweep.picking import DEFAULT_RULE
+    from truncate_kit.sweep.results import DEFAULT_STRATEGY
     from truncate_kit.training import TrainingSettings
 
     use_threads(threads)
@@ -179,7 +183,11 @@ def finetune(
         precision=precision,  # type: ignore[arg-type]
     )
     settings = SweepSettings(
-        layers=layer, strategy=strategy, pick=pick, within=within, seeds=tuple(range(max(0, seeds)))
+        layers=layer,
+        strategy=strategy or DEFAULT_STRATEGY,
+        pick=pick or DEFAULT_RULE,
+        within=within,
+        seeds=tuple(range(max(0, seeds))),
     )
     workspace = Workspace(out)
     source = workspace.model(model, pooling, max_length, quiet=as_json)

@@ -47,9 +47,11 @@ class FrozenOptions:
     model: str | None
     layer: str
     objective: str
-    strategy: str
-    pick: str
-    within: float
+    strategy: str | None
+    pick: str | None
+    within: float | None
+    prior_words: Path | None
+    prior_texts: Path | None
     steps: str | None
     score: str | None
     nli: str | None
@@ -72,9 +74,11 @@ class FrozenOptions:
 
     def __post_init__(self) -> None:
         """Refuse what would be ignored."""
-        for option, usual in (("objective", "cosine"), ("strategy", "guided"), ("pick", "robust"), ("within", 2.5)):
-            if getattr(self, option) != usual:
-                raise UsageError(f"--{option} goes with --method tmft only.", hint=f"Leave out --{option}.")
+        usual = {"objective": "cosine"}
+        for option in ("objective", "strategy", "pick", "within", "prior_words", "prior_texts"):
+            if getattr(self, option) != usual.get(option):
+                name = option.replace("_", "-")
+                raise UsageError(f"--{name} goes with --method tmft only.", hint=f"Leave out --{name}.")
 
 
 def check_method(method: str, **only_frozen: str | None) -> bool:

@@ -7,6 +7,8 @@ from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.picking import DEFAULT_RULE
 from truncate_kit.training.configuration import TrainingSettings
 
+DEFAULT_STRATEGY = "guided"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(Result):
@@ -59,7 +61,7 @@ class SweepSettings(Result):
     """
 
     layers: str = "auto"
-    strategy: str = "guided"
+    strategy: str = DEFAULT_STRATEGY
     pick: str = DEFAULT_RULE
     within: float | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
