@@ -164,7 +164,11 @@ class Encoder(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Sentence vectors (b, out): the last layer's tokens, pooled, through the tail."""
-        vectors = pool(self.token_states(input_ids, attention_mask), attention_mask, self.pooling)
+        return self.pooled(self.token_states(input_ids, attention_mask), attention_mask)
+
+    def pooled(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        """Sentence vectors (b, out) from `token_states` (b, t, d)."""
+        vectors = pool(states, attention_mask, self.pooling)
         for module in self.tail:
             vectors = module(vectors)
         return vectors

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Normalize
@@ -22,6 +22,7 @@ from truncate_kit.extras import require
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
+STATES = "last_hidden_state"  # what loaders that pool by themselves ask for; never computed apart, nor fetched here
 GRAPH_FILE = GRAPH_FILES["fp32"]
 EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
 _FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
@@ -88,6 +89,18 @@ def build_graph(encoder: Encoder, target: Target = "cpu") -> Any:
     return model
 
 
+class _WithStates(nn.Module):
+    """An encoder that gives its token states as well."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        states = self.encoder.token_states(input_ids, attention_mask)
+        return self.encoder.pooled(states, attention_mask), states
+
+
 def _trace(encoder: Encoder) -> Any:
     # Sizes other than 0 and 1, and different ones, so that neither batch nor length is taken for a constant.
     length = min(7, encoder.max_length)
@@ -96,12 +109,12 @@ def _trace(encoder: Encoder) -> Any:
     mask[1, 2:] = 0
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     program = torch.onnx.export(
-        encoder,
+        _WithStates(encoder),
         (ids, mask),
         dynamo=True,
         dynamic_shapes=dict.fromkeys(INPUTS, free),
         input_names=list(INPUTS),
-        output_names=[OUTPUT],
+        output_names=[OUTPUT, STATES],
         verbose=False,
     )
     assert program is not None  # it is None for the old exporter only
