@@ -1,7 +1,10 @@
 """Other people's loaders read the exported folder: each with the real library, against this package's vectors."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +35,35 @@ def test_sentence_transformers(exported):
     vectors, folder = exported
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
     torch.testing.assert_close(theirs, vectors, atol=1e-5, rtol=1e-4)
+
+
+_ONNX_BACKEND = """
+import json, sys
+from sentence_transformers import SentenceTransformer
+model = SentenceTransformer(sys.argv[1], backend="onnx", model_kwargs={"provider": "CPUExecutionProvider"})
+vectors = model.encode(json.loads(sys.argv[2])).tolist()
+print(json.dumps({"vectors": vectors, "runs": type(model[0].auto_model).__name__}))
+"""
+
+
+def test_sentence_transformers_in_onnx(minilm, tmp_path):
+    """Its ONNX extra may need older transformers than this package: SENTENCE_TRANSFORMERS_ONNX names an interpreter."""
+    python = os.environ.get("SENTENCE_TRANSFORMERS_ONNX", sys.executable)
+    # without this package: its environment is another one
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
+    has = subprocess.run(
+        [python, "-c", "import sentence_transformers, optimum.onnxruntime"], capture_output=True, env=clean
+    )
+    if has.returncode:
+        pytest.skip("sentence-transformers' ONNX extra is not installed; SENTENCE_TRANSFORMERS_ONNX can name a Python")
+    encoder = truncate(load_encoder(minilm), 1)  # transformers 4 cannot read the tiny models' tokenizers
+    export_onnx(encoder, tmp_path / "lean")
+    command = [python, "-c", _ONNX_BACKEND, str(tmp_path / "lean"), json.dumps(TEXTS)]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["runs"].startswith("ORT")
+    torch.testing.assert_close(torch.tensor(found["vectors"]), encoder.encode(TEXTS), atol=1e-5, rtol=1e-4)
 
 
 def test_auto_model(exported):

@@ -65,8 +65,8 @@ def make_tail(names, width):
 
 
 @torch.no_grad()
-def expected_vectors(folder, layer, pooling, tail, ids, mask):
-    """hidden_states[layer] of the full model, its final norm, then pooling and tail in NumPy, row by row."""
+def expected_states(folder, layer, ids, mask):
+    """hidden_states[layer] of the full model and its final norm: for each row the states of its real tokens."""
     model = AutoModel.from_pretrained(folder).eval()
     output = model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask), output_hidden_states=True)
     if layer == model.config.num_hidden_layers:
@@ -75,7 +75,11 @@ def expected_vectors(folder, layer, pooling, tail, ids, mask):
         states = output.hidden_states[layer]
         if model.config.model_type in FINAL_NORMS:
             states = getattr(model, FINAL_NORMS[model.config.model_type])(states)
-    rows = [state[: int(real.sum())] for state, real in zip(states.numpy(), mask, strict=True)]
+    return [state[: int(real.sum())] for state, real in zip(states.numpy(), mask, strict=True)]
+
+
+def expected_vectors(rows, pooling, tail):
+    """Pooling and tail in NumPy, row by row."""
     choose = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
     vectors = np.stack([choose[pooling](row) for row in rows])
     for name in tail:
@@ -109,14 +113,19 @@ def test_graph_gives_the_pooled_hidden_state_of_its_layer(name, layer, pooling, 
     mask = (np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]).astype(np.int64)
     ids = np.where(mask == 1, ids, 0)
     for rows in (slice(None), slice(1, 2)):  # a batch of four, and one text alone
-        found = session.run(["sentence_embedding"], {"input_ids": ids[rows], "attention_mask": mask[rows]})[0]
-        expected = expected_vectors(tiny_folder(name), layer, pooling, tail, ids[rows], mask[rows])
-        assert found.dtype == np.float32
+        feeds = {"input_ids": ids[rows], "attention_mask": mask[rows]}
+        found, tokens = session.run(["sentence_embedding", "last_hidden_state"], feeds)
+        states = expected_states(tiny_folder(name), layer, ids[rows], mask[rows])
+        expected = expected_vectors(states, pooling, tail)
+        assert found.dtype == tokens.dtype == np.float32
+        for token, state in zip(tokens, states, strict=True):
+            np.testing.assert_allclose(token[: len(state)], state, atol=2e-6 * np.abs(state).max(), rtol=1e-4)
         np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max(), rtol=1e-4)
 
     assert report.normalized == (tail[-1:] == ("normalize",))
     shapes = {f"batch {batch}, length {length}" for batch in (1, 2, 17) for length in (2, 16, 36)}
-    assert {check.name for check in report.checks} == {*shapes, "one token 36 times", "one token alone", "padding"}
+    others = {"one token 36 times", "one token alone", "padding", "token states"}
+    assert {check.name for check in report.checks} == shapes | others
     assert [graph["layers"] for graph in json.loads((tmp_path / "out" / "export.json").read_text())["graphs"]] == [
         layer
     ]

@@ -105,7 +105,7 @@ def _load_onnx(request: Request) -> Callable[[], Callable[[], object]]:
         )
         shape = (request["batch_size"], request["length"])
         feeds = {entry.name: np.ones(shape, dtype=np.int64) for entry in session.get_inputs()}
-        return lambda: session.run(None, feeds)
+        return lambda: session.run(["sentence_embedding"], feeds)
 
     return prepare
 

@@ -11,6 +11,7 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.export import OnnxEncoder, check_record, open_session
 from truncate_kit.export.runtime import padded
+from truncate_kit.export.tracing import OUTPUT
 from truncate_kit.extras import require
 
 
@@ -41,8 +42,7 @@ class OnnxRunner:
         binding = self.session.io_binding()
         for name, value in padded(ids, self.padding).items():
             binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(value, self.device.type, index))
-        for output in self.session.get_outputs():
-            binding.bind_output(output.name, self.device.type, index)
+        binding.bind_output(OUTPUT, self.device.type, index)
 
         def call() -> None:
             self.session.run_with_iobinding(binding)

@@ -214,7 +214,19 @@ class Encoder(nn.Module):
         elif isinstance(self.pooler, LayerAttentionPooling):
             vectors = self.pooler.attend(*self.summaries_and_means(batch))
         else:
-            vectors = self.pooled(self.token_states(input_ids, attention_mask), attention_mask)
+            return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
+        return self._through_tail(vectors)
+
+    @property
+    def pools_tokens(self) -> bool:
+        """Whether a sentence vector is made from `token_states` alone, not from the states of several layers."""
+        return self.heads is None and not isinstance(self.pooler, LayerAttentionPooling)
+
+    def from_states(self, states: Tensor, attention_mask: Tensor) -> Tensor:
+        """Sentence vectors (b, out) from `token_states` (b, t, d)."""
+        return self._through_tail(self.pooled(states, attention_mask))
+
+    def _through_tail(self, vectors: Tensor) -> Tensor:
         for module in self.tail:
             vectors = module(vectors)
         return vectors

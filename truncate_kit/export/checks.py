@@ -17,7 +17,7 @@ from truncate_kit.export.results import Check, TaskScore
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.scores import check_scores
 from truncate_kit.export.sessions import open_session
-from truncate_kit.export.tracing import INPUTS, OUTPUT, ends_normalized
+from truncate_kit.export.tracing import INPUTS, OUTPUT, STATES, ends_normalized
 from truncate_kit.hardware import usable_cores
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluation import evaluate
@@ -38,23 +38,25 @@ def check_graph(
     """Compare the graph with the encoder, which normalises if the graph does, over shapes and paddings.
 
     Batch 1, 2, 17 × length 2, 16, 128 and the model's maximum, rows of different lengths; then odd texts (one token
-    over and over); then one text with and without padding. Runs on the CPU whatever the target. Raises
-    `ExportCheckError` on the first difference above the limit of the precision (1e-4 in fp32, none in int8) and on
-    NaN, and where ONNX Runtime cannot load the file.
+    over and over); then one text with and without padding; then the states of tokens. Runs on the CPU whatever the
+    target. Raises `ExportCheckError` on the first difference above the limit of the precision (1e-4 in fp32, none in
+    int8) and on NaN, and where ONNX Runtime cannot load the file.
     """
     try:
         session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
     except ModelError as error:
         raise ExportCheckError(str(error)) from error
-    checks = []
+    checks, unit = [], 1.0 if ends_normalized(encoder) else None
     batches = {f"batch {size}, length {length}": (size, length) for size, length in _shapes(encoder.max_length)}
     cases = {name: _random_batch(encoder, *shape) for name, shape in batches.items()} | _odd_batches(encoder)
     for done, (name, feeds) in enumerate(cases.items()):
         progress("Checking the graph", done, len(cases) + 1)
         with torch.inference_mode(), evaluating(encoder):
             expected = encoder(**{key: value.to(encoder.device) for key, value in feeds.items()}).cpu().numpy()
-        checks.append(_compare(name, _run(session, feeds, name), expected, encoder, LIMITS[precision]))
-    checks.append(_padding_check(session, encoder, LIMITS[precision]))
+        checks.append(_compare(name, _run(session, feeds, name), expected, LIMITS[precision], unit=unit))
+    checks.append(_padding_check(session, encoder, LIMITS[precision], unit=unit))
+    if encoder.pools_tokens:
+        checks.append(_states_check(session, encoder, LIMITS[precision]))
     if precision == "fp32":
         checks += check_scores(session, encoder, file)
     progress("Checking the graph", len(cases) + 1, len(cases) + 1)
@@ -104,29 +106,32 @@ def _feeds(encoder: Encoder, ids: Tensor, mask: Tensor) -> Feeds:
     return dict(zip(INPUTS, (torch.where(mask == 1, ids, padding or 0), mask), strict=True))
 
 
-def _run(session: Any, feeds: Feeds, name: str) -> NDArray[np.float32]:
+def _run(session: Any, feeds: Feeds, name: str, output: str = OUTPUT) -> NDArray[np.float32]:
     try:
-        vectors: NDArray[np.float32] = session.run([OUTPUT], {key: value.numpy() for key, value in feeds.items()})[0]
+        vectors: NDArray[np.float32] = session.run([output], {key: value.numpy() for key, value in feeds.items()})[0]
     except Exception as error:  # the runtime has a class of its own for each status
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ExportCheckError(f"{name} does not run: {reason}") from error
     return vectors
 
 
-def _compare(name: str, found: NDArray[Any], expected: NDArray[Any], encoder: Encoder, limit: float | None) -> Check:
+def _compare(
+    name: str, found: NDArray[Any], expected: NDArray[Any], limit: float | None, *, unit: float | None
+) -> Check:
+    """unit: what the difference is measured in; None takes the largest magnitude that is expected."""
     for vectors, whose in ((expected, "the model's own"), (found, "its")):
         if not np.isfinite(vectors).all():
             raise ExportCheckError(f"{name}: {whose} vectors hold NaN or infinity")
     if found.shape != expected.shape:
         raise ExportCheckError(f"{name}: its vectors have the shape {found.shape} instead of {expected.shape}")
-    unit = 1.0 if ends_normalized(encoder) else max(float(np.abs(expected).max()), float(np.finfo(np.float32).tiny))
-    difference = float(np.abs(found - expected).max()) / unit
+    largest = max(float(np.abs(expected).max()), float(np.finfo(np.float32).tiny))
+    difference = float(np.abs(found - expected).max()) / (unit or largest)
     if limit is not None and difference > limit:
         raise ExportCheckError(f"{name}: a difference of {difference:.2g}, where {limit:g} is allowed")
     return Check(name=name, difference=difference, limit=limit)
 
 
-def _padding_check(session: Any, encoder: Encoder, limit: float | None) -> Check:
+def _padding_check(session: Any, encoder: Encoder, limit: float | None, *, unit: float | None) -> Check:
     """The vector of one text must not change with what pads it, nor with how much."""
     name, longest = "padding", min(max(_LENGTHS), encoder.max_length)
     length = max(1, longest // 2)
@@ -134,7 +139,16 @@ def _padding_check(session: Any, encoder: Encoder, limit: float | None) -> Check
     rest = torch.zeros((1, longest - length), dtype=torch.long)
     ids, mask = (torch.cat([plain[key], rest], dim=1) for key in INPUTS)
     wide = _feeds(encoder, ids, mask)
-    return _compare(name, _run(session, wide, name), _run(session, plain, name), encoder, limit)
+    return _compare(name, _run(session, wide, name), _run(session, plain, name), limit, unit=unit)
+
+
+def _states_check(session: Any, encoder: Encoder, limit: float | None) -> Check:
+    """The states of tokens that are no padding, for loaders that pool by themselves."""
+    name, feeds = "token states", _random_batch(encoder, max(_BATCHES), min(_LENGTHS[1], encoder.max_length))
+    with torch.inference_mode(), evaluating(encoder):
+        expected = encoder.token_states(**{key: value.to(encoder.device) for key, value in feeds.items()}).cpu().numpy()
+    kept = feeds[INPUTS[1]].numpy() == 1
+    return _compare(name, _run(session, feeds, name, STATES)[kept], expected[kept], limit, unit=None)
 
 
 def check_score(encoder: Encoder, exported: OnnxEncoder, pairs: PairSet, *, precision: Precision = "fp32") -> TaskScore:

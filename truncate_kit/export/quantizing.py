@@ -61,7 +61,7 @@ def quantizable(model: Any) -> tuple[Quantizable, ...]:
 def layer_of(node: Any) -> str:
     """The module that a node was traced from, such as `encoder.layer.0.output.dense`; its own name where unknown."""
     scopes = [part.strip(" '\"") for part in node.metadata_props.get(_SCOPES, "").strip("[]").split(",")]
-    return scopes[-2].removeprefix("backbone.") if len(scopes) > 1 and scopes[-2] else str(node.name)
+    return scopes[-2].removeprefix("encoder.backbone.") if len(scopes) > 1 and scopes[-2] else str(node.name)
 
 
 def quantized_inputs(model: Any) -> dict[str, Array | None]:

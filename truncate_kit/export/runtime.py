@@ -52,7 +52,8 @@ class OnnxEncoder:
         self.threads = threads or usable_cores()
         self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
         self._sessions: dict[int, Any] = {}
-        self.width = int(self._session(self.threads).get_outputs()[0].shape[-1])
+        outputs = self._session(self.threads).get_outputs()
+        self.width = next(int(value.shape[-1]) for value in outputs if value.name == OUTPUT)
 
     @classmethod
     def load(

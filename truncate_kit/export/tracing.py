@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Normalize
@@ -23,6 +23,7 @@ from truncate_kit.extras import require
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
+STATES = "last_hidden_state"  # what loaders that pool by themselves ask for; never computed apart, nor fetched here
 GRAPH_FILE = GRAPH_FILES["fp32"]
 EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
 _FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
@@ -89,6 +90,18 @@ def build_graph(encoder: Encoder, target: Target = "cpu") -> Any:
     return model
 
 
+class _WithStates(nn.Module):
+    """An encoder that gives its token states as well."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        states = self.encoder.token_states(input_ids, attention_mask)
+        return self.encoder.from_states(states, attention_mask), states
+
+
 def _trace(encoder: Encoder) -> Any:
     # Sizes other than 0 and 1, and different ones, so that neither batch nor length is taken for a constant.
     length = min(7, encoder.max_length)
@@ -96,14 +109,19 @@ def _trace(encoder: Encoder) -> Any:
     mask = torch.ones_like(ids)
     mask[1, 2:] = 0
     free = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    scored = encoder.heads is not None
+    traced: nn.Module = encoder
+    outputs = [OUTPUT]
+    if encoder.heads is not None:
+        traced, outputs = WithScores(encoder), [OUTPUT, SCORE]
+    elif encoder.pools_tokens:
+        traced, outputs = _WithStates(encoder), [OUTPUT, STATES]
     program = torch.onnx.export(
-        WithScores(encoder) if scored else encoder,
+        traced,
         (ids, mask),
         dynamo=True,
         dynamic_shapes=dict.fromkeys(INPUTS, free),
         input_names=list(INPUTS),
-        output_names=[OUTPUT, SCORE] if scored else [OUTPUT],
+        output_names=outputs,
         verbose=False,
     )
     assert program is not None  # it is None for the old exporter only
