@@ -8,7 +8,6 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")
-os.environ["COLUMNS"] = "300"  # so that no long temporary path breaks the line in which a test looks for words
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose time waiting for threads when the cores are busy
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"

@@ -120,7 +120,7 @@ def test_retrieval_says_that_there_are_fewer_lists(run, home, tiny_folder):
     code, out, err = run(*command)
     assert code == 0, err
     assert "1 lists instead of 1,024: 45 texts are too few" in out
-    assert "42 queries" in out
+    assert "42 queries" in " ".join(out.split())  # a title is broken where the table ends
     found = json.loads((home / "exported/suite-retrieval.json").read_text())
     assert (found["num_texts"], found["lists"]) == (45, 1)
 
