@@ -298,3 +298,15 @@ def test_a_second_process_on_the_same_run_is_told(tiny_folder, tmp_path):
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.combine_layers((0, 2, 3))
+    settings = SweepSettings(layers="3", seeds=(0,))
+    result = finetune(encoder, words(), out=tmp_path, settings=settings, training=TRAINING)
+    lean = load_encoder(tmp_path / "lean")
+    assert lean.combination == (0, 2, 3)
+    trained = evaluate(lean, words().test.pairs).spearman
+    assert result.lean.test == pytest.approx(trained, abs=0.01)
+    assert trained != pytest.approx(evaluate(encoder, words().test.pairs).spearman, abs=0.01)
