@@ -89,7 +89,7 @@ def layer_rows(name: str, encoder: Encoder, trials: Sequence[Trial]) -> list[dic
                 "dev": f"{fmean(trial.dev for trial in mine):.2f}",
                 "test": f"{fmean(test):.2f}",
                 "test_std": f"{stdev(test):.2f}" if len(test) > 1 else "",
-                "test_pearson": f"{fmean(pearson):.2f}",
+                "test_pearson": f"{fmean(pearson):.2f}" if pearson else "",  # classes have none
                 # Of several runs on a shared machine the fastest was disturbed least.
                 "fastest_seconds": f"{min(trial.seconds for trial in mine):.0f}",
             }
