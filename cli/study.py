@@ -61,14 +61,17 @@ def study(
 
 def _write(result: "StudyResult", out: Path) -> None:
     """Tables and figures of what is there: a study that is stopped leaves those of its finished models."""
-    from truncate_kit.report.study_figures import draw_curves, draw_pareto
+    from truncate_kit.report.study_figures import draw_cka, draw_curves, draw_layers, draw_pareto
     from truncate_kit.report.study_tables import figure_name, write_tables
 
     result.write(out / "study.json")
     write_tables(result, out)
     for task in result.tasks():
         draw_curves(result, task, out / figure_name(task, "curves"))
+        draw_layers(result, task, out / figure_name(task, "layers"))
         draw_pareto(result, task, out / figure_name(task, "pareto"))
+        if any(row.task == task for row in result.cka):
+            draw_cka(result, task, out / figure_name(task, "cka"))
 
 
 def show(result: "StudyResult", out: Path) -> None:

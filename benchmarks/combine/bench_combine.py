@@ -82,7 +82,7 @@ def against_one_after_another(layers: int, pairs: int, threads: int) -> dict[str
     work = OtherWork()
 
     def ours() -> Any:
-        grams = pair_grams(both, places[:pairs], places[pairs:])
+        grams = pair_grams(both, places[:pairs], places[pairs:], threads=threads)
         return search_exact(grams, RankCorrelation(targets), up_to=layers, threads=threads)
 
     ours()
@@ -123,7 +123,7 @@ def deep(layers: int, pairs: int, threads: int) -> dict[str, Any]:
     first, second, targets = states(layers, pairs)
     work, places = OtherWork(), list(range(2 * pairs))
     start = perf_counter()
-    grams = pair_grams(torch.cat([first, second], dim=1), places[:pairs], places[pairs:])
+    grams = pair_grams(torch.cat([first, second], dim=1), places[:pairs], places[pairs:], threads=threads)
 
     def show(task: str, done: int, total: int) -> None:
         if done % max(1, total // 16) == 0:

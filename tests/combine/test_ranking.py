@@ -31,6 +31,15 @@ def test_tied_cosines_share_their_mean_rank():
     np.testing.assert_allclose(RankCorrelation(targets).of(rows.copy()), expected(rows, targets), atol=1e-12)
 
 
+def test_cosines_that_only_64_bits_tell_apart():
+    generator = np.random.default_rng(0)
+    targets = generator.integers(0, 6, 350).astype(float)
+    rows = generator.uniform(0, 1, (6, 350))
+    rows[1::2] = 0.5 + 1e-6 * rows[1::2]  # closer than 32 bits tell, between rows that they do
+    rows[5, 10:20] = rows[5, 0]  # and ties beside them
+    np.testing.assert_allclose(RankCorrelation(targets).of(rows.copy()), expected(rows, targets), atol=1e-12)
+
+
 def test_rounding_of_identical_pairs_is_a_tie_and_a_real_difference_is_not():
     targets = [5.0, 4.0, 3.0, 2.0, 1.0]
     noisy = np.array([[1.0, 1 - 2e-16, 1 + 2e-16, 0.5, 0.1]])

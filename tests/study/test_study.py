@@ -45,12 +45,14 @@ def file(tiny_folder, tmp_path_factory) -> Path:
         "name,setting,dataset,layer,split,metric,mean\n"
         "their BERT,plain,their set,1,test,spearman,0.5\n"
         "their BERT,plain,their set,1,dev,spearman,0.7\n"
+        "their BERT,plain,their set,1,dev,pearson,0.6\n"
         "their BERT,dapt,their set,2,test,spearman,0.8\n"
     )
     (home / "study.toml").write_text(
         f"""
         seeds = 2
         published = "published.csv"
+        cka = "small | bert"
         [training]
         epochs = 1
         learning_rate = 1e-3
@@ -101,6 +103,8 @@ def test_every_model_meets_every_task_at_every_layer(done):
     assert {row.metric for row in result.rows} == {"Spearman × 100", "F1 × 100"}
     published = {(row.model, row.task, row.scores.layer): row.published for row in result.rows if row.published}
     assert published == {("small | bert", "graded", 1): 50.0}
+    published = {(row.model, row.task, row.scores.layer): row.published_dev for row in result.rows if row.published_dev}
+    assert published == {("small | bert", "graded", 1): 70.0}
 
 
 def test_rows_equal_those_of_finetune(file, done, tmp_path):
@@ -143,21 +147,31 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, tmp_path
     assert rows[1]["published_test"] == "50.00"
     page = (folder / "tables.md").read_text()
     assert "small \\| bert" in page
-    for name in ("curves-graded.png", "pareto-graded.png", "curves-labels.png", "pareto-labels.png"):
+    names = [f"{kind}-{task}.png" for kind in ("curves", "layers", "pareto", "cka") for task in ("graded", "labels")]
+    for name in names:
         assert name in page
         with Image.open(folder / name) as image:
             assert image.width > 500
     with (folder / "best.csv").open() as handle:
-        assert [(row["model"], row["task"]) for row in csv.DictReader(handle)] == [
-            (line.model, line.task) for line in summaries(result)
-        ]
+        best = list(csv.DictReader(handle))
+    lines = summaries(result)
+    assert [(row["model"], row["task"]) for row in best] == [(line.model, line.task) for line in lines]
+    scores = lines[0].best_dev.scores
+    millions = f"{lines[0].best_dev.paper_parameters / 1e6:.2f}"
+    cells = " | ".join(f"{value:.2f}" for value in (scores.dev, scores.dev_pearson, scores.test, scores.test_pearson))
+    assert f"| small \\| bert | {scores.layer} | {millions} | {cells} |" in page
+    with (folder / "cka.csv").open() as handle:
+        similarities = list(csv.DictReader(handle))
+    assert [float(row["last_trained"] or "nan") for row in similarities] == pytest.approx(
+        [float("nan") if row.last_trained is None else row.last_trained for row in result.cka], abs=6e-5, nan_ok=True
+    )
 
 
 def test_finished_trials_are_not_run_again(file, done):
     _, out = done
     before = {path: path.stat().st_mtime_ns for path in (out / "trials").glob("*/layer*.json")}
     again = run_study(read_study(file), out)
-    assert again.rows == done[0].rows
+    assert (again.rows, again.cka) == (done[0].rows, done[0].cka)
     assert before == {path: path.stat().st_mtime_ns for path in (out / "trials").glob("*/layer*.json")}
 
 
@@ -212,7 +226,8 @@ def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(start, don
         for path in (tmp_path / "trials").glob("*/layer*.json"):
             Trial.read(path)  # a file under its final name is always whole
     assert kills >= 20
-    assert StudyResult.read(tmp_path / "study.json").rows == done[0].rows
+    last = StudyResult.read(tmp_path / "study.json")
+    assert (last.rows, last.cka) == (done[0].rows, done[0].cka)
 
 
 def scored(layer: int, parameters: int, test: float, std: float | None = None, dev: float = 50.0) -> StudyRow:
@@ -249,6 +264,7 @@ def test_a_drop_is_two_points_and_two_pooled_deviations(last, deviation, drops):
         ('[[models]]\nmodel = "m"\nweights = "heavy"\n[[tasks]]\ndata = "bundled"', "'heavy'"),
         ('[[models]]\nmodel = "m"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "two models called 'm'"),
         ('seeds = 0\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "seeds is 0"),
+        ('cka = "x"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "cka is 'x', which is no model"),
         ('[training]\nepoch = 3\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "has no 'epoch'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "luck"', "'luck'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "wrong type"),

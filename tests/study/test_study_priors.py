@@ -28,11 +28,18 @@ def home(tiny_folder, tmp_path_factory):
         seeds = 1
         layers = "1..2"
         read_earlier = true
+        published = "published.csv"
         training = {{ epochs = 1, learning_rate = 1e-3 }}
-        models = [{{ model = "{tiny_folder("bert")}", name = "bert" }}]
+        models = [{{ model = "{tiny_folder("bert")}", name = "bert", published = "theirs" }}]
         priors = [{{}}, {{ words = "words" }}, {{ texts = "raw.txt", epochs = 1, layer = 2 }}]
-        tasks = [{{ data = "graded.csv", name = "graded" }}]
+        tasks = [{{ data = "graded.csv", name = "graded", published = "set" }}]
         """
+    )
+    (home / "published.csv").write_text(
+        "name,setting,dataset,layer,split,metric,mean\n"
+        "theirs,plain,set,1,test,spearman,0.1\n"
+        "theirs,word-similarity,set,1,test,spearman,0.2\n"
+        "theirs,dapt,set,1,test,spearman,0.3\n"
     )
     return home
 
@@ -57,6 +64,12 @@ def test_every_prior_and_the_control_have_rows_of_their_own(done):
         for name in (model, f"{model}, trained at layer {depth}")
     ]
     assert all(set(scores(result, model)) == {1, 2} for model in result.models())
+
+
+def test_published_figures_are_those_of_the_same_prior(done):
+    """Adapting at another layer than the last has no published figure; nor has the control."""
+    found = {(row.model, row.scores.layer): row.published for row in done[0].rows if row.published}
+    assert found == {("bert", 1): 10.0, ("bert, words first", 1): 20.0}
 
 
 def test_rows_equal_the_same_done_alone(home, done, tmp_path):

@@ -19,7 +19,7 @@ from truncate_kit.combine.leaders import Leaders, Masks
 from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.progress import Progress, silent
 
-_BLOCK = 24_000  # cosines at a time, so that all that is made of them stays in the cache of one core
+_BLOCK = 100_000  # cosines at a time: about what a core caches; smaller ones keep threads waiting for each other
 _CHUNK_LAYERS = 16  # subsets of the 16 lowest layers are one task
 
 

@@ -1,6 +1,7 @@
 """The Gram matrices of pairs of texts over layers: all that the cosine of two layer means depends on."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,17 +56,17 @@ def cosines_of(sums: Floats) -> Floats:
     return cosines
 
 
-def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int]) -> PairGrams:
+def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, threads: int = 1) -> PairGrams:
     """The forms of the pairs whose texts stand at `first` and `second` in `states`, (L', texts, d) on the CPU.
 
     Products are taken in float64. Raises `NonFiniteStatesError`, and `SimilarityError` for a state of length zero.
     """
     layers, width, values = states.shape[0], states.shape[2], states.numpy()
     forms = np.empty((3, layers, layers, len(first)))
-    buffer = np.empty((_CHUNK, 2 * layers, width))
-    for start in range(0, len(first), _CHUNK):
+
+    def take(start: int) -> None:
         a, b = (list(side[start : start + _CHUNK]) for side in (first, second))
-        part = buffer[: len(a)]
+        part = np.empty((len(a), 2 * layers, width))
         part[:, :layers] = values[:, a].transpose(1, 0, 2)
         part[:, layers:] = values[:, b].transpose(1, 0, 2)
         with np.errstate(invalid="ignore"):  # states that are not numbers are named at the end
@@ -74,6 +75,10 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int]) -> P
         forms[0, :, :, place] = products[:layers, :layers]
         forms[1, :, :, place] = products[layers:, layers:]
         forms[2, :, :, place] = products[:layers, layers:]
+
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(take, range(0, len(first), _CHUNK)):
+            pass
     return PairGrams(_both_orders(forms))
 
 

@@ -69,7 +69,7 @@ def read_grams(encoder: Encoder, pairs: PairSet, progress: Progress = silent) ->
     for start in range(0, len(pairs), _WINDOW):
         window = pairs.pairs[start : start + _WINDOW]
         states, firsts, first, second = _states(encoder, window, progress)
-        forms.append(pair_grams(states, first, second).forms)
+        forms.append(pair_grams(states, first, second, threads=torch.get_num_threads()).forms)
         cls.append(_plain_cosines(firsts, first, second))
     return PairGrams(np.concatenate(forms, axis=3)), np.concatenate(cls)
 

@@ -14,23 +14,39 @@ from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = "osD^vP"
 PANELS_ABREAST = 3
+STAGES = {
+    "untrained": "both untrained",
+    "own_trained": "both fine-tuned at this layer",
+    "last_trained": "both fine-tuned at the last layer",
+}
 
 
 def draw_curves(result: StudyResult, task: str, path: Path) -> Path:
     """Dev and test by layer, one panel for each model, all with the same scale. Raises `CannotWriteError`."""
     models = [model for model in result.models() if result.of(model, task)]
-    lines = -(-len(models) // PANELS_ABREAST)
-    abreast = min(PANELS_ABREAST, len(models))
-    figure = Figure(figsize=(4.2 * abreast + 0.6, 3.4 * lines), layout="constrained")
-    grid = figure.subplots(lines, abreast, squeeze=False, sharey=True).flatten()
+    figure, grid = _panels(len(models))
     for axes, model in zip(grid, models, strict=False):
         _panel(axes, result.of(model, task))
         axes.set_title(model, loc="left", fontsize="medium")
-    for axes in grid[len(models) :]:
-        axes.set_axis_off()
     grid[0].legend(loc="best", fontsize="small")
     figure.suptitle(f"Fine-tuned at each layer: {task}", x=0.01, ha="left")
     return _write(figure, path)
+
+
+def _panels(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure with room for so many panels of one scale."""
+    lines, abreast = -(-count // PANELS_ABREAST), min(PANELS_ABREAST, count)
+    figure = Figure(figsize=(4.2 * abreast + 0.6, 3.4 * lines), layout="constrained")
+    grid = list(figure.subplots(lines, abreast, squeeze=False, sharey=True).flatten())
+    for axes in grid[count:]:
+        axes.set_axis_off()
+    return figure, grid[:count]
+
+
+def _layer_axis(axes: Axes) -> None:
+    axes.set_xlabel("layer (0 = embeddings)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
 
 
 def _panel(axes: Axes, rows: list[StudyRow]) -> None:
@@ -41,10 +57,49 @@ def _panel(axes: Axes, rows: list[StudyRow]) -> None:
     if published:
         layers, values = zip(*published, strict=True)
         axes.plot(layers, values, linestyle=":", color=TEST, label="published, test")
-    axes.set_xlabel("layer (0 = embeddings)")
     axes.set_ylabel(f"points ({rows[0].metric})")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
+    _layer_axis(axes)
+
+
+def draw_layers(result: StudyResult, task: str, path: Path) -> Path:
+    """Test score by layer, all models in one panel, as the TMFT paper shows them. Raises `CannotWriteError`."""
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.add_subplot()
+    for place, model in enumerate(result.models()):
+        rows = result.of(model, task)
+        layers, means = [row.scores.layer for row in rows], [row.scores.test for row in rows]
+        spreads = [row.scores.test_std or 0.0 for row in rows]
+        color = COLORS[place % len(COLORS)]
+        axes.plot(layers, means, marker=MARKERS[place % len(MARKERS)], color=color, label=model)
+        low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
+        high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
+        axes.fill_between(layers, low, high, color=color, alpha=0.2, linewidth=0)
+    axes.set_title(f"Test score of each layer: {task}", loc="left")
+    axes.set_ylabel(f"points ({next(row.metric for row in result.rows if row.task == task)})")
+    _layer_axis(axes)
+    axes.legend(loc="best", fontsize="small")
+    return _write(figure, path)
+
+
+def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
+    """CKA to the reference by layer, before and after fine-tuning, a panel for each model. Raises `CannotWriteError`.
+
+    The task has CKA rows.
+    """
+    rows = [row for row in result.cka if row.task == task]
+    models = list(dict.fromkeys(row.model for row in rows))
+    figure, grid = _panels(len(models))
+    for axes, model in zip(grid, models, strict=False):
+        for (stage, label), color, marker in zip(STAGES.items(), COLORS, MARKERS, strict=False):
+            found = [(row.layer, getattr(row, stage)) for row in rows if row.model == model]
+            points = [(layer, value) for layer, value in found if value is not None]
+            axes.plot([p[0] for p in points], [p[1] for p in points], marker=marker, color=color, label=label)
+        axes.set_title(model, loc="left", fontsize="medium")
+        axes.set_ylabel(f"CKA to {next(row.reference for row in rows if row.model == model)}")
+        _layer_axis(axes)
+    grid[0].legend(loc="best", fontsize="small")
+    figure.suptitle(f"Before and after fine-tuning: {task}", x=0.01, ha="left")
+    return _write(figure, path)
 
 
 def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:

@@ -6,37 +6,47 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from truncate_kit.files import write_text
-from truncate_kit.study.results import StudyResult, StudyRow, Summary, pareto_front, summaries
+from truncate_kit.study.results import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.sweep.card import points
 
-SCORES, BEST, PAGE = "scores.csv", "best.csv", "tables.md"
+SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
-    """Write all scores, the best layers, and both as a page with figures by name. Raises `CannotWriteError`."""
+    """Write all scores, the best layers, CKA if it was asked for, and a page with it all and figures by name.
+
+    Raises `CannotWriteError`.
+    """
     write_text(folder / SCORES, _csv([_score_cells(row) for row in result.rows]))
     write_text(folder / BEST, _csv([_best_cells(line) for line in summaries(result)]))
+    if result.cka:
+        write_text(folder / SIMILARITY, _csv([row.to_dict() | _similarities(row) for row in result.cka]))
     write_text(folder / PAGE, page(result))
 
 
 def figure_name(task: str, kind: str) -> str:
-    """File name of the figure of a task: curves or pareto."""
+    """File name of the figure of a task: curves, layers, pareto or cka."""
     return f"{kind}-{''.join(char if char.isalnum() else '-' for char in task).strip('-')}.png"
 
 
 def page(result: StudyResult) -> str:
-    """Markdown: for each task the best layers, the curve, every layer, and who is on the Pareto front."""
+    """Markdown: for each task the best layers, the curves, every layer, who is on the Pareto front, and CKA."""
     parts = ["# Fine-tuned at every layer\n"]
     for task in result.tasks():
         rows = [row for row in result.rows if row.task == task]
         seeds = max(len(row.scores.seeds) for row in rows)
         parts.append(f"## {_plain(task)}\n")
         parts.append(f"{rows[0].metric}; mean ± standard deviation over {seeds} seed{'s' if seeds > 1 else ''}.\n")
-        parts.append(_best_table([line for line in summaries(result) if line.task == task]))
+        lines = [line for line in summaries(result) if line.task == task]
+        parts.append(_best_table(lines))
+        parts.append("As Tables 1 and 2 of the TMFT paper: the layer that is best on dev, and the last one.\n")
+        parts.append(_paper_table(lines))
+        parts.append(f"![Test score by layer]({figure_name(task, 'layers')})\n")
         parts.append(f"![Score by layer]({figure_name(task, 'curves')})\n")
         parts.append(f"![Score by parameters]({figure_name(task, 'pareto')})\n")
         parts.append("Every layer; * marks the Pareto front of test score and parameters.\n")
         parts.append(_layer_table(rows))
+        parts += _cka_section([row for row in result.cka if row.task == task], task)
     return "\n".join(parts)
 
 
@@ -54,6 +64,51 @@ def _best_table(lines: Sequence[Summary]) -> str:
         for line in lines
     ]
     return "\n".join((head, "|---" * 10 + "|", *cells, ""))
+
+
+def _paper_table(lines: Sequence[Summary]) -> str:
+    """Both layers of each model, the last one only where it is another, with parameters as the paper counts them."""
+    rows = [
+        (line.model, row)
+        for line in lines
+        for row in ((line.best_dev,) if line.best_dev is line.last else (line.best_dev, line.last))
+    ]
+    published = any(row.published is not None for _, row in rows)
+    head = "| model | layer | parameters, millions | dev Spearman | dev Pearson | test Spearman | test Pearson |"
+    if rows and "Spearman" not in rows[0][1].metric:
+        head = "| model | layer | parameters, millions | dev | dev Pearson | test | test Pearson |"
+    table = [head + (" published dev | published test |" if published else ""), "|---" * (9 if published else 7) + "|"]
+    for model, row in rows:
+        scores = row.scores
+        cells = f"| {_plain(model)} | {scores.layer} | {row.paper_parameters / 1e6:.2f} | {_number(scores.dev)} "
+        cells += f"| {_number(scores.dev_pearson)} | {_number(scores.test)} | {_number(scores.test_pearson)} |"
+        table.append(cells + (f" {_number(row.published_dev)} | {_number(row.published)} |" if published else ""))
+    return "\n".join((*table, ""))
+
+
+def _cka_section(rows: Sequence[CKARow], task: str) -> list[str]:
+    """Nothing where no CKA was asked for, or the reference is the only model so far."""
+    if not rows:
+        return []
+    head = "| model | layer | layer of the reference | untrained | trained at the last layer | trained at this layer |"
+    table = [
+        f"| {_plain(row.model)} | {row.layer} | {row.reference_layer} | "
+        + " | ".join(_similarities(row).values())
+        + " |"
+        for row in rows
+    ]
+    said = (
+        f"Debiased CKA to {_plain(rows[0].reference)} on {rows[0].num_texts:,} distinct test texts, one seed; both "
+        "models untrained, both trained at their last layer, or both cut and trained at this one, as the TMFT paper "
+        "has it.\n"
+    )
+    figure = f"![CKA by layer]({figure_name(task, 'cka')})\n"
+    return [said, figure, "\n".join((head, "|---" * 6 + "|", *table, ""))]
+
+
+def _similarities(row: CKARow) -> dict[str, str]:
+    stages = {"untrained": row.untrained, "last_trained": row.last_trained, "own_trained": row.own_trained}
+    return {name: "" if value is None else f"{value:.4f}" for name, value in stages.items()}
 
 
 def _layer_table(rows: Sequence[StudyRow]) -> str:
@@ -85,10 +140,13 @@ def _score_cells(row: StudyRow) -> dict[str, object]:
         "seeds": len(scores.seeds),
         "dev": _number(scores.dev),
         "dev_std": _number(scores.dev_std),
+        "dev_pearson": _number(scores.dev_pearson),
+        "dev_pearson_std": _number(scores.dev_pearson_std),
         "test": _number(scores.test),
         "test_std": _number(scores.test_std),
         "test_pearson": _number(scores.test_pearson),
         "test_pearson_std": _number(scores.test_pearson_std),
+        "published_dev": _number(row.published_dev),
         "published_test": _number(row.published),
     }
 
@@ -99,8 +157,12 @@ def _best_cells(line: Summary) -> dict[str, object]:
         cells |= {
             f"{name}_layer": row.scores.layer,
             f"{name}_parameters": row.scores.parameters,
+            f"{name}_paper_parameters": row.paper_parameters,
             f"{name}_dev": _number(row.scores.dev),
+            f"{name}_dev_pearson": _number(row.scores.dev_pearson),
             f"{name}_test": _number(row.scores.test),
+            f"{name}_test_pearson": _number(row.scores.test_pearson),
+            f"{name}_published_test": _number(row.published),
         }
     return cells | {"drop": _number(line.drop), "drops": line.drops}
 

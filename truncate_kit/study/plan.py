@@ -2,6 +2,7 @@
 
 seeds = 3
 layers = "all"
+cka = "mini-bert"                # may be left out: CKA to this model of the study, before and after fine-tuning
 
 [training]                       # as the options of finetune; each task may have its own
 epochs = 10
@@ -37,7 +38,7 @@ from truncate_kit.errors import DataFileError, UsageError
 from truncate_kit.results import Result
 from truncate_kit.training import TrainingSettings
 
-_KEYS = {"models", "priors", "tasks", "layers", "seeds", "training", "read_earlier", "published"}
+_KEYS = {"models", "priors", "tasks", "layers", "seeds", "training", "read_earlier", "cka", "published"}
 WEIGHTS = ("pretrained", "random")
 
 
@@ -89,7 +90,8 @@ class StudyTask(Result):
 class Study(Result):
     """Models × priors × tasks × layers × seeds.
 
-    read_earlier: also what a model that was trained at its last layer gives at each earlier one. published: CSV of
+    read_earlier: also what a model that was trained at its last layer gives at each earlier one. cka: name of the model
+    of the study that all others are compared with, before and after fine-tuning; None compares none. published: CSV of
     published figures by model, layer and data, or None.
     """
 
@@ -100,6 +102,7 @@ class Study(Result):
     seeds: int
     read_earlier: bool
     published: str | None
+    cka: str | None = None
 
 
 def read_study(path: Path) -> Study:
@@ -130,7 +133,10 @@ def read_study(path: Path) -> Study:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise UsageError(f"{path} has two {what} called {twice!r}.", hint='Tell them apart with name = "…".')
-    published = values.get("published")
+    published, cka = values.get("published"), values.get("cka")
+    if cka is not None and cka not in [model.name for model in models]:
+        known = ", ".join(model.name for model in models)
+        raise UsageError(f"{path}: cka is {cka!r}, which is no model of the study.", hint=f"Name one of: {known}.")
     return Study(
         models=models,
         priors=priors or (StudyPrior(),),
@@ -139,6 +145,7 @@ def read_study(path: Path) -> Study:
         seeds=seeds,
         read_earlier=values.get("read_earlier", False),
         published=_found(published, home) if published else None,
+        cka=cka,
     )
 
 

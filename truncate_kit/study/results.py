@@ -14,7 +14,7 @@ DROP_POINTS, DROP_DEVIATIONS = 2.0, 2.0
 class StudyRow(Result):
     """One model on one task at one layer. paper_parameters: as the TMFT paper counts them.
 
-    published: the paper's mean test score at this layer, in points; None where it has none.
+    published, published_dev: the paper's mean test and dev score at this layer, in points; None where it has none.
     """
 
     model: str
@@ -24,14 +24,39 @@ class StudyRow(Result):
     scores: LayerScores
     paper_parameters: int
     published: float | None
+    published_dev: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CKARow(Result):
+    """Debiased linear CKA of one layer of a model to a layer of the reference, on the test texts of one task.
+
+    untrained: before fine-tuning. last_trained: layers of the two models fine-tuned at their last layer. own_trained:
+    the last layer of the two models each cut and fine-tuned at this very layer, as the TMFT paper compares them; None
+    where one of them was not trained in the study. All are None where the states of a layer do not differ.
+    """
+
+    model: str
+    reference: str
+    task: str
+    layer: int
+    reference_layer: int
+    untrained: float | None
+    last_trained: float | None
+    own_trained: float | None
+    num_texts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult(Result):
-    """All rows that are there, models in the order of the study, tasks within, layers within. seconds: of this call."""
+    """All rows that are there, models in the order they are run, tasks within, layers within. seconds: of this call.
+
+    cka: by model, task and layer, where the study asks for it and both models are done.
+    """
 
     rows: tuple[StudyRow, ...]
     seconds: float
+    cka: tuple[CKARow, ...] = ()
 
     def tasks(self) -> list[str]:
         """Names of the tasks, in order."""

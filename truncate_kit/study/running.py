@@ -13,8 +13,9 @@ from truncate_kit.engines import Engine
 from truncate_kit.errors import DataFileError
 from truncate_kit.priors import AdaptationSettings, WordPrior, adapted
 from truncate_kit.progress import Progress, TrialWatcher, silent
+from truncate_kit.study.alignment import LayerStates, cka_rows
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
-from truncate_kit.study.results import StudyResult, StudyRow
+from truncate_kit.study.results import CKARow, StudyResult, StudyRow
 from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.tasks import LabelledTask
@@ -23,7 +24,9 @@ from truncate_kit.training.distributed import ALONE, Group
 
 RANDOM_SEED = 0  # of the weights of models without pretraining
 
-Published = dict[tuple[str, str, int], float]
+PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # as the file of published figures calls them
+
+Published = dict[tuple[str, str, str, int, str], float]
 
 
 def run_study(
@@ -38,6 +41,7 @@ def run_study(
 ) -> StudyResult:
     """TMFT of every model after every prior on every task at every layer with every seed.
 
+    Models are run in order, but the one that others are compared with first.
     out: gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models that were adapted to
     raw text; what is there is not run again. finished: called with
     all rows so far whenever a model is done with a task.
@@ -47,17 +51,24 @@ def run_study(
     start = time.perf_counter()
     published = _published(study.published)
     rows: list[StudyRow] = []
-    for model in study.models:
+    cka: list[CKARow] = []
+    references: dict[tuple[str, str], LayerStates] = {}
+    for model in sorted(study.models, key=lambda model: model.name != study.cka):
         loaded = _load(model, device)
         for prior in study.priors:
             encoder, words = _prepared(loaded, prior, Path(out), progress)
             for task in study.tasks:
                 runner = _runner(model, task, encoder, words, Path(out), progress)
                 runner.watcher, runner.engine = watcher or runner.watcher, engine or runner.engine
-                rows += _rows(study, model, prior, task, runner, published)
+                states = LayerStates.of(_called(model, prior), runner) if study.cka else None
+                rows += _rows(study, model, prior, task, runner, published, states)
+                if states is not None:
+                    reference = references.setdefault((prior.name, task.name), states)
+                    cka += cka_rows(states, reference, task.name) if reference is not states else ()
+                result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
                 if finished is not None:
-                    finished(StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start))
-    return StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start)
+                    finished(result)
+    return result
 
 
 def adapt_all(
@@ -79,6 +90,17 @@ def _load(model: StudyModel, device: str | None = None) -> Encoder:
         torch.manual_seed(RANDOM_SEED)
         encoder.backbone = random_encoder(encoder.backbone.config).to(encoder.device).backbone
     return encoder
+
+
+def _called(model: StudyModel, prior: StudyPrior) -> str:
+    return f"{model.name}, {prior.name} first" if prior.name else model.name
+
+
+def _setting(prior: StudyPrior) -> str:
+    """What the file of published figures calls the prior, nothing where the TMFT paper has none like it."""
+    if prior.texts is None:
+        return PLAIN if prior.words is None else AFTER_WORDS
+    return AFTER_TEXTS if prior.words is None and prior.layer is None else ""
 
 
 def _prepared(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress) -> tuple[Encoder, WordPrior | None]:
@@ -120,19 +142,27 @@ def _rows(
     task: StudyTask,
     runner: TrialRunner,
     published: Published,
+    states: LayerStates | None,
 ) -> list[StudyRow]:
+    def figures(split: str, layer: int) -> float | None:
+        return published.get((model.published or "", task.published or "", _setting(prior), layer, split))
+
     encoder = runner.full
+    name = _called(model, prior)
     layers = parse_layers(study.layers, layers_to_try(encoder), encoder.depth)
     for layer in layers:
         check_layer(encoder.backbone.config, layer)
-    name = f"{model.name}, {prior.name} first" if prior.name else model.name
     seeds = range(study.seeds)
     with runner.store.open():
-        # First, for it needs weights of the last layer: the other rows then find that layer's trials done.
+        # What needs weights comes first: the rows then find those trials done.
+        if states is not None:
+            states.collect(layers)
         earlier = runner.read_earlier(layers, seeds) if study.read_earlier else ()
         found = {name: runner.run_all((layer, seed) for seed in seeds for layer in layers)}
         if study.read_earlier:
             found[f"{name}, trained at layer {encoder.depth}"] = earlier
+        if states is not None:
+            runner.store.forget_weights(set())
     return [
         StudyRow(
             model=label,
@@ -141,9 +171,8 @@ def _rows(
             depth=encoder.depth,
             scores=scores,
             paper_parameters=paper_parameters(encoder.backbone.config, scores.layer),
-            published=published.get((model.published or "", task.published or "", scores.layer))
-            if label == model.name
-            else None,
+            published=figures("test", scores.layer) if label == name else None,
+            published_dev=figures("dev", scores.layer) if label == name else None,
         )
         for label, trials in found.items()
         for scores in scores_by_layer(encoder, trials)
@@ -151,15 +180,15 @@ def _rows(
 
 
 def _published(path: str | None) -> Published:
-    """Mean test scores in points by model, data and layer, from columns name, dataset, layer, split, mean (0 … 1)."""
+    """Mean scores in points by model, data, setting, layer and split, from columns of these names and mean (0 … 1)."""
     if path is None:
         return {}
     try:
         with Path(path).open(newline="", encoding="utf-8") as handle:
             return {
-                (row["name"], row["dataset"], int(row["layer"])): 100 * float(row["mean"])
+                (row["name"], row["dataset"], row["setting"], int(row["layer"]), row["split"]): 100 * float(row["mean"])
                 for row in csv.DictReader(handle)
-                if (row["split"], row["metric"], row["setting"]) == ("test", "spearman", "plain")
+                if row["metric"] == "spearman"
             }
     except (OSError, KeyError, ValueError) as error:
         raise DataFileError(

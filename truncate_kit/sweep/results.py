@@ -51,6 +51,8 @@ class LayerScores(Result):
     test_std: float | None
     test_pearson: float | None
     test_pearson_std: float | None
+    dev_pearson: float | None = None
+    dev_pearson_std: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

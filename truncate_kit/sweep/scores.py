@@ -15,6 +15,7 @@ def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerSco
         mine = sorted({trial.seed: trial for trial in trials if trial.layer == layer}.values(), key=lambda t: t.seed)
         test = [trial.test for trial in mine if trial.test is not None]
         pearson = [trial.test_pearson for trial in mine if trial.test_pearson is not None]
+        dev_pearson = [trial.dev_pearson for trial in mine if trial.dev_pearson is not None]
         rows.append(
             LayerScores(
                 layer=layer,
@@ -26,6 +27,8 @@ def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerSco
                 test_std=standard_deviation(test),
                 test_pearson=fmean(pearson) if pearson else None,
                 test_pearson_std=standard_deviation(pearson),
+                dev_pearson=fmean(dev_pearson) if dev_pearson else None,
+                dev_pearson_std=standard_deviation(dev_pearson),
             )
         )
     return tuple(rows)

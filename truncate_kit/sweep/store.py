@@ -8,9 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder
 from truncate_kit.errors import FileProblemError
-from truncate_kit.files import run_lock, write_json
+from truncate_kit.files import replacing, run_lock, write_json
 from truncate_kit.sweep.results import Trial
 
 
@@ -90,6 +94,28 @@ class TrialStore:
             return tuple(Trial.from_dict(trial) for trial in values["trials"])
         except (OSError, ValueError, KeyError):
             return ()
+
+    def read_tensor(self, name: str) -> Tensor | None:
+        """The tensor of that name, None where there is none. Raises `FileProblemError` when its file is damaged."""
+        path = self._tensor_path(name)
+        if not path.exists():
+            return None
+        try:
+            return load_file(path)[name]
+        except (OSError, KeyError, SafetensorError) as error:
+            raise FileProblemError(f"{path} cannot be read: {error}.", hint="Delete it to compute it again.") from error
+
+    def tensor(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """The tensor of that name, from its file where there is one, else computed and kept; raises likewise."""
+        found = self.read_tensor(name)
+        if found is None:
+            found = compute()
+            with replacing(self._tensor_path(name)) as target:
+                save_file({name: found.contiguous()}, target)
+        return found
+
+    def _tensor_path(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
 
     def write(self, trial: Trial, encoder: Encoder | None) -> None:
         """Keep a finished trial, its weights first, and remove its checkpoint."""

@@ -75,6 +75,10 @@ class LabelledTask:
         examples = GradedPairs(first, second, train.scores01())
         return examples, PairJudge(self._full, dev), PairJudge(self._full, test)
 
+    def test_texts(self, seed: int) -> list[str]:
+        """The distinct texts of the test split that this seed has."""
+        return self._splits(seed)[2].texts()
+
     def _splits(self, seed: int) -> tuple[PairSet, PairSet, PairSet]:
         splits = splits_for(self._data, seed)
         assert splits.train is not None

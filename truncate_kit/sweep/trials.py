@@ -1,7 +1,7 @@
 """Trials in batches: read from the store where they are already there, else run by an engine."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -44,19 +44,26 @@ class TrialRunner:
     def run_all(
         self, places: Iterable[tuple[int, int]], *, epochs: int | None = None, keep_weights: bool = False
     ) -> tuple[Trial, ...]:
-        """The trials of these layers and seeds, in this order, from the store where they are finished.
+        """The trials of these layers and seeds, in this order, see `as_finished`."""
+        places = tuple(places)
+        found = self.as_finished(places, epochs=epochs, keep_weights=keep_weights)
+        done = {(trial.layer, trial.seed): trial for trial in found}
+        return tuple(done[place] for place in places)
 
-        What is not there goes to the engine as one batch, and is stored as it finishes. epochs: shorter search runs,
-        which never see the test set; None is the full budget. keep_weights: a finished trial whose weights are gone is
-        run again.
+    def as_finished(
+        self, places: Iterable[tuple[int, int]], *, epochs: int | None = None, keep_weights: bool = False
+    ) -> Iterator[Trial]:
+        """Each trial of these layers and seeds once: first those that are in the store, then the others as they finish.
+
+        What is not there goes to the engine as one batch, and is stored before it is given. epochs: shorter search
+        runs, which never see the test set; None is the full budget. keep_weights: a finished trial whose weights are
+        gone is run again.
         """
-        budget, places = epochs or self.settings.epochs, tuple(places)
-        done: dict[tuple[int, int], Trial] = {}
-        orders = []
+        budget, orders = epochs or self.settings.epochs, []
         for layer, seed in dict.fromkeys(places):
             trial = self.store.read(layer, seed, budget)
             if trial is not None and (not keep_weights or self.store.has_weights(layer, seed, budget)):
-                done[layer, seed] = self._finished(trial)
+                yield self._finished(trial)
                 continue
             searching = budget < self.settings.epochs
             orders.append(
@@ -65,8 +72,7 @@ class TrialRunner:
         for order, outcome in self.engine.run(self._work, orders, self._hear):
             self.store.write(outcome.trial, outcome.encoder(self.full))
             self.store.checkpoint(order.layer, order.seed, 0).unlink(missing_ok=True)
-            done[order.layer, order.seed] = self._finished(outcome.trial)
-        return tuple(done[place] for place in places)
+            yield self._finished(outcome.trial)
 
     def _finished(self, trial: Trial) -> Trial:
         self.watcher.finished(trial.layer, trial.seed, trial.epochs, trial.dev, trial.test)

@@ -1,0 +1,94 @@
+"""What each strategy of `--layer auto` loses and costs over all cases: every model on every set that was swept.
+
+    python benchmarks/tmft/cases.py
+
+Reads the tables beside it that run.py wrote; writes cases.csv, one row for each strategy under each pick rule.
+"""
+
+import csv
+from collections.abc import Sequence
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, median
+
+HERE = Path(__file__).parent
+TOLERATED = 0.3  # points of search regret
+CHEAP = 0.1  # of the exhaustive search cost
+DROP = 2.0  # points between the best layer and the last, and more than two pooled deviations
+
+Record = dict[str, str]
+
+
+def read(path: Path) -> list[Record]:
+    """Rows of a table."""
+    with path.open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def falls(layers: Sequence[Record]) -> bool:
+    """Whether the last layer's test score is a drop from the best one's."""
+    best, last = max(layers, key=lambda row: float(row["test"])), layers[-1]
+    spread = sqrt(fmean(float(row["test_std"] or 0) ** 2 for row in (best, last)))
+    gap = float(best["test"]) - float(last["test"])
+    return gap >= DROP and gap > 2 * spread
+
+
+def cases() -> dict[tuple[str, str], tuple[bool, list[Record]]]:
+    """For each set and model: whether the last layers fall, and the choices of every strategy and rule."""
+    found = {}
+    for path in sorted(HERE.glob("*-choices.csv")):
+        name = path.name.removesuffix("-choices.csv")
+        layers = read(HERE / f"{name}-layers.csv")
+        choices = read(path)
+        for model in dict.fromkeys(row["model"] for row in choices):
+            swept = [row for row in layers if row["model"] == model]
+            found[name, model] = (falls(swept), [row for row in choices if row["model"] == model])
+    return found
+
+
+def summary(rows: Sequence[tuple[bool, Record]]) -> dict[str, object]:
+    """Figures of one strategy under one rule over the cases."""
+    regrets = [float(row["search_regret"]) for _, row in rows]
+    dropping = [float(row["search_regret"]) for drops, row in rows if drops]
+    costs = [float(row["share_of_exhaustive"]) for _, row in rows]
+    return {
+        "rule": rows[0][1]["rule"],
+        "strategy": rows[0][1]["strategy"],
+        "cases": len(rows),
+        "within_0.3": f"{share(regrets, TOLERATED):.2f}",
+        "drop_cases": len(dropping),
+        "drop_within_0.3": f"{share(dropping, TOLERATED):.2f}" if dropping else "",
+        "mean_regret": f"{fmean(regrets):.2f}",
+        "worst_regret": f"{max(regrets):.2f}",
+        "mean_pick_regret": f"{fmean(float(row['pick_regret']) for _, row in rows):.2f}",
+        "median_cost": f"{median(costs):.3f}",
+        "cost_within_0.1": f"{share(costs, CHEAP):.2f}",
+    }
+
+
+def share(values: Sequence[float], limit: float) -> float:
+    """How many of the values are at most `limit`, 0 … 1."""
+    return sum(value <= limit + 1e-9 for value in values) / len(values)
+
+
+def main() -> None:
+    """Read, sum up, write, print."""
+    found = cases()
+    for (name, model), (drops, _) in found.items():
+        print(f"{name}, {model}: {'falls' if drops else 'does not fall'}")
+    groups: dict[tuple[str, str], list[tuple[bool, Record]]] = {}
+    for drops, choices in found.values():
+        for row in choices:
+            groups.setdefault((row["rule"], row["strategy"]), []).append((drops, row))
+    table = [summary(rows) for rows in groups.values()]
+    with (HERE / "cases.csv").open("w", newline="") as handle:
+        writer = csv.DictWriter(handle, fieldnames=list(table[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(table)
+    print("| " + " | ".join(table[0]) + " |\n|" + "---|" * len(table[0]))
+    for row in table:
+        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+
+
+if __name__ == "__main__":
+    main()

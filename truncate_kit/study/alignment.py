@@ -1,0 +1,130 @@
+"""CKA of a model's layers to a reference's, before and after fine-tuning, as the TMFT paper compares them.
+
+The states of the test texts are kept beside the trials, not the weights that gave them: they are a fraction of the
+size, and a study that is stopped continues with them.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from truncate_kit.encoders import layers_held
+from truncate_kit.errors import DataError
+from truncate_kit.representations import layer_states
+from truncate_kit.similarity.cka import cka_matrix
+from truncate_kit.similarity.compare import relative_layers, without_nan
+from truncate_kit.study.results import CKARow
+from truncate_kit.sweep.results import Trial
+from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.sweep.trials import TrialRunner
+
+SEED = 0
+"""The seed whose models are compared; the TMFT paper compares one model per layer, too."""
+
+MOST_TEXTS = 4_096
+"""Beyond, every second or third text is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStates:
+    """States (n, d) of one model's layers on the test texts of one task, at the three stages that are compared.
+
+    name: what tables call the model.
+    """
+
+    name: str
+    runner: TrialRunner
+    texts: list[str]
+
+    @classmethod
+    def of(cls, name: str, runner: TrialRunner) -> "LayerStates":
+        """Of a model and the texts of its task. Raises `DataError` for a task without labelled pairs."""
+        if not isinstance(runner.task, LabelledTask):
+            raise DataError("CKA is read on the texts of labelled pairs.", hint="Leave out cka.")
+        texts = runner.task.test_texts(SEED)
+        return cls(name, runner, texts[:: -(-len(texts) // MOST_TEXTS)])
+
+    @property
+    def depth(self) -> int:
+        """L of the model."""
+        return self.runner.full.depth
+
+    def collect(self, layers: Sequence[int]) -> None:
+        """Run the trials of these layers, and have the states of each stage.
+
+        Those of a trained model are read as soon as its trial is finished: its weights then go. A trial that was
+        finished without them is not run again.
+        """
+        store, epochs = self.runner.store, self.runner.settings.epochs
+        for layer in layers:  # one whose states were still missing when the study was stopped
+            if store.has_weights(layer, SEED, epochs):
+                self._read(self.runner.run(layer, SEED))
+        new = [(layer, SEED) for layer in layers if store.read(layer, SEED, epochs) is None]
+        for trial in self.runner.as_finished(new, keep_weights=True):
+            self._read(trial)
+        self.untrained()
+        self.last_trained()
+
+    def _read(self, trial: Trial) -> None:
+        store = self.runner.store
+        if trial.layer < self.depth:
+            store.tensor(_own(trial.layer), lambda: layer_states(store.encoder(trial), self.texts)[-1])
+            store.forget_weights({(self.depth, SEED)})
+
+    def untrained(self) -> Tensor:
+        """(L', n, d) of the model before any training for the task."""
+        return self.runner.store.tensor("states-untrained", lambda: layer_states(self.runner.full, self.texts))
+
+    def last_trained(self) -> Tensor:
+        """(L', n, d) of the model trained at its last layer, which is run again where its weights are gone."""
+        store = self.runner.store
+
+        def read() -> Tensor:
+            trial = self.runner.run(self.depth, SEED, keep_weights=True)
+            return layer_states(store.encoder(trial), self.texts)
+
+        return store.tensor("states-last-layer-trained", read)
+
+    def stages(self) -> tuple[Callable[[int], Tensor | None], ...]:
+        """For each stage what gives the states (n, d) of a layer: untrained, trained at the last layer, at this one."""
+        untrained, last = self.untrained(), self.last_trained()
+
+        def own(layer: int) -> Tensor | None:
+            return last[layer] if layer == self.depth else self.runner.store.read_tensor(_own(layer))
+
+        return untrained.__getitem__, last.__getitem__, own
+
+
+def cka_rows(model: LayerStates, reference: LayerStates, task: str) -> Iterator[CKARow]:
+    """Debiased linear CKA of each layer to the reference's at the same relative depth, both at the same stage.
+
+    task: its name. The TMFT paper has the first stage and the third.
+    """
+    pairs = list(zip(model.stages(), reference.stages(), strict=True))
+    held = layers_held(model.runner.full.backbone.config)
+    for layer, other in enumerate(relative_layers(model.depth, reference.depth)):
+        if layer in held:
+            untrained, last, own = (_cka(mine(layer), theirs(other)) for mine, theirs in pairs)
+            yield CKARow(
+                model=model.name,
+                reference=reference.name,
+                task=task,
+                layer=layer,
+                reference_layer=other,
+                untrained=untrained,
+                last_trained=last,
+                own_trained=own,
+                num_texts=len(model.texts),
+            )
+
+
+def _cka(mine: Tensor | None, theirs: Tensor | None) -> float | None:
+    """None where one of the two is not there, or its states do not differ."""
+    if mine is None or theirs is None:
+        return None
+    return without_nan(cka_matrix(mine[None], theirs[None], undefined="nan")[0])[0]
+
+
+def _own(layer: int) -> str:
+    return f"states-layer{layer:02d}-trained"
