@@ -1,4 +1,4 @@
-"""Where trials run: options that `finetune` and `study` share."""
+"""Where trials run and texts are encoded: options that several commands share."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +11,11 @@ if TYPE_CHECKING:
 
 ENGINES = ("local", "ray")
 EngineOpt = Annotated[
-    str, typer.Option("--engine", help="Where trials run: local (this machine) or ray (a Ray cluster).")
+    str, typer.Option("--engine", help="Where the work is done: local (this machine) or ray (a Ray cluster).")
 ]
 WorkersOpt = Annotated[
     int | None,
-    typer.Option(
-        "--workers", help="Trials at once on this machine, each in a process; with --device cuda on a GPU each."
-    ),
+    typer.Option("--workers", help="Processes on this machine that share the work; with --device cuda each has a GPU."),
 ]
 RayAddressOpt = Annotated[
     str | None,
@@ -25,20 +23,20 @@ RayAddressOpt = Annotated[
 ]
 GpusOpt = Annotated[
     float | None,
-    typer.Option("--gpus-per-trial", help="Ray: such as 1 or 0.5; by default 1 with --device cuda, else none."),
+    typer.Option("--gpus-per-worker", help="Ray: such as 1 or 0.5; by default 1 with --device cuda, else none."),
 ]
 
 
-def shares_trials(engine: str, workers: int | None, address: str | None, gpus: float | None) -> bool:
-    """Whether trials go to other processes or machines. Raises `UsageError` for options that do not go together."""
+def shares_work(engine: str, workers: int | None, address: str | None, gpus: float | None) -> bool:
+    """Whether work goes to other processes or machines. Raises `UsageError` for options that do not go together."""
     if engine not in ENGINES:
         raise UsageError(f"There is no engine {engine!r}.", hint=f"Use one of: {', '.join(ENGINES)}.")
     if engine == "ray" and workers is not None:
         raise UsageError(
-            "--workers counts processes of this machine; how many trials a cluster runs at once is its own affair.",
-            hint="Leave out --workers, or say what each trial needs: --threads, --gpus-per-trial.",
+            "--workers counts processes of this machine; how many a cluster runs at once is its own affair.",
+            hint="Leave out --workers, or say what each of them needs: --threads, --gpus-per-worker.",
         )
-    for option, value in (("--ray-address", address), ("--gpus-per-trial", gpus)):
+    for option, value in (("--ray-address", address), ("--gpus-per-worker", gpus)):
         if engine != "ray" and value is not None:
             raise UsageError(f"{option} goes with --engine ray only.", hint=f"Add --engine ray, or leave out {option}.")
     return engine == "ray" or workers is not None
@@ -63,11 +61,11 @@ def open_engine(
 ) -> "Engine":
     """The engine that these options ask for, to be used in a `with` block; what is not there is said on entering it.
 
-    threads: CPU threads of each trial on a cluster, of all together on this machine.
+    threads: CPU threads of each worker on a cluster, of all together on this machine.
     """
     from truncate_kit.engines import Processes, RayCluster, Sequential
 
-    if not shares_trials(engine, workers, address, gpus):
+    if not shares_work(engine, workers, address, gpus):
         return Sequential()
     if engine == "ray":
         needed = float(device is not None and device.startswith("cuda")) if gpus is None else gpus

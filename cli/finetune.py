@@ -23,7 +23,7 @@ from .contrastive import (
     is_contrastive,
     run_contrastive,
 )
-from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, check_alone, open_engine, shares_trials
+from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, check_alone, open_engine, shares_work
 from .frozen import FrozenOptions, MethodOpt, NliOpt, ScoreOpt, StepsOpt, check_method, run_frozen
 from .options import (
     DEFAULT_OUT,
@@ -118,7 +118,7 @@ def finetune(
     engine: EngineOpt = "local",
     workers: WorkersOpt = None,
     ray_address: RayAddressOpt = None,
-    gpus_per_trial: GpusOpt = None,
+    gpus_per_worker: GpusOpt = None,
     device: DeviceOpt = None,
     threads: ThreadsOpt = None,
     tensorboard: TensorboardOpt = False,
@@ -130,7 +130,7 @@ def finetune(
     """Fine-tune the model cut at a layer, at several, or at the best one; save it beside the full model."""
     check_push(push_to, public)
     check_priors(prior_texts, prior_layer, prior_epochs)
-    sharing = shares_trials(engine, workers, ray_address, gpus_per_trial)
+    sharing = shares_work(engine, workers, ray_address, gpus_per_worker)
     from truncate_kit.data import complete_splits, read_texts
     from truncate_kit.encoders import load_encoder
     from truncate_kit.errors import DeviceError
@@ -239,7 +239,7 @@ def finetune(
                 batch_size=WORD_BATCH_SIZE if batch_size is None else batch_size,
             )
     with (
-        open_engine(engine, workers, ray_address, gpus_per_trial, device=device, threads=threads) as chosen,
+        open_engine(engine, workers, ray_address, gpus_per_worker, device=device, threads=threads) as chosen,
         watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher),
     ):
         prediction = _prediction(encoder, source, splits) if settings.layers in ("auto", "all") else None

@@ -20,7 +20,7 @@ def study(
     engine: EngineOpt = "local",
     workers: WorkersOpt = None,
     ray_address: RayAddressOpt = None,
-    gpus_per_trial: GpusOpt = None,
+    gpus_per_worker: GpusOpt = None,
     device: DeviceOpt = None,
     threads: ThreadsOpt = None,
     tensorboard: TensorboardOpt = False,
@@ -41,7 +41,7 @@ def study(
     if not group.leads:  # only adaptations are shared
         return
     with (
-        open_engine(engine, workers, ray_address, gpus_per_trial, device=device, threads=threads) as chosen,
+        open_engine(engine, workers, ray_address, gpus_per_worker, device=device, threads=threads) as chosen,
         watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher),
     ):
         result = run_study(

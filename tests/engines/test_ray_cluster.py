@@ -77,6 +77,15 @@ def test_a_killed_worker_and_shares_of_a_gpu(cluster, second, tmp_path):
         RayCluster(cluster.address, gpus=2).__enter__()
 
 
+def test_a_file_is_encoded_by_all(cluster, second, tiny_folder, tmp_path, capfd):
+    (tmp_path / "texts.txt").write_text("".join(f"the {'cat ' * (n % 9)}sat\n" for n in range(9000)))  # three chunks
+    model = ("encode", tmp_path / "texts.txt", "--model", tiny_folder("bert"), "--threads", 1, "--out")
+    run(capfd, *model, tmp_path / "alone.npy")
+    out, _ = run(capfd, *model, tmp_path / "shared.npy", "--engine", "ray", "--ray-address", cluster.address)
+    assert "9,000 texts" in out
+    assert (tmp_path / "shared.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+
 def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, tiny_folder, tmp_path, capfd):
     file = study_file(tiny_folder("bert"), tmp_path)
     alone = json.loads(run(capfd, "study", file, "--out", tmp_path / "alone", "--json")[0])

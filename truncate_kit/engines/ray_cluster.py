@@ -123,7 +123,7 @@ class RayCluster:
             raise DeviceError(
                 f"No machine of the Ray cluster has {self._gpus:g} GPUs and {self._cpus} CPUs for a task: there are "
                 f"{gpus:g} GPUs and {cpus:g} CPUs on {len(alive)} machines.",
-                hint="Ask for less with --gpus-per-trial and --threads, or add machines with `ray start --address`.",
+                hint="Ask for less with --gpus-per-worker and --threads, or add machines with `ray start --address`.",
             )
         return slots
 
