@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, open_engine
 from .options import (
     DEFAULT_OUT,
     DeviceOpt,
@@ -50,6 +51,10 @@ def encode(
     ] = None,
     pooling: PoolingOpt = None,
     max_length: MaxLengthOpt = None,
+    engine: EngineOpt = "local",
+    workers: WorkersOpt = None,
+    ray_address: RayAddressOpt = None,
+    gpus_per_worker: GpusOpt = None,
     device: DeviceOpt = None,
     threads: ThreadsOpt = None,
     as_json: JsonOpt = False,
@@ -74,8 +79,11 @@ def encode(
     )
     wanted = gives_unit_vectors(encoder) if normalize is None else normalize
     form = VectorFormat(precision=form.precision, dimensions=dimensions, normalize=wanted)
-    with progress_bar(quiet=as_json) as progress:
-        result = encode_file(encoder, file, out, column=column, form=form, progress=progress)
+    with (
+        open_engine(engine, workers, ray_address, gpus_per_worker, device=device, threads=threads) as chosen,
+        progress_bar(quiet=as_json) as progress,
+    ):
+        result = encode_file(encoder, file, out, column=column, form=form, engine=chosen, progress=progress)
     if as_json:
         print_json(result)
         return

@@ -23,6 +23,7 @@ from .contrastive import (
     is_contrastive,
     run_contrastive,
 )
+from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, check_alone, open_engine, shares_work
 from .frozen import FrozenOptions, MethodOpt, NliOpt, ScoreOpt, StepsOpt, check_method, run_frozen
 from .options import (
     DEFAULT_OUT,
@@ -114,6 +115,10 @@ def finetune(
     scale: ScaleOpt = None,
     pooling: TrainedPoolingOpt = None,
     max_length: MaxLengthOpt = None,
+    engine: EngineOpt = "local",
+    workers: WorkersOpt = None,
+    ray_address: RayAddressOpt = None,
+    gpus_per_worker: GpusOpt = None,
     device: DeviceOpt = None,
     threads: ThreadsOpt = None,
     tensorboard: TensorboardOpt = False,
@@ -125,6 +130,7 @@ def finetune(
     """Fine-tune the model cut at a layer, at several, or at the best one; save it beside the full model."""
     check_push(push_to, public)
     check_priors(prior_texts, prior_layer, prior_epochs)
+    sharing = shares_work(engine, workers, ray_address, gpus_per_worker)
     from truncate_kit.data import complete_splits, read_texts
     from truncate_kit.encoders import load_encoder
     from truncate_kit.errors import DeviceError
@@ -134,9 +140,11 @@ def finetune(
     from truncate_kit.sweep.picking import DEFAULT_RULE
     from truncate_kit.sweep.results import DEFAULT_STRATEGY
     from truncate_kit.training import TrainingSettings
+    from truncate_kit.training.distributed import joined
 
     use_threads(threads)
     if check_method(method, steps=steps, score=score, nli=nli):
+        check_alone(sharing, "heads over a frozen model are trained in one process")
         told = locals()
         run_frozen(FrozenOptions(**{field.name: told[field.name] for field in fields(FrozenOptions)}))
         return
@@ -153,6 +161,7 @@ def finetune(
         sentences=sentences,
     )
     if is_contrastive(objective, pooling, own):
+        check_alone(sharing, "contrastive training uses several processes where torchrun starts it")
         shared = SharedOptions(
             model=model,
             layer=layer,
@@ -190,14 +199,26 @@ def finetune(
         seeds=tuple(range(max(0, seeds))),
     )
     workspace = Workspace(out)
-    source = workspace.model(model, pooling, max_length, quiet=as_json)
-    encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
-    if precision == "bf16" and bf16_instructions(encoder.device) is None:
-        raise DeviceError(f"{encoder.device} has no bf16 instructions.", hint="Use --precision fp32.")
-    with progress_bar(quiet=as_json) as progress:
-        encoder = adapt_first(
-            encoder, prior_texts, out, prior_layer, prior_epochs, precision, progress=progress, quiet=as_json
-        )
+    with joined(device) as (group, place):
+        quiet = as_json or not group.leads
+        source = workspace.model(model, pooling, max_length, quiet=quiet)
+        encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=place)
+        if precision == "bf16" and bf16_instructions(encoder.device) is None:
+            raise DeviceError(f"{encoder.device} has no bf16 instructions.", hint="Use --precision fp32.")
+        with progress_bar(quiet=quiet) as progress:
+            encoder = adapt_first(
+                encoder,
+                prior_texts,
+                out,
+                prior_layer,
+                prior_epochs,
+                precision,
+                group=group,
+                progress=progress,
+                quiet=quiet,
+            )
+    if not group.leads:  # only the adaptation is shared
+        return
     prior = word_prior(encoder, prior_words, quiet=as_json)
     raw = read_texts(texts) if texts is not None else None
     splits: PairSplits | None = None
@@ -217,7 +238,10 @@ def finetune(
                 epochs=WORD_EPOCHS if epochs is None else epochs,
                 batch_size=WORD_BATCH_SIZE if batch_size is None else batch_size,
             )
-    with watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher):
+    with (
+        open_engine(engine, workers, ray_address, gpus_per_worker, device=device, threads=threads) as chosen,
+        watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher),
+    ):
         prediction = _prediction(encoder, source, splits) if settings.layers in ("auto", "all") else None
         result = run(
             encoder,
@@ -230,6 +254,7 @@ def finetune(
             prior=prior,
             progress=progress,
             watcher=watcher,
+            engine=chosen,
         )
     workspace.remember(source, found)
     show(result, workspace, as_json=as_json)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
     from truncate_kit.priors import WordPrior
     from truncate_kit.progress import Progress
+    from truncate_kit.training.distributed import Group
 
 PriorWordsOpt = Annotated[
     Path | None,
@@ -43,17 +44,24 @@ def adapt_first(
     epochs: int | None,
     precision: str,
     *,
+    group: "Group",
     progress: "Progress",
     quiet: bool,
 ) -> "Encoder":
-    """The encoder adapted to the texts of a file, or as it is without one; what it cost is said."""
+    """The encoder adapted to the texts of a file, or as it is without one; what it cost is said.
+
+    Raises `UsageError` for processes of `torchrun` that have no texts to share.
+    """
+    check_shared(group, texts is not None)
     if texts is None:
         return encoder
     from truncate_kit.data import read_texts
     from truncate_kit.priors import AdaptationSettings, adapted
 
     settings = AdaptationSettings(precision=precision, **({} if epochs is None else {"epochs": epochs}))
-    model, result = adapted(encoder, read_texts(texts), out / "adapted", settings, layer=layer, progress=progress)
+    model, result = adapted(
+        encoder, read_texts(texts), out / "adapted", settings, layer=layer, group=group, progress=progress
+    )
     head = "the checkpoint's head" if result.head_pretrained else "a new head"
     note(
         f"Adapted at layer {result.layer} to {result.num_texts:,} texts with {head}: masked cross entropy "
@@ -62,6 +70,15 @@ def adapt_first(
         quiet=quiet,
     )
     return model
+
+
+def check_shared(group: "Group", has_texts: bool) -> None:
+    """Raise `UsageError` where several processes were started and there is no adaptation for them to share."""
+    if group.size > 1 and not has_texts:
+        raise UsageError(
+            f"There is nothing to adapt to that these {group.size} processes could share.",
+            hint="Start the command without torchrun; --workers runs several trials at once.",
+        )
 
 
 def word_prior(encoder: "Encoder", folder: Path | None, *, quiet: bool) -> "WordPrior | None":

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import DEFAULT_OUT, JsonOpt, OutOpt, ThreadsOpt, use_threads
-from .output import print_json, say, table
+from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, open_engine
+from .options import DEFAULT_OUT, DeviceOpt, JsonOpt, OutOpt, ThreadsOpt, use_threads
+from .output import print_json, progress_bar, say, table
+from .priors import check_shared
 from .watching import TensorboardOpt, watching
 
 if TYPE_CHECKING:
@@ -15,18 +17,42 @@ if TYPE_CHECKING:
 
 def study(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with models and tasks.")],
+    engine: EngineOpt = "local",
+    workers: WorkersOpt = None,
+    ray_address: RayAddressOpt = None,
+    gpus_per_worker: GpusOpt = None,
+    device: DeviceOpt = None,
     threads: ThreadsOpt = None,
     tensorboard: TensorboardOpt = False,
     out: OutOpt = DEFAULT_OUT / "study",
     as_json: JsonOpt = False,
 ) -> None:
     """Fine-tune every model of a study at every layer on every task; tables and figures as the TMFT paper has them."""
-    from truncate_kit.study import read_study, run_study
+    from truncate_kit.study import adapt_all, read_study, run_study
+    from truncate_kit.training.distributed import joined
 
     use_threads(threads)
     plan = read_study(file)
-    with watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher):
-        result = run_study(plan, out, progress=progress, watcher=watcher, finished=lambda so_far: _write(so_far, out))
+    with joined(device) as (group, place):
+        check_shared(group, any(prior.texts for prior in plan.priors))
+        if group.size > 1:
+            with progress_bar(quiet=as_json or not group.leads) as progress:
+                adapt_all(plan, out, device=place, group=group, progress=progress)
+    if not group.leads:  # only adaptations are shared
+        return
+    with (
+        open_engine(engine, workers, ray_address, gpus_per_worker, device=device, threads=threads) as chosen,
+        watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher),
+    ):
+        result = run_study(
+            plan,
+            out,
+            progress=progress,
+            watcher=watcher,
+            finished=lambda so_far: _write(so_far, out),
+            engine=chosen,
+            device=device,
+        )
     if as_json:
         print_json(result)
         return

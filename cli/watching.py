@@ -51,6 +51,10 @@ class _All(TrialWatcher):
         for watcher in self._watchers:
             watcher.epoch(layer, seed, epochs, done, loss, dev)
 
+    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
+        for watcher in self._watchers:
+            watcher.again(layer, seed, epochs, reason)
+
     def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
         for watcher in self._watchers:
             watcher.finished(layer, seed, epochs, dev, test)
@@ -61,6 +65,9 @@ class _Lines(TrialWatcher):
 
     def __init__(self) -> None:
         self._told: set[tuple[int, int, int]] = set()
+
+    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
+        note(f"Layer {layer}, seed {seed} is run again: its worker was lost, {reason}.")
 
     def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
         if (layer, seed, epochs) not in self._told:
@@ -73,8 +80,7 @@ class _LiveTable(TrialWatcher):
 
     def __init__(self) -> None:
         self._trials: dict[tuple[int, int, int], tuple[str, str]] = {}
-        self._other: dict[str, tuple[int, int]] = {}
-        self._task, self._begun = "", 0.0
+        self._steps: dict[str, tuple[int, int, float]] = {}  # done, total and the begin of what runs now
         self._live: Any = None
 
     def __enter__(self) -> "_LiveTable":
@@ -91,14 +97,18 @@ class _LiveTable(TrialWatcher):
         self._live.__exit__(*exception)
 
     def progress(self, task: str, done: int, total: int) -> None:
-        """Where the work at hand is."""
-        if task != self._task:
-            self._task, self._begun = task, time.monotonic()
-        self._other = {task: (done, total)} if done < total else {}
+        """Where the work at hand is; with several workers there are several at once."""
+        if done < total:
+            self._steps[task] = (done, total, self._steps.get(task, (0, 0, time.monotonic()))[2])
+        else:
+            self._steps.pop(task, None)
 
     def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
         self._trials.pop((layer, seed, epochs), None)  # to the end of the table
         self._trials[layer, seed, epochs] = (f"{done}/{epochs}", f"{dev:.2f}")
+
+    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
+        self._trials[layer, seed, epochs] = ("again", "")
 
     def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
         self._trials[layer, seed, epochs] = ("done", f"{dev:.2f}")
@@ -112,7 +122,9 @@ class _LiveTable(TrialWatcher):
             drawn.add_column(name, justify="right")
         for (layer, seed, _), (state, dev) in list(self._trials.items())[-SHOWN_TRIALS:]:
             drawn.add_row(str(layer), str(seed), state, dev, style="dim" if state == "done" else None)
-        for task, (done, total) in self._other.items():
-            left = (time.monotonic() - self._begun) * (total - done) / max(1, done)
-            drawn.caption = Text(f"{task}: step {done:,} of {total:,}, {left:,.0f} s left")
+        now, lines = time.monotonic(), []
+        for task, (done, total, begun) in list(self._steps.items()):
+            left = (now - begun) * (total - done) / max(1, done)
+            lines.append(f"{task}: step {done:,} of {total:,}, {left:,.0f} s left")
+        drawn.caption = Text("\n".join(lines)) if lines else None
         return drawn

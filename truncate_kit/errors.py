@@ -6,6 +6,7 @@ with 1. Anything else that escapes is a defect of this package.
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 
 class TruncateKitError(Exception):
@@ -17,6 +18,16 @@ class TruncateKitError(Exception):
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors travel between processes as they are; the constructors of some build the message from other parts."""
+        return _arrived, (type(self), str(self), self.hint)
+
+
+def _arrived(kind: type[TruncateKitError], message: str, hint: str) -> TruncateKitError:
+    error = kind.__new__(kind, message)
+    error.hint = hint
+    return error
 
 
 class MissingExtraError(TruncateKitError, ImportError):
@@ -59,6 +70,20 @@ class RunInUseError(TruncateKitError, RuntimeError):
             f"Another process is working in {folder}.",
             hint="Wait until it ends, stop it, or name another folder with --out.",
         )
+
+
+class WorkerLostError(TruncateKitError, RuntimeError):
+    """What was to be done was begun several times, and each time its process or machine was lost."""
+
+    def __init__(self, task: str, runs: int, reason: str) -> None:
+        super().__init__(
+            f"The worker of {task} was lost {runs} times; the last time {reason}.",
+            hint="Memory may have run out: use fewer workers or a smaller --batch-size; the same command continues.",
+        )
+
+
+class ClusterError(TruncateKitError, RuntimeError):
+    """The Ray cluster cannot be reached, or cannot run what it is given."""
 
 
 # Models

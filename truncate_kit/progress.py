@@ -16,6 +16,9 @@ class TrialWatcher:
     def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
         """Of a trial of `epochs` epochs so many are done. loss: mean over this epoch's steps; dev: in points."""
 
+    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
+        """The process or machine of a running trial was lost, so it is run again; reason: what is known of it."""
+
     def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
         """A trial is there, trained now or read from the store; scores in points, test None while searching."""
 

@@ -1,5 +1,6 @@
 """DAPT: go on pretraining on raw text of the domain, by masked words, before TMFT (Gururangan et al. 2020)."""
 
+import contextlib
 import hashlib
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
 from truncate_kit.sweep.store import fingerprint
 from truncate_kit.training import TrainingSettings, default_learning_rate, train
+from truncate_kit.training.distributed import ALONE, Group
 
 HELD_OUT, MOST_HELD_OUT = 0.05, 2000
 FEWEST_TEXTS = 20
@@ -65,6 +67,7 @@ class AdaptationResult(Result):
     losses: tuple[float, ...]
     best_epoch: int
     seconds: float
+    processes: int = 1
 
 
 def adapt(
@@ -74,13 +77,14 @@ def adapt(
     *,
     layer: int | None = None,
     checkpoint: Path | None = None,
+    group: Group = ALONE,
     progress: Progress = silent,
 ) -> tuple[Encoder, AdaptationResult]:
     """Train a copy of `encoder`, cut at `layer` (None: the last), and a head over it to fill in masked words.
 
     The epoch with the lowest loss on held-out texts (5 %, at most 2,000) is kept. checkpoint: continue from there after
-    a kill. Raises `DataError` for too few texts, `ModelError` for a model without mask token, the errors of `truncate`
-    and `train`.
+    a kill. group: processes that train together, each on its share of every batch. Raises `DataError` for too few
+    texts, `ModelError` for a model without mask token, the errors of `truncate` and `train`.
     """
     settings = settings or AdaptationSettings()
     training = settings.training()
@@ -98,12 +102,13 @@ def adapt(
     before, _ = judge.score(model)
     state = train(
         model,
-        MaskedTexts(model, [ids[place] for place in order[held:]], head),
+        MaskedTexts(model, [ids[place] for place in order[held:]], head, part=MICRO_BATCH, group=group),
         judge,
         training,
         seed=settings.seed,
         checkpoint=checkpoint,
-        micro_batch=MICRO_BATCH,
+        micro_batch=MICRO_BATCH * group.size,
+        group=group,
         progress=progress,
         task=f"masked words at layer {model.depth}, {settings.epochs} epochs",
     )
@@ -118,6 +123,7 @@ def adapt(
         losses=(-before, *(-score for score in state.scores)),
         best_epoch=state.best_stage + 1,
         seconds=time.perf_counter() - start,
+        processes=group.size,
     )
     return model, result
 
@@ -129,25 +135,31 @@ def adapted(
     settings: AdaptationSettings | None = None,
     *,
     layer: int | None = None,
+    group: Group = ALONE,
     progress: Progress = silent,
 ) -> tuple[Encoder, AdaptationResult]:
     """`adapt`, once: a later call with the same model, texts and settings reads what the first one left in `out`.
 
-    out: gets one folder for each combination, with the model and `adaptation.json`. Raises also `RunInUseError` and
+    out: gets one folder for each combination, with the model and `adaptation.json`; the leading process of `group`
+    writes it, and all of them must see it. Raises also `RunInUseError` and
     `CannotWriteError`.
     """
     settings = settings or AdaptationSettings()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     folder = out / fingerprint(encoder, settings.to_json(), digest, str(layer))[:16]
     report = folder / "adaptation.json"
-    with run_lock(folder):
-        if report.exists():
+    with run_lock(folder) if group.leads else contextlib.nullcontext():
+        if group.agree(report.exists()):
             model = load_encoder(folder / "model", device=str(encoder.device))
             model.name = encoder.name
             return model, AdaptationResult.read(report)
-        checkpoint = folder / "adaptation.checkpoint"
-        model, result = adapt(encoder, texts, settings, layer=layer, checkpoint=checkpoint, progress=progress)
-        save_encoder(model, folder / "model")
-        result.write(report)
-        checkpoint.unlink(missing_ok=True)
+        checkpoint = folder / f"adaptation-{group.size}.checkpoint"  # it holds random numbers of every process
+        model, result = adapt(
+            encoder, texts, settings, layer=layer, checkpoint=checkpoint, group=group, progress=progress
+        )
+        if group.leads:
+            save_encoder(model, folder / "model")
+            result.write(report)
+            for left in folder.glob("*.checkpoint"):
+                left.unlink()
         return model, result

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
 from truncate_kit.errors import ModelError
 from truncate_kit.priors.masked_head import MaskedHead
+from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import Ids
 
 MASKED_SHARE = 0.15
@@ -17,13 +18,13 @@ JUDGE_BATCH = 64
 
 
 def mask_tokens(
-    input_ids: Tensor, maskable: Tensor, mask_id: int, vocabulary: int, generator: torch.Generator | None = None
+    input_ids: Tensor, maskable: Tensor, mask_id: int, vocabulary: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Hide tokens as BERT does (Devlin et al. 2019, section 3.1): returns new ids and labels, (b, t) each.
 
     Each maskable token is chosen with a chance of 15 %; of the chosen, 80 % become `mask_id`, 10 % any id below
     `vocabulary`, 10 % stay. A row without a chosen token gets one, so that no text is wasted. labels: the old id where
-    chosen, else -100. maskable: (b, t) bool. generator: None draws from torch's global one.
+    chosen, else -100. maskable: (b, t) bool.
     """
     shape = input_ids.shape
     draw = torch.rand(shape, generator=generator).masked_fill(~maskable, 2.0)
@@ -49,9 +50,7 @@ class _Masker:
         self._mask_id, self._vocabulary = int(tokenizer.mask_token_id), int(encoder.backbone.config.vocab_size)
         self._special = torch.tensor(sorted(tokenizer.all_special_ids))
 
-    def __call__(
-        self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator | None = None
-    ) -> tuple[Batch, Tensor]:
+    def __call__(self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator) -> tuple[Batch, Tensor]:
         """A padded batch with hidden tokens, and its labels; both on the encoder's device."""
         batch = encoder.pad(ids)
         plain = batch["input_ids"].cpu()
@@ -68,10 +67,24 @@ def masked_loss(encoder: Encoder, head: MaskedHead, batch: Batch, labels: Tensor
 
 
 class MaskedTexts:
-    """Raw texts of which other tokens are hidden each time they come."""
+    """Raw texts of which other tokens are hidden each time they come.
 
-    def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
+    part: texts that are hidden and computed together, None takes all that come. group: processes that share the parts
+    of every batch; what is hidden does not depend on how many they are, so that the gradients, summed over them, are
+    those of one process, but for dropout.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        ids: list[Ids],
+        head: MaskedHead,
+        *,
+        part: int | None = None,
+        group: Group = ALONE,
+    ) -> None:
         self._ids, self._masker = ids, _Masker(encoder)
+        self._part, self._group = part or len(ids), group
         self.head: nn.Module | None = head
         self._masked_head = head
 
@@ -91,8 +104,20 @@ class MaskedTexts:
         raise NotImplementedError("masked words need the whole vocabulary")
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`masked_loss` of the texts at the given places."""
-        inputs, labels = self._masker(encoder, [self._ids[place] for place in batch])
+        """`masked_loss` of the texts at the given places, part by part, each weighted by its texts.
+
+        With several processes the share of this one; 0 where there are fewer parts than processes.
+        """
+        parts = [batch[start : start + self._part] for start in range(0, len(batch), self._part)]
+        # A seed for each part, drawn where one process alone would draw it: the others must hide the same tokens.
+        seeds = self._group.agree([int(torch.randint(2**62, ())) for _ in parts])
+        own = self._group.share(list(zip(parts, seeds, strict=True)))
+        losses = [self._loss_of(encoder, part, seed) * (len(part) / len(batch)) for part, seed in own]
+        return torch.stack(losses).sum() if losses else torch.zeros((), device=encoder.device, requires_grad=True)
+
+    def _loss_of(self, encoder: Encoder, part: Sequence[int], seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        inputs, labels = self._masker(encoder, [self._ids[place] for place in part], generator)
         return masked_loss(encoder, self._masked_head, inputs, labels)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from truncate_kit.data import iter_rows
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Normalize, read_pipeline
+from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import CannotWriteError, DataFileError, TruncateKitError, UsageError
 from truncate_kit.export.record import read_exports
 from truncate_kit.export.runtime import OnnxEncoder
@@ -27,6 +28,7 @@ from truncate_kit.files import run_lock, write_json
 from truncate_kit.progress import Progress, silent
 from truncate_kit.serving.digests import count_texts, encoder_digest
 from truncate_kit.serving.results import EncodedFile, EncodingJob, job_file
+from truncate_kit.serving.work import Chunk, EncodingWork, in_order
 from truncate_kit.vectors import VectorFormat
 
 CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work at most to do again
@@ -40,6 +42,7 @@ def encode_file(
     column: str | None = None,
     form: VectorFormat | None = None,
     chunk: int = CHUNK,
+    engine: Engine | None = None,
     progress: Progress = silent,
 ) -> EncodedFile:
     """Write the vectors of all texts in `source` to `out`, a .npy file of shape (texts, columns), row n for text n.
@@ -47,8 +50,10 @@ def encode_file(
     source: a .txt file with one text a line, or a .csv, .tsv, .jsonl or .parquet file with the texts in `column`.
     form: precision and dimensions of the stored vectors; None is float32, all of them, as the model gives them. A run
     that was killed continues with the same arguments and ends with the same bytes; one that had ended does nothing.
+    engine: where chunks are encoded, None is one after another here; the bytes do not depend on it where processors and
+    threads are alike.
     Raises `DataError` for a row without text, `UsageError` where `out` was made from something else,
-    `RunInUseError`, `CannotWriteError`.
+    `RunInUseError`, `CannotWriteError`, and what the engine raises.
     """
     begin = time.perf_counter()
     source, out, form = Path(source), Path(out), form or VectorFormat()
@@ -68,7 +73,8 @@ def encode_file(
     if not _is_done(out, job):
         work = out.with_name(f".{out.name}.part")
         with run_lock(work):
-            resumed = _encode(encoder, iter_rows(source, column=column), work, job, progress)
+            rows = iter_rows(source, column=column)
+            resumed = _encode(EncodingWork(encoder, form), rows, work, job, engine or Sequential(), progress)
             with _writing(out):
                 job.write(job_file(out))  # before the rename: the output never stands without its note
                 (work / "vectors.npy").replace(out)
@@ -121,10 +127,10 @@ def _noted(file: Path) -> dict[str, Any]:
 
 
 def _encode(
-    encoder: Encoder | OnnxEncoder, texts: Iterator[str], work: Path, job: EncodingJob, progress: Progress
+    encoding: EncodingWork, texts: Iterator[str], folder: Path, job: EncodingJob, engine: Engine, progress: Progress
 ) -> int:
-    """Append chunk after chunk to the file in `work`; returns how many rows were there already."""
-    file, note = work / "vectors.npy", work / "rows.json"
+    """Append chunk after chunk to the file in `folder`; returns how many rows were there already."""
+    file, note = folder / "vectors.npy", folder / "rows.json"
     row_bytes = job.form.bytes_per_vector(job.width)
     with _writing(file):
         start = _start(file, note, job)
@@ -133,20 +139,28 @@ def _encode(
                 _write_header(stream, job)
                 write_json(note, {"job": job.to_dict(), "rows": 0, "header": stream.tell()})
             header = int(_noted(note)["header"])
-            _check_space(work, (job.num_texts - start) * row_bytes)
+            _check_space(folder, (job.num_texts - start) * row_bytes)
             stream.truncate(header + start * row_bytes)
             stream.seek(0, os.SEEK_END)
-            rows, done = islice(texts, start, None), start
-            while done < job.num_texts:
-                chunk = list(islice(rows, job.chunk))
-                if not chunk:
-                    raise DataFileError("The file of texts became shorter while it was read.", hint="Run it again.")
-                stream.write(job.form.store(encoder.encode(chunk)).tobytes())
+            done = start
+            found = engine.run(encoding, _chunks(texts, start, job), lambda message: None)
+            for chunk, stored in in_order(found, start):
+                stream.write(stored)
                 _flush(stream)
-                done += len(chunk)
+                done += len(chunk.texts)
                 write_json(note, {"job": job.to_dict(), "rows": done, "header": header})
                 progress("Encoding", done, job.num_texts)
+            if done < job.num_texts:
+                raise DataFileError("The file of texts became shorter while it was read.", hint="Run it again.")
     return start
+
+
+def _chunks(texts: Iterator[str], start: int, job: EncodingJob) -> Iterator[Chunk]:
+    """The texts from the place `start` on; none beyond those that were counted."""
+    rows = islice(texts, start, job.num_texts)
+    while chunk := list(islice(rows, job.chunk)):
+        yield Chunk(start, chunk)
+        start += len(chunk)
 
 
 def _start(file: Path, note: Path, job: EncodingJob) -> int:

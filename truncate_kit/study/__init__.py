@@ -2,7 +2,7 @@
 
 from truncate_kit.study.plan import Study, StudyModel, StudyTask, read_study
 from truncate_kit.study.results import StudyResult, StudyRow, Summary, summaries
-from truncate_kit.study.running import run_study
+from truncate_kit.study.running import adapt_all, run_study
 
 __all__ = [
     "Study",
@@ -11,6 +11,7 @@ __all__ = [
     "StudyRow",
     "StudyTask",
     "Summary",
+    "adapt_all",
     "read_study",
     "run_study",
     "summaries",

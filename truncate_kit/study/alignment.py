@@ -4,7 +4,7 @@ The states of the test texts are kept beside the trials, not the weights that ga
 size, and a study that is stopped continues with them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -50,22 +50,27 @@ class LayerStates:
         """L of the model."""
         return self.runner.full.depth
 
-    def run(self, layer: int) -> Trial:
-        """The trial of this layer, and the states of the model that was trained in it while its weights are there.
+    def collect(self, layers: Sequence[int]) -> None:
+        """Run the trials of these layers, and have the states of each stage.
 
-        A trial that was finished without them is not run again.
+        Those of a trained model are read as soon as its trial is finished: its weights then go. A trial that was
+        finished without them is not run again.
         """
         store, epochs = self.runner.store, self.runner.settings.epochs
-        trial = self.runner.run(layer, SEED, keep_weights=store.read(layer, SEED, epochs) is None)
-        if store.has_weights(layer, SEED, epochs) and layer < self.depth:
-            store.tensor(_own(layer), lambda: layer_states(store.encoder(trial), self.texts)[-1])
-            store.forget_weights({(self.depth, SEED)})
-        return trial
-
-    def finish(self) -> None:
-        """Have the states that come from no single trial, or from the last layer's."""
+        for layer in layers:  # one whose states were still missing when the study was stopped
+            if store.has_weights(layer, SEED, epochs):
+                self._read(self.runner.run(layer, SEED))
+        new = [(layer, SEED) for layer in layers if store.read(layer, SEED, epochs) is None]
+        for trial in self.runner.as_finished(new, keep_weights=True):
+            self._read(trial)
         self.untrained()
         self.last_trained()
+
+    def _read(self, trial: Trial) -> None:
+        store = self.runner.store
+        if trial.layer < self.depth:
+            store.tensor(_own(trial.layer), lambda: layer_states(store.encoder(trial), self.texts)[-1])
+            store.forget_weights({(self.depth, SEED)})
 
     def untrained(self) -> Tensor:
         """(L', n, d) of the model before any training for the task."""

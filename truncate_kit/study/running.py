@@ -9,16 +9,18 @@ import torch
 
 from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
 from truncate_kit.encoders import Encoder, check_layer, load_encoder, paper_parameters, random_encoder
+from truncate_kit.engines import Engine
 from truncate_kit.errors import DataFileError
 from truncate_kit.priors import AdaptationSettings, WordPrior, adapted
 from truncate_kit.progress import Progress, TrialWatcher, silent
-from truncate_kit.study.alignment import SEED, LayerStates, cka_rows
+from truncate_kit.study.alignment import LayerStates, cka_rows
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.results import CKARow, StudyResult, StudyRow
 from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try, parse_layers
+from truncate_kit.training.distributed import ALONE, Group
 
 RANDOM_SEED = 0  # of the weights of models without pretraining
 
@@ -34,6 +36,8 @@ def run_study(
     progress: Progress = silent,
     watcher: TrialWatcher | None = None,
     finished: Callable[[StudyResult], None] | None = None,
+    engine: Engine | None = None,
+    device: str | None = None,
 ) -> StudyResult:
     """TMFT of every model after every prior on every task at every layer with every seed.
 
@@ -41,7 +45,8 @@ def run_study(
     out: gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models that were adapted to
     raw text; what is there is not run again. finished: called with
     all rows so far whenever a model is done with a task.
-    watcher: hears of every epoch and every finished trial. Raises what `finetune` raises.
+    watcher: hears of every epoch and every finished trial. engine: where trials run, as in `finetune`. device: of the
+    models here. Raises what `finetune` raises.
     """
     start = time.perf_counter()
     published = _published(study.published)
@@ -49,12 +54,12 @@ def run_study(
     cka: list[CKARow] = []
     references: dict[tuple[str, str], LayerStates] = {}
     for model in sorted(study.models, key=lambda model: model.name != study.cka):
-        loaded = _load(model)
+        loaded = _load(model, device)
         for prior in study.priors:
             encoder, words = _prepared(loaded, prior, Path(out), progress)
             for task in study.tasks:
                 runner = _runner(model, task, encoder, words, Path(out), progress)
-                runner.watcher = watcher or runner.watcher
+                runner.watcher, runner.engine = watcher or runner.watcher, engine or runner.engine
                 states = LayerStates.of(_called(model, prior), runner) if study.cka else None
                 rows += _rows(study, model, prior, task, runner, published, states)
                 if states is not None:
@@ -66,8 +71,21 @@ def run_study(
     return result
 
 
-def _load(model: StudyModel) -> Encoder:
-    encoder = load_encoder(model.model, pooling=model.pooling)
+def adapt_all(
+    study: Study, out: Path, *, device: str | None = None, group: Group = ALONE, progress: Progress = silent
+) -> None:
+    """Only the adaptations to raw text of a study, shared by the processes of `group`: `run_study` finds them done.
+
+    Raises what `adapted` raises.
+    """
+    for model in study.models:
+        loaded = _load(model, device)
+        for prior in study.priors:
+            _adapted(loaded, prior, Path(out), progress, group)
+
+
+def _load(model: StudyModel, device: str | None = None) -> Encoder:
+    encoder = load_encoder(model.model, pooling=model.pooling, device=device)
     if model.weights == "random":
         torch.manual_seed(RANDOM_SEED)
         encoder.backbone = random_encoder(encoder.backbone.config).to(encoder.device).backbone
@@ -87,16 +105,20 @@ def _setting(prior: StudyPrior) -> str:
 
 def _prepared(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress) -> tuple[Encoder, WordPrior | None]:
     """The encoder after what all of its trials share, and what each trial learns first."""
-    if prior.texts is not None:
-        settings = AdaptationSettings(epochs=prior.epochs)
-        texts = read_texts(prior.texts)
-        encoder, _ = adapted(encoder, texts, out / "adapted", settings, layer=prior.layer, progress=progress)
+    encoder = _adapted(encoder, prior, out, progress)
     if prior.words is None:
         return encoder, None
     words = load_words(Path(prior.words)) if Path(prior.words).is_dir() else None
     if words is None:
         raise DataFileError(f"{prior.words} holds no word similarity set.", hint="It needs rg65.csv or the like.")
     return encoder, WordPrior(encoder, words)
+
+
+def _adapted(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress, group: Group = ALONE) -> Encoder:
+    if prior.texts is None:
+        return encoder
+    settings, texts = AdaptationSettings(epochs=prior.epochs), read_texts(prior.texts)
+    return adapted(encoder, texts, out / "adapted", settings, layer=prior.layer, group=group, progress=progress)[0]
 
 
 def _runner(
@@ -130,20 +152,15 @@ def _rows(
     layers = parse_layers(study.layers, layers_to_try(encoder), encoder.depth)
     for layer in layers:
         check_layer(encoder.backbone.config, layer)
+    seeds = range(study.seeds)
     with runner.store.open():
-        found = {
-            name: [
-                states.run(layer) if states is not None and seed == SEED else runner.run(layer, seed)
-                for seed in range(study.seeds)
-                for layer in layers
-            ]
-        }
+        # What needs weights comes first: the rows then find those trials done.
         if states is not None:
-            states.finish()
+            states.collect(layers)
+        earlier = runner.read_earlier(layers, seeds) if study.read_earlier else ()
+        found = {name: runner.run_all((layer, seed) for seed in seeds for layer in layers)}
         if study.read_earlier:
-            found[f"{name}, trained at layer {encoder.depth}"] = [
-                trial for seed in range(study.seeds) for trial in runner.read_earlier(layers, seed)
-            ]
+            found[f"{name}, trained at layer {encoder.depth}"] = earlier
         if states is not None:
             runner.store.forget_weights(set())
     return [

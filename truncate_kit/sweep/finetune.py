@@ -6,6 +6,7 @@ from pathlib import Path
 
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import Encoder, check_layer, save_encoder
+from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress, TrialWatcher, silent
 from truncate_kit.similarity.drop import DropPrediction
@@ -16,7 +17,8 @@ from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.strategies import STRATEGIES, Search, check_strategy, exhaustive
 from truncate_kit.sweep.tasks import DistillTask, LabelledTask, Task
-from truncate_kit.sweep.trials import Prior, TrialRunner, layers_to_try, parse_layers
+from truncate_kit.sweep.trials import TrialRunner, layers_to_try, parse_layers
+from truncate_kit.sweep.work import Prior
 from truncate_kit.training import TrainingSettings, default_learning_rate
 
 CONFIDENT = 0.5
@@ -35,16 +37,18 @@ def finetune(
     prior: Prior | None = None,
     progress: Progress = silent,
     watcher: TrialWatcher | None = None,
+    engine: Engine | None = None,
 ) -> SweepResult:
     """Fine-tune `encoder` cut at one or several layers, choose one, and save it beside the full model.
 
     data: train, dev and test pairs (classes for the objective `entailment`, labels 0 and 1 for `paraphrase`); may be
     None for distillation, which then judges by closeness to the full model.
     texts: raw text to distil from, None takes the training pairs' texts. prediction: bounds pick and search.
-    prior: what every trial learns first. watcher: hears of every epoch and every finished trial.
+    prior: what every trial learns first. watcher: hears of every epoch and every finished trial. engine: where trials
+    run, None is one after another here; the result does not depend on it.
     out: gets `lean/` and `full/` (sentence-transformers folders), `sweep.json` and `trials/`, from which the same call
     continues after a kill. Raises `UsageError`, `DataError`, `LayerOutOfRangeError`, `LayerNotHeldError`,
-    `RunInUseError`, `CannotWriteError`, `TrainingDivergedError`.
+    `RunInUseError`, `CannotWriteError`, `TrainingDivergedError`, and what the engine raises.
     """
     settings, training = settings or SweepSettings(), training or TrainingSettings()
     layers = _checked_layers(encoder, settings)
@@ -53,13 +57,15 @@ def finetune(
     parts = [training.to_json(), data.fingerprint() if data else "", "\n".join(texts or ()), type(task).__name__]
     key = fingerprint(encoder, *parts, *([prior.fingerprint()] if prior else []))
     store = TrialStore(Path(out) / "trials", key, {"model": encoder.name, "training": training.to_dict()})
-    runner = TrialRunner(encoder, task, training, store, progress, prior, watcher or TrialWatcher())
+    runner = TrialRunner(
+        encoder, task, training, store, progress, prior, watcher or TrialWatcher(), engine or Sequential()
+    )
     drop_from = prediction.from_layer if prediction and prediction.confidence >= CONFIDENT else None
     with store.open():
         # First, and with its weights kept: a search that trains the last layer as well finds it done.
         yardstick = _yardstick(runner, encoder, settings)
         search = _search(runner, layers, settings, drop_from)
-        chosen = [_with_weights_if_new(runner, search.chosen, seed) for seed in settings.seeds]
+        chosen = _chosen(runner, search.chosen, settings.seeds)
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
         runner.run(best.layer, best.seed, keep_weights=True)
         trials = _unique([*search.full, *chosen, *yardstick])
@@ -122,16 +128,20 @@ def _search(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings,
     return strategy(runner, layers, settings, drop_from)
 
 
-def _with_weights_if_new(runner: TrialRunner, layer: int, seed: int) -> Trial:
-    """A trial that the search already made is not made again for its weights: only the best seed's are needed."""
-    new = runner.store.read(layer, seed, runner.settings.epochs) is None
-    return runner.run(layer, seed, keep_weights=new)
+def _chosen(runner: TrialRunner, layer: int, seeds: Sequence[int]) -> tuple[Trial, ...]:
+    """The full trials of the chosen layer; those that are new keep their weights.
+
+    One that the search already made is not made again for its weights: only the best seed's are needed.
+    """
+    new = [(layer, seed) for seed in seeds if runner.store.read(layer, seed, runner.settings.epochs) is None]
+    runner.run_all(new, keep_weights=True)
+    return runner.run_all((layer, seed) for seed in seeds)
 
 
-def _yardstick(runner: TrialRunner, encoder: Encoder, settings: SweepSettings) -> list[Trial]:
+def _yardstick(runner: TrialRunner, encoder: Encoder, settings: SweepSettings) -> Sequence[Trial]:
     """The full model with the same budget; for distillation the teacher, which is not trained again."""
     if runner.settings.objective != "distill":
-        return [runner.run(encoder.depth, seed, keep_weights=True) for seed in settings.seeds]
+        return runner.run_all([(encoder.depth, seed) for seed in settings.seeds], keep_weights=True)
     _, dev, test = runner.task.trial(encoder, settings.seeds[0])
     (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
     return [

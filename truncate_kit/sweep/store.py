@@ -34,7 +34,7 @@ class TrialStore:
     """
 
     def __init__(self, folder: Path, key: str, description: dict[str, Any]) -> None:
-        self.folder = folder / key[:16]
+        self.folder = Path(folder).absolute() / key[:16]  # workers may stand elsewhere
         self._description = description
 
     @contextmanager
@@ -76,17 +76,24 @@ class TrialStore:
             write_json(path, {"scores": stored})
         return stored
 
+    def has_trials(self, name: str, layers: Sequence[int]) -> bool:
+        """Whether the file of that name holds one trial for each of `layers`."""
+        return [trial.layer for trial in self._read_trials(name)] == list(layers)
+
     def trials(self, name: str, layers: Sequence[int], compute: Callable[[], tuple[Trial, ...]]) -> tuple[Trial, ...]:
         """One trial for each of `layers`, from the file of that name where it holds them all, else computed."""
-        path = self.folder / f"{name}.json"
+        if self.has_trials(name, layers):
+            return self._read_trials(name)
+        computed = compute()
+        write_json(self.folder / f"{name}.json", {"trials": [trial.to_dict() for trial in computed]})
+        return computed
+
+    def _read_trials(self, name: str) -> tuple[Trial, ...]:
         try:
-            stored = tuple(Trial.from_dict(values) for values in json.loads(path.read_text())["trials"])
+            values = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+            return tuple(Trial.from_dict(trial) for trial in values["trials"])
         except (OSError, ValueError, KeyError):
-            stored = ()
-        if [trial.layer for trial in stored] != list(layers):
-            stored = compute()
-            write_json(path, {"trials": [trial.to_dict() for trial in stored]})
-        return stored
+            return ()
 
     def read_tensor(self, name: str) -> Tensor | None:
         """The tensor of that name, None where there is none. Raises `FileProblemError` when its file is damaged."""

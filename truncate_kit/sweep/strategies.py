@@ -36,7 +36,7 @@ class Search:
 
 def exhaustive(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
     """Train every layer with every seed and the full budget, then apply the pick rule: what the TMFT paper does."""
-    trials = tuple(runner.run(layer, seed) for layer in layers for seed in settings.seeds)
+    trials = runner.run_all((layer, seed) for layer in layers for seed in settings.seeds)
     dev = {layer: fmean(trial.dev for trial in trials if trial.layer == layer) for layer in layers}
     return Search(pick(dev, settings.pick, settings.within, drop_from, max(layers)), full=trials)
 
@@ -52,7 +52,7 @@ def guided(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, 
     short: list[Trial] = []
     while True:
         epochs = min(epochs, runner.settings.epochs)
-        trials = [runner.run(layer, seed, epochs=epochs) for layer in candidates]
+        trials = runner.run_all([(layer, seed) for layer in candidates], epochs=epochs)
         short += trials
         dev = {trial.layer: trial.dev for trial in trials}
         if len(candidates) <= 2 or epochs * HALVING**2 > runner.settings.epochs:
@@ -84,7 +84,7 @@ def _confirm(
     """Apply the pick rule to full trials, with one seed, of the layers that may decide it."""
     depth = max(ranked)
     candidates = contenders(ranked, settings.pick, settings.within, drop_from, CONFIRMED, depth)
-    trials = tuple(runner.run(layer, settings.seeds[0]) for layer in candidates)
+    trials = runner.run_all((layer, settings.seeds[0]) for layer in candidates)
     dev = {trial.layer: trial.dev for trial in trials}
     chosen = pick(dev, settings.pick, settings.within, drop_from, depth)
     return Search(chosen, full=trials, other_cost=cost)

@@ -1,37 +1,28 @@
-"""One trial: cut, train, judge; read from the store where it is already there."""
+"""Trials in batches: read from the store where they are already there, else run by an engine."""
 
-import copy
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from truncate_kit.encoders import Encoder, layers_held, truncate
+from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress, TrialWatcher
 from truncate_kit.sweep.results import Trial
 from truncate_kit.sweep.store import TrialStore
 from truncate_kit.sweep.tasks import Task
-from truncate_kit.training import Judge, TrainingSettings, train
+from truncate_kit.sweep.work import Prior, TrialEpoch, TrialOrder, TrialWork, shorter
+from truncate_kit.training import TrainingSettings, train
 from truncate_kit.training.examples import Pairs
 from truncate_kit.training.exits import MultiExitJudge, MultiExitPairs, probe
-from truncate_kit.training.judges import HeldOutPairs
-
-
-class Prior(Protocol):
-    """What the encoder of a trial is trained on before its task."""
-
-    def fingerprint(self) -> str:
-        """Equal exactly when the same prior training would come out."""
-
-    def train(self, encoder: Encoder, seed: int, *, checkpoint: Path | None, progress: Progress) -> float:
-        """Train the truncated encoder in place; returns the score it reached."""
+from truncate_kit.training.judges import HeldOutPairs, copied
 
 
 @dataclass(slots=True)
 class TrialRunner:
-    """Runs trials of one model on one task with one set of training settings."""
+    """Runs trials of one model on one task with one set of training settings, and alone writes their store."""
 
     full: Encoder
     task: Task
@@ -40,95 +31,109 @@ class TrialRunner:
     progress: Progress
     prior: Prior | None = None
     watcher: TrialWatcher = TrialWatcher()  # noqa: RUF009  # it has no state
+    engine: Engine = Sequential()  # noqa: RUF009  # likewise
+    _work: TrialWork = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._work = TrialWork(self.full, self.task, self.settings, self.prior, self.store)
 
     def run(self, layer: int, seed: int, *, epochs: int | None = None, keep_weights: bool = False) -> Trial:
-        """The trial of this layer and seed, from the store where it is finished.
+        """The trial of this layer and seed, see `run_all`."""
+        return self.run_all([(layer, seed)], epochs=epochs, keep_weights=keep_weights)[0]
 
-        epochs: a shorter search run, which never sees the test set; None is the full budget. keep_weights: a finished
-        trial whose weights are gone is run again.
+    def run_all(
+        self, places: Iterable[tuple[int, int]], *, epochs: int | None = None, keep_weights: bool = False
+    ) -> tuple[Trial, ...]:
+        """The trials of these layers and seeds, in this order, see `as_finished`."""
+        places = tuple(places)
+        found = self.as_finished(places, epochs=epochs, keep_weights=keep_weights)
+        done = {(trial.layer, trial.seed): trial for trial in found}
+        return tuple(done[place] for place in places)
+
+    def as_finished(
+        self, places: Iterable[tuple[int, int]], *, epochs: int | None = None, keep_weights: bool = False
+    ) -> Iterator[Trial]:
+        """Each trial of these layers and seeds once: first those that are in the store, then the others as they finish.
+
+        What is not there goes to the engine as one batch, and is stored before it is given. epochs: shorter search
+        runs, which never see the test set; None is the full budget. keep_weights: a finished trial whose weights are
+        gone is run again.
         """
-        budget = epochs or self.settings.epochs
-        done = self.store.read(layer, seed, budget)
-        searching = epochs is not None and epochs < self.settings.epochs
-        if done is not None and (not keep_weights or self.store.has_weights(layer, seed, budget)):
-            self.watcher.finished(layer, seed, budget, done.dev, done.test)
-            return done
-        encoder = truncate(self.full, layer)
-        before = self.store.checkpoint(layer, seed, 0)
-        if self.prior is not None:
-            self.prior.train(encoder, seed, checkpoint=before, progress=self.progress)
-        examples, dev, test = self.task.trial(encoder, seed)
-        settings = self.settings if epochs is None else _shorter(self.settings, epochs)
-        state = train(
-            encoder,
-            examples,
-            _copy(dev),
-            settings,
-            seed=seed,
-            checkpoint=self.store.checkpoint(layer, seed, budget),
-            progress=self.progress,
-            task=f"layer {layer}, seed {seed}, {settings.epochs} epochs",
-            stage_done=lambda at, loss, score: self.watcher.epoch(layer, seed, budget, at, loss, score),
-        )
-        dev_score, dev_pearson = dev.score(encoder)
-        test_score, test_pearson = (None, None) if searching else test.score(encoder)
-        trial = Trial(
-            layer=layer,
-            seed=seed,
-            epochs=budget,
-            steps=self.steps(budget),
-            dev_scores=tuple(state.scores),
-            best_epoch=state.best_stage + 1,
-            dev=dev_score,
-            dev_pearson=dev_pearson,
-            test=test_score,
-            test_pearson=test_pearson,
-            seconds=state.seconds,
-        )
-        self.store.write(trial, encoder if keep_weights else None)
-        before.unlink(missing_ok=True)
-        self.watcher.finished(layer, seed, budget, trial.dev, trial.test)
+        budget, orders = epochs or self.settings.epochs, []
+        for layer, seed in dict.fromkeys(places):
+            trial = self.store.read(layer, seed, budget)
+            if trial is not None and (not keep_weights or self.store.has_weights(layer, seed, budget)):
+                yield self._finished(trial)
+                continue
+            searching = budget < self.settings.epochs
+            orders.append(
+                TrialOrder(layer=layer, seed=seed, epochs=budget, searching=searching, keep_weights=keep_weights)
+            )
+        for order, outcome in self.engine.run(self._work, orders, self._hear):
+            self.store.write(outcome.trial, outcome.encoder(self.full))
+            self.store.checkpoint(order.layer, order.seed, 0).unlink(missing_ok=True)
+            yield self._finished(outcome.trial)
+
+    def _finished(self, trial: Trial) -> Trial:
+        self.watcher.finished(trial.layer, trial.seed, trial.epochs, trial.dev, trial.test)
         return trial
+
+    def _hear(self, message: Any) -> None:
+        """Pass on what running trials and the engine tell."""
+        match message:
+            case Steps(name, done, total):
+                self.progress(name, done, total)
+            case TrialEpoch():
+                self.watcher.epoch(*message)
+            case Lost(order, reason):
+                self.watcher.again(order.layer, order.seed, order.epochs, reason)
 
     def steps(self, epochs: int) -> int:
         """Optimiser steps of so many epochs."""
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
-    def read_earlier(self, layers: Sequence[int], seed: int) -> tuple[Trial, ...]:
-        """What the model that was trained at its last layer gives at each of `layers`, untrained there.
+    def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
+        """What the models that were trained at their last layer give at each of `layers`, untrained there.
 
-        From the store where it is there. Raises `UsageError` for an objective with a classifier, which would be the
-        last layer's.
+        Seed after seed, from the store where it is there. Raises `UsageError` for an objective with a classifier, which
+        would be the last layer's.
         """
-
-        def compute() -> tuple[Trial, ...]:
-            trial = self.run(self.full.depth, seed, keep_weights=True)
-            trained = self.store.encoder(trial)
-            examples, dev, test = self.task.trial(trained, seed)
-            if examples.head is not None:
-                raise UsageError(
-                    "A classifier that was trained at the last layer does not fit an earlier one.",
-                    hint="Read earlier layers with another objective.",
-                )
-            read = []
-            for layer in layers:
-                encoder = truncate(trained, layer, copy_weights=False)
-                (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
-                read.append(
-                    dataclasses.replace(
-                        trial,
-                        layer=layer,
-                        dev_scores=(dev_score,),
-                        dev=dev_score,
-                        dev_pearson=dev_pearson,
-                        test=test_score,
-                        test_pearson=test_pearson,
-                    )
-                )
+        if self.task.trial(self.full, seeds[0])[0].head is not None:
+            raise UsageError(
+                "A classifier that was trained at the last layer does not fit an earlier one.",
+                hint="Read earlier layers with another objective.",
+            )
+        missing = [seed for seed in seeds if not self.store.has_trials(_earlier(seed), layers)]
+        self.run_all([(self.full.depth, seed) for seed in missing], keep_weights=True)
+        found = [
+            trial
+            for seed in seeds
+            for trial in self.store.trials(_earlier(seed), layers, partial(self._read_earlier, layers, seed))
+        ]
+        if missing:
             self.store.forget_weights(set())
-            return tuple(read)
+        return tuple(found)
 
-        return self.store.trials(f"earlier-seed{seed}", layers, compute)
+    def _read_earlier(self, layers: Sequence[int], seed: int) -> tuple[Trial, ...]:
+        trial = self.run(self.full.depth, seed, keep_weights=True)
+        trained = self.store.encoder(trial)
+        _, dev, test = self.task.trial(trained, seed)
+        read = []
+        for layer in layers:
+            encoder = truncate(trained, layer, copy_weights=False)
+            (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
+            read.append(
+                dataclasses.replace(
+                    trial,
+                    layer=layer,
+                    dev_scores=(dev_score,),
+                    dev=dev_score,
+                    dev_pearson=dev_pearson,
+                    test=test_score,
+                    test_pearson=test_pearson,
+                )
+            )
+        return tuple(read)
 
     def rank_exits(self, layers: Sequence[int], seed: int) -> dict[int, float]:
         """Dev score of every layer, in points, after one epoch of the full model with the loss on all of them.
@@ -142,8 +147,8 @@ class TrialRunner:
             train(
                 encoder,
                 MultiExitPairs(examples),
-                MultiExitJudge({layer: _copy(judge) for layer, judge in dev.items()}),
-                _shorter(self.settings, 1),
+                MultiExitJudge({layer: copied(judge) for layer, judge in dev.items()}),
+                shorter(self.settings, 1),
                 seed=seed,
                 progress=self.progress,
                 task="all layers at once",
@@ -176,16 +181,8 @@ class TrialRunner:
         return examples, judges
 
 
-def _shorter(settings: TrainingSettings, epochs: int) -> TrainingSettings:
-    return TrainingSettings.from_dict(settings.to_dict() | {"epochs": epochs})
-
-
-AnyJudge = TypeVar("AnyJudge", bound=Judge)
-
-
-def _copy(judge: AnyJudge) -> AnyJudge:
-    """A judge for the loop, which renumbers its ids; the original goes on with the full vocabulary."""
-    return copy.copy(judge)
+def _earlier(seed: int) -> str:
+    return f"earlier-seed{seed}"
 
 
 def layers_to_try(encoder: Encoder) -> tuple[int, ...]:

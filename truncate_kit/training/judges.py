@@ -1,8 +1,9 @@
 """What tells how good an encoder is after an epoch: scores on pairs, or closeness to a teacher."""
 
+import copy
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,14 @@ class Judge(Protocol):
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Main score and, where there is one, Pearson correlation; both × 100."""
+
+
+AnyJudge = TypeVar("AnyJudge", bound=Judge)
+
+
+def copied(judge: AnyJudge) -> AnyJudge:
+    """A judge for the loop, which renumbers its ids; the original goes on with the full vocabulary."""
+    return copy.copy(judge)
 
 
 class HeldOutPairs:

@@ -1,0 +1,129 @@
+"""Tasks in several processes: what they give, what they tell, and what happens when one of them dies."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from tests.engines.squares import DEADLY, ODD, WRONG, Squares
+from truncate_kit.engines import Lost, Processes, Sequential, Steps
+from truncate_kit.errors import DeviceError, TrainingDivergedError, UsageError, WorkerLostError
+
+ROOT = Path(__file__).resolve().parents[2]
+WEIGHTS = torch.tensor([5, 3])
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Processes]:
+    with Processes(2) as engine:
+        yield engine
+
+
+def test_every_task_is_done_once_and_by_several(engine):
+    said = []
+    found = dict(engine.run(Squares(WEIGHTS, seconds=0.05), range(1, 21), said.append))
+    assert {number: square for number, (square, _, _) in found.items()} == {n: 3 * n * n for n in range(1, 21)}
+    assert {device for _, _, device in found.values()} == {"cpu"}
+    processes = {process for _, process, _ in found.values()}
+    assert len(processes) == 2
+    assert os.getpid() not in processes
+    assert sorted(message[1] for message in said if message[0] == "squared") == list(range(1, 21))
+    steps = [message for message in said if isinstance(message, Steps)]
+    assert {message.name for message in steps if message.done == 3} == {f"number {n}" for n in range(1, 21)}
+    again = dict(engine.run(Squares(2 * WEIGHTS), [7], said.append))
+    assert again[7][0] == 6 * 49  # the new work, in a process that is still there
+    assert again[7][1] in processes
+
+
+def test_tasks_are_drawn_as_workers_become_free(engine):
+    drawn = []
+
+    def numbers():
+        for number in range(1, 12):
+            drawn.append(number)
+            yield number
+
+    run = engine.run(Squares(WEIGHTS), numbers(), lambda _: None)
+    next(run)
+    assert len(drawn) <= 3
+    run.close()
+
+
+def test_a_killed_worker_is_replaced_and_its_task_done_again(engine, tmp_path):
+    said = []
+    found = dict(engine.run(Squares(WEIGHTS, deaths=tmp_path), [1, DEADLY, 2], said.append))
+    assert found[DEADLY][0] == 3 * DEADLY**2
+    assert [message for message in said if isinstance(message, Lost)] == [Lost(DEADLY, "it was ended by SIGKILL")]
+
+
+def test_a_task_that_kills_its_workers_ends_in_one_error(engine):
+    said = []
+    with pytest.raises(WorkerLostError, match=f"{DEADLY} was lost 4 times; the last time it was ended by SIGKILL"):
+        list(engine.run(Squares(WEIGHTS), [DEADLY, 1], said.append))
+    assert sum(isinstance(message, Lost) for message in said) == 3
+    assert dict(engine.run(Squares(WEIGHTS), [2], said.append))[2][0] == 12  # the engine goes on
+
+
+def test_errors_of_tasks_arrive_as_they_are(engine):
+    with pytest.raises(TrainingDivergedError, match="epoch 1, step 3") as caught:
+        list(engine.run(Squares(WEIGHTS), [WRONG], lambda _: None))
+    assert "learning-rate" in caught.value.hint
+    with pytest.raises(RuntimeError, match="OddError: 1 and 2"):
+        list(engine.run(Squares(WEIGHTS), [ODD], lambda _: None))
+
+
+def test_what_still_runs_is_stopped_when_the_caller_leaves(engine):
+    run = engine.run(Squares(WEIGHTS, seconds=60), [1, 2], lambda message: interrupt(message))
+
+    def interrupt(message):
+        if message[0] == "squared":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        next(run)
+    assert not psutil.Process().children()
+    assert dict(engine.run(Squares(WEIGHTS), [2], lambda _: None))[2][0] == 12
+
+
+def test_one_after_another_gives_the_same():
+    with Sequential() as engine:
+        found = dict(engine.run(Squares(WEIGHTS), [4, 5], lambda _: None))
+    assert [square for square, _, _ in found.values()] == [48, 75]
+
+
+def test_more_processes_than_gpus_are_refused():
+    with pytest.raises(UsageError, match="0 processes"):
+        Processes(0)
+    with pytest.raises(DeviceError, match=r"CUDA was asked for|need a GPU each"):
+        Processes(torch.cuda.device_count() + 1, device="cuda")
+
+
+_LONG = """
+from tests.engines.squares import Squares
+from truncate_kit.engines import Processes
+import torch
+with Processes(2) as engine:
+    for _ in engine.run(Squares(torch.tensor([5, 3]), seconds=0.3), range(1, 1000), print):
+        print("found", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_the_process_that_started_it(how):
+    with subprocess.Popen(
+        [sys.executable, "-c", _LONG], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT, text=True
+    ) as process:
+        while "found" not in process.stdout.readline():
+            pass
+        workers = psutil.Process(process.pid).children()
+        assert len(workers) == 2
+        process.send_signal(how)
+        process.wait(60)
+        _, alive = psutil.wait_procs(workers, timeout=30)
+        assert not alive

@@ -1,0 +1,134 @@
+"""Tasks on a real Ray cluster of two nodes on this machine, one of which is killed in the middle of a study."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.engines.squares import DEADLY, WRONG, Squares
+from tests.engines.studies import run, study_file
+from truncate_kit.engines import Lost, RayCluster, Steps
+from truncate_kit.errors import ClusterError, DeviceError, TrainingDivergedError, UsageError
+
+if os.environ.get("CI") != "true":
+    pytest.importorskip("ray", reason="needs Ray")
+
+ROOT = Path(__file__).resolve().parents[2]
+WEIGHTS = torch.tensor([5, 3])
+STORE = 80 * 2**20  # bytes; the least that Ray takes is 75 MB
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator:
+    """A head with one CPU, where the tests are, and what Ray believes to be a GPU."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    patiently(lambda: cluster.add_node(num_cpus=1, num_gpus=1, include_dashboard=False, object_store_memory=STORE))
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def second(cluster):
+    """Another node with one CPU."""
+    return patiently(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE))
+
+
+def patiently(start):
+    """Ray gives a node thirty seconds to start; on a busy machine it may need them more than once."""
+    for _ in range(2):
+        with contextlib.suppress(Exception):
+            return start()
+    return start()
+
+
+def test_tasks_give_and_tell_what_they_do_here(cluster, second):
+    said = []
+    with RayCluster(cluster.address) as engine:
+        found = dict(engine.run(Squares(WEIGHTS, seconds=0.3), range(1, 9), said.append))
+        assert {number: square for number, (square, _, _) in found.items()} == {n: 3 * n * n for n in range(1, 9)}
+        assert len({process for _, process, _ in found.values()} - {os.getpid()}) >= 2
+        assert {device for _, _, device in found.values()} == {"cpu"}
+        steps = [message for message in said if isinstance(message, Steps)]
+        assert {message.name for message in steps if message.done == 3} == {f"number {n}" for n in range(1, 9)}
+        with pytest.raises(TrainingDivergedError, match="epoch 1, step 3"):
+            list(engine.run(Squares(WEIGHTS), [WRONG, 2], said.append))
+
+
+def test_a_killed_worker_and_shares_of_a_gpu(cluster, second, tmp_path):
+    said = []
+    with RayCluster(cluster.address, gpus=0.5) as engine:
+        found = dict(engine.run(Squares(WEIGHTS, deaths=tmp_path), [1, DEADLY], said.append))
+    assert found[DEADLY][0] == 3 * DEADLY**2
+    assert {device for _, _, device in found.values()} == {"cuda"}
+    assert [message.task for message in said if isinstance(message, Lost)] == [DEADLY]
+    with pytest.raises(DeviceError, match="No machine of the Ray cluster has 2 GPUs and 1 CPUs"):
+        RayCluster(cluster.address, gpus=2).__enter__()
+
+
+def test_a_file_is_encoded_by_all(cluster, second, tiny_folder, tmp_path, capfd):
+    (tmp_path / "texts.txt").write_text("".join(f"the {'cat ' * (n % 9)}sat\n" for n in range(9000)))  # three chunks
+    model = ("encode", tmp_path / "texts.txt", "--model", tiny_folder("bert"), "--threads", 1, "--out")
+    run(capfd, *model, tmp_path / "alone.npy")
+    out, _ = run(capfd, *model, tmp_path / "shared.npy", "--engine", "ray", "--ray-address", cluster.address)
+    assert "9,000 texts" in out
+    assert (tmp_path / "shared.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+
+def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, tiny_folder, tmp_path, capfd):
+    file = study_file(tiny_folder("bert"), tmp_path)
+    alone = json.loads(run(capfd, "study", file, "--out", tmp_path / "alone", "--json")[0])
+    killed = threading.Event()
+
+    def kill_in_the_middle():
+        while len(list((tmp_path / "shared").glob("trials/*/layer*.json"))) < 3:
+            time.sleep(0.02)
+        cluster.remove_node(second, allow_graceful=False)
+        killed.set()
+
+    threading.Thread(target=kill_in_the_middle, daemon=True).start()
+    options = ("--engine", "ray", "--ray-address", cluster.address)
+    out, err = run(capfd, "study", file, "--out", tmp_path / "shared", *options)
+    assert killed.is_set()
+    assert "is run again: its worker was lost, Ray says: " in err
+    assert "Saved: " in out
+    assert "raylet" not in out
+    shared = json.loads((tmp_path / "shared/study.json").read_text())
+    assert {**shared, "seconds": 0} == {**alone, "seconds": 0}
+    assert not list((tmp_path / "shared").glob("trials/*/*.checkpoint"))
+
+
+def test_what_cannot_be_reached_is_said():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        free = server.getsockname()[1]
+    with pytest.raises(ClusterError, match=f"No Ray cluster answers at 127.0.0.1:{free}"):
+        RayCluster(f"127.0.0.1:{free}").__enter__()
+    with pytest.raises(ClusterError, match="nowhere at all"):
+        RayCluster("nowhere at all").__enter__()
+    with pytest.raises(UsageError, match="for Ray's client"):
+        RayCluster("ray://127.0.0.1:10001")
+    for gpus in (-1, 1.5):
+        with pytest.raises(UsageError, match="GPUs for a task"):
+            RayCluster(gpus=gpus)
+
+
+def test_without_ray_the_extra_is_named(tiny_folder, tmp_path):
+    file = study_file(tiny_folder("bert"), tmp_path)
+    arguments = ["study", str(file), "--engine", "ray", "--out", str(tmp_path / "out")]
+    code = f"import sys; sys.modules['ray'] = None; from truncate_kit_cli.app import main; main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert "truncate-kit[ray]" in done.stderr
+    assert "Traceback" not in done.stderr

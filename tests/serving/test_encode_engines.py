@@ -1,0 +1,70 @@
+"""Files encoded in several processes: the bytes of one process, also after an interruption."""
+
+import json
+
+import pytest
+
+from tests.engines.studies import run
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.engines import Processes
+from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.serving import encode_file
+from truncate_kit.serving.work import Chunk, in_order
+from truncate_kit.vectors import VectorFormat
+
+WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
+CHUNK = 7
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with Processes(2) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_folder, tmp_path_factory):
+    """A model with its graph, as export leaves it."""
+    folder = tmp_path_factory.mktemp("serving") / "model"
+    encoder = truncate(load_encoder(tiny_folder("bert")), 2)
+    save_encoder(encoder, folder)
+    export_onnx(encoder, folder)
+    return folder
+
+
+@pytest.fixture
+def source(tmp_path):
+    texts = [f"{WORDS[n % 5]} {WORDS[n * n % 5]} {'dog ' * (n % 11)}".strip() for n in range(100)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    return tmp_path / "texts.txt"
+
+
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+def test_two_processes_write_the_bytes_of_one(folder, source, tmp_path, processes, runtime):
+    encoder = load_encoder(folder) if runtime == "torch" else OnnxEncoder.load(folder, threads=1)
+    form = VectorFormat(precision="float16", dimensions=9, normalize=True)
+    alone, shared = tmp_path / "alone.npy", tmp_path / "shared.npy"
+    encode_file(encoder, source, alone, form=form, chunk=CHUNK)
+
+    def stop_at(task: str, done: int, total: int) -> None:
+        if task == "Encoding" and done >= 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_file(encoder, source, shared, form=form, chunk=CHUNK, engine=processes, progress=stop_at)
+    assert encode_file(encoder, source, shared, form=form, chunk=CHUNK, engine=processes).resumed_at == 35
+    assert shared.read_bytes() == alone.read_bytes()
+
+
+def test_the_command_with_workers(folder, source, tmp_path, capfd):
+    model = ("--model", folder, "--json")
+    run(capfd, "encode", source, "--out", tmp_path / "alone.npy", "--threads", 1, *model)
+    out, _ = run(capfd, "encode", source, "--out", tmp_path / "shared.npy", "--workers", 2, *model)
+    assert json.loads(out)["shape"] == [100, 16]
+    assert (tmp_path / "shared.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
+
+
+def test_chunks_that_finish_early_wait_for_their_turn():
+    chunks = [Chunk(start, ["x"] * 2) for start in range(4, 12, 2)]
+    found = [(chunks[place], place) for place in (2, 0, 3, 1)]
+    assert list(in_order(found, 4)) == [(chunk, place) for place, chunk in enumerate(chunks)]

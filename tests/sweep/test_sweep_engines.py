@@ -1,0 +1,142 @@
+"""Sweeps and studies in several processes: equal to one process but for times, also when a worker is killed."""
+
+import json
+import os
+import signal
+
+import psutil
+import pytest
+import torch
+
+from tests.engines.studies import run, study_file
+from tests.sweep.test_sweep import TRAINING, words
+from tests.training.test_training import make_pairs
+from truncate_kit.data import PairSplits
+from truncate_kit.encoders import load_encoder
+from truncate_kit.engines import Processes
+from truncate_kit.priors import WordPrior
+from truncate_kit.progress import TrialWatcher
+from truncate_kit.sweep import SweepSettings, finetune
+from truncate_kit.training import TrainingSettings
+from truncate_kit_cli.app import main
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with Processes(2) as engine:
+        yield engine
+
+
+class Heard(TrialWatcher):
+    """Keeps what it hears; `strike` is called once, in the middle of a trial."""
+
+    def __init__(self, strike=None) -> None:
+        self.epochs, self.lost, self._strike = [], [], strike
+
+    def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
+        self.epochs.append((layer, seed, epochs, done))
+        if self._strike is not None and len(self.epochs) > 3:
+            self._strike()
+            self._strike = None
+
+    def again(self, layer, seed, epochs, reason) -> None:
+        self.lost.append(reason)
+
+
+def kill_a_worker() -> None:
+    os.kill(next(c.pid for c in psutil.Process().children() if "truncate_kit.engines.worker" in c.cmdline()), 9)
+
+
+def sweep(folder, out, engine, **how):
+    encoder = load_encoder(folder)
+    settings = how.pop("settings", SweepSettings(layers="all", seeds=(0, 1), pick="best-dev"))
+    if how.pop("words_first", False):
+        few = PairSplits(name="few", train=make_pairs(24, 3), dev=make_pairs(12, 4), test=make_pairs(12, 5))
+        how["prior"] = WordPrior(encoder, few, TrainingSettings(epochs=1, batch_size=8, learning_rate=1e-3))
+    training = how.pop("training", TRAINING)
+    data = how.pop("data", words())
+    return finetune(encoder, data, out=out, settings=settings, training=training, engine=engine, **how)
+
+
+def plain(result) -> dict:
+    values = json.loads(result.to_json())
+    values.pop("seconds")
+    for trial in values["trials"] + values["search"]:
+        trial.pop("seconds")
+    return values
+
+
+def assert_alike(first, second) -> None:
+    for part in ("lean", "full"):
+        ours, theirs = (load_encoder(out / part).state_dict() for out in (first, second))
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+GUIDED = {"settings": SweepSettings(seeds=(0,)), "training": TrainingSettings(epochs=4, batch_size=16)}
+DISTILLED = {
+    "settings": SweepSettings(layers="1,2", seeds=(0,)),
+    "training": TrainingSettings(objective="distill", epochs=2, batch_size=16, learning_rate=1e-3),
+    "data": None,
+    "texts": make_pairs(80).texts(),
+}
+
+
+@pytest.mark.parametrize("how", [{"words_first": True}, GUIDED, DISTILLED], ids=["exhaustive", "guided", "distilled"])
+def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, processes, how):
+    heard = [Heard(), Heard()]
+    alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, watcher=heard[0], **how)
+    shared = sweep(tiny_folder("electra"), tmp_path / "shared", processes, watcher=heard[1], **how)
+    assert plain(shared) == plain(alone)
+    assert_alike(tmp_path / "shared", tmp_path / "alone")
+    assert sorted(heard[1].epochs) == sorted(heard[0].epochs)
+    assert not list((tmp_path / "shared").rglob("*.checkpoint"))
+
+
+def test_a_worker_killed_in_a_sweep_changes_nothing(tiny_folder, tmp_path, processes):
+    heard = Heard(kill_a_worker)
+    alone = sweep(tiny_folder("bert"), tmp_path / "alone", None)
+    shared = sweep(tiny_folder("bert"), tmp_path / "shared", processes, watcher=heard)
+    assert plain(shared) == plain(alone)
+    assert heard.lost in ([], [f"it was ended by {signal.Signals(9).name}"])  # none: it had just ended its last trial
+
+
+def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
+    file = study_file(tiny_folder("bert"), tmp_path, epochs=1)
+    alone = json.loads(run(capfd, "study", file, "--out", tmp_path / "alone", "--json")[0])
+    out, err = run(capfd, "study", file, "--out", tmp_path / "shared", "--json", "--workers", 2)
+    assert {**json.loads(out), "seconds": 0} == {**alone, "seconds": 0}
+    assert err == ""
+    out, err = run(capfd, "study", file, "--out", tmp_path / "shared", "--workers", 2)
+    assert err.count("Layer ") == 12  # each finished trial once
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--engine", "moon"), "no engine 'moon'"),
+        (("--engine", "ray", "--workers", "2"), "--workers counts processes of this machine"),
+        (("--ray-address", "x:1"), "--ray-address goes with --engine ray only"),
+        (("--gpus-per-worker", "1"), "--gpus-per-worker goes with --engine ray only"),
+        (("--engine", "ray", "--ray-address", "ray://x:1"), "is for Ray's client"),
+        (("--engine", "ray", "--gpus-per-worker", "1.5"), "1.5 GPUs for a task"),
+        (("--workers", "0"), "0 processes can do nothing"),
+        (("--workers", "2", "--device", "cuda"), "CUDA"),
+    ],
+)
+def test_what_is_refused(tiny_folder, tmp_path, capfd, options, said):
+    file = study_file(tiny_folder("bert"), tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(["study", str(file), "--out", str(tmp_path / "out"), *options])
+    _, err = capfd.readouterr()
+    assert end.value.code == 1
+    assert said in err
+    assert "Hint: " in err
+    assert "Traceback" not in err
+
+
+def test_other_ways_to_train_share_no_trials(tiny_folder, tmp_path, capfd):
+    for options in (("--method", "frozen"), ("--objective", "in-batch", "--triplets", "x.csv")):
+        with pytest.raises(SystemExit) as end:
+            main(["finetune", str(tiny_folder("bert")), "--out", str(tmp_path), "--workers", "2", *options])
+        assert end.value.code == 1
+        assert "share out the trials of TMFT" in capfd.readouterr().err

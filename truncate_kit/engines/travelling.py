@@ -1,0 +1,78 @@
+"""How work reaches a worker, and how what it found comes back."""
+
+import io
+import pickle
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from truncate_kit.engines.base import Steps, Tell, Work
+
+STEPS_INTERVAL = 0.2  # seconds between two words about steps: as often as eyes can follow, and cheap to send
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The last message of a task: what it found, or the error it ended with."""
+
+    found: Any = None
+    problem: Exception | None = None
+
+    def result(self) -> Any:
+        """What was found. Raises the error."""
+        if self.problem is not None:
+            raise self.problem
+        return self.found
+
+
+def packed(work: Work[Any, Any]) -> bytes:
+    """The work as bytes; what its parts share stays shared."""
+    buffer = io.BytesIO()
+    torch.save(work, buffer)
+    return buffer.getvalue()
+
+
+def unpacked(payload: bytes, device: str) -> Work[Any, Any]:
+    """The work from bytes of our own process on the other end, never from a file; moved to `device`."""
+    work: Work[Any, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=False)
+    work.move(device)
+    return work
+
+
+def answer(perform: Callable[[], Any]) -> Answer:
+    """What `perform` returns, or the error that it raises, in a form that travels."""
+    try:
+        return Answer(found=perform())
+    except (BrokenPipeError, EOFError):  # nobody listens any more
+        raise
+    except Exception as error:
+        return Answer(problem=_portable(error))
+
+
+def sparing(tell: Tell) -> Tell:
+    """`tell` for messages that have to travel: of steps, only every so often and the last one."""
+    last = 0.0
+
+    def tell_some(message: Any) -> None:
+        nonlocal last
+        if isinstance(message, Steps) and message.done < message.total:
+            now = time.monotonic()
+            if now - last < STEPS_INTERVAL:
+                return
+            last = now
+        tell(message)
+
+    return tell_some
+
+
+def _portable(error: Exception) -> Exception:
+    error.add_note("In a worker:\n" + "".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # many errors of libraries can be written but not read
+        return error
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,94 @@
+"""Encoding as work for an engine: a chunk of texts in, the bytes to be stored out."""
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.engines import Tell
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.vectors import VectorFormat
+
+
+class Chunk(NamedTuple):
+    """Texts that are encoded together. start: how many stand before them."""
+
+    start: int
+    texts: list[str]
+
+    def __str__(self) -> str:
+        return f"the texts {self.start + 1:,} to {self.start + len(self.texts):,}"
+
+
+class EncodingWork:
+    """The encoder and the form of its stored vectors."""
+
+    def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
+        self._encoder: Encoder | OnnxEncoder | _Graph = encoder
+        self._form = form
+        self._home: tempfile.TemporaryDirectory[str] | None = None
+
+    def move(self, device: str) -> None:
+        """Go to another device; a graph, which has travelled as files, is opened there."""
+        if isinstance(self._encoder, _Graph):
+            self._home = self._encoder.unfolded()
+            self._encoder = OnnxEncoder.load(
+                Path(self._home.name) / self._encoder.name, threads=torch.get_num_threads(), device=device
+            )
+        elif isinstance(self._encoder, Encoder):
+            self._encoder.to(device)
+
+    def perform(self, chunk: Chunk, tell: Tell) -> bytes:
+        """Rows as they are stored, in the order of the texts."""
+        assert not isinstance(self._encoder, _Graph)
+        return self._form.store(self._encoder.encode(chunk.texts)).tobytes()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """With the files of a graph in the place of its sessions, which belong to this process."""
+        graph = isinstance(self._encoder, OnnxEncoder)
+        return self.__dict__ | ({"_encoder": _Graph.of(self._encoder)} if graph else {})  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """The files of an exported encoder, but for weights and graphs that it does not need. name: of its graph."""
+
+    name: str
+    files: dict[str, bytes]
+
+    @classmethod
+    def of(cls, encoder: OnnxEncoder) -> "_Graph":
+        name, folder = encoder.file.name, encoder.file.parent
+        files = {}
+        for file in sorted(folder.rglob("*")):
+            other = ".onnx" in file.name and not file.name.startswith(name)
+            if file.is_file() and not other and not (file.parent == folder and file.suffix == ".safetensors"):
+                files[str(file.relative_to(folder))] = file.read_bytes()
+        return cls(name, files)
+
+    def unfolded(self) -> "tempfile.TemporaryDirectory[str]":
+        """The files in a folder of their own, which goes with what is returned."""
+        folder = tempfile.TemporaryDirectory(prefix="truncate-kit-")
+        for name, content in self.files.items():
+            file = Path(folder.name) / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+        return folder
+
+
+Stored = TypeVar("Stored")
+
+
+def in_order(found: Iterable[tuple[Chunk, Stored]], start: int) -> Iterator[tuple[Chunk, Stored]]:
+    """Chunk after chunk from the text `start` on; those that finish before their turn wait."""
+    waiting: dict[int, tuple[Chunk, Stored]] = {}
+    for chunk, stored in found:
+        waiting[chunk.start] = chunk, stored
+        while start in waiting:
+            ready = waiting.pop(start)
+            yield ready
+            start += len(ready[0].texts)
