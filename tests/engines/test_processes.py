@@ -119,8 +119,7 @@ def test_no_worker_outlives_the_process_that_started_it(how):
     with subprocess.Popen(
         [sys.executable, "-c", _LONG], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT, text=True
     ) as process:
-        while "found" not in process.stdout.readline():
-            pass
+        assert any("found" in line for line in process.stdout), "it ended early"
         workers = psutil.Process(process.pid).children()
         assert len(workers) == 2
         process.send_signal(how)
