@@ -33,6 +33,8 @@ _PUBLIC: dict[str, str] = {
     "random_encoder": "truncate_kit.encoders",
     "save_encoder": "truncate_kit.encoders",
     "truncate": "truncate_kit.encoders",
+    "Processes": "truncate_kit.engines",
+    "RayCluster": "truncate_kit.engines",
     "ExportReport": "truncate_kit.export",
     "OnnxEncoder": "truncate_kit.export",
     "export_onnx": "truncate_kit.export",

@@ -31,6 +31,8 @@ STORE = 80 * 2**20  # bytes; the least that Ray takes is 75 MB
 def cluster() -> Iterator:
     """A head with one CPU, where the tests are, and what Ray believes to be a GPU."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray lets its workers come last; but other tests keep all cores busy.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # so Ray spells it
     from ray.cluster_utils import Cluster
 
     cluster = Cluster()

@@ -63,6 +63,27 @@ def test_the_live_table_shows_what_the_trials_reached(logged, monkeypatch):
     assert all(f"{trial.dev:.2f}" in shown for trial in result.trials)
 
 
+def test_the_live_table_shows_what_runs_at_once_and_what_was_lost():
+    from rich.console import Console
+
+    def shown() -> str:
+        screen = io.StringIO()
+        Console(file=screen, width=80).print(table._table())
+        return " ".join(screen.getvalue().split())
+
+    table = _LiveTable()
+    table.epoch(1, 0, 3, 1, 0.1, 61.25)
+    table.progress("layer 1, seed 0, 3 epochs", 3, 9)
+    table.progress("layer 2, seed 0, 3 epochs", 4, 9)
+    assert "layer 1, seed 0, 3 epochs: step 3 of 9" in shown()
+    assert "layer 2, seed 0, 3 epochs: step 4 of 9" in shown()
+    table.progress("layer 2, seed 0, 3 epochs", 9, 9)
+    table.again(1, 0, 3, "it was ended by SIGKILL")
+    assert "layer 2" not in shown()
+    assert "again" in shown()
+    assert "61.25" not in shown()
+
+
 def test_elsewhere_each_trial_is_one_line(tmp_path):
     screen = io.StringIO()
     with redirect_stderr(screen), watching(tmp_path, tensorboard=False, quiet=False) as (_, watcher):

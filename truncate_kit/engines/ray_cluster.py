@@ -171,11 +171,15 @@ def _next(ray: ModuleType, stream: Any) -> Any:
         return ray.get(next(stream))
     except (lost.WorkerCrashedError, lost.NodeDiedError, lost.OutOfMemoryError, lost.ObjectLostError) as error:
         raise _GoneError(f"Ray says: {_first_line(error)}") from error
-    except lost.RayError as error:
+    except (lost.RayTaskError, lost.RaySystemError) as error:  # what the task itself raises comes in its answer
         cause = getattr(error, "cause", None) or error
         raise ClusterError(
             f"The Ray cluster cannot run it: {type(cause).__name__}: {_first_line(cause)}.",
             hint="Install the same truncate-kit, torch and transformers on all of its machines.",
+        ) from error
+    except lost.RayError as error:
+        raise ClusterError(
+            f"The Ray cluster failed: {_first_line(error)}.", hint="See `ray status`; the same command continues."
         ) from error
 
 

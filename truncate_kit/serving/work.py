@@ -1,5 +1,6 @@
 """Encoding as work for an engine: a chunk of texts in, the bytes to be stored out."""
 
+import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -53,9 +54,12 @@ class EncodingWork:
         return self.__dict__ | ({"_encoder": _Graph.of(self._encoder)} if graph else {})  # type: ignore[arg-type]
 
 
+_SETTINGS = (".json", ".jinja", ".model", ".txt")  # of model, modules and tokenizer
+
+
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """The files of an exported encoder, but for weights and graphs that it does not need. name: of its graph."""
+    """The files that an exported encoder needs, by their place in its folder. name: of its graph."""
 
     name: str
     files: dict[str, bytes]
@@ -63,12 +67,12 @@ class _Graph:
     @classmethod
     def of(cls, encoder: OnnxEncoder) -> "_Graph":
         name, folder = encoder.file.name, encoder.file.parent
-        files = {}
-        for file in sorted(folder.rglob("*")):
-            other = ".onnx" in file.name and not file.name.startswith(name)
-            if file.is_file() and not other and not (file.parent == folder and file.suffix == ".safetensors"):
-                files[str(file.relative_to(folder))] = file.read_bytes()
-        return cls(name, files)
+        found = [folder / name, folder / f"{name}.data"]
+        found += [file for file in folder.iterdir() if file.suffix in _SETTINGS]
+        listing = folder / "modules.json"
+        modules = json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []
+        found += [file for module in modules if module["path"] for file in (folder / module["path"]).rglob("*")]
+        return cls(name, {str(file.relative_to(folder)): file.read_bytes() for file in found if file.is_file()})
 
     def unfolded(self) -> "tempfile.TemporaryDirectory[str]":
         """The files in a folder of their own, which goes with what is returned."""
