@@ -36,6 +36,7 @@ from .options import (
     OutOpt,
     ScaleOpt,
     ThreadsOpt,
+    refuse,
     use_threads,
 )
 from .output import note, print_json, progress_bar, say, table
@@ -143,7 +144,10 @@ def finetune(
     from truncate_kit.training.distributed import joined
 
     use_threads(threads)
+    search: dict[str, object] = {"strategy": strategy, "pick": pick, "within": within, "tensorboard": tensorboard}
+    search |= {"prior_words": prior_words, "prior_texts": prior_texts}
     if check_method(method, steps=steps, score=score, nli=nli):
+        refuse("--method tmft", objective=None if objective == "cosine" else objective, **search)
         check_alone(sharing, "heads over a frozen model are trained in one process")
         told = locals()
         run_frozen(FrozenOptions(**{field.name: told[field.name] for field in fields(FrozenOptions)}))
@@ -161,6 +165,7 @@ def finetune(
         sentences=sentences,
     )
     if is_contrastive(objective, pooling, own):
+        refuse("an objective of TMFT", **search)
         check_alone(sharing, "contrastive training uses several processes where torchrun starts it")
         shared = SharedOptions(
             model=model,

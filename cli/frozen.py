@@ -46,12 +46,6 @@ class FrozenOptions:
 
     model: str | None
     layer: str
-    objective: str
-    strategy: str | None
-    pick: str | None
-    within: float | None
-    prior_words: Path | None
-    prior_texts: Path | None
     steps: str | None
     score: str | None
     nli: str | None
@@ -71,14 +65,6 @@ class FrozenOptions:
     public: bool
     out: Path
     as_json: bool
-
-    def __post_init__(self) -> None:
-        """Refuse what would be ignored."""
-        usual = {"objective": "cosine"}
-        for option in ("objective", "strategy", "pick", "within", "prior_words", "prior_texts"):
-            if getattr(self, option) != usual.get(option):
-                name = option.replace("_", "-")
-                raise UsageError(f"--{name} goes with --method tmft only.", hint=f"Leave out --{name}.")
 
 
 def check_method(method: str, **only_frozen: str | None) -> bool:

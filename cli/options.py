@@ -81,6 +81,14 @@ def numbers_of(text: str, option: str) -> tuple[int, ...]:
         ) from error
 
 
+def refuse(kind: str, **told: object) -> None:
+    """Raise `UsageError` for an option that was told and would be ignored. kind: the one that takes them, in words."""
+    for option, value in told.items():
+        if value is not None and value is not False:
+            name = "--" + option.replace("_", "-")
+            raise UsageError(f"{name} goes with {kind} only.", hint=f"Leave out {name}.")
+
+
 def use_threads(threads: int | None) -> None:
     """Let torch use so many threads; None leaves its choice."""
     if threads is not None:

@@ -131,6 +131,9 @@ def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files
         (("--objective", "in-batch", "--remove-pooler", "--pooling", "mean"), "no pooler that could be removed"),
         (("--objective", "in-batch", "--sentences", "raw.txt", "--remove-pooler"), "does not keep"),
         (("--objective", "in-batch", "--triplets", "TRIPLETS", "--triplet-columns", "a"), "two or three columns"),
+        (("--objective", "in-batch", "--strategy", "probe"), "--strategy goes with an objective of TMFT only"),
+        (("--objective", "in-batch", "--within", "0"), "--within goes with"),
+        (("--objective", "in-batch", "--tensorboard"), "--tensorboard goes with"),
     ],
 )
 def test_what_is_refused(tiny_folder, files, tmp_path, capsys, asked, message):

@@ -95,6 +95,7 @@ def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp
     assert "--objective goes with --method tmft" in refused(
         capsys, *start, "--method", "frozen", "--objective", "distill"
     )
+    assert "--pick goes with --method tmft" in refused(capsys, *start, "--method", "frozen", "--pick", "robust")
     one = tmp_path / "one.csv"
     one.write_text("sentence1,sentence2,score\na cat,a dog,1\n")
     told = ("finetune", tiny_folder("gpt2"), "--method", "frozen", "--data")
