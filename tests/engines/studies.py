@@ -2,17 +2,19 @@
 
 from pathlib import Path
 
+import pytest
+
 from truncate_kit_cli.app import main
 
 
-def study_file(model: Path, home: Path, *, epochs: int = 25) -> Path:
-    """Four layers, three seeds; epochs that take a trial about a second, or less."""
+def study_file(model: Path, home: Path, *, epochs: int = 20) -> Path:
+    """Four layers, two seeds; epochs that take a trial about a second, or less."""
     words = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
     rows = [f"the {a} sat,a {b} ran,{(3 * i + j) % 6}" for i, a in enumerate(words) for j, b in enumerate(words)]
     (home / "pairs.csv").write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
     (home / "study.toml").write_text(
         f"""
-        seeds = 3
+        seeds = 2
         training = {{ epochs = {epochs}, batch_size = 8, learning_rate = 1e-3 }}
         models = [{{ model = "{model}", name = "bert" }}]
         tasks = [{{ data = "pairs.csv", name = "pairs" }}]
@@ -24,5 +26,8 @@ def study_file(model: Path, home: Path, *, epochs: int = 25) -> Path:
 def run(capfd, *arguments) -> tuple[str, str]:
     """What a command prints on stdout and on stderr."""
     capfd.readouterr()
-    main([str(argument) for argument in arguments])
-    return capfd.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    printed = capfd.readouterr()
+    assert not end.value.code, printed
+    return printed

@@ -1,13 +1,12 @@
 """Tasks on a real Ray cluster of two nodes on this machine, one of which is killed in the middle of a study."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import socket
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from tests.engines.squares import DEADLY, WRONG, Squares
 from tests.engines.studies import run, study_file
 from truncate_kit.engines import Lost, RayCluster, Steps
 from truncate_kit.errors import ClusterError, DeviceError, TrainingDivergedError, UsageError
+from truncate_kit.progress import TrialWatcher
+from truncate_kit.study import read_study, run_study
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs Ray")
@@ -69,6 +70,8 @@ def test_tasks_give_and_tell_what_they_do_here(cluster, second):
 
 
 def test_a_killed_worker_and_shares_of_a_gpu(cluster, second, tmp_path):
+    import ray
+
     said = []
     with RayCluster(cluster.address, gpus=0.5) as engine:
         found = dict(engine.run(Squares(WEIGHTS, deaths=tmp_path), [1, DEADLY], said.append))
@@ -77,6 +80,7 @@ def test_a_killed_worker_and_shares_of_a_gpu(cluster, second, tmp_path):
     assert [message.task for message in said if isinstance(message, Lost)] == [DEADLY]
     with pytest.raises(DeviceError, match="No machine of the Ray cluster has 2 GPUs and 1 CPUs"):
         RayCluster(cluster.address, gpus=2).__enter__()
+    assert not ray.is_initialized()
 
 
 def test_a_file_is_encoded_by_all(cluster, second, tiny_folder, tmp_path, capfd):
@@ -88,27 +92,36 @@ def test_a_file_is_encoded_by_all(cluster, second, tiny_folder, tmp_path, capfd)
     assert (tmp_path / "shared.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
 
-def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, tiny_folder, tmp_path, capfd):
-    file = study_file(tiny_folder("bert"), tmp_path)
-    alone = json.loads(run(capfd, "study", file, "--out", tmp_path / "alone", "--json")[0])
-    killed = threading.Event()
+class Killer(TrialWatcher):
+    """Calls `kill` once, when two trials are in their first third: with two CPUs, one of them runs on each node."""
 
-    def kill_in_the_middle():
-        while len(list((tmp_path / "shared").glob("trials/*/layer*.json"))) < 3:
-            time.sleep(0.02)
-        cluster.remove_node(second, allow_graceful=False)
-        killed.set()
+    def __init__(self, kill) -> None:
+        self._running, self._kill, self.lost = {}, kill, []
 
-    threading.Thread(target=kill_in_the_middle, daemon=True).start()
-    options = ("--engine", "ray", "--ray-address", cluster.address)
-    out, err = run(capfd, "study", file, "--out", tmp_path / "shared", *options)
-    assert killed.is_set()
-    assert "is run again: its worker was lost, Ray says: " in err
-    assert "Saved: " in out
-    assert "raylet" not in out
-    shared = json.loads((tmp_path / "shared/study.json").read_text())
-    assert {**shared, "seconds": 0} == {**alone, "seconds": 0}
-    assert not list((tmp_path / "shared").glob("trials/*/*.checkpoint"))
+    def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
+        self._running[layer, seed] = 0 < done <= epochs / 3
+        if self._kill is not None and sum(self._running.values()) == 2:
+            self._kill()
+            self._kill = None
+
+    def again(self, layer, seed, epochs, reason) -> None:
+        self.lost.append(reason)
+
+
+def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, tiny_folder, tmp_path):
+    study = read_study(study_file(tiny_folder("bert"), tmp_path))
+    alone = run_study(study, tmp_path / "alone")
+    killer = Killer(lambda: cluster.remove_node(second, allow_graceful=False))
+    with RayCluster(cluster.address) as engine:
+        shared = run_study(study, tmp_path / "shared", engine=engine, watcher=killer)
+    assert len(killer.lost) == 1
+    assert killer.lost[0].startswith("Ray says: ")
+    assert dataclasses.replace(shared, seconds=0) == dataclasses.replace(alone, seconds=0)
+    trials = [sorted((tmp_path / name).rglob("layer*.json")) for name in ("alone", "shared")]
+    assert [file.name for file in trials[0]] == [file.name for file in trials[1]]
+    for one, other in zip(*trials, strict=True):
+        assert {**json.loads(one.read_text()), "seconds": 0} == {**json.loads(other.read_text()), "seconds": 0}
+    assert not list(tmp_path.rglob("*.checkpoint"))
 
 
 def test_what_cannot_be_reached_is_said():

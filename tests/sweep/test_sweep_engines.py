@@ -107,7 +107,7 @@ def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
     assert {**json.loads(out), "seconds": 0} == {**alone, "seconds": 0}
     assert err == ""
     out, err = run(capfd, "study", file, "--out", tmp_path / "shared", "--workers", 2)
-    assert err.count("Layer ") == 12  # each finished trial once
+    assert err.count("Layer ") == 8  # each finished trial once
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,11 @@ class RayCluster:
                     raise _unreachable(self._address, _first_line(error)) from error
                 self._opened = True
             self._ray = ray
-            self._slots(ray)
+            try:
+                self._slots(ray)
+            except DeviceError:
+                self.__exit__()
+                raise
         return self._ray
 
     def _slots(self, ray: ModuleType) -> int:
