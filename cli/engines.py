@@ -65,9 +65,8 @@ def open_engine(
     """
     from truncate_kit.engines import Processes, RayCluster, Sequential
 
-    if not shares_work(engine, workers, address, gpus):
-        return Sequential()
+    shares_work(engine, workers, address, gpus)  # refuses what does not go together
     if engine == "ray":
         needed = float(device is not None and device.startswith("cuda")) if gpus is None else gpus
         return RayCluster(address or "auto", gpus=needed, cpus=threads or 1)
-    return Processes(workers or 1, device=device)
+    return Sequential() if workers is None else Processes(workers, device=device)
