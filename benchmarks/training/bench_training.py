@@ -1,10 +1,15 @@
-"""Training throughput: this package's loop against sentence-transformers' trainer, side by side in one run.
+"""Training throughput: this package's loop, sentence-transformers' trainer and the TMFT paper's way, side by side.
 
     python benchmarks/training/bench_training.py --model FOLDER --data FOLDER --pairs 1280 --repeats 3
+    python benchmarks/training/bench_training.py --model FOLDER --data FOLDER --random 12 --name random12
 
+Rows: layers 3, L/2 and L, each in float32 and bfloat16, by sentence-transformers' trainer on the model cut there, by
+the paper's way (all layers computed, the loss on the states of that layer, random batches) and by this package; and
+what each of this package's measures gains at L. --random: as many layers, of random weights, instead of the model's.
 Same model, pairs, batch size, epochs, loss (mean squared error on the cosine), optimiser settings, threads. Each
 repeat runs every row once, in turn, so that a drift of the machine's speed meets all of them; medians are quoted.
-Seconds are those of training alone, without loading and without evaluation. Tokenising counts for every row.
+Seconds are those of training alone, without loading and without evaluation. Tokenising counts for every row. The
+pairs are taken at equal distances from the whole file, so that their lengths are those of the set.
 """
 
 import argparse
@@ -13,19 +18,25 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 
 from truncate_kit.data import PairSet, load_pairs
-from truncate_kit.encoders import Encoder, load_encoder, truncate
+from truncate_kit.encoders import Encoder, load_encoder, random_encoder, save_encoder, truncate
 from truncate_kit.files import write_json
 from truncate_kit.training import GradedPairs, TrainingSettings, train
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.examples import Ids, cosine_mse
 
 RATE = 2e-5
+BATCH = 32
+METHODS = ("sentence-transformers", "paper's way", "this package")
 
 
 class NoJudge:
@@ -47,10 +58,9 @@ class NoJudge:
         return self._epochs, None
 
 
-def ours(model: str, layer: int | None, pairs: PairSet, epochs: int, **options: object) -> float:
+def ours(model: str, pairs: PairSet, epochs: int, **options: object) -> float:
     """Seconds of our loop."""
-    full = load_encoder(model)
-    encoder = truncate(full, full.depth if layer is None else layer)
+    encoder = load_encoder(model)
     settings = TrainingSettings.from_dict(
         TrainingSettings(epochs=epochs, learning_rate=RATE).to_dict() | options  # type: ignore[arg-type]
     )
@@ -58,6 +68,46 @@ def ours(model: str, layer: int | None, pairs: PairSet, epochs: int, **options: 
     first = encoder.token_ids([pair.first for pair in pairs])
     second = encoder.token_ids([pair.second for pair in pairs])
     train(encoder, GradedPairs(first, second, pairs.scores01()), NoJudge(), settings, seed=0)
+    return time.perf_counter() - start
+
+
+def paper(model: str, layer: int, pairs: PairSet, epochs: int, *, bf16: bool) -> float:
+    """Seconds of a loop as the TMFT paper's authors have it: no layer is cut off, its states are read from the whole.
+
+    Each sentence of the pairs has a forward pass of its own through all layers, padded to the longest of its batch;
+    random batches. Gradients reach the layers up to `layer` alone, and AdamW visits no others.
+    """
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, backbone = AutoTokenizer.from_pretrained(model), AutoModel.from_pretrained(model).train()
+    limit = load_encoder(model).max_length
+
+    def vectors(texts: list[str]) -> Tensor:
+        batch = tokenizer(texts, padding=True, truncation=True, max_length=limit, return_tensors="pt")
+        states = backbone(**batch, output_hidden_states=True).hidden_states[layer]
+        weights = batch["attention_mask"].unsqueeze(-1).to(states.dtype)
+        mean: Tensor = (states * weights).sum(1) / weights.sum(1)
+        return mean.float()
+
+    decayed = [parameter for parameter in backbone.parameters() if parameter.ndim > 1]
+    plain = [parameter for parameter in backbone.parameters() if parameter.ndim <= 1]
+    groups = [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=RATE)
+    total = epochs * -(-len(pairs) // BATCH)
+    schedule = transformers.get_linear_schedule_with_warmup(optimiser, round(0.1 * total), total)
+    scores = torch.tensor(pairs.scores01())
+    start = time.perf_counter()
+    for _ in range(epochs):
+        for places in torch.randperm(len(pairs)).split(BATCH):
+            chosen = [pairs.pairs[place] for place in places.tolist()]
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                first = vectors([pair.first for pair in chosen])
+                second = vectors([pair.second for pair in chosen])
+            cosine_mse(first, second, scores[places]).backward()
+            torch.nn.utils.clip_grad_norm_(backbone.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            optimiser.zero_grad()
     return time.perf_counter() - start
 
 
@@ -81,10 +131,10 @@ def sentence_transformers(model: str, pairs: PairSet, epochs: int, *, bf16: bool
         arguments = SentenceTransformerTrainingArguments(
             output_dir=folder,
             num_train_epochs=epochs,
-            per_device_train_batch_size=32,
+            per_device_train_batch_size=BATCH,
             learning_rate=RATE,
             weight_decay=0.01,
-            warmup_steps=round(0.1 * epochs * len(pairs) / 32),
+            warmup_steps=round(0.1 * epochs * len(pairs) / BATCH),
             bf16=bf16,
             use_cpu=True,
             save_strategy="no",
@@ -100,76 +150,113 @@ def sentence_transformers(model: str, pairs: PairSet, epochs: int, *, bf16: bool
         return time.perf_counter() - start
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that is timed. run: seconds, from the number of epochs."""
+
+    method: str
+    layer: int
+    precision: str
+    run: Callable[[], float]
+
+
+def rows(full: Encoder, folder: Path, pairs: PairSet, epochs: int) -> list[Row]:
+    """Every method at every layer in both precisions, then what our measures gain one by one; models under `folder`."""
+    places = {}
+    for layer in sorted({min(3, full.depth), max(1, full.depth // 2), full.depth}):
+        places[layer] = str(save_encoder(truncate(full, layer), folder / str(layer)))
+    whole, found = places[full.depth], []
+    for layer, cut in places.items():
+        for precision in ("fp32", "bf16"):
+            runs: tuple[Callable[[], float], ...] = (
+                partial(sentence_transformers, cut, pairs, epochs, bf16=precision == "bf16"),
+                partial(paper, whole, layer, pairs, epochs, bf16=precision == "bf16"),
+                partial(ours, cut, pairs, epochs, precision=precision),
+            )
+            found += [Row(method, layer, precision, run) for method, run in zip(METHODS, runs, strict=True)]
+    slower = partial(ours, whole, pairs, epochs, compact_vocabulary=False)
+    found.append(
+        Row("this package, random batches, whole vocabulary", full.depth, "fp32", partial(slower, buckets=False))
+    )
+    found.append(Row("this package, whole vocabulary", full.depth, "fp32", slower))
+    return found
+
+
+def shape(name: str, layers: int | None) -> Encoder:
+    """The model, or random weights of its shape with so many layers."""
+    encoder = load_encoder(name)
+    if layers is not None:
+        encoder.backbone.config.num_hidden_layers = layers
+        torch.manual_seed(0)
+        encoder.backbone = random_encoder(encoder.backbone.config).backbone
+    return encoder
+
+
+def report(found: Sequence[dict[str, Any]]) -> None:
+    """Pairs a second by layer and precision, and how many times ours those of the others are."""
+    speed = {(row["layer"], row["precision"], row["method"]): row["pairs_per_second"] for row in found}
+    print("layer  precision  " + "  ".join(METHODS) + "  × sentence-transformers  × paper")
+    for layer, precision in dict.fromkeys((row["layer"], row["precision"]) for row in found):
+        theirs, papers, mine = (speed[layer, precision, method] for method in METHODS)
+        shown = f"{theirs:.1f}  {papers:.1f}  {mine:.1f}  {mine / theirs:.2f}  {mine / papers:.2f}"
+        print(f"{layer}  {precision}  {shown}")
+
+
 def main() -> None:
-    """Run all rows and write `results.json`."""
+    """Run all rows and write `results.json`, or results of another name."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", required=True)
+    parser.add_argument("--random", type=int, help="so many layers of random weights, in the shape of the model")
     parser.add_argument("--pairs", type=int, default=1280)
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--name", default="results", help="of the file that is written")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     whole = load_pairs(options.data).train
     if whole is None:
         raise SystemExit("The data has no train set.")
-    pairs = PairSet(
-        name=whole.name,
-        pairs=whole.pairs[: options.pairs],
-        scale=whole.scale,
-        scale_source=whole.scale_source,
-        num_scale_values=whole.num_scale_values,
-        path=whole.path,
-        columns=whole.columns,
-    )
-    model, epochs = options.model, options.epochs
-    depth = load_encoder(model).depth
-    rows: dict[str, Callable[[], float]] = {
-        "sentence-transformers fp32": lambda: sentence_transformers(model, pairs, epochs, bf16=False),
-        "sentence-transformers bf16": lambda: sentence_transformers(model, pairs, epochs, bf16=True),
-        "ours fp32, random batches, whole vocabulary": lambda: ours(
-            model, None, pairs, epochs, buckets=False, compact_vocabulary=False
-        ),
-        "ours fp32, + buckets": lambda: ours(model, None, pairs, epochs, compact_vocabulary=False),
-        "ours fp32, + compact vocabulary (default)": lambda: ours(model, None, pairs, epochs),
-        "ours bf16": lambda: ours(model, None, pairs, epochs, precision="bf16"),
-        f"ours fp32, cut at layer {depth // 2}": lambda: ours(model, depth // 2, pairs, epochs),
-        f"ours bf16, cut at layer {depth // 2}": lambda: ours(model, depth // 2, pairs, epochs, precision="bf16"),
-    }
-    seconds: dict[str, list[float]] = {name: [] for name in rows}
-    for repeat in range(options.repeats + 1):  # the first round warms up and is not counted
-        for name, run in rows.items():
-            taken = run()
-            gc.collect()
-            print(f"round {repeat} {name}: {len(pairs) * epochs / taken:.1f} pairs/s", flush=True)
-            if repeat:
-                seconds[name].append(taken)
-    base = median(seconds["sentence-transformers fp32"])
-    table = {
-        name: {
-            "pairs_per_second": len(pairs) * epochs / median(values),
-            "ratio": base / median(values),
-            "seconds": values,
-        }
-        for name, values in seconds.items()
-    }
-    write_json(
-        Path(__file__).parent / "results.json",
+    step = max(1, len(whole) // options.pairs)  # the file is ordered by source, captions first: take pairs of all
+    pairs = replace(whole, pairs=whole.pairs[::step][: options.pairs])
+    full = shape(options.model, options.random)
+    with tempfile.TemporaryDirectory() as folder:
+        timed = rows(full, Path(folder), pairs, options.epochs)
+        seconds: list[list[float]] = [[] for _ in timed]
+        for repeat in range(options.repeats + 1):  # the first round warms up and is not counted
+            for row, taken in zip(timed, seconds, strict=True):
+                taken.append(row.run())
+                gc.collect()
+                speed = len(pairs) * options.epochs / taken[-1]
+                print(f"round {repeat} layer {row.layer} {row.precision} {row.method}: {speed:.1f} pairs/s", flush=True)
+    found = [
         {
-            "model": Path(model).name if Path(model).exists() else model,
+            "method": row.method,
+            "layer": row.layer,
+            "precision": row.precision,
+            "pairs_per_second": len(pairs) * options.epochs / median(taken[1:]),
+            "seconds": taken[1:],
+        }
+        for row, taken in zip(timed, seconds, strict=True)
+    ]
+    write_json(
+        Path(__file__).parent / f"{options.name}.json",
+        {
+            "model": Path(options.model).name if Path(options.model).exists() else options.model,
+            "depth": full.depth,
+            "random_weights": options.random is not None,
             "pairs": len(pairs),
-            "epochs": epochs,
-            "batch_size": 32,
+            "epochs": options.epochs,
+            "batch_size": BATCH,
             "threads": options.threads,
             "processor": platform.processor() or platform.machine(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
-            "rows": table,
+            "rows": found,
         },
     )
-    for name, row in table.items():
-        print(f"{row['pairs_per_second']:8.1f} pairs/s  {row['ratio']:.2f}x  {name}")
+    report(found)
 
 
 if __name__ == "__main__":
