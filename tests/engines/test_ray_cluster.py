@@ -56,34 +56,58 @@ def patiently(start):
     return start()
 
 
-def test_tasks_give_and_tell_what_they_do_here(cluster, second):
-    said = []
+@pytest.fixture(scope="module")
+def engine(cluster, second) -> Iterator[RayCluster]:
+    """One connection for all tests that follow: Ray starts workers anew for each."""
     with RayCluster(cluster.address) as engine:
-        found = dict(engine.run(Squares(WEIGHTS, seconds=0.3), range(1, 9), said.append))
-        assert {number: square for number, (square, _, _) in found.items()} == {n: 3 * n * n for n in range(1, 9)}
-        assert len({process for _, process, _ in found.values()} - {os.getpid()}) >= 2
-        assert {device for _, _, device in found.values()} == {"cpu"}
-        steps = [message for message in said if isinstance(message, Steps)]
-        assert {message.name for message in steps if message.done == 3} == {f"number {n}" for n in range(1, 9)}
-        with pytest.raises(TrainingDivergedError, match="epoch 1, step 3"):
-            list(engine.run(Squares(WEIGHTS), [WRONG, 2], said.append))
+        yield engine
 
 
-def test_a_killed_worker_and_shares_of_a_gpu(cluster, second, tmp_path):
+def test_what_cannot_be_reached_is_said():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        free = server.getsockname()[1]
+    with pytest.raises(ClusterError, match=f"No Ray cluster answers at 127.0.0.1:{free}"):
+        RayCluster(f"127.0.0.1:{free}").__enter__()
+    with pytest.raises(ClusterError, match="nowhere at all"):
+        RayCluster("nowhere at all").__enter__()
+    with pytest.raises(UsageError, match="for Ray's client"):
+        RayCluster("ray://127.0.0.1:10001")
+    for gpus in (-1, 1.5):
+        with pytest.raises(UsageError, match="GPUs for a task"):
+            RayCluster(gpus=gpus)
+
+
+def test_a_cluster_without_room_is_said_and_left(cluster):
     import ray
 
-    said = []
-    with RayCluster(cluster.address, gpus=0.5) as engine:
-        found = dict(engine.run(Squares(WEIGHTS, deaths=tmp_path), [1, DEADLY], said.append))
-    assert found[DEADLY][0] == 3 * DEADLY**2
-    assert {device for _, _, device in found.values()} == {"cuda"}
-    assert [message.task for message in said if isinstance(message, Lost)] == [DEADLY]
     with pytest.raises(DeviceError, match="No machine of the Ray cluster has 2 GPUs and 1 CPUs"):
         RayCluster(cluster.address, gpus=2).__enter__()
     assert not ray.is_initialized()
 
 
-def test_a_file_is_encoded_by_all(cluster, second, tiny_folder, tmp_path, capfd):
+def test_tasks_give_and_tell_what_they_do_here(engine):
+    said = []
+    found = dict(engine.run(Squares(WEIGHTS, seconds=0.3), range(1, 9), said.append))
+    assert {number: square for number, (square, _, _) in found.items()} == {n: 3 * n * n for n in range(1, 9)}
+    assert len({process for _, process, _ in found.values()} - {os.getpid()}) >= 2
+    assert {device for _, _, device in found.values()} == {"cpu"}
+    steps = [message for message in said if isinstance(message, Steps)]
+    assert {message.name for message in steps if message.done == 3} == {f"number {n}" for n in range(1, 9)}
+    with pytest.raises(TrainingDivergedError, match="epoch 1, step 3"):
+        list(engine.run(Squares(WEIGHTS), [WRONG, 2], said.append))
+
+
+def test_a_killed_worker_and_shares_of_a_gpu(cluster, engine, tmp_path):
+    said = []
+    with RayCluster(cluster.address, gpus=0.5) as sharing:
+        found = dict(sharing.run(Squares(WEIGHTS, deaths=tmp_path), [1, DEADLY], said.append))
+    assert found[DEADLY][0] == 3 * DEADLY**2
+    assert {device for _, _, device in found.values()} == {"cuda"}
+    assert [message.task for message in said if isinstance(message, Lost)] == [DEADLY]
+
+
+def test_a_file_is_encoded_by_all(cluster, engine, tiny_folder, tmp_path, capfd):
     (tmp_path / "texts.txt").write_text("".join(f"the {'cat ' * (n % 9)}sat\n" for n in range(9000)))  # three chunks
     model = ("encode", tmp_path / "texts.txt", "--model", tiny_folder("bert"), "--threads", 1, "--out")
     run(capfd, *model, tmp_path / "alone.npy")
@@ -108,12 +132,11 @@ class Killer(TrialWatcher):
         self.lost.append(reason)
 
 
-def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, tiny_folder, tmp_path):
+def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine, tiny_folder, tmp_path):
     study = read_study(study_file(tiny_folder("bert"), tmp_path))
     alone = run_study(study, tmp_path / "alone")
     killer = Killer(lambda: cluster.remove_node(second, allow_graceful=False))
-    with RayCluster(cluster.address) as engine:
-        shared = run_study(study, tmp_path / "shared", engine=engine, watcher=killer)
+    shared = run_study(study, tmp_path / "shared", engine=engine, watcher=killer)
     assert len(killer.lost) == 1
     assert killer.lost[0].startswith("Ray says: ")
     assert dataclasses.replace(shared, seconds=0) == dataclasses.replace(alone, seconds=0)
@@ -122,21 +145,6 @@ def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, tiny_fo
     for one, other in zip(*trials, strict=True):
         assert {**json.loads(one.read_text()), "seconds": 0} == {**json.loads(other.read_text()), "seconds": 0}
     assert not list(tmp_path.rglob("*.checkpoint"))
-
-
-def test_what_cannot_be_reached_is_said():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        free = server.getsockname()[1]
-    with pytest.raises(ClusterError, match=f"No Ray cluster answers at 127.0.0.1:{free}"):
-        RayCluster(f"127.0.0.1:{free}").__enter__()
-    with pytest.raises(ClusterError, match="nowhere at all"):
-        RayCluster("nowhere at all").__enter__()
-    with pytest.raises(UsageError, match="for Ray's client"):
-        RayCluster("ray://127.0.0.1:10001")
-    for gpus in (-1, 1.5):
-        with pytest.raises(UsageError, match="GPUs for a task"):
-            RayCluster(gpus=gpus)
 
 
 def test_without_ray_the_extra_is_named(tiny_folder, tmp_path):
