@@ -158,7 +158,8 @@ def measure(arguments: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     texts = [text for side in ("first", "second") for text in (getattr(pair, side) for pair in pairs)]
     torch.set_num_threads(arguments.threads)
     full = load_encoder(arguments.model)
-    full.name = "all-MiniLM-L6-v2"  # not where it lies on this machine
+    folder = arguments.model.resolve()  # results name the model, not where it lies
+    full.name = folder.parent.name if folder.name == "model" else folder.name
     half = truncate(full, full.depth // 2)
     dev = read_pairs(arguments.dev) if arguments.dev else None
     reports: dict[str, ExportReport] = {}
