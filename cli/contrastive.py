@@ -166,8 +166,8 @@ def _settings(shared: SharedOptions, own: ContrastiveOptions) -> "ContrastiveSet
         raise UsageError("--sentences shows layer attention, which this model does not keep.", hint="Leave it out.")
     return ContrastiveSettings(
         objective=shared.objective,  # type: ignore[arg-type]  # checked by the settings themselves
-        pooling=shared.pooling or "layer-attention",  # type: ignore[arg-type]
-        over=own.attend,  # type: ignore[arg-type]
+        pooling=shared.pooling or "layer-attention",  # type: ignore[arg-type]  # likewise
+        over=own.attend,  # type: ignore[arg-type]  # likewise
         last_cls=own.last_cls,
         literal=own.literal,
         keep_pooler=not own.remove_pooler,
@@ -179,7 +179,7 @@ def _settings(shared: SharedOptions, own: ContrastiveOptions) -> "ContrastiveSet
         max_tokens=shared.max_length or MAX_TOKENS,
         judge_every=own.judge_every,
         chunk=own.chunk,
-        precision=shared.precision,  # type: ignore[arg-type]
+        precision=shared.precision,  # type: ignore[arg-type]  # likewise
         seeds=tuple(range(max(0, shared.seeds))),
     )
 

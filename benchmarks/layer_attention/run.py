@@ -48,7 +48,7 @@ def variants(told: argparse.Namespace) -> list[ContrastiveSettings]:
         chunk=told.chunk_size,
     )
     made = [
-        dataclasses.replace(base, objective=objective, pooling=pooling)  # type: ignore[arg-type]
+        dataclasses.replace(base, objective=objective, pooling=pooling)  # type: ignore[arg-type]  # checked there
         for objective in told.objectives
         for pooling in told.poolings
     ]

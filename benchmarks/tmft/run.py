@@ -30,7 +30,7 @@ from truncate_kit.sweep.picking import PICK_RULES, pick
 from truncate_kit.sweep.results import SweepSettings, Trial
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.strategies import STRATEGIES
-from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.sweep.tasks import METRICS, LabelledTask
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training import TrainingSettings
 
@@ -161,7 +161,7 @@ def write(path: Path, rows: Sequence[dict[str, object]]) -> None:
         print(path.read_text())
 
 
-def draw(path: Path, rows: Sequence[dict[str, object]]) -> None:
+def draw(path: Path, rows: Sequence[dict[str, object]], metric: str) -> None:
     """Dev and test against the layer, one panel for each model, with a band of one standard deviation."""
     models = list(dict.fromkeys(str(row["model"]) for row in rows))
     figure, panels = plt.subplots(1, len(models), figsize=(4.5 * len(models), 3.6), squeeze=False, layout="constrained")
@@ -178,7 +178,7 @@ def draw(path: Path, rows: Sequence[dict[str, object]]) -> None:
         seeds = mine[0]["seeds"]
         panel.set(title=f"{model}, {seeds} seed{'s' if seeds != 1 else ''}", xlabel="layer", xticks=layers)
         panel.legend(frameon=False)
-    panels[0][0].set_ylabel("Spearman × 100")
+    panels[0][0].set_ylabel(metric)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
@@ -220,7 +220,7 @@ def main() -> None:
                 choices += choice_rows(name, runner, layers, trials, seeds, predicted_drop(encoder, data))
     write(HERE / f"{options.name}-layers.csv", scores)
     write(HERE / f"{options.name}-choices.csv", choices)
-    draw(HERE / f"{options.name}.png", scores)
+    draw(HERE / f"{options.name}.png", scores, METRICS[options.objective])
 
 
 if __name__ == "__main__":
