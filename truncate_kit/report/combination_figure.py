@@ -4,11 +4,10 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from truncate_kit.combine.bert_lc import LAST
 from truncate_kit.combine.results import CombinationReport
-from truncate_kit.files import replacing
+from truncate_kit.report.panel import open_panel, write_panel
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey.
 COLORS = {"dev": "#E69F00", "test": "#0072B2"}
@@ -30,7 +29,7 @@ def draw_sizes(report: CombinationReport, path: Path) -> Path:
     if last is not None:
         axes.axhline(last.mean, color=COLORS["test"], linestyle=":", linewidth=1, label=f"{LAST}, test")
     axes.set_ylabel("Spearman × 100")
-    return _write(figure, axes, path)
+    return write_panel(figure, axes, path)
 
 
 def draw_effects(report: CombinationReport, path: Path) -> Path:
@@ -43,21 +42,8 @@ def draw_effects(report: CombinationReport, path: Path) -> Path:
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xlim(-0.6, report.depth + 0.6)
     axes.set_ylabel("change in points (Spearman × 100)")
-    return _write(figure, axes, path)
+    return write_panel(figure, axes, path)
 
 
 def _panel(report: CombinationReport, what: str, along: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(f"{Path(report.model).name}: {what} ({report.data})", loc="left")
-    axes.set_xlabel(along)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    return figure, axes
-
-
-def _write(figure: Figure, axes: Axes, path: Path) -> Path:
-    axes.legend(loc="best", fontsize="small")
-    with replacing(path) as target:
-        figure.savefig(target, dpi=120, format="png")
-    return path
+    return open_panel(f"{Path(report.model).name}: {what} ({report.data})", along)

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from truncate_kit.files import replacing
 from truncate_kit.frozen.results import FrozenReport, Reconstruction
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, SIAMESE
+from truncate_kit.report.panel import open_panel, write_panel
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey.
 COLORS = {COSINE: "#777777", SIAMESE: "#E69F00", AUTOENCODER: "#0072B2"}
@@ -27,7 +26,7 @@ def draw_correlations(report: FrozenReport, path: Path) -> Path:
     score = report.score(report.chosen_step, report.chosen_layer, "test")
     axes.axhline(score.mean, color="black", linestyle=":", linewidth=1, label="all blocks together, chosen heads")
     axes.set_ylabel("Spearman × 100 on test")
-    return _write(figure, axes, path)
+    return write_panel(figure, axes, path)
 
 
 def draw_reconstruction(report: FrozenReport, reconstruction: Reconstruction, path: Path) -> Path:
@@ -39,7 +38,7 @@ def draw_reconstruction(report: FrozenReport, reconstruction: Reconstruction, pa
         axes.plot(blocks, losses, marker="o", color=color, label=f"codes of {code} of {report.width} numbers")
     axes.set_ylabel("mean squared error (1 = always the mean)")
     axes.set_ylim(bottom=0)
-    return _write(figure, axes, path)
+    return write_panel(figure, axes, path)
 
 
 def draw_depths(report: FrozenReport, path: Path) -> Path:
@@ -60,7 +59,7 @@ def draw_depths(report: FrozenReport, path: Path) -> Path:
             label=label,
         )
     axes.set_ylabel("Spearman × 100 on test")
-    return _write(figure, axes, path)
+    return write_panel(figure, axes, path)
 
 
 def _line(axes: Axes, scores: Sequence[float | None], color: str, label: str) -> None:
@@ -69,17 +68,4 @@ def _line(axes: Axes, scores: Sequence[float | None], color: str, label: str) ->
 
 
 def _panel(report: FrozenReport, what: str, along: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(f"{Path(report.model).name}, frozen: {what} ({report.data})", loc="left")
-    axes.set_xlabel(along)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    return figure, axes
-
-
-def _write(figure: Figure, axes: Axes, path: Path) -> Path:
-    axes.legend(loc="best", fontsize="small")
-    with replacing(path) as target:
-        figure.savefig(target, dpi=120, format="png")
-    return path
+    return open_panel(f"{Path(report.model).name}, frozen: {what} ({report.data})", along)
