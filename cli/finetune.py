@@ -63,7 +63,7 @@ def finetune(
     layer: Annotated[str, typer.Option("--layer", help="auto, all, or layers such as 3, 3,6,9 or 2..5.")] = "auto",
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", help="Behind auto: guided, exhaustive, multi-exit, probe, cka, last or random."),
+        typer.Option("--strategy", help="Behind auto: probe, guided, exhaustive, multi-exit, cka, last or random."),
     ] = None,
     pick: Annotated[
         str | None, typer.Option("--pick", help="depth-bonus, best-dev, robust or small; by default the first.")
@@ -139,7 +139,6 @@ def finetune(
     from truncate_kit.sweep import SweepSettings
     from truncate_kit.sweep import finetune as run
     from truncate_kit.sweep.picking import DEFAULT_RULE
-    from truncate_kit.sweep.results import DEFAULT_STRATEGY
     from truncate_kit.training import TrainingSettings
     from truncate_kit.training.distributed import joined
 
@@ -198,7 +197,7 @@ def finetune(
     )
     settings = SweepSettings(
         layers=layer,
-        strategy=strategy or DEFAULT_STRATEGY,
+        strategy=strategy,
         pick=pick or DEFAULT_RULE,
         within=within,
         seeds=tuple(range(max(0, seeds))),

@@ -14,6 +14,7 @@ from truncate_kit.errors import UsageError
 from truncate_kit.similarity import DropPrediction
 from truncate_kit.sweep import STRATEGIES, SweepSettings, finetune
 from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.training import exits
 from truncate_kit.training.exits import MultiExitJudge, MultiExitPairs, exit_vectors_of, probe
 
 LAYERS = (0, 1, 2, 3)
@@ -79,6 +80,22 @@ def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
         assert torch.equal(value, before[name])
 
 
+def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
+    """The first 20 of a random order: as if the others were not there. One batch holds them all, in any order."""
+    examples, dev, _ = LabelledTask(encoder, data()).trial(encoder, 0)
+    drawn = torch.randperm(64, generator=torch.Generator().manual_seed(5))[:20].tolist()
+    train = data().train
+    fewer = dataclasses.replace(data(), train=dataclasses.replace(train, pairs=tuple(train.pairs[i] for i in drawn)))
+    alone, _, _ = LabelledTask(encoder, fewer).trial(encoder, 0)
+    judges = dict.fromkeys(LAYERS, dev)
+    expected = probe(encoder, dict.fromkeys(LAYERS, alone), judges, seed=5)
+    everything = probe(encoder, dict.fromkeys(LAYERS, examples), judges, seed=5)
+    monkeypatch.setattr(exits, "PROBE_PAIRS", 20)
+    scores = probe(encoder, dict.fromkeys(LAYERS, examples), judges, seed=5)
+    assert scores == pytest.approx(expected, abs=0.05)
+    assert scores != pytest.approx(everything, abs=0.05)
+
+
 def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None):
     return finetune(
         encoder,
@@ -139,6 +156,15 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
 def test_rankings_work_for_other_objectives(encoder, tmp_path, strategy, objective, bound):
     pairs = splits() if bound is None else splits(bound)
     assert tuned(encoder, tmp_path, strategy, objective=objective, pairs=pairs).chosen in LAYERS
+
+
+def test_layers_are_probed_by_default_where_pairs_have_labels(encoder, tmp_path):
+    labelled = tuned(encoder, tmp_path / "labelled", None)
+    assert labelled.settings.strategy == "probe"
+    assert "(best-dev, probe search)" in labelled.choice
+    raw = tuned(encoder, tmp_path / "raw", None, objective="distill")
+    assert raw.settings.strategy == "guided"
+    assert "(best-dev, guided search)" in raw.choice
 
 
 def test_rankings_say_where_they_do_not_work(encoder, tmp_path):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits
@@ -15,7 +16,7 @@ from truncate_kit.sweep.picking import check_rule, describe
 from truncate_kit.sweep.results import SweepResult, SweepSettings, Trial
 from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
-from truncate_kit.sweep.strategies import STRATEGIES, Search, check_strategy, exhaustive
+from truncate_kit.sweep.strategies import STRATEGIES, Search, check_strategy, default_strategy, exhaustive
 from truncate_kit.sweep.tasks import DistillTask, LabelledTask, Task
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try, parse_layers
 from truncate_kit.sweep.work import Prior
@@ -54,6 +55,7 @@ def finetune(
     layers = _checked_layers(encoder, settings)
     start = time.perf_counter()
     task = _task(encoder, data, texts, training)
+    settings = replace(settings, strategy=settings.strategy or default_strategy(task))
     parts = [training.to_json(), data.fingerprint() if data else "", "\n".join(texts or ()), type(task).__name__]
     key = fingerprint(encoder, *parts, *([prior.fingerprint()] if prior else []))
     store = TrialStore(Path(out) / "trials", key, {"model": encoder.name, "training": training.to_dict()})
@@ -124,7 +126,8 @@ def _task(encoder: Encoder, data: PairSplits | None, texts: Sequence[str] | None
 def _search(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
     if len(layers) == 1:
         return Search(layers[0])
-    strategy = STRATEGIES[settings.strategy] if settings.layers == "auto" else exhaustive
+    how = settings.strategy if settings.layers == "auto" else None
+    strategy = STRATEGIES[how] if how else exhaustive
     return strategy(runner, layers, settings, drop_from)
 
 
@@ -175,7 +178,7 @@ def _exhaustive_cost(encoder: Encoder, trial: Trial, settings: SweepSettings, ch
 def _reason(settings: SweepSettings, chosen: int, layers: Sequence[int], drop_from: int | None) -> str:
     if len(layers) == 1:
         return f"Layer {chosen}: the one that was asked for."
-    how = settings.strategy if settings.layers == "auto" else "exhaustive"
+    how = (settings.strategy if settings.layers == "auto" else None) or "exhaustive"
     blind = {
         "cka": "the deepest layer before the predicted drop"
         if drop_from is not None

@@ -7,8 +7,6 @@ from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.picking import DEFAULT_RULE
 from truncate_kit.training.configuration import TrainingSettings
 
-DEFAULT_STRATEGY = "guided"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(Result):
@@ -59,11 +57,13 @@ class LayerScores(Result):
 class SweepSettings(Result):
     """What is searched and how the choice is made.
 
-    layers: `auto`, `all`, or layer numbers as text ("3,6,9"). strategy: behind `auto`. pick, within: see `picking`.
+    layers: `auto`, `all`, or layer numbers as text ("3,6,9"). strategy: behind `auto`; None is `probe` for labelled
+    pairs, which lost the least for the least over all sweeps (benchmarks/tmft), and `guided` where there are none.
+    pick, within: see `picking`.
     """
 
     layers: str = "auto"
-    strategy: str = DEFAULT_STRATEGY
+    strategy: str | None = None
     pick: str = DEFAULT_RULE
     within: float | None = None
     seeds: tuple[int, ...] = (0, 1, 2)

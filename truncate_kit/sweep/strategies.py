@@ -8,7 +8,9 @@ from statistics import fmean
 from truncate_kit.errors import UsageError
 from truncate_kit.sweep.picking import contenders, pick
 from truncate_kit.sweep.results import SweepSettings, Trial
+from truncate_kit.sweep.tasks import LabelledTask, Task
 from truncate_kit.sweep.trials import TrialRunner
+from truncate_kit.training.exits import PROBE_PAIRS
 
 HALVING = 3  # each round keeps a third of the layers and triples the epochs
 CONFIRMED = 2  # layers that are trained after a ranking
@@ -74,8 +76,10 @@ def multi_exit(runner: TrialRunner, layers: Sequence[int], settings: SweepSettin
 
 def probe(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
     """A linear map on the frozen states of each layer, trained on the task, ranks them; TMFT confirms the best two."""
-    seed, cost = settings.seeds[0], runner.steps(1) * max(layers)
-    return _confirm(runner, settings, drop_from, runner.rank_frozen(layers, seed), -(-cost // FORWARD_SHARE))
+    read = min(PROBE_PAIRS, runner.task.num_examples)
+    cost = -(-read // runner.settings.batch_size) * max(layers)
+    ranked = runner.rank_frozen(layers, settings.seeds[0])
+    return _confirm(runner, settings, drop_from, ranked, -(-cost // FORWARD_SHARE))
 
 
 def _confirm(
@@ -118,7 +122,12 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def check_strategy(name: str) -> None:
-    """Raise `UsageError` unless there is a strategy of that name."""
-    if name not in STRATEGIES:
+def default_strategy(task: Task) -> str:
+    """The one that lost the least for the least over all sweeps; a probe needs labelled pairs."""
+    return "probe" if isinstance(task, LabelledTask) else "guided"
+
+
+def check_strategy(name: str | None) -> None:
+    """Raise `UsageError` unless there is a strategy of that name, or none is named."""
+    if name is not None and name not in STRATEGIES:
         raise UsageError(f"There is no strategy {name!r}.", hint=f"Use one of: {', '.join(STRATEGIES)}.")
