@@ -163,7 +163,7 @@ def test_guided_search_costs_less_and_never_sees_the_test_set(tiny_folder, tmp_p
         load_encoder(tiny_folder("electra")),
         words(),
         out=tmp_path,
-        settings=SweepSettings(seeds=(0,)),
+        settings=SweepSettings(strategy="guided", seeds=(0,)),
         training=training,
     )
     assert result.search
