@@ -63,7 +63,9 @@ def finetune(
     layer: Annotated[str, typer.Option("--layer", help="auto, all, or layers such as 3, 3,6,9 or 2..5.")] = "auto",
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", help="Behind auto: probe, guided, exhaustive, multi-exit, cka, last or random."),
+        typer.Option(
+            "--strategy", help="Behind auto: rankings, guided, exhaustive, probe, multi-exit, cka, last or random."
+        ),
     ] = None,
     pick: Annotated[
         str | None, typer.Option("--pick", help="depth-bonus, best-dev, robust or small; by default the first.")

@@ -123,8 +123,9 @@ def test_every_strategy_ends_with_a_layer_and_states_its_cost(encoder, tmp_path,
         assert not confirmed
     elif strategy == "exhaustive":
         assert result.search_cost == result.exhaustive_cost
-    elif strategy in ("multi-exit", "probe"):
-        ranking = STEPS * DEPTH if strategy == "multi-exit" else STEPS * DEPTH // 3
+    elif strategy in ("multi-exit", "probe", "rankings"):
+        exits, frozen = STEPS * DEPTH, STEPS * DEPTH // 3
+        ranking = {"multi-exit": exits, "probe": frozen, "rankings": exits + frozen}[strategy]
         assert result.search_cost - ranking in (trained, trained + 3 * STEPS * DEPTH)  # DEPTH may be a contender
 
 
@@ -151,17 +152,17 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     assert json.loads(path.read_text())["scores"] == pytest.approx(scores)
 
 
-@pytest.mark.parametrize("strategy", ["probe", "multi-exit"])
+@pytest.mark.parametrize("strategy", ["probe", "multi-exit", "rankings"])
 @pytest.mark.parametrize(("objective", "bound"), [("paraphrase", None), ("entailment", (0.2, 0.6))])
 def test_rankings_work_for_other_objectives(encoder, tmp_path, strategy, objective, bound):
     pairs = splits() if bound is None else splits(bound)
     assert tuned(encoder, tmp_path, strategy, objective=objective, pairs=pairs).chosen in LAYERS
 
 
-def test_layers_are_probed_by_default_where_pairs_have_labels(encoder, tmp_path):
+def test_layers_are_ranked_by_default_where_pairs_have_labels(encoder, tmp_path):
     labelled = tuned(encoder, tmp_path / "labelled", None)
-    assert labelled.settings.strategy == "probe"
-    assert "(best-dev, probe search)" in labelled.choice
+    assert labelled.settings.strategy == "rankings"
+    assert "(best-dev, rankings search)" in labelled.choice
     raw = tuned(encoder, tmp_path / "raw", None, objective="distill")
     assert raw.settings.strategy == "guided"
     assert "(best-dev, guided search)" in raw.choice

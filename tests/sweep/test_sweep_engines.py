@@ -72,7 +72,10 @@ def assert_alike(first, second) -> None:
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-GUIDED = {"settings": SweepSettings(strategy="guided", seeds=(0,)), "training": TrainingSettings(epochs=4, batch_size=16)}
+GUIDED = {
+    "settings": SweepSettings(strategy="guided", seeds=(0,)),
+    "training": TrainingSettings(epochs=4, batch_size=16),
+}
 DISTILLED = {
     "settings": SweepSettings(layers="1,2", seeds=(0,)),
     "training": TrainingSettings(objective="distill", epochs=2, batch_size=16, learning_rate=1e-3),

@@ -57,9 +57,9 @@ class LayerScores(Result):
 class SweepSettings(Result):
     """What is searched and how the choice is made.
 
-    layers: `auto`, `all`, or layer numbers as text ("3,6,9"). strategy: behind `auto`; None is `probe` for labelled
-    pairs, which lost the least for the least over all sweeps (benchmarks/tmft), and `guided` where there are none.
-    pick, within: see `picking`.
+    layers: `auto`, `all`, or layer numbers as text ("3,6,9"). strategy: behind `auto`; None is `rankings` for
+    labelled pairs, which lost the least for the least over all sweeps (benchmarks/tmft), and `guided` where there are
+    none. pick, within: see `picking`.
     """
 
     layers: str = "auto"

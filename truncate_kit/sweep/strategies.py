@@ -13,7 +13,6 @@ from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.exits import PROBE_PAIRS
 
 HALVING = 3  # each round keeps a third of the layers and triples the epochs
-CONFIRMED = 2  # layers that are trained after a ranking
 FORWARD_SHARE = 3  # a pass without gradients costs about a third of a training step
 
 
@@ -70,27 +69,57 @@ def multi_exit(runner: TrialRunner, layers: Sequence[int], settings: SweepSettin
 
     Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
     """
-    seed = settings.seeds[0]
-    return _confirm(runner, settings, drop_from, runner.rank_exits(layers, seed), runner.steps(1) * max(layers))
+    ranked = runner.rank_exits(layers, settings.seeds[0])
+    return _confirm(
+        runner, settings, drop_from, _best(ranked, 2, settings, drop_from), layers, _exits_cost(runner, layers)
+    )
 
 
 def probe(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
     """A linear map on the frozen states of each layer, trained on the task, ranks them; TMFT confirms the best two."""
-    read = min(PROBE_PAIRS, runner.task.num_examples)
-    cost = -(-read // runner.settings.batch_size) * max(layers)
     ranked = runner.rank_frozen(layers, settings.seeds[0])
-    return _confirm(runner, settings, drop_from, ranked, -(-cost // FORWARD_SHARE))
+    return _confirm(
+        runner, settings, drop_from, _best(ranked, 2, settings, drop_from), layers, _probe_cost(runner, layers)
+    )
+
+
+def rankings(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+    """The best two of `probe` and the best one of `multi-exit` are confirmed by TMFT.
+
+    Each ranking is cheap and errs in its own way: frozen states of shallow layers look better than they are after
+    training, and one epoch for all exits leaves both ends behind.
+    """
+    frozen, exits = (rank(layers, settings.seeds[0]) for rank in (runner.rank_frozen, runner.rank_exits))
+    contending = {*_best(frozen, 2, settings, drop_from), *_best(exits, 1, settings, drop_from)}
+    cost = _probe_cost(runner, layers) + _exits_cost(runner, layers)
+    return _confirm(runner, settings, drop_from, sorted(contending), layers, cost)
+
+
+def _best(ranked: dict[int, float], count: int, settings: SweepSettings, drop_from: int | None) -> list[int]:
+    return contenders(ranked, settings.pick, settings.within, drop_from, count, max(ranked))
+
+
+def _exits_cost(runner: TrialRunner, layers: Sequence[int]) -> int:
+    return runner.steps(1) * max(layers)
+
+
+def _probe_cost(runner: TrialRunner, layers: Sequence[int]) -> int:
+    read = min(PROBE_PAIRS, runner.task.num_examples)
+    return -(-read // runner.settings.batch_size) * max(layers) // FORWARD_SHARE
 
 
 def _confirm(
-    runner: TrialRunner, settings: SweepSettings, drop_from: int | None, ranked: dict[int, float], cost: int
+    runner: TrialRunner,
+    settings: SweepSettings,
+    drop_from: int | None,
+    contending: Sequence[int],
+    layers: Sequence[int],
+    cost: int,
 ) -> Search:
     """Apply the pick rule to full trials, with one seed, of the layers that may decide it."""
-    depth = max(ranked)
-    candidates = contenders(ranked, settings.pick, settings.within, drop_from, CONFIRMED, depth)
-    trials = runner.run_all((layer, settings.seeds[0]) for layer in candidates)
+    trials = runner.run_all((layer, settings.seeds[0]) for layer in contending)
     dev = {trial.layer: trial.dev for trial in trials}
-    chosen = pick(dev, settings.pick, settings.within, drop_from, depth)
+    chosen = pick(dev, settings.pick, settings.within, drop_from, max(layers))
     return Search(chosen, full=trials, other_cost=cost)
 
 
@@ -112,6 +141,7 @@ def at_random(runner: TrialRunner, layers: Sequence[int], settings: SweepSetting
 
 Strategy = Callable[[TrialRunner, Sequence[int], SweepSettings, int | None], Search]
 STRATEGIES: dict[str, Strategy] = {
+    "rankings": rankings,
     "guided": guided,
     "exhaustive": exhaustive,
     "multi-exit": multi_exit,
@@ -123,8 +153,8 @@ STRATEGIES: dict[str, Strategy] = {
 
 
 def default_strategy(task: Task) -> str:
-    """The one that lost the least for the least over all sweeps; a probe needs labelled pairs."""
-    return "probe" if isinstance(task, LabelledTask) else "guided"
+    """The one that lost the least for the least over all sweeps; rankings need labelled pairs."""
+    return "rankings" if isinstance(task, LabelledTask) else "guided"
 
 
 def check_strategy(name: str | None) -> None:
