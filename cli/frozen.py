@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 METHODS = ("tmft", "frozen")
 POOLING = "last"  # the paper reads the last token
+CODES = (
+    "Its vectors are codes that its own score compares (evaluate uses it, and a graph has it inside); the cosine of a "
+    "search leaves out what the score has learnt."
+)
 
 MethodOpt = Annotated[
     str, typer.Option("--method", help="tmft, or frozen: train heads over the states of all blocks, no block itself.")
@@ -155,5 +159,6 @@ def show(report: "FrozenReport", workspace: Workspace, *, as_json: bool) -> None
         f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "
         f"{report.chosen_seed}; {report.parameters:,} frozen and {report.chosen.parameters:,} trained parameters."
     )
+    say(CODES)
     say(f"Saved: {workspace.frozen}. As a graph: truncate-kit export {workspace.frozen} --onnx --out OTHER_FOLDER")
     say(f"Figures: {', '.join(map(str, figures))}")

@@ -41,6 +41,7 @@ def test_all_steps_tables_and_figures(capsys, tiny_folder, folder):
     assert "of the " in out
     assert "distinct test sentences are also in train" in out
     assert "Chosen by dev: " in out
+    assert "Its vectors are codes that its own score compares" in out
     for figure in ("correlation", "reconstruction", "blocks"):
         height, width, _ = image.imread(folder / f"exported/frozen-heads/{figure}.png").shape
         assert (width, height) == (1080, 600)
@@ -77,6 +78,18 @@ def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
     bench = json.loads(run(capsys, "bench", folder / "exported/frozen", *quick))
     assert bench["contestants"][0]["spearman"] == pytest.approx(score["spearman"], abs=0.3)
     assert bench["costs"][0]["dimensions"] == 5 + 10 + 10  # codes, not the width of a state
+
+
+def test_what_takes_codes_for_search_is_told_and_what_would_train_them_otherwise_is_refused(
+    capsys, tiny_folder, folder
+):
+    frozen(capsys, tiny_folder, folder, "--steps", "siamese")
+    (folder / "queries.csv").write_text("query,relevant\nthe cat sat,a dog ran\na mat,the big tree\n")
+    pytest.importorskip("faiss")
+    out = run(capsys, "evaluate", folder / "exported/frozen", "--suite", "retrieval", "--data", "queries.csv")
+    assert "codes that its own score compares" in out
+    said = refused(capsys, "finetune", folder / "exported/frozen", "--data", folder / "pairs.csv", "--layer", 1)
+    assert "is a frozen model with heads" in said
 
 
 def test_another_pooling_and_score(capsys, tiny_folder, folder):

@@ -9,6 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from tests.families import TINY_CONFIGS
+from tests.heads import with_heads
 from truncate_kit.combine import combined_encoder
 from truncate_kit.encoders import FAMILIES, load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.errors import ModelError
@@ -92,6 +93,12 @@ def test_a_single_layer_is_an_ordinary_truncated_model(tiny_folder):
     assert lean.combination is None
     assert not lean.backbone.config.output_hidden_states
     torch.testing.assert_close(lean.encode(TEXTS), truncate(encoder, 2).encode(TEXTS), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("layers", [(1, 3), (3,)])
+def test_of_a_frozen_model_the_states_are_combined_and_its_heads_left_out(tiny_folder, layers):
+    found = combined_encoder(with_heads(tiny_folder("bert"), pooling="mean"), layers).encode(TEXTS)
+    torch.testing.assert_close(found, plain(tiny_folder("bert"), layers), atol=1e-6, rtol=1e-5)
 
 
 def test_what_no_ordinary_folder_can_hold(tiny_folder):
