@@ -108,6 +108,14 @@ def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp
     assert "--objective goes with --method tmft" in refused(
         capsys, *start, "--method", "frozen", "--objective", "distill"
     )
+    raw = folder / "raw.txt"
+    for ignored in (("--triplets", raw), ("--remove-pooler",), ("--attend", "cls"), ("--chunk-size", 4)):
+        said = refused(capsys, *start, "--method", "frozen", *ignored)
+        assert f"{ignored[0]} goes with a contrastive objective, not with --method frozen" in said
+    said = refused(capsys, *start, "--method", "frozen", "--steps", "siamese", "--texts", raw)
+    assert "--texts is for the autoencoders" in said
+    said = refused(capsys, *start, "--method", "frozen", "--nli", folder / "pairs.csv")
+    assert "Call the columns of --nli" in said
     assert "--pick goes with --method tmft" in refused(capsys, *start, "--method", "frozen", "--pick", "robust")
     one = tmp_path / "one.csv"
     one.write_text("sentence1,sentence2,score\na cat,a dog,1\n")
