@@ -150,7 +150,7 @@ def _nli(name: str) -> "PairSet":
 def show(report: "FrozenReport", workspace: Workspace, *, as_json: bool) -> None:
     """The figures, and the report as JSON or as sentences and tables."""
     from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction
-    from truncate_kit.report.frozen_tables import leakage_sentence, step_table, worst_table
+    from truncate_kit.report.frozen_tables import step_table, worst_table
 
     folder = workspace.frozen_report
     figures = [draw_correlations(report, folder / "correlation.png")]
@@ -167,7 +167,7 @@ def show(report: "FrozenReport", workspace: Workspace, *, as_json: bool) -> None
     table(cells.title, cells.columns, cells.rows, marked=chosen)
     worst = worst_table(report)
     table(worst.title, worst.columns, worst.rows)
-    say(leakage_sentence(report))
+    say(report.leakage())
     say(
         f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "
         f"{report.chosen_seed}; {report.parameters:,} frozen and {report.chosen.parameters:,} trained parameters."
