@@ -11,6 +11,7 @@ from tests.cli.test_export import refused, run
 from tests.combine.test_combine import make_pairs
 from truncate_kit.combine import CombinationReport
 from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit_cli.app import main
 
 
 @pytest.fixture
@@ -42,6 +43,12 @@ def test_the_winner_is_saved_scored_and_exported(tiny_folder, pairs_file, tmp_pa
         for model in (out / "combined", out / "graph/lean/model.onnx")
     ]
     assert scores[0] == pytest.approx(scores[1], abs=0.01)
+    run(capsys, "combine", tiny_folder("bert"), "--data", pairs_file, "--splits", "1", "--out", out)
+    report = CombinationReport.read(out / "combination/combination.json")
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(out / "combined"), "--data", str(pairs_file), "--out", str(out)])
+    said = capsys.readouterr().err
+    assert f"chosen on a part of these pairs; on the 20 others it has {report.unseen:.2f}." in said
 
 
 def test_it_starts_from_what_finetune_left_and_prints_json(tiny_folder, pairs_file, tmp_path, capsys, monkeypatch):
