@@ -254,7 +254,9 @@ def _only_file(path: Path) -> Path:
 
 
 def _nothing(folder: Path, sets: Iterable[str]) -> NoReturn:
+    names = list(sets)
     raise DataFileError(
-        f"{folder} holds none of the sets {', '.join(sets)}.",
-        hint="Give each set a folder or a file of its name, such as sts14/test.csv or sts14.csv.",
+        f"{folder} holds none of the sets {', '.join(names)}.",
+        hint=f"Give each set a folder or a file of its name, such as {names[0].lower()}/test.csv or "
+        f"{names[0].lower()}.csv.",
     )
