@@ -12,7 +12,7 @@ from truncate_kit.errors import TrainingDivergedError, UsageError
 from truncate_kit.training import GradedPairs, PairJudge, TaughtTexts, TrainingSettings, evaluate, train
 from truncate_kit.training.configuration import default_learning_rate, rate_at
 from truncate_kit.training.examples import cosine_distance, cosine_mse
-from truncate_kit.training.loop import _Run, adamw, bucketed
+from truncate_kit.training.loop import _Run, adamw, bucketed, precision
 
 
 def make_pairs(count: int, seed: int = 0) -> PairSet:
@@ -244,3 +244,21 @@ def test_a_run_that_diverges_says_so(tiny_folder, pairs):
 def test_settings_that_make_no_sense_are_refused(values):
     with pytest.raises(UsageError):
         TrainingSettings(**values)
+
+
+def test_attention_in_bf16_training_is_rounded_only_where_it_comes_in_and_goes_out():
+    """Output and gradients against softmax(q·kᵀ/√d)·v in float64: one rounding to bfloat16 (2⁻⁸) away, no more."""
+    torch.manual_seed(0)
+    sides = [torch.randn(3, 2, 7, 8).bfloat16().requires_grad_() for _ in range(3)]
+    seen = torch.ones(3, 1, 7, 7, dtype=torch.bool)
+    seen[1, :, :, 4:] = False
+    weights = torch.randn(3, 2, 7, 8).bfloat16()
+    with precision(torch.device("cpu"), "bf16"):
+        attended = torch.nn.functional.scaled_dot_product_attention(*sides, attn_mask=seen)
+    found = [attended, *torch.autograd.grad(attended, sides, weights)]
+    query, key, value = exact = [side.detach().double().requires_grad_() for side in sides]
+    shares = (query @ key.transpose(2, 3) / math.sqrt(8)).masked_fill(~seen, -math.inf).softmax(dim=3)
+    expected = [shares @ value, *torch.autograd.grad(shares @ value, exact, weights.double())]
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == torch.bfloat16
+        assert (ours.double() - theirs).abs().max() < 2**-8 * theirs.abs().max()

@@ -37,6 +37,10 @@ class MaskedHead(nn.Module):
         logits: Tensor = self._model(inputs_embeds=states.unsqueeze(0)).logits[0]
         return logits
 
+    def weights(self) -> dict[str, Tensor]:
+        """Its weights under the names they have in the whole masked language model."""
+        return dict(self._model.state_dict())
+
 
 def load_masked_head(encoder: Encoder) -> MaskedHead:
     """The head over the states of `encoder`, which may be truncated; its weights from the folder or hub name.

@@ -1,6 +1,7 @@
 """Masked words as an objective: which tokens are hidden, the loss, and how well held-out texts are filled in."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,7 @@ def mask_tokens(
 
 
 class _Masker:
-    """What `mask_tokens` needs to know of an encoder's tokenizer."""
+    """What `mask_tokens` needs to know of an encoder's tokenizer. Raises `ModelError` where it has no mask token."""
 
     def __init__(self, encoder: Encoder) -> None:
         tokenizer = encoder.reader.tokenizer
@@ -59,6 +60,9 @@ class _Masker:
         return batch | {"input_ids": hidden.to(encoder.device)}, labels.to(encoder.device)
 
 
+Objective = Callable[[Encoder, Any, Batch, Tensor], Tensor]
+
+
 def masked_loss(encoder: Encoder, head: MaskedHead, batch: Batch, labels: Tensor, reduction: str = "mean") -> Tensor:
     """Cross entropy in nats over the chosen tokens (labels other than -100); the head sees no other position."""
     states = encoder.token_states(**batch)
@@ -69,24 +73,27 @@ def masked_loss(encoder: Encoder, head: MaskedHead, batch: Batch, labels: Tensor
 class MaskedTexts(SingleTexts):
     """Raw texts of which other tokens are hidden each time they come.
 
-    part: texts that are hidden and computed together, None takes all that come. group: processes that share the parts
-    of every batch; what is hidden does not depend on how many they are, so that the gradients, summed over them, are
-    those of one process, but for dropout.
+    objective: what is minimised; it gets the encoder, `head`, a batch with hidden tokens and its labels. part: texts
+    that are hidden and computed together, None takes all that come. group: processes that share the parts of every
+    batch; what is hidden does not depend on how many they are, so that the gradients, summed over them, are those of
+    one process, but for dropout.
     """
 
     def __init__(
         self,
         encoder: Encoder,
         ids: list[Ids],
-        head: MaskedHead,
+        head: nn.Module,
         *,
+        objective: Objective = masked_loss,
         part: int | None = None,
         group: Group = ALONE,
     ) -> None:
         super().__init__(ids)
         self._masker = _Masker(encoder)
         self._part, self._group = part or len(ids), group
-        self.head = self._masked_head = head
+        self.head = head
+        self._objective = objective
 
     def renumber(self, ids: Callable[[Ids], Ids]) -> None:
         """Not possible: any word of the vocabulary may be predicted."""
@@ -107,17 +114,20 @@ class MaskedTexts(SingleTexts):
     def _loss_of(self, encoder: Encoder, part: Sequence[int], seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
         inputs, labels = self._masker(encoder, [self._ids[place] for place in part], generator)
-        return masked_loss(encoder, self._masked_head, inputs, labels)
+        return self._objective(encoder, self.head, inputs, labels)
 
 
 class MaskedJudge:
-    """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden."""
+    """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden.
+
+    batches: the texts with hidden tokens, each with its labels.
+    """
 
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead, seed: int = 0) -> None:
         generator, masker = torch.Generator().manual_seed(seed), _Masker(encoder)
         self._ids, self._head = ids, head
         chunks = length_batches([len(row) for row in ids], JUDGE_BATCH)
-        self._batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
+        self.batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
 
     def texts(self) -> list[Ids]:
         """The token ids."""
@@ -132,7 +142,7 @@ class MaskedJudge:
         """Minus the mean loss; no Pearson."""
         total, count = 0.0, 0
         with evaluating(encoder), evaluating(self._head):
-            for batch, labels in self._batches:
+            for batch, labels in self.batches:
                 total += float(masked_loss(encoder, self._head, batch, labels, reduction="sum"))
                 count += int((labels != IGNORED).sum())
         return -total / count, None

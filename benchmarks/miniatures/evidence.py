@@ -1,0 +1,150 @@
+"""What pretraining did, step by step: losses, untrained and trained scores of each layer, and CKA to the BERT.
+
+    python benchmarks/miniatures/evidence.py --models FOLDER_OF_PRETRAINING --data FOLDER_OF_STSB_EN
+
+Reads the snapshots that `pretrain.py --keep` left. For each: the untrained Spearman of every layer on STS Benchmark
+test, debiased CKA to the BERT of the same step, what `truncate-kit analyze` foretells, and the dev score of every layer
+after one short run that trains all of them at once. Every snapshot is measured once: the command may be stopped at any
+time. It writes `snapshots.csv`, the two tables of losses, and a figure of each. The finished models go through
+`truncate-kit study benchmarks/miniatures/study.toml` with MODELS and DATA set, for TMFT at every layer.
+"""
+
+import argparse
+import csv
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from truncate_kit.analysis import profile
+from truncate_kit.data import PairSet, load_pairs
+from truncate_kit.encoders import load_encoder
+from truncate_kit.files import replacing, write_json
+from truncate_kit.report.panel import open_panel, write_panel
+from truncate_kit.sweep.store import TrialStore, fingerprint
+from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.sweep.trials import TrialRunner
+from truncate_kit.training import TrainingSettings
+
+HERE = Path(__file__).parent
+MODELS = ("bert", "electra-generator", "electra-discriminator")
+PAIRS, RATE = 1280, 3e-4  # of the short run that trains all layers at once
+
+
+def fewer(pairs: PairSet | None, count: int) -> PairSet:
+    """So many pairs, taken at equal distances: the file is ordered by source."""
+    assert pairs is not None
+    return replace(pairs, pairs=pairs.pairs[:: max(1, len(pairs) // count)][:count])
+
+
+def measure(folder: Path, reference: Path, data: Path, work: Path) -> dict[str, Any]:
+    """All figures of one snapshot by layer."""
+    encoder, splits = load_encoder(folder), load_pairs(str(data))
+    seen = profile(encoder, pairs=list(splits.split("test")), reference=load_encoder(reference), intervals=0)
+    small = replace(splits, train=fewer(splits.train, PAIRS))
+    settings = TrainingSettings(epochs=1, learning_rate=RATE)
+    task = LabelledTask(encoder, small)
+    store = TrialStore(work, fingerprint(encoder, settings.to_json(), small.fingerprint()), {"model": folder.name})
+    with store.open():
+        trained = TrialRunner(encoder, task, settings, store, lambda task, done, total: None).rank_exits(
+            range(encoder.depth + 1), 0
+        )
+    assert seen.drop is not None
+    return {
+        "untrained": list(seen.spearman or ()),
+        "cka": list(seen.cka.values),
+        "trained": [trained[layer] for layer in range(encoder.depth + 1)],
+        "foretold_from": seen.drop.from_layer,
+        "confidence": seen.drop.confidence,
+    }
+
+
+def rows_of(model: str, step: int, found: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for each layer."""
+    return [
+        {
+            "model": model,
+            "step": step,
+            "layer": layer,
+            "untrained_test": f"{untrained:.2f}",
+            "all_layers_dev": f"{trained:.2f}",
+            "cka_to_bert": f"{cka:.3f}",
+            "foretold_from": "" if found["foretold_from"] is None else found["foretold_from"],
+            "confidence": f"{found['confidence']:.2f}",
+        }
+        for layer, (untrained, trained, cka) in enumerate(
+            zip(found["untrained"], found["trained"], found["cka"], strict=True)
+        )
+    ]
+
+
+def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """A table."""
+    with replacing(path) as target, target.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def draw_falls(found: dict[tuple[str, int], dict[str, Any]], out: Path) -> None:
+    """How far the last layer lies below the best one, by step, untrained and trained."""
+    figure, axes = open_panel("Last layer against the best one, in points", "pretraining steps")
+    for place, model in enumerate(MODELS):
+        steps = sorted(step for name, step in found if name == model)
+        for key, style in (("trained", "-"), ("untrained", ":")):
+            falls = [found[model, step][key][-1] - max(found[model, step][key]) for step in steps]
+            axes.plot(steps, falls, style, marker="o", color=f"C{place}", label=f"{model}, {key}")
+    axes.set_ylabel("Spearman × 100, last − best")
+    write_panel(figure, axes, out)
+
+
+def draw_losses(models: Path, out: Path) -> None:
+    """Losses on held-out text over time."""
+    figure, axes = open_panel("Losses on held-out text", "pretraining steps")
+    for name, column, label in (
+        ("bert", "words", "BERT, masked words"),
+        ("electra", "words", "generator, masked words"),
+        ("electra", "replaced", "discriminator, replaced tokens × 10"),
+        ("electra", "base_rate", "… naming the base rate × 10"),
+    ):
+        with (models / f"{name}-losses.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        scale = 1 if column == "words" else 10
+        axes.plot([int(row["step"]) for row in rows], [scale * float(row[column]) for row in rows], label=label)
+    axes.set_ylabel("nats per token")
+    write_panel(figure, axes, out)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure the snapshots that have not been measured, then write tables and figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=Path, required=True, help="the folder that pretrain.py wrote to")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=HERE)
+    told = parser.parse_args(arguments)
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for folder in sorted((told.models / "snapshots").iterdir(), key=lambda path: int(path.name.rsplit("-", 1)[1])):
+        model, step = folder.name.rsplit("-", 1)
+        reference = told.models / "snapshots" / f"bert-{step}"
+        kept = told.models / "evidence" / f"{folder.name}.json"
+        if not kept.exists():
+            kept.parent.mkdir(exist_ok=True)
+            write_json(kept, measure(folder, reference, told.data, told.models / "evidence" / "trials"))
+        found[model, int(step)] = json.loads(kept.read_text())
+        figures = found[model, int(step)]
+        for key in ("untrained", "trained"):
+            print(f"{folder.name} {key}: {' '.join(f'{score:.1f}' for score in figures[key])}", flush=True)
+    write_rows(
+        told.out / "snapshots.csv",
+        [row for (model, step), figures in sorted(found.items()) for row in rows_of(model, step, figures)],
+    )
+    draw_falls(found, told.out / "falls.png")
+    draw_losses(told.models, told.out / "losses.png")
+    for name in ("bert", "electra"):
+        shutil.copy(told.models / f"{name}-losses.csv", told.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""Pretrain the miniatures: a BERT and an ELECTRA pair of one shape, on the same text, with the same tokenizer.
+
+    python benchmarks/miniatures/pretrain.py bert --text FILE --out FOLDER --steps 20000
+    python benchmarks/miniatures/pretrain.py electra --text FILE --out FOLDER --steps 20000
+    python benchmarks/miniatures/pretrain.py electra … --start FOLDER/bert      # the discriminator begins as this BERT
+    python benchmarks/miniatures/pretrain.py bert … --shape small --device cuda --packed --compile
+
+Any text file serves, plain or .xz, one text a line. The vocabulary is learned from it and kept in `FOLDER/vocabulary`.
+The same seed gives the same weights on the same machine. A run that is stopped continues where it was and ends with
+the same weights. `FOLDER/bert`, `FOLDER/electra-generator` and `FOLDER/electra-discriminator` hold the models,
+`FOLDER/snapshots` what they were after every `--keep` steps, `FOLDER/*-losses.csv` the losses on held-out text.
+
+Masked words, their loss, their head and the loop are the package's own; only replaced-token detection is added here.
+"""
+
+import argparse
+import contextlib
+import csv
+import json
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from corpus import digest, learn_vocabulary, pieces, read_lines
+from replaced import ElectraHeads, ElectraJudge, electra_loss
+from torch import Tensor
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    ElectraConfig,
+    ElectraForMaskedLM,
+    ElectraForPreTraining,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from truncate_kit.encoders import Encoder, load_encoder, random_encoder
+from truncate_kit.files import replacing, write_json
+from truncate_kit.priors import MaskedJudge, MaskedTexts, load_masked_head
+from truncate_kit.training import TrainingSettings, train
+
+HELD_OUT, MOST_HELD_OUT = 0.05, 1000
+VOCABULARY, MAX_LENGTH = 8192, 128
+INITIAL_DEVIATION = 0.04
+"""Of the weights: BERT's 0.02 is for 768 columns; narrow models start too flat with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Blocks, width, heads, width of the generator and its heads; inner layers are four times as wide."""
+
+    depth: int
+    width: int
+    heads: int
+    generator_width: int
+    generator_heads: int
+
+
+SHAPES = {"mini": Shape(8, 128, 4, 64, 2), "small": Shape(12, 256, 4, 64, 1)}
+
+
+def bert_config(shape: Shape, vocabulary: int) -> BertConfig:
+    """The BERT of a shape."""
+    return BertConfig(**_common(shape.depth, shape.width, shape.heads, vocabulary))
+
+
+def electra_config(shape: Shape, vocabulary: int, *, generator: bool) -> ElectraConfig:
+    """The discriminator of a shape, or its generator; both look at embeddings of the same width."""
+    width, heads = (shape.generator_width, shape.generator_heads) if generator else (shape.width, shape.heads)
+    return ElectraConfig(**_common(shape.depth, width, heads, vocabulary), embedding_size=min(128, shape.width))
+
+
+def _common(depth: int, width: int, heads: int, vocabulary: int) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": depth,
+        "hidden_size": width,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * width,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": MAX_LENGTH,
+        "initializer_range": INITIAL_DEVIATION,
+        # One pass over the text or a few: there is nothing to overfit.
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+
+
+def new_encoder(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast, device: str) -> Encoder:
+    """Random weights with the tokenizer."""
+    encoder = random_encoder(config)
+    encoder.tokenizer, encoder.max_length = tokenizer, MAX_LENGTH
+    return encoder.to(device)
+
+
+def begin_as(discriminator: Encoder, start: Path) -> None:
+    """Give the discriminator the weights of a BERT of its width; both name their modules alike."""
+    discriminator.backbone.load_state_dict(load_encoder(start).backbone.state_dict())
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One model of a run: its class in transformers, its backbone, and its head's weights by their names there."""
+
+    kind: type[PreTrainedModel]
+    encoder: Encoder
+    head: Callable[[], dict[str, Tensor]]
+
+    def save(self, folder: Path) -> None:
+        """Write the model with its head, and its tokenizer, as transformers loads them."""
+        with torch.random.fork_rng(devices=[]):  # a snapshot must not change what the run draws next
+            model = self.kind(self.encoder.backbone.config)
+        prefix = model.base_model_prefix
+        weights = {f"{prefix}.{name}": value for name, value in self.encoder.backbone.state_dict().items()}
+        model.load_state_dict(weights | self.head())
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(folder) as target:
+            model.save_pretrained(target)
+            self.encoder.reader.tokenizer.save_pretrained(target)
+
+
+def bert(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], told: argparse.Namespace) -> None:
+    """Masked words over a BERT."""
+    encoder = new_encoder(bert_config(SHAPES[told.shape], len(tokenizer)), tokenizer, told.device)
+    head = load_masked_head(encoder)
+    held, rest = divided(ids)
+    judge = MaskedJudge(encoder, held, head)
+    parts = {"bert": Part(BertForMaskedLM, encoder, head.weights)}
+    pretrain("bert", encoder, MaskedTexts(encoder, rest, head), judge, parts, told)
+
+
+def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], told: argparse.Namespace) -> None:
+    """Replaced-token detection, with the generator that replaces them."""
+    shape = SHAPES[told.shape]
+    discriminator, generator = (
+        new_encoder(electra_config(shape, len(tokenizer), generator=which), tokenizer, told.device)
+        for which in (False, True)
+    )
+    if told.start is not None:
+        begin_as(discriminator, told.start)
+    generator.backbone.embeddings = discriminator.backbone.embeddings
+    heads = ElectraHeads(discriminator, generator, load_masked_head(generator)).to(told.device)
+    held, rest = divided(ids)
+    examples = MaskedTexts(discriminator, rest, heads, objective=electra_loss)
+    parts = {
+        "electra-discriminator": Part(
+            ElectraForPreTraining,
+            discriminator,
+            lambda: {f"discriminator_predictions.{name}": value for name, value in heads.replaced.state_dict().items()},
+        ),
+        "electra-generator": Part(ElectraForMaskedLM, generator, heads.words.weights),
+    }
+    pretrain("electra", discriminator, examples, ElectraJudge(generator, heads, held), parts, told)
+
+
+def pretrain(
+    name: str,
+    encoder: Encoder,
+    examples: MaskedTexts,
+    judge: MaskedJudge,
+    parts: dict[str, Part],
+    told: argparse.Namespace,
+) -> None:
+    """Train, or go on training, and write the models."""
+    settings = TrainingSettings(
+        epochs=max(1, round(told.steps * told.batch_size / len(examples))),
+        batch_size=told.batch_size,
+        learning_rate=told.rate,
+        precision=told.precision,
+        buckets=not told.packed,
+        compact_vocabulary=False,  # any word may be predicted
+    )
+    if told.compile:
+        for part in parts.values():
+            part.encoder.backbone.compile(dynamic=not told.packed)
+
+    def note(stage: int, loss: float, score: float) -> None:
+        """A line of losses, and a snapshot after every `--keep` steps."""
+        step = stage * told.every
+        figures = getattr(judge, "figures", {"words": -score})
+        row = {"step": step, "training_loss": f"{loss:.4f}"} | {key: f"{value:.4f}" for key, value in figures.items()}
+        print(time.strftime("%H:%M:%S"), json.dumps(row), flush=True)
+        add_row(told.out / f"{name}-losses.csv", row)
+        if told.keep and step % told.keep == 0:
+            for folder, part in parts.items():
+                part.save(told.out / "snapshots" / f"{folder}-{step}")
+
+    checkpoint = told.out / f"{name}.checkpoint"
+    state = train(
+        encoder,
+        examples,
+        judge,
+        settings,
+        seed=told.seed,
+        checkpoint=checkpoint,
+        judge_every=told.every,
+        stage_done=note,
+        task=name,
+    )
+    for folder, part in parts.items():
+        part.save(told.out / folder)
+    write_json(
+        told.out / f"{name}.json",
+        {
+            "training": settings.to_dict(),
+            "shape": asdict(SHAPES[told.shape]),
+            "seed": told.seed,
+            "start": told.start.name if told.start else None,
+            "text": told.digest,
+            "pieces": len(examples),
+            "tokens": sum(examples.lengths()) * settings.epochs,
+            "steps": settings.epochs * -(-len(examples) // settings.batch_size),
+            "seconds": state.seconds,
+        },
+    )
+    checkpoint.unlink(missing_ok=True)
+
+
+def add_row(path: Path, row: dict[str, Any]) -> None:
+    """Add a row; rows of a run that got further before it was stopped go."""
+    with path.open(newline="") if path.exists() else contextlib.nullcontext([]) as file:
+        before = [old for old in csv.DictReader(file) if int(old["step"]) < row["step"]]
+    with replacing(path) as target, target.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(row))
+        writer.writeheader()
+        writer.writerows([*before, row])
+
+
+def divided(ids: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
+    """What is held out, and the rest."""
+    held = min(MOST_HELD_OUT, max(2, round(HELD_OUT * len(ids))))
+    return ids[:held], ids[held:]
+
+
+def text_ids(told: argparse.Namespace) -> tuple[PreTrainedTokenizerFast, list[list[int]]]:
+    """The tokenizer of this text, and its pieces in a random order: the first ones are held out."""
+    lines = read_lines(told.text)
+    told.digest = digest(lines)
+    folder = told.out / "vocabulary"
+    if not folder.exists():
+        with replacing(folder) as target:
+            learn_vocabulary(lines, VOCABULARY, MAX_LENGTH).save_pretrained(target)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    random.Random(0).shuffle(lines)
+    return tokenizer, pieces(tokenizer, lines, MAX_LENGTH, packed=told.packed)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Read the command line and pretrain."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=("bert", "electra"))
+    parser.add_argument("--text", type=Path, nargs="+", required=True)
+    parser.add_argument("--out", type=Path, required=True, help="outside the repository")
+    parser.add_argument("--shape", choices=SHAPES, default="mini")
+    parser.add_argument("--steps", type=int, default=20_000, help="rounded to whole passes over the text")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--rate", type=float, default=1.5e-3, help="peak; 5e-4 for a discriminator with --start")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--packed", action="store_true", help="full pieces without padding: faster on a GPU")
+    parser.add_argument("--compile", action="store_true", help="compile the backbones with torch.compile")
+    parser.add_argument("--start", type=Path, help="electra: the BERT that the discriminator begins as")
+    parser.add_argument("--every", type=int, default=250, help="steps between two looks at the held-out text")
+    parser.add_argument("--keep", type=int, default=0, help="steps between two snapshots, a multiple of --every")
+    parser.add_argument("--seed", type=int, default=0)
+    told = parser.parse_args(arguments)
+    torch.manual_seed(told.seed)
+    tokenizer, ids = text_ids(told)
+    {"bert": bert, "electra": electra}[told.model](tokenizer, ids, told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""Replaced-token detection (Clark et al. 2020, ELECTRA): a generator fills in masked words, a discriminator tells
+which words are not the original ones. The hidden tokens, the generator's loss and its head are those of
+`truncate_kit.priors`."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
+
+from truncate_kit.encoders import Batch, Encoder, evaluating
+from truncate_kit.priors import MaskedHead, MaskedJudge
+from truncate_kit.priors.masking import IGNORED
+
+WEIGHT = 50.0
+"""Of the detection loss beside the generator's, as in the paper's section 3.1."""
+
+
+def draw_words(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """One word for each row of logits (m, v) by their softmax, (m,): where the summed chances pass a random number.
+
+    One number for each row instead of one for each logit, as Gumbel noise needs: half the time of a small model's step.
+    """
+    sums = logits.float().softmax(dim=1).cumsum(dim=1)
+    draw = torch.rand(len(logits), 1, generator=generator, device=generator.device if generator else logits.device)
+    found = torch.searchsorted(sums, draw.to(sums.device) * sums[:, -1:], right=True)
+    return found.squeeze(1).clamp(max=logits.shape[1] - 1)
+
+
+class ElectraHeads(nn.Module):
+    """What is trained beside the discriminator: the generator, its head over words, and the head over replaced ones.
+
+    The generator looks at the discriminator's embeddings, positions and their norm included, and its head over words
+    is tied to them.
+    """
+
+    def __init__(self, discriminator: Encoder, generator: Encoder, words: MaskedHead) -> None:
+        super().__init__()
+        self.generator, self.words = generator, words
+        self.replaced = ElectraDiscriminatorPredictions(discriminator.backbone.config)
+        for module in self.replaced.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=discriminator.backbone.config.initializer_range)
+                nn.init.zeros_(module.bias)
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Of one batch. words: cross entropy in nats, mean over hidden tokens. replaced: binary cross entropy in nats, mean
+    over all tokens. share: of tokens that were replaced. found: of these, the share the discriminator marks.
+    """
+
+    words: Tensor
+    replaced: Tensor
+    share: Tensor
+    found: Tensor
+
+
+def electra_losses(
+    discriminator: Encoder,
+    heads: ElectraHeads,
+    batch: Batch,
+    labels: Tensor,
+    generator: torch.Generator | None = None,
+) -> Losses:
+    """Both losses of a batch with hidden tokens; labels (b, t): the original ids where hidden, else -100.
+
+    A word that the generator happens to get right counts as original. No gradient goes through the drawing.
+    """
+    hidden = labels != IGNORED
+    logits = heads.words(heads.generator.token_states(**batch)[hidden]).float()
+    words = nn.functional.cross_entropy(logits, labels[hidden])
+    drawn = draw_words(logits.detach(), generator)
+    ids = batch["input_ids"].clone()
+    ids[hidden] = drawn
+    replaced = torch.zeros_like(hidden)
+    replaced[hidden] = drawn != labels[hidden]
+    seen = batch["attention_mask"].bool()
+    states = discriminator.token_states(ids, batch["attention_mask"])
+    scores = heads.replaced(states).float()[seen]
+    truth = replaced[seen]
+    loss = nn.functional.binary_cross_entropy_with_logits(scores, truth.float())
+    marked = ((scores > 0) & truth).sum() / truth.sum().clamp(min=1)
+    return Losses(words, loss, truth.float().mean(), marked)
+
+
+def electra_loss(discriminator: Encoder, heads: ElectraHeads, batch: Batch, labels: Tensor) -> Tensor:
+    """The generator's loss plus 50 times the discriminator's, 0-d."""
+    losses = electra_losses(discriminator, heads, batch, labels)
+    return losses.words + WEIGHT * losses.replaced
+
+
+class ElectraJudge(MaskedJudge):
+    """Held-out texts, always with the same tokens hidden and the same noise for the words drawn.
+
+    Weights are kept by the generator's loss: the discriminator's rises whenever the generator's words get harder to
+    tell, so it does not say which weights are better. figures: all that was measured at the last look.
+    """
+
+    def __init__(self, generator: Encoder, heads: ElectraHeads, ids: list[list[int]]) -> None:
+        super().__init__(generator, ids, heads.words)
+        self._heads = heads
+        self.figures: dict[str, float] = {}
+
+    @torch.inference_mode()
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Minus the generator's loss; no second figure. encoder: the discriminator."""
+        noise = torch.Generator().manual_seed(0)
+        rows = []
+        with evaluating(encoder), evaluating(self._heads):
+            for batch, labels in self.batches:
+                losses = electra_losses(encoder, self._heads, batch, labels, noise)
+                hidden, seen = float((labels != IGNORED).sum()), float(batch["attention_mask"].sum())
+                changed = float(losses.share) * seen
+                means = (float(losses.words) * hidden, float(losses.replaced) * seen, float(losses.found) * changed)
+                rows.append((hidden, seen, changed, *means))
+        hidden, seen, changed, words, replaced, found = (sum(column) for column in zip(*rows, strict=True))
+        share = changed / seen
+        self.figures = {
+            "words": words / hidden,
+            "replaced": replaced / seen,
+            "base_rate": -(share * math.log(share) + (1 - share) * math.log(1 - share)),
+            "found": found / changed,
+        }
+        return -self.figures["words"], None

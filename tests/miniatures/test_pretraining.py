@@ -1,0 +1,152 @@
+"""The recipe of the miniatures: its objective against plain computations, and that a stopped run ends like another."""
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
+
+from tests.families import WORDS
+from truncate_kit.encoders import load_encoder
+from truncate_kit.priors.masking import IGNORED
+from truncate_kit.training import loop
+
+RECIPE = Path(__file__).resolve().parents[2] / "benchmarks" / "miniatures"
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    sys.path.insert(0, str(RECIPE))
+    import corpus
+    import pretrain
+    import replaced
+
+    yield argparse.Namespace(pretrain=pretrain, replaced=replaced, corpus=corpus)
+    sys.path.remove(str(RECIPE))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    draw = random.Random(0)
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text(
+        "\n".join(" ".join(draw.choices(WORDS, k=draw.randint(3, 12))) for _ in range(120)), encoding="utf-8"
+    )
+    return path
+
+
+def run(recipe, text, out, model, *more):
+    recipe.pretrain.main(
+        [model, "--text", str(text), "--out", str(out), "--steps", "9", "--batch-size", "40", "--every", "3", *more]
+    )
+
+
+def weights(out):
+    return {path.parent.name: load_file(path) for path in sorted(out.glob("*/model.safetensors"))}
+
+
+def test_words_are_drawn_by_their_chances(recipe):
+    logits = torch.tensor([2.0, -1.0, 0.5, 0.0, -20.0])
+    drawn = recipe.replaced.draw_words(logits.expand(40_000, 5), torch.Generator().manual_seed(0))
+    shares = drawn.bincount(minlength=5) / len(drawn)
+    # Four standard deviations of a share: 4·√(¼ / 40,000) = 0.01.
+    torch.testing.assert_close(shares, logits.softmax(dim=0), atol=0.01, rtol=0)
+    assert shares[4] == 0
+
+
+def test_losses_are_those_of_the_paper(recipe, text, tmp_path):
+    """Both losses from what the saved models give in transformers, token by token."""
+    run(recipe, text, tmp_path, "electra")
+    discriminator = AutoModelForPreTraining.from_pretrained(tmp_path / "electra-discriminator").eval()
+    generator = AutoModelForMaskedLM.from_pretrained(tmp_path / "electra-generator").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "electra-discriminator")
+    parts = [load_encoder(tmp_path / f"electra-{name}") for name in ("discriminator", "generator")]
+    parts[1].backbone.embeddings = parts[0].backbone.embeddings
+    heads = recipe.replaced.ElectraHeads(*parts, recipe.pretrain.load_masked_head(parts[1]))
+    heads.replaced.load_state_dict(discriminator.discriminator_predictions.state_dict())
+    batch = dict(tokenizer([" ".join(WORDS[:6]), " ".join(WORDS[4:8])], padding=True, return_tensors="pt"))
+    batch.pop("token_type_ids", None)
+    labels = torch.full_like(batch["input_ids"], IGNORED)
+    for row, place in ((0, 1), (0, 4), (1, 2)):
+        labels[row, place] = batch["input_ids"][row, place]
+        batch["input_ids"][row, place] = tokenizer.mask_token_id
+    with torch.no_grad():
+        found = recipe.replaced.electra_losses(parts[0], heads, batch, labels, torch.Generator().manual_seed(3))
+        logits = generator(**batch).logits[labels != IGNORED].log_softmax(dim=1)
+        truth = labels[labels != IGNORED]
+        torch.testing.assert_close(found.words, -logits[torch.arange(3), truth].mean())
+        drawn = recipe.replaced.draw_words(logits, torch.Generator().manual_seed(3))
+        ids = batch["input_ids"].clone()
+        ids[labels != IGNORED] = drawn
+        chance = discriminator(input_ids=ids, attention_mask=batch["attention_mask"]).logits.sigmoid()
+    original = torch.where(labels == IGNORED, batch["input_ids"], labels)
+    terms = [
+        -(chance[row, place] if ids[row, place] != original[row, place] else 1 - chance[row, place]).log()
+        for row in range(2)
+        for place in range(int(batch["attention_mask"][row].sum()))
+    ]
+    torch.testing.assert_close(found.replaced, torch.stack(terms).mean())
+    assert float(found.share) == pytest.approx(float((drawn != truth).sum()) / len(terms))
+
+
+@pytest.mark.parametrize("model", ["bert", "electra"])
+def test_a_stopped_run_ends_with_the_same_weights(recipe, text, tmp_path, monkeypatch, model):
+    run(recipe, text, tmp_path / "whole", model, "--keep", "6")
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    write = recipe.pretrain.add_row
+
+    def write_and_stop(path, row):
+        write(path, row)
+        if row["step"] == 6:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(recipe.pretrain, "add_row", write_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(recipe, text, tmp_path / "stopped", model)
+    assert (tmp_path / "stopped" / f"{model}.checkpoint").exists()
+    monkeypatch.setattr(recipe.pretrain, "add_row", write)
+    run(recipe, text, tmp_path / "stopped", model)
+    whole, stopped = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    assert whole.keys() == stopped.keys()
+    for name in whole:
+        assert all(torch.equal(whole[name][key], stopped[name][key]) for key in whole[name])
+    losses = [(tmp_path / out / f"{model}-losses.csv").read_text().splitlines() for out in ("whole", "stopped")]
+    assert losses[0] == losses[1]
+    assert [line.split(",")[0] for line in losses[0]] == ["step", "3", "6", "9"]
+    assert len(list((tmp_path / "whole" / "snapshots").iterdir())) == len(whole)
+
+
+def test_generator_and_discriminator_share_their_embeddings(recipe, text, tmp_path):
+    run(recipe, text, tmp_path, "electra")
+    saved = weights(tmp_path)
+    names = [key for key in saved["electra-generator"] if key.startswith("electra.embeddings.")]
+    assert len(names) == 5  # words, positions, types, and the norm's two
+    assert all(torch.equal(saved["electra-generator"][key], saved["electra-discriminator"][key]) for key in names)
+
+
+def test_a_discriminator_can_begin_as_a_bert(recipe, text, tmp_path):
+    run(recipe, text, tmp_path, "bert")
+    run(recipe, text, tmp_path, "electra", "--start", str(tmp_path / "bert"), "--rate", "1e-9")
+    saved = weights(tmp_path)
+    for key, value in saved["bert"].items():
+        if key.startswith("bert.encoder."):
+            torch.testing.assert_close(saved["electra-discriminator"][key.replace("bert", "electra", 1)], value)
+
+
+def test_pieces_hold_every_token_once(recipe, text):
+    lines = recipe.corpus.read_lines([text])
+    tokenizer = recipe.corpus.learn_vocabulary(lines, 200, 8)
+    plain = tokenizer(lines, add_special_tokens=False)["input_ids"]
+    cut = recipe.corpus.pieces(tokenizer, lines, 8, packed=False)
+    assert all(3 <= len(piece) - 2 <= 6 for piece in cut)
+    assert {piece[0] for piece in cut} == {tokenizer.cls_token_id}
+    kept = [ids[at : at + 6] for ids in plain for at in range(0, len(ids), 6)]
+    assert [piece[1:-1] for piece in cut] == [part for part in kept if len(part) >= 3]
+    packed = recipe.corpus.pieces(tokenizer, lines, 8, packed=True)
+    assert {len(piece) for piece in packed} == {8}
+    stream = [word for ids in plain for word in [*ids, tokenizer.sep_token_id]]
+    assert [word for piece in packed for word in piece[1:-1]] == stream[: 6 * len(packed)]
