@@ -127,6 +127,13 @@ def test_a_folder_that_would_fall_back_to_the_last_layer_is_refused(tiny_folder,
     with pytest.raises(ModelError, match=r"weights layers \[0.5, 0.0, 1.0\]"):
         load_encoder(folder)
     save_file({"layer_weights": torch.tensor([1.0, 0.0, 1.0])}, weights)
+    place = folder / "1_WeightedLayerPooling/config.json"
+    whole = place.read_text()
+    for harm in ("{}", "[]", '{"num_hidden_layers": "x", "layer_start": 0}'):
+        place.write_text(harm)
+        with pytest.raises(ModelError, match="is damaged"):
+            load_encoder(folder)
+    place.write_text(whole)
     config = json.loads((folder / "config.json").read_text())
     assert config.pop("output_hidden_states") is True
     (folder / "config.json").write_text(json.dumps(config))
