@@ -94,12 +94,13 @@ def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None",
     report.write(workspace.combination / "combination.json")
     draw_sizes(report, workspace.combination / "sizes.png")
     draw_effects(report, workspace.combination / "without.png")
+    earlier = f" {workspace.combined} is that of an earlier search." if workspace.combined.is_dir() else ""
     if report.settings.over == "max" and len(report.chosen) > 1:
-        return "The model was not saved: sentence-transformers has no maximum over layers."
+        return f"The model was not saved: sentence-transformers has no maximum over layers.{earlier}"
     try:
         lean = combined_encoder(encoder, report.chosen, head=head)
     except ModelError as error:
-        return f"The model was not saved: {error} {error.hint}"
+        return f"The model was not saved: {error} {error.hint}{earlier}"
     save_encoder(lean, workspace.combined, model_card=combination_card(report))
     return (
         f"Saved: {workspace.combined} ({lean.depth} of {report.depth} layers, {lean.num_parameters:,} parameters). "
@@ -133,7 +134,8 @@ def show(report: "CombinationReport", workspace: Workspace, saved: str, *, as_js
         [(str(effect.layer), f"{effect.dev:+.2f}", f"{effect.test:+.2f}") for effect in report.effects()],
     )
     unseen = "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen} that none chose on"
-    say(f"Chosen: layers {_layers(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen}).")
+    kind = "layers" if len(report.chosen) > 1 else "layer"
+    say(f"Chosen: {kind} {_layers(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen}).")
     say(saved)
     say(f"Figures: {workspace.combination / 'sizes.png'}, {workspace.combination / 'without.png'}")
 

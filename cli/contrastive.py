@@ -1,5 +1,6 @@
 """`truncate-kit finetune` with a contrastive objective: its own options, and the run."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,11 +115,18 @@ def is_contrastive(objective: str, pooling: str | None, own: ContrastiveOptions)
     hint = f"Add --objective with one of: {', '.join(OBJECTIVES)}."
     if pooling in POOLINGS:
         raise UsageError(f"--pooling {pooling} is trained by contrast, not with the objective {objective}.", hint=hint)
-    told = [field.name for field in fields(own) if getattr(own, field.name) != field.default]
-    if told:
-        name = _NAMES.get(told[0], f"--{told[0].replace('_', '-')}")
-        raise UsageError(f"{name} goes with a contrastive objective, not with {objective}.", hint=hint)
+    refuse_contrastive(own, objective, hint)
     return False
+
+
+def refuse_contrastive(own: ContrastiveOptions, other: str, hint: str) -> None:
+    """Raise `UsageError` for an option of contrastive training that `other` would ignore."""
+    from truncate_kit.errors import UsageError
+
+    for field in fields(own):
+        if getattr(own, field.name) != field.default:
+            name = _NAMES.get(field.name, f"--{field.name.replace('_', '-')}")
+            raise UsageError(f"{name} goes with a contrastive objective, not with {other}.", hint=hint)
 
 
 def run_contrastive(shared: SharedOptions, own: ContrastiveOptions) -> bool:
@@ -141,6 +149,7 @@ def run_contrastive(shared: SharedOptions, own: ContrastiveOptions) -> bool:
         splits = _with_dev(splits, quiet=quiet)
         rows = _rows(shared, own, splits)
         note(rows.note, quiet=quiet)
+        shown = _shown(own.sentences, splits)
         with progress_bar(quiet=quiet) as progress:
             result = finetune_contrastive(
                 encoder, rows, splits, out=workspace.out, settings=settings, group=group, progress=progress
@@ -148,7 +157,7 @@ def run_contrastive(shared: SharedOptions, own: ContrastiveOptions) -> bool:
         if group.leads:
             workspace.sweep_result.unlink(missing_ok=True)  # it told of the model whose place this one takes
             workspace.remember(replace(source, pooling=None), found)
-            drawn = _draw(workspace, settings, own.sentences, splits)
+            drawn = _draw(workspace, settings, shown)
             show(result, workspace, drawn, as_json=shared.as_json)
         return group.leads
 
@@ -226,18 +235,21 @@ def _rows(shared: SharedOptions, own: ContrastiveOptions, splits: "PairSplits") 
     return load_triplets(own.triplets, columns=names, negatives=shared.objective == "hard-negatives")
 
 
-def _draw(
-    workspace: Workspace, settings: "ContrastiveSettings", sentences: Path | None, splits: "PairSplits"
-) -> Path | None:
+def _shown(sentences: Path | None, splits: "PairSplits") -> Sequence[str]:
+    """The texts whose attention is drawn; read before training, so that a wrong file costs nothing."""
+    from truncate_kit.data import read_texts
+
+    return read_texts(sentences) if sentences is not None else splits.evaluation.texts()[:SHOWN_SENTENCES]
+
+
+def _draw(workspace: Workspace, settings: "ContrastiveSettings", texts: Sequence[str]) -> Path | None:
     """The figure of the attention over layers, where the saved model has one."""
     from truncate_kit.contrastive import layer_weights
-    from truncate_kit.data import read_texts
     from truncate_kit.encoders import load_encoder
     from truncate_kit.report.attention_figure import draw_attention
 
     if settings.pooling != "layer-attention" or not settings.keep_pooler:
         return None
-    texts = read_texts(sentences) if sentences is not None else splits.evaluation.texts()[:SHOWN_SENTENCES]
     found = layer_weights(load_encoder(workspace.lean), texts)
     found.write(workspace.attention)
     return draw_attention(found, workspace.attention.with_suffix(".png"))

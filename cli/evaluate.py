@@ -109,6 +109,7 @@ def evaluate(
     if Path(source.name).resolve().is_relative_to(workspace.out.resolve()):
         splits = workspace.unseen(splits, quiet=as_json)
     chosen, pairs = _split(splits, split)
+    workspace.note_combined(source.name, pairs.name, quiet=as_json)
     stored = StoredVectors(encoder, form)
     found = run(stored, pairs.pairs)
     score = ModelScore(

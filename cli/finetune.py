@@ -21,6 +21,7 @@ from .contrastive import (
     TripletColumnsOpt,
     TripletsOpt,
     is_contrastive,
+    refuse_contrastive,
     run_contrastive,
 )
 from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, check_alone, open_engine, shares_work
@@ -147,12 +148,6 @@ def finetune(
     use_threads(threads)
     search: dict[str, object] = {"strategy": strategy, "pick": pick, "within": within, "tensorboard": tensorboard}
     search |= {"prior_words": prior_words, "prior_texts": prior_texts}
-    if check_method(method, steps=steps, score=score, nli=nli):
-        refuse("--method tmft", objective=None if objective == "cosine" else objective, **search)
-        check_alone(sharing, "heads over a frozen model are trained in one process")
-        told = locals()
-        run_frozen(FrozenOptions(**{field.name: told[field.name] for field in fields(FrozenOptions)}))
-        return
     own = ContrastiveOptions(
         triplets=triplets,
         triplet_columns=triplet_columns,
@@ -165,6 +160,13 @@ def finetune(
         judge_every=judge_every,
         sentences=sentences,
     )
+    if check_method(method, steps=steps, score=score, nli=nli):
+        refuse_contrastive(own, "--method frozen", "Leave it out.")
+        refuse("--method tmft", objective=None if objective == "cosine" else objective, **search)
+        check_alone(sharing, "heads over a frozen model are trained in one process")
+        told = locals()
+        run_frozen(FrozenOptions(**{field.name: told[field.name] for field in fields(FrozenOptions)}))
+        return
     if is_contrastive(objective, pooling, own):
         refuse("an objective of TMFT", **search)
         check_alone(sharing, "contrastive training uses several processes where torchrun starts it")

@@ -6,17 +6,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import ColumnsError, DataError, UsageError
 
 from .output import note, print_json, progress_bar, say, table
 from .pushing import push
 from .workspace import Workspace
 
 if TYPE_CHECKING:
+    from truncate_kit.data import PairSet
     from truncate_kit.frozen import FrozenReport
 
 METHODS = ("tmft", "frozen")
 POOLING = "last"  # the paper reads the last token
+CODES = (
+    "Its vectors are codes that its own score compares (evaluate uses it, and a graph has it inside); the cosine of a "
+    "search leaves out what the score has learnt."
+)
 
 MethodOpt = Annotated[
     str, typer.Option("--method", help="tmft, or frozen: train heads over the states of all blocks, no block itself.")
@@ -79,7 +84,7 @@ def check_method(method: str, **only_frozen: str | None) -> bool:
 
 def run_frozen(told: FrozenOptions) -> None:
     """Train heads over the frozen model, save the best, and show what was found."""
-    from truncate_kit.data import complete_splits, load_pairs, read_texts
+    from truncate_kit.data import complete_splits, read_texts
     from truncate_kit.encoders import load_encoder
     from truncate_kit.errors import DeviceError
     from truncate_kit.frozen import STEPS, FrozenSettings, finetune_frozen
@@ -101,6 +106,8 @@ def run_frozen(told: FrozenOptions) -> None:
         }
         | {name: value for name, value in numbers.items() if value is not None}
     )
+    if told.texts is not None and AUTOENCODER not in settings.steps:
+        raise UsageError("--texts is for the autoencoders.", hint=f"Leave it out, or add {AUTOENCODER} to --steps.")
     workspace = Workspace(told.out)
     source = workspace.model(told.model, told.pooling, told.max_length, quiet=told.as_json)
     encoder = load_encoder(
@@ -109,7 +116,7 @@ def run_frozen(told: FrozenOptions) -> None:
     if told.precision == "bf16" and bf16_instructions(encoder.device) is None:
         raise DeviceError(f"{encoder.device} has no bf16 instructions.", hint="Use --precision fp32.")
     raw = read_texts(told.texts) if told.texts is not None else None
-    nli = load_pairs(told.nli, classes=True) if told.nli is not None else None
+    nli = _nli(told.nli) if told.nli is not None else None
     splits, found = workspace.data(told.data, told.columns, told.scale, quiet=told.as_json)
     before = splits.notes
     splits = complete_splits(splits)
@@ -122,7 +129,7 @@ def run_frozen(told: FrozenOptions) -> None:
             out=told.out,
             settings=settings,
             raw=raw,
-            nli=nli.items()[0][1] if nli is not None else None,
+            nli=nli,
             progress=progress,
         )
     workspace.remember(source, found)
@@ -130,10 +137,20 @@ def run_frozen(told: FrozenOptions) -> None:
     push(workspace.frozen, told.push_to, told.public, quiet=told.as_json)
 
 
+def _nli(name: str) -> "PairSet":
+    """The first split of a set with classes. Raises `DataError`."""
+    from truncate_kit.data import load_pairs
+
+    try:
+        return load_pairs(name, classes=True).items()[0][1]
+    except ColumnsError as error:
+        raise DataError(str(error), hint="Call the columns of --nli sentence1, sentence2 and label.") from error
+
+
 def show(report: "FrozenReport", workspace: Workspace, *, as_json: bool) -> None:
     """The figures, and the report as JSON or as sentences and tables."""
     from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction
-    from truncate_kit.report.frozen_tables import leakage_sentence, step_table, worst_table
+    from truncate_kit.report.frozen_tables import step_table, worst_table
 
     folder = workspace.frozen_report
     figures = [draw_correlations(report, folder / "correlation.png")]
@@ -150,10 +167,11 @@ def show(report: "FrozenReport", workspace: Workspace, *, as_json: bool) -> None
     table(cells.title, cells.columns, cells.rows, marked=chosen)
     worst = worst_table(report)
     table(worst.title, worst.columns, worst.rows)
-    say(leakage_sentence(report))
+    say(report.leakage())
     say(
         f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "
         f"{report.chosen_seed}; {report.parameters:,} frozen and {report.chosen.parameters:,} trained parameters."
     )
+    say(CODES)
     say(f"Saved: {workspace.frozen}. As a graph: truncate-kit export {workspace.frozen} --onnx --out OTHER_FOLDER")
     say(f"Figures: {', '.join(map(str, figures))}")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from truncate_kit.errors import UsageError
 
+from .frozen import CODES
 from .output import note, print_json, progress_bar, say, table
 from .workspace import Workspace
 
@@ -172,4 +173,5 @@ def _retrieval(run: SuiteRun, progress: "Progress") -> Shown:
     report = score_retrieval(
         run.encoder, data, model=run.name, runtime=run.runtime, threads=run.threads or 1, progress=progress
     )
-    return Shown(report, retrieval_table(report), retrieval_sentences(report, LISTS))
+    own = [CODES] if getattr(run.encoder, "heads", None) is not None else []
+    return Shown(report, retrieval_table(report), [*retrieval_sentences(report, LISTS), *own])

@@ -224,6 +224,18 @@ class Workspace:
             note(f"{statement} The models here were trained on the rest: only test counts.", quiet=quiet)
         return divided
 
+    def note_combined(self, name: str, data: str, *, quiet: bool = False) -> None:
+        """Say so where the layers of this model were chosen on pairs of the same set."""
+        from truncate_kit.combine import CombinationReport
+
+        if Path(name).resolve() != self.combined.resolve():
+            return
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+            found = CombinationReport.read(self.combination / "combination.json")
+            if found.data == data:
+                rest = "" if found.unseen is None else f"; on the {found.num_unseen:,} others it has {found.unseen:.2f}"
+                note(f"Its layers were chosen on a part of these pairs{rest}.", quiet=quiet)
+
     def seen(self) -> tuple[str, frozenset[frozenset[str]]] | None:
         """The data of the models here and its train and dev pairs, each as the set of its texts.
 

@@ -11,6 +11,7 @@ from tests.cli.test_export import refused, run
 from tests.combine.test_combine import make_pairs
 from truncate_kit.combine import CombinationReport
 from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit_cli.app import main
 
 
 @pytest.fixture
@@ -28,7 +29,8 @@ def test_the_winner_is_saved_scored_and_exported(tiny_folder, pairs_file, tmp_pa
     assert "15 combinations of 4 layers by a mean over layers (every one), chosen on 20 pairs, 2 random splits" in shown
     for row in ("best combination", "last layer", "CLS of the last layer", "last four layers", "random layers"):
         assert row in shown
-    assert f"Chosen: layers {', '.join(map(str, report.chosen))} (dev {report.chosen_dev:.2f}" in shown
+    layers = ", ".join(map(str, report.chosen))
+    assert f"Chosen: layer{'s' * (len(report.chosen) > 1)} {layers} (dev {report.chosen_dev:.2f}" in shown
     assert {path.name for path in (out / "combination").iterdir()} == {"combination.json", "sizes.png", "without.png"}
     assert "BERT-LC" in (out / "combined/README.md").read_text()
     # Its vectors, from the folder as sentence-transformers reads it.
@@ -42,6 +44,12 @@ def test_the_winner_is_saved_scored_and_exported(tiny_folder, pairs_file, tmp_pa
         for model in (out / "combined", out / "graph/lean/model.onnx")
     ]
     assert scores[0] == pytest.approx(scores[1], abs=0.01)
+    run(capsys, "combine", tiny_folder("bert"), "--data", pairs_file, "--splits", "1", "--out", out)
+    report = CombinationReport.read(out / "combination/combination.json")
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(out / "combined"), "--data", str(pairs_file), "--out", str(out)])
+    said = capsys.readouterr().err
+    assert f"chosen on a part of these pairs; on the 20 others it has {report.unseen:.2f}." in said
 
 
 def test_it_starts_from_what_finetune_left_and_prints_json(tiny_folder, pairs_file, tmp_path, capsys, monkeypatch):
@@ -67,6 +75,10 @@ def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, pairs_fi
     chosen = CombinationReport.read(tmp_path / "out/combination/combination.json").chosen
     assert (tmp_path / "out/combined").is_dir() == (len(chosen) == 1)
     assert ("no maximum over layers" in shown) == (len(chosen) > 1)
+    # A model that an earlier search left is not taken for this one's.
+    save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "out/combined")
+    shown = run(capsys, "combine", tiny_folder("bert"), "--over", "max", *told)
+    assert ("is that of an earlier search" in shown) == (len(chosen) > 1) is True
 
 
 def test_bad_values_are_one_sentence_and_a_hint(tiny_folder, pairs_file, tmp_path, capsys):

@@ -131,13 +131,17 @@ def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files
         (("--objective", "in-batch", "--remove-pooler", "--pooling", "mean"), "no pooler that could be removed"),
         (("--objective", "in-batch", "--sentences", "raw.txt", "--remove-pooler"), "does not keep"),
         (("--objective", "in-batch", "--triplets", "TRIPLETS", "--triplet-columns", "a"), "two or three columns"),
+        (("--objective", "in-batch", "--triplets", "TRIPLETS", "--sentences", "nowhere.txt"), "nowhere.txt does not"),
+        (("--objective", "in-batch", "--triplets", "WRONG"), "Name the columns: --triplet-columns"),
         (("--objective", "in-batch", "--strategy", "probe"), "--strategy goes with an objective of TMFT only"),
         (("--objective", "in-batch", "--within", "0"), "--within goes with"),
         (("--objective", "in-batch", "--tensorboard"), "--tensorboard goes with"),
     ],
 )
 def test_what_is_refused(tiny_folder, files, tmp_path, capsys, asked, message):
-    asked = [files / "triplets.csv" if part == "TRIPLETS" else part for part in asked]
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("x,y\na cat,a dog\n")
+    asked = [{"TRIPLETS": files / "triplets.csv", "WRONG": wrong}.get(part, part) for part in asked]
     said = refused(capsys, "finetune", tiny_folder("bert"), "--data", files / "pairs", "--out", tmp_path / "o", *asked)
     assert message in said
     assert "Hint: " in said

@@ -139,16 +139,20 @@ def test_retrieval_says_that_there_are_fewer_lists(run, home, tiny_folder):
         (("--suite", "transfer", "--data", "data", "--fractions", "0,1"), "between 0 and 1"),
         (("--suite", "transfer", "--data", "data", "--fractions", "0.05"), "MR has 2 classes"),
         (("--suite", "retrieval", "--data", "data/sts13/nothing.csv"), "nothing.csv"),
+        (("--suite", "retrieval", "--data", "data/mr.csv"), "Call the columns query and relevant."),
+        (("--suite", "transfer", "--data", "odd"), "Call the column of texts text"),
         (("--suite", "sts", "--data", "data", "--split", "dev"), "knows its splits"),
         (("--corpus", "more.txt"), "belong to a suite"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_what_makes_no_sense_is_one_line_and_a_hint(options, named, run, home, tiny_folder):
+    (home / "odd").mkdir()
+    (home / "odd/mr.csv").write_text("x,label\na cat,1\n")
     code, out, err = run("evaluate", tiny_folder("bert"), *options)
     assert (code, out) == (1, "")
     error, hint = err.strip().splitlines()[-2:]
     assert error.startswith("Error: ")
-    assert named in error
+    assert named in f"{error} {hint}"
     assert hint.startswith("Hint: ")
     assert not (home / "exported").exists()

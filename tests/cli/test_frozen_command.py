@@ -41,6 +41,7 @@ def test_all_steps_tables_and_figures(capsys, tiny_folder, folder):
     assert "of the " in out
     assert "distinct test sentences are also in train" in out
     assert "Chosen by dev: " in out
+    assert "Its vectors are codes that its own score compares" in out
     for figure in ("correlation", "reconstruction", "blocks"):
         height, width, _ = image.imread(folder / f"exported/frozen-heads/{figure}.png").shape
         assert (width, height) == (1080, 600)
@@ -79,6 +80,18 @@ def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
     assert bench["costs"][0]["dimensions"] == 5 + 10 + 10  # codes, not the width of a state
 
 
+def test_what_takes_codes_for_search_is_told_and_what_would_train_them_otherwise_is_refused(
+    capsys, tiny_folder, folder
+):
+    frozen(capsys, tiny_folder, folder, "--steps", "siamese")
+    (folder / "queries.csv").write_text("query,relevant\nthe cat sat,a dog ran\na mat,the big tree\n")
+    pytest.importorskip("faiss")
+    out = run(capsys, "evaluate", folder / "exported/frozen", "--suite", "retrieval", "--data", "queries.csv")
+    assert "codes that its own score compares" in out
+    said = refused(capsys, "finetune", folder / "exported/frozen", "--data", folder / "pairs.csv", "--layer", 1)
+    assert "is a frozen model with heads" in said
+
+
 def test_another_pooling_and_score(capsys, tiny_folder, folder):
     more = ("--steps", "cosine", "--pooling", "mean", "--score", "sigmoid", "--json")
     report = json.loads(frozen(capsys, tiny_folder, folder, *more))
@@ -95,6 +108,14 @@ def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp
     assert "--objective goes with --method tmft" in refused(
         capsys, *start, "--method", "frozen", "--objective", "distill"
     )
+    raw = folder / "raw.txt"
+    for ignored in (("--triplets", raw), ("--remove-pooler",), ("--attend", "cls"), ("--chunk-size", 4)):
+        said = refused(capsys, *start, "--method", "frozen", *ignored)
+        assert f"{ignored[0]} goes with a contrastive objective, not with --method frozen" in said
+    said = refused(capsys, *start, "--method", "frozen", "--steps", "siamese", "--texts", raw)
+    assert "--texts is for the autoencoders" in said
+    said = refused(capsys, *start, "--method", "frozen", "--nli", folder / "pairs.csv")
+    assert "Call the columns of --nli" in said
     assert "--pick goes with --method tmft" in refused(capsys, *start, "--method", "frozen", "--pick", "robust")
     one = tmp_path / "one.csv"
     one.write_text("sentence1,sentence2,score\na cat,a dog,1\n")

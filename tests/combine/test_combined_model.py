@@ -9,6 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from tests.families import TINY_CONFIGS
+from tests.heads import with_heads
 from truncate_kit.combine import combined_encoder
 from truncate_kit.encoders import FAMILIES, load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.errors import ModelError
@@ -94,6 +95,12 @@ def test_a_single_layer_is_an_ordinary_truncated_model(tiny_folder):
     torch.testing.assert_close(lean.encode(TEXTS), truncate(encoder, 2).encode(TEXTS), atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("layers", [(1, 3), (3,)])
+def test_of_a_frozen_model_the_states_are_combined_and_its_heads_left_out(tiny_folder, layers):
+    found = combined_encoder(with_heads(tiny_folder("bert"), pooling="mean"), layers).encode(TEXTS)
+    torch.testing.assert_close(found, plain(tiny_folder("bert"), layers), atol=1e-6, rtol=1e-5)
+
+
 def test_what_no_ordinary_folder_can_hold(tiny_folder):
     with pytest.raises(ModelError, match="ends in a norm"):
         combined_encoder(load_encoder(tiny_folder("gpt2")), (1, 2))
@@ -120,6 +127,13 @@ def test_a_folder_that_would_fall_back_to_the_last_layer_is_refused(tiny_folder,
     with pytest.raises(ModelError, match=r"weights layers \[0.5, 0.0, 1.0\]"):
         load_encoder(folder)
     save_file({"layer_weights": torch.tensor([1.0, 0.0, 1.0])}, weights)
+    place = folder / "1_WeightedLayerPooling/config.json"
+    whole = place.read_text()
+    for harm in ("{}", "[]", '{"num_hidden_layers": "x", "layer_start": 0}'):
+        place.write_text(harm)
+        with pytest.raises(ModelError, match="is damaged"):
+            load_encoder(folder)
+    place.write_text(whole)
     config = json.loads((folder / "config.json").read_text())
     assert config.pop("output_hidden_states") is True
     (folder / "config.json").write_text(json.dumps(config))

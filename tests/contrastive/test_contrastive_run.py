@@ -5,6 +5,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from tests.families import WORDS
+from tests.heads import with_heads
 from tests.training.test_training import make_pairs
 from truncate_kit.contrastive import (
     ContrastiveResult,
@@ -134,6 +135,14 @@ def test_of_what_stands_after_pooling_only_normalize_is_kept(minilm):
     assert [type(module).__name__ for module in encoder.tail] == ["Normalize"]
     encoder = poolable_encoder(load_encoder(minilm), ContrastiveSettings(pooling="cls"), seed=0)
     assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_heads_over_frozen_blocks_are_left_out(tiny_folder, pooling):
+    settings = ContrastiveSettings(pooling=pooling)
+    plain, frozen = load_encoder(tiny_folder("bert")), with_heads(tiny_folder("bert"))
+    expected, found = (poolable_encoder(one, settings, seed=3).eval().encode(TEXTS) for one in (plain, frozen))
+    torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
 def test_how_much_each_layer_counts(tiny_folder):

@@ -211,6 +211,8 @@ def test_training_pairs_are_learnt_and_nli_pairs_come_first(gpt2, tmp_path):
     nli = pair_set("nli", 30, 13, ("Contradiction", "entailment", "neutral"))
     first = finetune_frozen(gpt2, data, out=tmp_path / "b", settings=settings, nli=nli)
     assert first.nli == "nli"
+    assert first.test_sentences_in_nli == len({*data.test.texts()} & {*nli.texts()}) > 0
+    assert report.test_sentences_in_nli is None
     assert first.chosen.dev_scores != report.chosen.dev_scores
 
 

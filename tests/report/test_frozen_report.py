@@ -1,12 +1,14 @@
 """Figures and tables of frozen heads, with gaps, one seed, one number of blocks."""
 
+from dataclasses import replace
+
 import pytest
 from matplotlib import image
 
 from truncate_kit.data import overlap_of
 from truncate_kit.frozen import FrozenReport, FrozenSettings, FrozenTrial, Reconstruction, WorstPair
 from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction
-from truncate_kit.report.frozen_tables import leakage_sentence, step_table, worst_table
+from truncate_kit.report.frozen_tables import step_table, worst_table
 
 
 def a_report(seeds=(0, 1), layers=(1, 2), gap=False):
@@ -51,7 +53,14 @@ def test_tables():
     (row,) = worst_table(a_report()).rows
     assert row[0].endswith("… | b")
     assert row[1:] == ("0.25", "0.75", "-0.50")
-    assert "1 of the 2 distinct test sentences are also in train" in leakage_sentence(a_report())
+    assert "1 of the 2 distinct test sentences are also in train" in a_report().leakage()
+
+
+def test_sentences_shared_with_nli_are_told_beside_those_of_train():
+    said = replace(a_report(), nli="snli", test_sentences_in_nli=2).leakage()
+    assert said.endswith("NLI: 2 of the 2 distinct test sentences.")
+    clean = replace(a_report(), overlap=overlap_of([("a", "b")], [("c", "d")], [("e", "f")]))
+    assert clean.leakage() == "Overlap: train and test share no sentence."
 
 
 def test_what_is_said():

@@ -6,6 +6,10 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import StratifiedKFold
 
+from tests.suites.test_transfer import SMALL, sentences
+from truncate_kit.data import LabelledSet
+from truncate_kit.encoders import load_encoder
+from truncate_kit.suites import score_transfer
 from truncate_kit.suites.screening import (
     RIDGE,
     WIDTH,
@@ -100,10 +104,28 @@ def test_few_coordinates_are_the_same_of_every_layer():
     assert len(set(kept[0, 0].tolist())) == WIDTH // 2
 
 
-def test_states_that_are_all_equal_are_no_error(problem):
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_states_that_are_all_equal_are_no_error(problem, noise):
     states, labels, folds = as_tensors(*problem)
     states = states.clone()
-    states[0] = 1.0
-    found = screen_means(states, labels, folds, [(0,), (3,)])
+    drawn = np.random.default_rng(3)
+    # As the CLS states of the embeddings are: the same for every text, but for float32 rounding.
+    states[0] = torch.from_numpy(30 * drawn.normal(size=(1, 12)) + noise * drawn.normal(size=(240, 12)))
+    found = screen_means(states, labels, folds, [(0,), (3,), (0, 3)])
     assert found[0] <= 0.45  # no better than naming the most frequent class
     assert found[1] > 0.5
+    assert found[2] == pytest.approx(found[1], abs=0.02)  # a layer that is constant adds a shift
+    alone = screen_features(lambda subset: states[list(subset)].mean(dim=0), labels, folds, [(0,), (3,), (0, 3)])
+    assert alone == pytest.approx(found, abs=0.02)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_model_that_is_pooled_by_cls(tiny_folder, paired):
+    """Its embeddings have one CLS state for every text."""
+    first, second = sentences(60, 1), sentences(60, 2)
+    labels = tuple(int("red" in text) for text in first)
+    one = LabelledSet(
+        name="MR", first=tuple(first), second=tuple(second) if paired else None, labels=labels, classes=("0", "1")
+    )
+    report = score_transfer(load_encoder(tiny_folder("bert"), pooling="cls"), [one], model="tiny", settings=SMALL)
+    assert (0,) not in report.sets[0].whole.chosen

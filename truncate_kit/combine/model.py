@@ -14,7 +14,7 @@ def combined_encoder(encoder: Encoder, layers: Sequence[int], *, head: Dense | N
     """The encoder cut above the highest of `layers`, whose vectors are the mean over just these layers.
 
     One layer alone is an ordinary truncated model. head: the trained pooler the mean goes through. A final Normalize
-    is kept; other modules after pooling were trained for the last layer and are left out. `save_encoder`,
+    is kept; heads and other modules after pooling were trained for other states and are left out. `save_encoder`,
     `export_onnx` and everything else take it like any encoder.
     Raises `ModelError` where no ordinary model can hold the combination, `LayerNotHeldError`, `LayerOutOfRangeError`.
     """
@@ -27,6 +27,7 @@ def combined_encoder(encoder: Encoder, layers: Sequence[int], *, head: Dense | N
             hint="Use --pooling mean, cls or last.",
         )
     cut = truncate(encoder, chosen[-1])
+    cut.heads = None  # they would take the place of the combination
     cut.combine_layers(chosen if len(chosen) > 1 else None)
     tail: list[nn.Module] = [copy.deepcopy(head)] if head is not None else []
     if len(encoder.tail) and isinstance(encoder.tail[-1], Normalize):

@@ -20,12 +20,13 @@ from truncate_kit.training.examples import Ids
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
     """The encoder cut at the layer of `settings`, with a fresh pooler; its weights are drawn from `seed`.
 
-    A final Normalize is kept; other modules after pooling were trained for another one and are left out. Raises
-    `UsageError` where the pooling does not suit the model, `LayerOutOfRangeError`, `LayerNotHeldError`.
+    A final Normalize is kept; heads and other modules after pooling were trained for another one and are left out.
+    Raises `UsageError` where the pooling does not suit the model, `LayerOutOfRangeError`, `LayerNotHeldError`.
     """
     layer = encoder.depth if settings.layer is None else settings.layer
     cut = truncate(encoder, layer)
     _check_suits(cut, settings)
+    cut.heads = None  # they would take the pooler's place
     cut.pool_with(None)
     cut.pooling = "mean" if settings.pooling in ("mean", "first-last") else _summary(cut)
     torch.manual_seed(seed)

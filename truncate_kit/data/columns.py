@@ -75,11 +75,11 @@ def find_class_columns(source: str, columns: Sequence[str], told: Sequence[str] 
     return (first, second, _only_one(source, columns, found, "the class"))
 
 
-def find_text_columns(source: str, columns: Sequence[str]) -> tuple[str, str]:
-    """The names of first and second text among `columns`, scores or not. Raises `ColumnsError`."""
+def find_text_columns(source: str, columns: Sequence[str], *, hint: str = _HINT) -> tuple[str, str]:
+    """The names of first and second text among `columns`, scores or not. Raises `ColumnsError` with `hint`."""
     names = _by_plain_name(columns)
     found = [(a, b) for left, right in _TEXT_PAIRS for a in names.get(left, ()) for b in names.get(right, ())]
-    return _only_one(source, columns, found, "the two texts")
+    return _only_one(source, columns, found, "the two texts", hint)
 
 
 def find_triplet_columns(columns: Sequence[str]) -> tuple[str, str, str] | None:
@@ -127,11 +127,11 @@ def _by_plain_name(columns: Iterable[str]) -> dict[str, list[str]]:
     return names
 
 
-def _only_one(source: str, columns: Sequence[str], found: Sequence[Choice], what: str) -> Choice:
+def _only_one(source: str, columns: Sequence[str], found: Sequence[Choice], what: str, hint: str = _HINT) -> Choice:
     if len(found) == 1:
         return found[0]
     if found:
-        raise ColumnsError(source, f"more than one choice for {what}.", columns, hint=_HINT)
-    semicolons = any(";" in column for column in columns)
-    hint = "The file seems to be separated by semicolons: save it with commas." if semicolons else _HINT
+        raise ColumnsError(source, f"more than one choice for {what}.", columns, hint=hint)
+    if any(";" in column for column in columns):
+        hint = "The file seems to be separated by semicolons: save it with commas."
     raise ColumnsError(source, f"no column name says where {what} can be found.", columns, hint=hint)

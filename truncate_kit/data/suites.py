@@ -30,6 +30,8 @@ _STS: dict[str, tuple[int, tuple[str, ...]]] = {
 _TRANSFER: dict[str, tuple[str, ...]] = {
     name: (name.lower(),) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC")
 }
+_PAIR_HINT = "Call the columns of its texts sentence1 and sentence2."
+_TEXT_HINT = "Call the column of texts text, or those of pairs sentence1 and sentence2."
 _LANGUAGE = "en"  # the published figures are for English; taken where a set comes in several languages
 
 
@@ -116,7 +118,8 @@ def read_retrieval(path: str | Path, *, corpus: str | Path | None = None) -> Ret
     file = _only_file(Path(path))
     table = read_table(file)
     names = tuple(table.columns)
-    first, second = (_texts(table, name) for name in find_text_columns(table.source, names))
+    hint = "Call the columns query and relevant."
+    first, second = (_texts(table, name) for name in find_text_columns(table.source, names, hint=hint))
     answers = _answers(table)
     place = {
         text: index for index, text in enumerate(dict.fromkeys((*second, *(read_texts(corpus) if corpus else ()))))
@@ -155,7 +158,7 @@ def read_seen(path: str | Path) -> frozenset[frozenset[str]]:
 
 def _text_pairs(file: Path) -> Iterator[frozenset[str]]:
     table = read_table(file)
-    first, second = find_text_columns(table.source, tuple(table.columns))
+    first, second = find_text_columns(table.source, tuple(table.columns), hint=_PAIR_HINT)
     return map(frozenset, zip(_texts(table, first), _texts(table, second), strict=True))
 
 
@@ -203,7 +206,7 @@ def _labelled(name: str, files: list[Path]) -> LabelledSet:
         if label is None:
             raise ColumnsError(table.source, "there is no column of labels.", names, hint="Call it label.")
         single = find_text_column(table.source, names)
-        left, right = (single, None) if single is not None else find_text_columns(table.source, names)
+        left, right = (single, None) if single is not None else find_text_columns(table.source, names, hint=_TEXT_HINT)
         first += _texts(table, left, empty=True)
         second += [] if right is None else _texts(table, right, empty=True)
         labels += [str(value).strip() for value in table.columns[label]]
@@ -251,7 +254,9 @@ def _only_file(path: Path) -> Path:
 
 
 def _nothing(folder: Path, sets: Iterable[str]) -> NoReturn:
+    names = list(sets)
     raise DataFileError(
-        f"{folder} holds none of the sets {', '.join(sets)}.",
-        hint="Give each set a folder or a file of its name, such as sts14/test.csv or sts14.csv.",
+        f"{folder} holds none of the sets {', '.join(names)}.",
+        hint=f"Give each set a folder or a file of its name, such as {names[0].lower()}/test.csv or "
+        f"{names[0].lower()}.csv.",
     )

@@ -15,6 +15,7 @@ from truncate_kit.errors import ColumnsError, DataError
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 # As numbers they stand in this order in SNLI, MultiNLI and GLUE; -1 and "-" mark pairs without agreement.
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
+_HINT = "Name the columns: --triplet-columns ANCHOR,POSITIVE[,NEGATIVE]"
 _LABELS = {ENTAILMENT: ENTAILMENT, NEUTRAL: NEUTRAL, CONTRADICTION: CONTRADICTION, "-": "", "-1": ""}
 
 
@@ -98,7 +99,7 @@ def _find(table: Table) -> tuple[str, ...]:
     found = tuple(table.columns)
     label = find_label_column(table.source, found)
     if label is not None and _nli_labels(table.columns[label]) is not None:
-        return (*find_text_columns(table.source, found), label)
+        return (*find_text_columns(table.source, found, hint=_HINT), label)
     triplet = find_triplet_columns(found)
     if triplet is not None:
         return triplet
@@ -108,9 +109,9 @@ def _find(table: Table) -> tuple[str, ...]:
             table.source,
             f"column {score or label!r} grades or classifies the pairs, so not all of them are positives.",
             table.columns,
-            hint="Give pairs that mean the same, an NLI set, or name the columns: --columns ANCHOR,POSITIVE[,NEGATIVE]",
+            hint=f"Give pairs that mean the same, or an NLI set. {_HINT}",
         )
-    return find_text_columns(table.source, found)
+    return find_text_columns(table.source, found, hint=_HINT)
 
 
 def _nli_labels(values: Sequence[Any]) -> list[str] | None:

@@ -103,11 +103,24 @@ def _read_json(path: Path) -> Any:
 def read_pipeline(folder: Path) -> Pipeline:
     """Read `modules.json` and what it names; a folder without one is a bare transformer.
 
-    Raises `ModelError` for modules or settings that would change the vectors and are not known here.
+    Raises `ModelError` for modules or settings that would change the vectors and are not known here, and for damaged
+    files.
     """
     listing = folder / "modules.json"
     if not listing.exists():
         return Pipeline(transformer=folder)
+    try:
+        return _read_modules(folder, listing)
+    except ModelError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(
+            f"modules.json of {folder}, or a config.json that it names, is damaged: {type(error).__name__} {error}.",
+            hint="Download or save the model again.",
+        ) from error
+
+
+def _read_modules(folder: Path, listing: Path) -> Pipeline:
     pipeline = Pipeline(transformer=folder)
     settings = folder / "config_sentence_transformers.json"
     if settings.exists():

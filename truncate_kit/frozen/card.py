@@ -15,7 +15,6 @@ def frozen_card(report: FrozenReport) -> str:
             spans = [report.score(step, layer, measure) for measure in ("dev", "test", "test_pearson")]
             cells = " | ".join(points(span.mean, span.std) for span in spans)
             rows.append(f"| {step} | {layer} | {cells} |")
-    leak = report.overlap.warning()
     return f"""---
 library_name: truncate-kit
 pipeline_tag: sentence-similarity
@@ -39,7 +38,7 @@ Spearman × 100, mean ± standard deviation over {len(report.settings.seeds)} se
 |---|---|---|---|---|
 {chr(10).join(rows)}
 
-{leak if leak is not None else "Train and test share no sentence."}
+{report.leakage()}
 
 Vectors are the codes of all blocks side by side; `load_encoder(path).similarities(u, v)` is the trained score.
 Made by truncate-kit {__version__}; sentence-transformers has no such module and cannot load this folder.

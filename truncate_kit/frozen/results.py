@@ -65,6 +65,7 @@ class FrozenReport(Result):
     test of the cosine of the plain states at each block from 1, None where it is not defined. chosen_…: the trial that
     was saved. reconstruction: None where no autoencoders were trained. nli: name of the NLI pairs, None without.
     worst: the test pairs with the largest errors of the saved model. overlap: what the splits share.
+    test_sentences_in_nli: how many distinct test sentences the NLI pairs hold, None without NLI pairs.
     """
 
     model: str
@@ -87,6 +88,7 @@ class FrozenReport(Result):
     overlap: Overlap
     seconds: float
     notes: tuple[str, ...]
+    test_sentences_in_nli: int | None = None
 
     def of(self, step: str, layer: int) -> list[FrozenTrial]:
         """The trials of a step on so many blocks, one per seed."""
@@ -111,6 +113,14 @@ class FrozenReport(Result):
         """Mean over the seeds of `FrozenTrial.blocks`."""
         columns = zip(*(trial.blocks for trial in self.of(step, layer)), strict=True)
         return tuple(None if None in column else fmean(value or 0.0 for value in column) for column in columns)
+
+    def leakage(self) -> str:
+        """What test shares with all that the heads were trained on."""
+        found = self.overlap.warning() or "Overlap: train and test share no sentence."
+        if self.test_sentences_in_nli is None:
+            return found
+        total = self.overlap.test_sentences or 0
+        return f"{found} NLI: {self.test_sentences_in_nli:,} of the {total:,} distinct test sentences."
 
     def statements(self) -> tuple[str, ...]:
         """What the user has to know about what was done."""

@@ -174,6 +174,7 @@ class _Run:
             overlap=data.overlap,
             seconds=time.perf_counter() - begin,
             notes=(*material.notes, *self.store.notes),
+            test_sentences_in_nli=None if nli is None else len({*material.test_pairs.texts()} & {*nli.texts()}),
         )
 
     def _autoencoders(self) -> Reconstruction:

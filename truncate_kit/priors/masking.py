@@ -10,7 +10,7 @@ from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
 from truncate_kit.errors import ModelError
 from truncate_kit.priors.masked_head import MaskedHead
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.examples import Ids, SingleTexts
 
 MASKED_SHARE = 0.15
 HIDDEN, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
@@ -70,7 +70,7 @@ def masked_loss(encoder: Encoder, head: MaskedHead, batch: Batch, labels: Tensor
     return nn.functional.cross_entropy(head(states[chosen]).float(), labels[chosen], reduction=reduction)
 
 
-class MaskedTexts:
+class MaskedTexts(SingleTexts):
     """Raw texts of which other tokens are hidden each time they come.
 
     objective: what is minimised; it gets the encoder, `head`, a batch with hidden tokens and its labels. part: texts
@@ -89,21 +89,11 @@ class MaskedTexts:
         part: int | None = None,
         group: Group = ALONE,
     ) -> None:
-        self._ids, self._masker = ids, _Masker(encoder)
+        super().__init__(ids)
+        self._masker = _Masker(encoder)
         self._part, self._group = part or len(ids), group
-        self.head: nn.Module | None = head
+        self.head = head
         self._objective = objective
-
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def lengths(self) -> list[int]:
-        """Tokens of each text."""
-        return [len(text) for text in self._ids]
-
-    def texts(self) -> list[Ids]:
-        """The token ids."""
-        return self._ids
 
     def renumber(self, ids: Callable[[Ids], Ids]) -> None:
         """Not possible: any word of the vocabulary may be predicted."""

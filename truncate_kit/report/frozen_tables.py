@@ -45,11 +45,5 @@ def worst_table(report: FrozenReport) -> TableCells:
     )
 
 
-def leakage_sentence(report: FrozenReport) -> str:
-    """What test shares with train."""
-    found = report.overlap.warning()
-    return found if found is not None else "Overlap: train and test share no sentence."
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"

@@ -36,13 +36,16 @@ def encode_distinct(encoder: TextEncoder, texts: Sequence[str], progress: Progre
 
 
 def text_features(encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent) -> TextFeatures:
-    """Vectors and, for an `Encoder`, the states of all its layers with its own pooling, in one pass.
+    """Vectors and, for an `Encoder`, the states of all its layers with its own pooling.
 
-    Raises `DataError` where they are no numbers.
+    One pass gives both, unless the vectors are made of other states than these: those of a combination of layers or of
+    a pooler, which take a second one. Raises `DataError` where they are no numbers.
     """
     if not isinstance(encoder, Encoder):
         return TextFeatures(encode_distinct(encoder, texts, progress), None)
     states = layer_states(encoder, texts, progress=progress)
+    if encoder.combination is not None or encoder.pooler is not None:
+        return TextFeatures(encode_distinct(encoder, texts, progress), states)
     with torch.inference_mode():
         vectors = states[-1] if encoder.heads is None else encoder.heads(states[1:].to(encoder.device)).cpu()
         for module in encoder.tail:

@@ -55,6 +55,7 @@ def screen_means(
     fold's moments are subtracted from those of all rows.
     """
     indicators = torch.nn.functional.one_hot(labels).double()
+    states = _centred(states)
     total = _moments(states, indicators)
     weights = _averaging(subsets, len(states))
     correct = torch.zeros(len(subsets), dtype=torch.float64)
@@ -82,7 +83,7 @@ def screen_features(
     correct = torch.zeros(len(subsets), dtype=torch.float64)
     alone = torch.ones(1, 1, dtype=torch.float64)
     for place, subset in enumerate(subsets):
-        values = features(subset)[None]
+        values = _centred(features(subset)[None])
         total = _moments(values, indicators)
         for _, judged in folds:
             fitted = _without(total, _moments(values[:, judged], indicators[judged]))
@@ -90,6 +91,12 @@ def screen_features(
             scores = values[0, judged] @ slopes[0] + offsets[0]
             correct[place] += (scores.argmax(dim=1) == labels[judged]).sum()
     return _shares(correct, len(labels))
+
+
+def _centred(states: Tensor) -> Tensor:
+    """Around the mean of all rows, which no ridge regression sees: where all rows are equal, such as the CLS states of
+    the embeddings, moments of large numbers would leave nothing but rounding errors."""
+    return states - states.mean(dim=1, keepdim=True)
 
 
 def _shares(correct: Tensor, rows: int) -> list[float]:

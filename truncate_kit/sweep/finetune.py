@@ -103,6 +103,11 @@ def _checked_layers(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...
     check_strategy(settings.strategy)
     if not settings.seeds:
         raise UsageError("No seeds were given.", hint="Use --seeds 3 for the seeds 0, 1 and 2.")
+    if encoder.heads is not None:
+        raise UsageError(
+            f"{encoder.name} is a frozen model with heads: its vectors are theirs, not those of a layer.",
+            hint="Name the model that they were trained for; --method frozen trains heads.",
+        )
     held = layers_to_try(encoder)
     layers = held if settings.layers == "auto" else parse_layers(settings.layers, held, encoder.depth)
     for layer in layers:

@@ -13,6 +13,8 @@ from truncate_kit.errors import DataError
 from truncate_kit.results import Result
 from truncate_kit.vectors import similarities
 
+_DIGITS = 12  # the cosine of a vector with itself differs from 1 by 1e-16 at most, vectors hold 7 digits
+
 
 class TextEncoder(Protocol):
     """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
@@ -81,7 +83,12 @@ def pair_similarities(
 
 
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
-    """The `Evaluation` of given similarities against given targets."""
+    """The `Evaluation` of given similarities against given targets.
+
+    Similarities are taken to 12 digits: pairs of identical texts then have one and the same, whatever the rounding of
+    their cosine, and share a rank.
+    """
+    cosines = [round(value, _DIGITS) for value in cosines]
     if len(targets) < 3 or len(set(targets)) < 2:
         raise DataError(
             f"A correlation needs at least three pairs with two different scores; here are {len(targets)} pairs.",

@@ -136,13 +136,13 @@ class ClassifiedPairs(Pairs):
         return nn.functional.cross_entropy(self._classifier(first, second).float(), target.long())
 
 
-class TaughtTexts:
-    """Texts with the vectors that a teacher gives them, (n, d)."""
+class SingleTexts:
+    """Texts one by one; what is asked of each is up to the subclasses."""
 
     head: nn.Module | None = None
 
-    def __init__(self, ids: list[Ids], vectors: Tensor) -> None:
-        self._ids, self._vectors = ids, vectors
+    def __init__(self, ids: list[Ids]) -> None:
+        self._ids = ids
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -158,6 +158,14 @@ class TaughtTexts:
     def renumber(self, ids: Callable[[Ids], Ids]) -> None:
         """Replace the ids of every text."""
         self._ids = [ids(text) for text in self._ids]
+
+
+class TaughtTexts(SingleTexts):
+    """Texts with the vectors that a teacher gives them, (n, d)."""
+
+    def __init__(self, ids: list[Ids], vectors: Tensor) -> None:
+        super().__init__(ids)
+        self._vectors = vectors
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """`cosine_distance` of the texts at the given places."""

@@ -1,0 +1,46 @@
+"""What the transfer suite classifies by is what the model gives, however it makes its vectors."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tests.suites.test_transfer import SMALL, fit_and_score, plain_divisions, sentences
+from truncate_kit.combine import combined_encoder
+from truncate_kit.contrastive import ContrastiveSettings, poolable_encoder
+from truncate_kit.data import LabelledSet
+from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.encoders.pipeline import Normalize
+from truncate_kit.representations import layer_states
+from truncate_kit.suites import score_transfer
+from truncate_kit.suites.encoding import text_features
+
+TEXTS = sentences(12)
+
+
+@pytest.mark.parametrize("layers", [(1, 3), (0, 2)])
+def test_of_a_combination_the_mean_over_its_layers(tiny_folder, tmp_path, layers):
+    full = load_encoder(tiny_folder("bert"))
+    folder = save_encoder(combined_encoder(full, layers), tmp_path / "combined")
+    found = text_features(load_encoder(folder), TEXTS)
+    torch.testing.assert_close(found.vectors, layer_states(full, TEXTS)[list(layers)].mean(dim=0), atol=1e-5, rtol=1e-4)
+    assert found.states.shape == (max(layers) + 1, len(TEXTS), 16)
+
+
+@pytest.mark.parametrize("pooling", ["layer-attention", "first-last", "concat", "cls"])
+def test_of_a_trained_pooling_its_vectors(tiny_folder, pooling):
+    encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(pooling=pooling), seed=1).eval()
+    encoder.tail = nn.ModuleList([*encoder.tail, Normalize()])
+    torch.testing.assert_close(text_features(encoder, TEXTS).vectors, encoder.encode(TEXTS), atol=1e-6, rtol=1e-5)
+
+
+def test_accuracies_of_a_combination(tiny_folder):
+    texts = sentences(120, seed=4)
+    labels = np.array([int(text.split().count("cat") > text.split().count("dog")) for text in texts])
+    rows = LabelledSet(name="MR", first=tuple(texts), second=None, labels=tuple(labels.tolist()), classes=("0", "1"))
+    encoder = combined_encoder(load_encoder(tiny_folder("bert")), (0, 1))
+    point = score_transfer(encoder, [rows], model="tiny", settings=SMALL).sets[0].whole
+    values = layer_states(encoder, texts)
+    for found, features in ((point.as_is, values.mean(dim=0)), (point.last, values[1])):
+        expected = [fit_and_score(features.numpy(), labels, *division) for division in plain_divisions(labels, 2)]
+        assert found == pytest.approx(expected)

@@ -1,0 +1,46 @@
+"""What nobody has to tell: the defaults are the protocols of the papers."""
+
+import inspect
+
+import pytest
+
+from truncate_kit.combine import CombineSettings
+from truncate_kit.contrastive import ContrastiveSettings
+from truncate_kit.frozen import FrozenSettings
+from truncate_kit.suites import TransferSettings, score_retrieval
+
+
+def test_layer_combination():
+    settings = CombineSettings()
+    assert (settings.over, settings.dev_pairs, settings.splits, settings.up_to) == ("mean", 350, 5, None)
+
+
+@pytest.mark.parametrize(
+    ("objective", "epochs", "rows"), [("in-batch", 3, 256), ("hard-negatives", 3, 256), ("dropout", 1, 64)]
+)
+def test_layer_attention(objective, epochs, rows):
+    settings = ContrastiveSettings(objective=objective)
+    training = settings.training()
+    assert (training.epochs, training.batch_size, training.warmup, training.weight_decay) == (epochs, rows, 0, 0)
+    assert (settings.pooling, settings.over, settings.last_cls, settings.literal) == (
+        "layer-attention", "both", True, False,
+    )  # fmt: skip
+    assert (settings.temperature, settings.max_tokens, settings.keep_pooler) == (0.05, 64, True)
+
+
+def test_frozen_heads():
+    settings = FrozenSettings()
+    assert settings.ordered_steps() == ("cosine", "siamese", "autoencoder")
+    assert settings.raw_sentences == 20_000
+    assert set(settings.code_widths(12, 768)) == {256, 512}
+
+
+def test_transfer():
+    settings = TransferSettings()
+    assert (settings.splits, settings.test_share, settings.max_layers) == (10, 0.15, 4)
+    assert (settings.penalty, settings.tolerance, settings.iterations) == (10, 0.01, 200)
+    assert (settings.fractions, settings.max_rows) == ((1.0,), None)
+
+
+def test_retrieval():
+    assert inspect.signature(score_retrieval).parameters["lists"].default == 1024
