@@ -69,7 +69,9 @@ def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     examples, dev, _ = LabelledTask(encoder, data()).trial(encoder, 0)
     exits, judges = dict.fromkeys(LAYERS, examples), dict.fromkeys(LAYERS, dev)
-    scores = probe(encoder, exits, judges, seed=0)
+    heard = []
+    scores = probe(encoder, exits, judges, 0, lambda task, done, total: heard.append((done, total)))
+    assert heard == [(1, 2), (2, 2)]  # 128 texts, 64 at a time
     assert scores == probe(encoder, exits, judges, seed=0)
     centred = exit_vectors_of(encoder, dev.texts(), LAYERS)
     centred = centred - exit_vectors_of(encoder, examples.texts(), LAYERS).mean(dim=1, keepdim=True)

@@ -161,7 +161,7 @@ class TrialRunner:
         """Dev score of a linear probe on the frozen states of every layer, in points; else as `rank_exits`."""
 
         def compute() -> dict[int, float]:
-            return probe(self.full, *self._exits(self.full, layers, seed, "probe"), seed)
+            return probe(self.full, *self._exits(self.full, layers, seed, "probe"), seed, self.progress)
 
         return self.store.ranking(f"probe-seed{seed}", layers, compute)
 

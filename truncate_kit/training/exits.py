@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
+from truncate_kit.progress import Progress, silent
 from truncate_kit.training.examples import Ids, Pairs
 from truncate_kit.training.judges import HeldOutPairs
 
@@ -27,16 +28,21 @@ def exit_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[
 
 
 @torch.inference_mode()
-def exit_vectors_of(encoder: Encoder, ids: Sequence[Ids], layers: Sequence[int], batch_size: int = 64) -> Tensor:
+def exit_vectors_of(
+    encoder: Encoder,
+    ids: Sequence[Ids],
+    layers: Sequence[int],
+    batch_size: int = 64,
+    progress: Progress = silent,
+) -> Tensor:
     """`exit_vectors` of any number of texts: (layers, n, out) float32 on the CPU, in the order of `ids`."""
     batches = length_batches([len(row) for row in ids], batch_size)
+    parts = []
     with evaluating(encoder):
-        parts = [
-            torch.stack(
-                [part.float().cpu() for part in exit_vectors(encoder, encoder.pad([ids[p] for p in b]), layers)]
-            )
-            for b in batches
-        ]
+        for done, batch in enumerate(batches, 1):
+            vectors = exit_vectors(encoder, encoder.pad([ids[place] for place in batch]), layers)
+            parts.append(torch.stack([part.float().cpu() for part in vectors]))
+            progress("frozen states of all layers", done, len(batches))
     order = torch.tensor([place for batch in batches for place in batch]).argsort()
     return torch.cat(parts, dim=1)[:, order]
 
@@ -100,7 +106,11 @@ class MultiExitJudge:
 
 
 def probe(
-    encoder: Encoder, exits: Mapping[int, Pairs], held_out: Mapping[int, HeldOutPairs], seed: int
+    encoder: Encoder,
+    exits: Mapping[int, Pairs],
+    held_out: Mapping[int, HeldOutPairs],
+    seed: int,
+    progress: Progress = silent,
 ) -> dict[int, float]:
     """How well each layer serves the task frozen: best dev score, in points, of one linear map per layer.
 
@@ -116,7 +126,7 @@ def probe(
     if count > PROBE_PAIRS:
         kept = torch.randperm(count, generator=generator)[:PROBE_PAIRS]
     both_sides = [texts[place] for place in torch.cat([kept, kept + count]).tolist()]
-    train = exit_vectors_of(encoder, both_sides, layers)
+    train = exit_vectors_of(encoder, both_sides, layers, progress=progress)
     dev = exit_vectors_of(encoder, judges[0].texts(), layers)
     centre = train.mean(dim=1, keepdim=True)  # states share a large mean, which makes every cosine near 1
     train, dev = train - centre, dev - centre
