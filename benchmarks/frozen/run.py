@@ -72,7 +72,8 @@ def measure(name: str, folder: str, told: argparse.Namespace) -> None:
     label = f"{name}_{told.pooling}_{told.score}{'_nli' if nli else ''}"
     out = HERE / "work" / label
     report = finetune_frozen(encoder, data, out=out, settings=settings, raw=raw, nli=nli)
-    report.write(HERE / "reports" / f"{label}.json")
+    # The worst errors name sentences, which stay with their data.
+    replace(report, worst=()).write(HERE / "reports" / f"{label}.json")
     draw_correlations(report, HERE / "reports" / f"{label}-correlation.png")
     if report.reconstruction is not None:
         draw_reconstruction(report, report.reconstruction, HERE / "reports" / f"{label}-reconstruction.png")
