@@ -25,11 +25,16 @@ POINTS = tuple(step / 4 for step in range(33))  # 0 … 8
 
 @dataclass(frozen=True)
 class Model:
-    """Mean scores of one model at every layer."""
+    """Mean scores of one model at every layer. name: with the table in brackets where a model is in several."""
 
     name: str
     dev: Scores
     test: Scores
+
+    @property
+    def base(self) -> str:
+        """The model, whatever the set."""
+        return self.name.split(" (")[0]
 
     def regret(self, layer: int) -> float:
         """Test points lost by taking this layer."""
@@ -89,17 +94,27 @@ def fit(rule: Rule, models: Sequence[Model]) -> float:
 
 
 def judge(rule: Rule, published: Sequence[Model], own: Sequence[Model]) -> dict[str, object]:
-    """Regrets of one rule: published models each with the parameter of the others, own ones with that of all."""
+    """Regrets of one rule: published models each with the parameter of the others, own ones with that of all.
+
+    together: both, each case with the parameter of all cases of other models.
+    """
     values = {model.name: fit(rule, [other for other in published if other is not model]) for model in published}
     values |= dict.fromkeys((model.name for model in own), fit(rule, published))
     picks = {model.name: rule.take(model.dev, values[model.name]) for model in (*published, *own)}
     regrets = {model.name: model.regret(picks[model.name]) for model in (*published, *own)}
     row: dict[str, object] = {"rule": rule.name, "parameter": fit(rule, published), "picks": picks, "regrets": regrets}
     groups = {"published": published, "falling": [model for model in published if model.drops], "own": own}
-    for group, models in groups.items():
-        if models:
-            found = [regrets[model.name] for model in models]
-            row |= {f"{group}_mean": fmean(found), f"{group}_worst": max(found)}
+    found = {group: [regrets[model.name] for model in models] for group, models in groups.items()}
+    everything = [*published, *own]
+    if own:
+        found["together"] = [
+            model.regret(rule.take(model.dev, fit(rule, [other for other in everything if other.base != model.base])))
+            for model in everything
+        ]
+        row["parameter_of_all"] = fit(rule, everything)
+    for group, losses in found.items():
+        if losses:
+            row |= {f"{group}_mean": fmean(losses), f"{group}_worst": max(losses)}
     return row
 
 
@@ -120,7 +135,7 @@ def read_own(path: Path) -> list[Model]:
         rows = list(csv.DictReader(handle))
     return [
         Model(
-            name,
+            f"{name} ({path.name.removesuffix('-layers.csv')})",
             *(
                 {int(row["layer"]): float(row[split]) for row in rows if row["model"] == name}
                 for split in ("dev", "test")
@@ -140,7 +155,7 @@ def main() -> None:
     published, own = read_published(options.published), [model for path in options.own for model in read_own(path)]
     rows = [judge(rule, published, own) for rule in RULES]
     write_json(options.out, {"models": [model.name for model in (*published, *own)], "rules": rows})
-    groups = [group for group in ("published", "falling", "own") if f"{group}_mean" in rows[0]]
+    groups = [group for group in ("published", "falling", "own", "together") if f"{group}_mean" in rows[0]]
     print("| rule | parameter | " + " | ".join(f"{group}: mean | worst" for group in groups) + " |")
     print("|---" * (2 + 2 * len(groups)) + "|")
     for row in rows:
