@@ -65,7 +65,9 @@ def finetune(
     strategy: Annotated[
         str | None,
         typer.Option(
-            "--strategy", help="Behind auto: rankings, guided, exhaustive, probe, multi-exit, cka, last or random."
+            "--strategy",
+            help="Behind auto: rankings (default with labels), guided (default without), exhaustive, "
+            "probe, multi-exit, cka, last or random.",
         ),
     ] = None,
     pick: Annotated[
