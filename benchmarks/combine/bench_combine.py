@@ -34,6 +34,7 @@ from truncate_kit.files import write_json
 RESULTS = Path(__file__).parent / "results.json"
 WIDTH = 768
 ROUNDS = 3  # of our search; the plain way is run once, it is an average over thousands of subsets
+PROCESSES = 5  # whatever disturbs OpenMP slows the plain way down most: the smallest ratio is reported, beside all
 CHECKED = 200
 
 
@@ -147,6 +148,12 @@ def deep(layers: int, pairs: int, threads: int) -> dict[str, Any]:
     }
 
 
+def in_a_new_process(part: Callable[..., dict[str, Any]], values: tuple[int, ...]) -> dict[str, Any]:
+    """What `part` returns, with nothing left of earlier parts in memory."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(part, values)
+
+
 def main() -> None:
     """Run the parts that are not in results.json yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -160,13 +167,20 @@ def main() -> None:
     whole = (told.layers, told.pairs, told.deep_layers, told.deep_pairs) == (13, 1000, 25, 350)
     results = json.loads(RESULTS.read_text()) if whole and RESULTS.exists() and not told.again else {}
     parts = {
-        f"plain, {told.threads} threads": (against_one_after_another, told.layers, told.pairs, told.threads),
-        f"deep, {told.threads} threads": (deep, told.deep_layers, told.deep_pairs, told.threads),
+        f"plain, {told.threads} threads": (
+            PROCESSES if whole else 1,
+            against_one_after_another,
+            (told.layers, told.pairs, told.threads),
+        ),
+        f"deep, {told.threads} threads": (1, deep, (told.deep_layers, told.deep_pairs, told.threads)),
     }
-    for name, (part, *values) in parts.items():
+    for name, (processes, part, values) in parts.items():
         if name not in results:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                results[name] = pool.apply(part, values)
+            runs = [in_a_new_process(part, values) for _ in range(processes)]
+            runs.sort(key=lambda run: run.get("ratio", 0.0))
+            results[name] = runs[0]
+            if processes > 1:
+                results[name]["ratios"] = [run["ratio"] for run in runs]
             if whole:
                 write_json(RESULTS, results)
         print(name, json.dumps({key: value for key, value in results[name].items() if key != "machine"}), flush=True)
