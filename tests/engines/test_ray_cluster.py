@@ -117,16 +117,22 @@ def test_a_file_is_encoded_by_all(cluster, engine, tiny_folder, tmp_path, capfd)
 
 
 class Killer(TrialWatcher):
-    """Calls `kill` once, when two trials are in their first third: with two CPUs, one of them runs on each node."""
+    """Calls `kill` once, when two trials have begun and not ended: with two CPUs, one of them runs on each node.
+
+    However late it hears of them, the killed node has its next trial then: most of them are still to come.
+    """
 
     def __init__(self, kill) -> None:
-        self._running, self._kill, self.lost = {}, kill, []
+        self._running, self._kill, self.lost = set(), kill, []
 
     def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
-        self._running[layer, seed] = 0 < done <= epochs / 3
-        if self._kill is not None and sum(self._running.values()) == 2:
+        self._running.add((layer, seed))
+        if self._kill is not None and len(self._running) == 2:
             self._kill()
             self._kill = None
+
+    def finished(self, layer, seed, epochs, dev, test) -> None:
+        self._running.discard((layer, seed))
 
     def again(self, layer, seed, epochs, reason) -> None:
         self.lost.append(reason)
@@ -137,8 +143,8 @@ def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine,
     alone = run_study(study, tmp_path / "alone")
     killer = Killer(lambda: cluster.remove_node(second, allow_graceful=False))
     shared = run_study(study, tmp_path / "shared", engine=engine, watcher=killer)
-    assert len(killer.lost) == 1
-    assert killer.lost[0].startswith("Ray says: ")
+    assert 1 <= len(killer.lost) <= 2  # what ran there, and perhaps an answer that was still there
+    assert all(reason.startswith("Ray says: ") for reason in killer.lost)
     assert dataclasses.replace(shared, seconds=0) == dataclasses.replace(alone, seconds=0)
     trials = [sorted((tmp_path / name).rglob("layer*.json")) for name in ("alone", "shared")]
     assert [file.name for file in trials[0]] == [file.name for file in trials[1]]
