@@ -123,15 +123,17 @@ def main() -> None:
                     print(f"done: {path.name}", flush=True)
     cells = [Cell.read(path) for path in sorted(reports.glob("*.json"))]
     names = [row.name for row in cells[0].sts.sets] if cells else []
-    print("| model | layer | objective | pooling | STSB dev | " + " | ".join(f"{name} unseen" for name in names) + " |")
-    print("|" + "---|" * (5 + len(names)))
+    columns = ["model", "layer", "objective", "pooling", "STSB dev", *(f"{name} unseen" for name in names), "mean"]
+    print("| " + " | ".join(columns) + " |")
+    print("|" + "---|" * len(columns))
     for cell in cells:
         run = cell.run
         scores = [
             f"{score.unseen_spearman:.2f}" if score.unseen_spearman is not None else "–" for score in cell.sts.sets
         ]
+        mean = "–" if cell.sts.mean_unseen is None else f"{cell.sts.mean_unseen:.2f}"
         what = f"{run.settings.objective} | {pooling_words(run.settings)} | {run.dev:.2f}"
-        print(f"| {run.model} | {run.layer} of {run.depth} | {what} | " + " | ".join(scores) + " |")
+        print(f"| {run.model} | {run.layer} of {run.depth} | {what} | " + " | ".join([*scores, mean]) + " |")
 
 
 if __name__ == "__main__":

@@ -96,10 +96,10 @@ def test_losses_are_those_of_the_paper(recipe, text, tmp_path):
 @pytest.mark.parametrize("model", ["bert", "electra"])
 def test_a_stopped_run_ends_with_the_same_weights(recipe, text, tmp_path, monkeypatch, model):
     run(recipe, text, tmp_path / "whole", model, "--keep", "6")
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # so that even these short stages leave one
     write = recipe.pretrain.add_row
 
-    def write_and_stop(path, row):
+    def write_and_stop(path, row):  # what a user's Ctrl-C does, at a moment that is known
         write(path, row)
         if row["step"] == 6:
             raise KeyboardInterrupt

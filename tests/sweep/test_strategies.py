@@ -92,7 +92,7 @@ def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
     judges = dict.fromkeys(LAYERS, dev)
     expected = probe(encoder, dict.fromkeys(LAYERS, alone), judges, seed=5)
     everything = probe(encoder, dict.fromkeys(LAYERS, examples), judges, seed=5)
-    monkeypatch.setattr(exits, "PROBE_PAIRS", 20)
+    monkeypatch.setattr(exits, "PROBE_PAIRS", 20)  # 10,001 pairs would take minutes
     scores = probe(encoder, dict.fromkeys(LAYERS, examples), judges, seed=5)
     assert scores == pytest.approx(expected, abs=0.05)
     assert scores != pytest.approx(everything, abs=0.05)

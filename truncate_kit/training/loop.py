@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import pickle
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -242,22 +242,23 @@ def adamw(trained: nn.Module, *, rate: float, weight_decay: float) -> torch.opti
     return torch.optim.AdamW(groups, lr=rate, fused=True)
 
 
-def precision(device: torch.device, name: str) -> contextlib.AbstractContextManager[Any]:
+@contextlib.contextmanager
+def precision(device: torch.device, name: str) -> Iterator[None]:
     """Autocast to bfloat16 for `bf16`, nothing for `fp32`."""
     if name != "bf16":
-        return contextlib.nullcontext()
-    inside = contextlib.ExitStack()
-    inside.enter_context(torch.autocast(device.type, torch.bfloat16))
-    if device.type == "cpu":
-        inside.enter_context(Float32Attention())
-    return inside
+        yield
+        return
+    attention = Float32Attention() if device.type == "cpu" else contextlib.nullcontext()
+    with torch.autocast(device.type, torch.bfloat16), attention:
+        yield
 
 
 class Float32Attention(TorchFunctionMode):
     """Computes attention of bfloat16 queries, keys and values in float32, autocast or not; the result is bfloat16.
 
-    On the CPU the backward pass of torch's fused attention takes about five times as long in bfloat16 as in float32
-    (torch 2.13), more than the matrix products gain. With dropout torch has no fused one: then nothing is changed.
+    On the CPU the backward pass of torch's fused attention takes several times as long in bfloat16 as in float32
+    (torch 2.13; benchmarks/miniatures/bench_steps.py), more than the matrix products gain. With dropout torch has no
+    fused one: then nothing is changed.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
