@@ -21,6 +21,7 @@ from truncate_kit.contrastive import OBJECTIVES, POOLINGS, ContrastiveResult, Co
 from truncate_kit.contrastive.card import pooling_words
 from truncate_kit.data import PairSplits, TripletSet, find_sts, load_pairs, raw_texts, read_seen, read_texts
 from truncate_kit.encoders import Encoder, load_encoder
+from truncate_kit.export import OnnxEncoder, export_onnx
 from truncate_kit.results import Result
 from truncate_kit.suites import StsReport, score_sts
 
@@ -46,6 +47,7 @@ def variants(told: argparse.Namespace) -> list[ContrastiveSettings]:
         learning_rate=told.learning_rate,
         judge_every=told.judge_every,
         chunk=told.chunk_size,
+        precision=told.precision,
     )
     made = [
         dataclasses.replace(base, objective=objective, pooling=pooling)  # type: ignore[arg-type]  # checked there
@@ -72,12 +74,15 @@ def label(settings: ContrastiveSettings) -> str:
 
 
 def measure(encoder: Encoder, settings: ContrastiveSettings, rows: TripletSet, data: PairSplits, folder: Path) -> Cell:
-    """Train, then score the saved model on the sets of the data folder."""
+    """Train, then score the saved model's graph on the sets of the data folder."""
+    seen = read_seen(folder / "stsb/en") | read_seen(folder / "sick")
     with tempfile.TemporaryDirectory() as out:
         run = finetune_contrastive(encoder, rows, data, out=Path(out), settings=settings)
-        lean = load_encoder(Path(out) / "lean")
-    seen = read_seen(folder / "stsb/en") | read_seen(folder / "sick")
-    sts = score_sts(lean, find_sts(folder), model=encoder.name, seen=seen, seen_name="stsb and sick, train and dev")
+        lean = Path(out) / "lean"
+        export_onnx(load_encoder(lean), lean)
+        graph = OnnxEncoder.load(lean, threads=torch.get_num_threads())
+        sets = find_sts(folder)
+        sts = score_sts(graph, sets, model=encoder.name, seen=seen, seen_name="stsb and sick, train and dev")
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
     return Cell(machine=f"{machine}transformers {transformers.__version__}", run=run, sts=sts)
 
@@ -97,6 +102,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--judge-every", type=int, default=50)
     parser.add_argument("--chunk-size", type=int)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help="of training")
     parser.add_argument("--raw-texts", type=int, default=RAW_TEXTS, help="captions for the objective dropout")
     parser.add_argument("--check", action="store_true", help="few rows, results in a temporary folder")
     told = parser.parse_args()

@@ -1,0 +1,200 @@
+"""Would a second dev set, or folds over train, pick a better layer than the dev score does?
+
+    python benchmarks/pick/second_dev.py --data FOLDER_OF_STSB_EN --models mini-electra-discriminator --train-pairs 1000
+    python benchmarks/pick/second_dev.py --table
+
+Every layer is trained as `truncate-kit finetune` does it, and judged on
+
+- dev, on the half of dev whose words occur least in train, and on the half whose two texts share the fewest words;
+- each of three folds of train, after training on the other two with one seed: folds of rows that follow each other,
+  which come from other sources where a set is sorted by source, and folds drawn by chance;
+- test.
+
+Each trial is a row of `second_dev-trials.csv`, written when it is done: the command may be stopped at any time and
+continues where it was. `--table` prints what every pick loses on test, from the rows that are there.
+"""
+
+import argparse
+import csv
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+from truncate_kit.data import PairSet, PairSplits, TextPair, load_pairs
+from truncate_kit.encoders import Encoder, layers_held, load_encoder, truncate
+from truncate_kit.sweep.picking import pick
+from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.training import PairJudge, TrainingSettings, correlate, train
+from truncate_kit.training.judges import copied
+
+TRIALS = Path(__file__).parent / "second_dev-trials.csv"
+COLUMNS = ("case", "trained_on", "layer", "seed", "dev", "rare_words", "few_shared_words", "test", "seconds")
+FOLDS = 3
+Scores = Mapping[int, float]  # points by layer
+
+
+def words(text: str) -> set[str]:
+    """The distinct words of a text, in lower case."""
+    return set(re.findall(r"\w+", text.lower()))
+
+
+def lower_half(pairs: Sequence[TextPair], overlap: Callable[[TextPair], float]) -> list[int]:
+    """Places of the half of the pairs with the smallest overlap."""
+    order = sorted(range(len(pairs)), key=lambda place: overlap(pairs[place]))
+    return sorted(order[: len(pairs) // 2])
+
+
+def halves(dev: PairSet, train_set: PairSet) -> dict[str, list[int]]:
+    """Places in dev of the two second dev sets."""
+    known = {word for text in train_set.texts() for word in words(text)}
+
+    def known_share(pair: TextPair) -> float:
+        mine = words(pair.first) | words(pair.second)
+        return len(mine & known) / max(1, len(mine))
+
+    def shared(pair: TextPair) -> float:
+        first, second = words(pair.first), words(pair.second)
+        return len(first & second) / max(1, len(first | second))
+
+    return {"rare_words": lower_half(dev.pairs, known_share), "few_shared_words": lower_half(dev.pairs, shared)}
+
+
+def part(data: PairSplits, places: Sequence[int]) -> PairSet:
+    """These rows of the train split."""
+    assert data.train is not None
+    return replace(data.train, pairs=tuple(data.train.pairs[place] for place in places))
+
+
+def divisions(data: PairSplits, seeds: int) -> Iterator[tuple[str, int, PairSplits]]:
+    """What is trained on, the seed, and the splits: all of train with every seed, then the folds."""
+    assert data.train is not None
+    for seed in range(seeds):
+        yield "train", seed, data
+    rows = list(range(len(data.train)))
+    mixed = random.Random(0).sample(rows, len(rows))
+    for kind, order in (("blocks", rows), ("random", mixed)):
+        for fold in range(FOLDS):
+            held = set(order[fold * len(rows) // FOLDS : (fold + 1) * len(rows) // FOLDS])
+            kept = [place for place in rows if place not in held]
+            yield f"{kind}{fold}", fold, replace(data, train=part(data, kept), dev=part(data, sorted(held)))
+
+
+def measure(full: Encoder, layer: int, seed: int, data: PairSplits, settings: TrainingSettings) -> dict[str, object]:
+    """Train one layer; its scores on dev, both halves of it, and test."""
+    assert data.train is not None
+    assert data.dev is not None
+    assert data.test is not None
+    encoder = truncate(full, layer)
+    examples, dev, test = LabelledTask(full, data).trial(encoder, seed)
+    assert isinstance(dev, PairJudge)
+    state = train(encoder, examples, copied(dev), settings, seed=seed)
+    cosines, targets = dev.cosines(encoder.encode_ids(dev.texts())), data.dev.scores()
+    scores = {
+        name: correlate([cosines[place] for place in places], [targets[place] for place in places]).spearman
+        for name, places in halves(data.dev, data.train).items()
+    }
+    scores |= {"dev": dev.score(encoder)[0], "test": test.score(encoder)[0]}
+    return {name: f"{score:.3f}" for name, score in scores.items()} | {"seconds": f"{state.seconds:.0f}"}
+
+
+def read_rows() -> list[dict[str, str]]:
+    """The trials that are there."""
+    if not TRIALS.exists():
+        return []
+    with TRIALS.open(newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train what is missing."""
+    data = load_pairs(options.data)
+    assert data.train is not None
+    count = min(options.train_pairs, len(data.train))
+    data = replace(data, train=part(data, sorted(random.Random(0).sample(range(len(data.train)), count))))
+    settings = TrainingSettings(epochs=options.epochs, precision=options.precision)
+    done = {(row["case"], row["trained_on"], row["layer"], row["seed"]) for row in read_rows()}
+    for model in options.models:
+        full = load_encoder(model)
+        name = Path(model).parent.name if Path(model).name == "model" else Path(model).name
+        case = f"{name}, {data.name}, {count:,} pairs × {options.epochs} epochs"
+        for trained_on, seed, splits in divisions(data, options.seeds):
+            for layer in layers_held(full.backbone.config)[1:]:
+                if (case, trained_on, str(layer), str(seed)) in done:
+                    continue
+                found = measure(full, layer, seed, splits, settings)
+                row = {"case": case, "trained_on": trained_on, "layer": layer, "seed": seed} | found
+                new = not TRIALS.exists()
+                with TRIALS.open("a", newline="", encoding="utf-8") as handle:
+                    table = csv.DictWriter(handle, fieldnames=COLUMNS, lineterminator="\n")
+                    if new:
+                        table.writeheader()
+                    table.writerow(row)
+                print(f"{time.strftime('%H:%M:%S')} {row}", flush=True)
+
+
+def by_layer(rows: Sequence[dict[str, str]], column: str) -> Scores:
+    """The mean of a column for each layer."""
+    layers = sorted({int(row["layer"]) for row in rows})
+    return {layer: fmean(float(row[column]) for row in rows if int(row["layer"]) == layer) for layer in layers}
+
+
+def picks(rows: Sequence[dict[str, str]]) -> dict[str, int]:
+    """The layer that each way of picking takes, from the trials of one case."""
+    whole = [row for row in rows if row["trained_on"] == "train"]
+    dev = by_layer(whole, "dev")
+    taken = {"best dev": pick(dev, "best-dev"), "depth-bonus": pick(dev, "depth-bonus")}
+    for name, column in (("rare words", "rare_words"), ("few shared words", "few_shared_words")):
+        taken[f"best dev half: {name}"] = pick(by_layer(whole, column), "best-dev")
+    for kind, told in (("blocks", "folds, row after row"), ("random", "folds, by chance")):
+        folds = [row for row in rows if row["trained_on"].startswith(kind)]
+        if {row["trained_on"] for row in folds} == {f"{kind}{fold}" for fold in range(FOLDS)}:
+            scores = by_layer(folds, "dev")
+            if scores.keys() == dev.keys():
+                taken[f"best over {told}"] = pick(scores, "best-dev")
+                both = {layer: (dev[layer] + scores[layer]) / 2 for layer in dev}
+                taken[f"dev and {told}"] = pick(both, "best-dev")
+    return taken
+
+
+def show() -> None:
+    """A Markdown table: what each way of picking loses on test, case by case."""
+    rows = read_rows()
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    regrets: dict[str, dict[str, str]] = {}
+    losses: dict[str, list[float]] = {}
+    for case in cases:
+        mine = [row for row in rows if row["case"] == case]
+        test = by_layer([row for row in mine if row["trained_on"] == "train"], "test")
+        for way, layer in {**picks(mine), "last": max(test)}.items():
+            lost = max(test.values()) - test[layer]
+            regrets.setdefault(way, {})[case] = f"{lost:.2f} (layer {layer})"
+            losses.setdefault(way, []).append(lost)
+    print("| pick | " + " | ".join(cases) + " | mean | worst |")
+    print("|---" * (len(cases) + 3) + "|")
+    for way, found in regrets.items():
+        cells = [found.get(case, "–") for case in cases]
+        print(f"| {way} | " + " | ".join(cells) + f" | {fmean(losses[way]):.2f} | {max(losses[way]):.2f} |")
+
+
+def main() -> None:
+    """Train what is missing, or show the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", help="folder with train, dev and test pairs")
+    parser.add_argument("--models", nargs="+", default=[])
+    parser.add_argument("--train-pairs", type=int, default=1000)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2, help="with all of train; each fold has one")
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--table", action="store_true")
+    options = parser.parse_args()
+    if options.models:
+        run(options)
+    show()
+
+
+if __name__ == "__main__":
+    main()
