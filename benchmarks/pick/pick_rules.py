@@ -6,11 +6,13 @@
 tables that `benchmarks/tmft/run.py` writes. A rule sees dev scores by layer only; its pick regret is the best test
 score of any layer minus the test score of the layer it takes, in points. A rule with a parameter gets the value that
 has the smallest mean regret on all other models (leave one model out); own sweeps are judged with the value fitted on
-all published models.
+all published models. Rules that stop before the drop which the analysis foretells take it from the `*-choices.csv`
+beside each own table; for the published models, whose weights are not here, nothing is foretold.
 """
 
 import argparse
 import csv
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,11 +27,15 @@ POINTS = tuple(step / 4 for step in range(33))  # 0 … 8
 
 @dataclass(frozen=True)
 class Model:
-    """Mean scores of one model at every layer. name: with the table in brackets where a model is in several."""
+    """Mean scores of one model at every layer. name: with the table in brackets where a model is in several.
+
+    drop_from: the layer from which on the end is foretold to fall, None where it is not.
+    """
 
     name: str
     dev: Scores
     test: Scores
+    drop_from: int | None = None
 
     @property
     def base(self) -> str:
@@ -48,11 +54,28 @@ class Model:
 
 @dataclass(frozen=True)
 class Rule:
-    """Takes a layer from dev scores; `values` are the parameters to choose from, one for a rule without any."""
+    """Takes a layer from dev scores; `values` are the parameters to choose from, one for a rule without any.
+
+    bounded: it sees only the layers before the foretold drop.
+    """
 
     name: str
     take: Callable[[Scores, float], int]
     values: Sequence[float]
+    bounded: bool = False
+
+    def regret(self, model: Model, value: float) -> float:
+        """Test points that the rule loses on a model."""
+        return model.regret(self.layer(model, value))
+
+    def layer(self, model: Model, value: float) -> int:
+        """The layer it takes."""
+        if not self.bounded or model.drop_from is None:
+            return self.take(model.dev, value)
+        # Layers from the drop on keep their place, because a bonus counts in shares of the depth.
+        return self.take(
+            {layer: score if layer < model.drop_from else -math.inf for layer, score in model.dev.items()}, value
+        )
 
 
 def shrinking(dev: Scores, points: float) -> int:
@@ -74,21 +97,28 @@ def smoothed(dev: Scores, width: float) -> int:
 RULES = (
     Rule("best dev score (the paper's)", lambda dev, _: pick(dev, "best-dev", 0), (0,)),
     Rule("last layer", lambda dev, _: max(dev), (0,)),
-    Rule("deepest within t points (robust)", lambda dev, points: pick(dev, "robust", points), POINTS),
+    Rule("deepest within t points", lambda dev, points: pick(dev, "robust", points), POINTS),
     Rule("deepest within 2.5 points, not fitted", lambda dev, points: pick(dev, "robust", points), (2.5,)),
     Rule("deepest within t points × relative depth", shrinking, POINTS),
     Rule("best dev score + t points × relative depth", lambda dev, points: pick(dev, "depth-bonus", points), POINTS),
     Rule("the same with 5.75 points, not fitted (depth-bonus)", lambda dev, _: pick(dev, "depth-bonus"), (5.75,)),
     Rule("best dev score averaged over ± t layers", smoothed, (0, 1, 2, 3)),
     Rule("smallest within t points (small)", lambda dev, points: pick(dev, "small", points), POINTS),
+    Rule("best dev score before the foretold drop", lambda dev, _: pick(dev, "best-dev"), (0,), bounded=True),
+    Rule(
+        "last layer before the foretold drop",
+        lambda dev, _: max(layer for layer, score in dev.items() if score > -math.inf),
+        (0,),
+        bounded=True,
+    ),
+    Rule("deepest within 2.5 points before it (robust)", lambda dev, _: pick(dev, "robust"), (2.5,), bounded=True),
+    Rule("depth-bonus before the foretold drop", lambda dev, _: pick(dev, "depth-bonus"), (5.75,), bounded=True),
 )
 
 
 def fit(rule: Rule, models: Sequence[Model]) -> float:
     """The parameter with the smallest mean regret, of equal ones the middle: as far from doing worse as it can be."""
-    mean = {
-        value: round(fmean(model.regret(rule.take(model.dev, value)) for model in models), 6) for value in rule.values
-    }
+    mean = {value: round(fmean(rule.regret(model, value) for model in models), 6) for value in rule.values}
     equal = [value for value in rule.values if mean[value] == min(mean.values())]
     return equal[len(equal) // 2]
 
@@ -100,7 +130,7 @@ def judge(rule: Rule, published: Sequence[Model], own: Sequence[Model]) -> dict[
     """
     values = {model.name: fit(rule, [other for other in published if other is not model]) for model in published}
     values |= dict.fromkeys((model.name for model in own), fit(rule, published))
-    picks = {model.name: rule.take(model.dev, values[model.name]) for model in (*published, *own)}
+    picks = {model.name: rule.layer(model, values[model.name]) for model in (*published, *own)}
     regrets = {model.name: model.regret(picks[model.name]) for model in (*published, *own)}
     row: dict[str, object] = {"rule": rule.name, "parameter": fit(rule, published), "picks": picks, "regrets": regrets}
     groups = {"published": published, "falling": [model for model in published if model.drops], "own": own}
@@ -108,7 +138,7 @@ def judge(rule: Rule, published: Sequence[Model], own: Sequence[Model]) -> dict[
     everything = [*published, *own]
     if own:
         found["together"] = [
-            model.regret(rule.take(model.dev, fit(rule, [other for other in everything if other.base != model.base])))
+            rule.regret(model, fit(rule, [other for other in everything if other.base != model.base]))
             for model in everything
         ]
         row["parameter_of_all"] = fit(rule, everything)
@@ -130,19 +160,26 @@ def read_published(path: Path) -> list[Model]:
 
 
 def read_own(path: Path) -> list[Model]:
-    """The models of a table that `benchmarks/tmft/run.py` wrote."""
-    with path.open(newline="", encoding="utf-8") as handle:
-        rows = list(csv.DictReader(handle))
+    """The models of a table that `benchmarks/tmft/run.py` wrote, with the drops in the choices beside it."""
+    table = path.name.removesuffix("-layers.csv")
+    rows, choices = _rows(path), _rows(path.with_name(f"{table}-choices.csv"))
+    foretold = {row["model"]: int(row["drop_from"]) for row in choices if row["drop_from"]}
     return [
         Model(
-            f"{name} ({path.name.removesuffix('-layers.csv')})",
+            f"{name} ({table})",
             *(
                 {int(row["layer"]): float(row[split]) for row in rows if row["model"] == name}
                 for split in ("dev", "test")
             ),
+            foretold.get(name),
         )
         for name in dict.fromkeys(row["model"] for row in rows)
     ]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
 
 
 def main() -> None:
