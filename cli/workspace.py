@@ -82,7 +82,7 @@ class Workspace:
 
     @property
     def combined(self) -> Path:
-        """The model whose vectors are the mean over a combination of layers."""
+        """The model whose vectors are made of a combination of layers."""
         return self.out / "combined"
 
     @property
