@@ -6,6 +6,7 @@ from truncate_kit import __version__
 from truncate_kit.combine.results import CombinationReport
 from truncate_kit.encoders import Encoder, PoolingMode
 from truncate_kit.encoders.layer_pooling import LayerPooling
+from truncate_kit.encoders.pooler_files import loading_words
 from truncate_kit.sweep.card import points
 
 _TOKENS: dict[PoolingMode, str] = {
@@ -14,8 +15,6 @@ _TOKENS: dict[PoolingMode, str] = {
     "max": "the elementwise maximum over tokens",
     "last": "the last token",
 }
-_REMOTE_CODE = """Load it with `SentenceTransformer(path, trust_remote_code=True)`: sentence-transformers has no such
-pooling of its own and takes it from `layer_pooling.py` in this folder, which needs torch and safetensors only."""
 
 
 def combination_card(report: CombinationReport, encoder: Encoder) -> str:
@@ -28,7 +27,6 @@ def combination_card(report: CombinationReport, encoder: Encoder) -> str:
     own = encoder.pooler if isinstance(encoder.pooler, LayerPooling) else None
     norm = ", after a copy of the model's final norm" if own is not None and own.norm is not None else ""
     head = ", through the trained pooler head" if report.settings.head else ""
-    loading = _REMOTE_CODE if own is not None else "Load it with `SentenceTransformer(path)`."
     test = report.best("test")
     measured = points(test.mean, test.std) if test is not None else "–"
     return f"""---
@@ -55,7 +53,7 @@ A vector is {vector}{head} (0 = embeddings); of each layer it takes {_TOKENS[enc
 | The {report.num_unseen} pairs that no split chose on | {points(report.unseen, None)} |
 | Test, each split's own best combination | {measured} |
 
-{loading}
+{loading_words(encoder.pooler)}
 
 Made by truncate-kit {__version__}.
 """

@@ -47,13 +47,14 @@ def combined_encoder(
 def _layer_pooling(encoder: Encoder, layers: Sequence[int], over: Over) -> LayerPooling:
     """The pooling over these layers, with a copy of the norm that the model ends in."""
     norm = encoder.final_norm
-    pooling = LayerPooling(encoder.width, layers=layers, over=over, tokens=encoder.pooling, **_norm_settings(norm))
+    pooling = LayerPooling(encoder.width, layers=layers, over=over, tokens=encoder.pooling, **norm_settings(norm))
     if norm is not None and pooling.norm is not None:
         pooling.norm.load_state_dict(norm.state_dict())
     return pooling.to(encoder.device).train(encoder.training)
 
 
-def _norm_settings(norm: nn.Module | None) -> dict[str, Any]:
+def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
+    """What `LayerPooling` has to know to hold a copy of this norm. Raises `ModelError` for a kind it does not know."""
     if norm is None:
         return {}
     if isinstance(norm, nn.LayerNorm):

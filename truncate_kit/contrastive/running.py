@@ -61,7 +61,7 @@ def finetune_contrastive(
         if group.leads:
             lean = store.encoder(best)
             lean.name = encoder.name
-            save_encoder(lean, Path(out) / "lean", model_card=contrastive_card(result))
+            save_encoder(lean, Path(out) / "lean", model_card=contrastive_card(result, lean))
             result.write(Path(out) / RESULT_FILE)
             store.forget_weights({(best.layer, best.seed)})
     return result

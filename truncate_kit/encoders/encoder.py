@@ -69,7 +69,7 @@ class Encoder(nn.Module):
         """
         if isinstance(pooler, LayerPooler) and not pooler.fits(self.width, self.depth):
             raise ModelError(
-                f"This {pooler.word} pooling does not fit: the model has width {self.width} and layers 0 to {self.depth}.",
+                f"A {pooler.word} pooling does not fit: the model has width {self.width} and layers 0 to {self.depth}.",
                 hint="Make the pooling for this model.",
             )
         self.combine_layers(None)

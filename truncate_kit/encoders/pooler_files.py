@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from safetensors import SafetensorError
+from torch import nn
 
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.layer_pooling import LayerPooling
@@ -39,6 +40,17 @@ def read_layer_pooler(kind: str, place: Path) -> LayerPooler:
         raise ModelError(
             f"The {kind} in {place} cannot be read: {reason}.", hint="Download or save the model again."
         ) from error
+
+
+def loading_words(pooler: nn.Module | None) -> str:
+    """What a model card says about loading a model that pools so."""
+    if not isinstance(pooler, LayerPooler):
+        return "Load it with `SentenceTransformer(path)` or `AutoModel.from_pretrained(path)`."
+    file = _source(type(pooler)).name
+    return (
+        "Load it with `SentenceTransformer(path, trust_remote_code=True)`: sentence-transformers has no such pooling\n"
+        f"of its own and takes it from `{file}` in this folder, which needs torch and safetensors only."
+    )
 
 
 def _source(kind: type[LayerPooler]) -> Path:
