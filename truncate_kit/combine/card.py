@@ -20,7 +20,8 @@ _TOKENS: dict[PoolingMode, str] = {
 def combination_card(report: CombinationReport, encoder: Encoder) -> str:
     """Markdown with the front matter that the hub and sentence-transformers read. encoder: as it is saved."""
     layers = ", ".join(map(str, report.chosen))
-    title = vector = f"layer {layers}"
+    title = f"layer {layers}"
+    vector = f"the state of {title}"
     if len(report.chosen) > 1:
         title = f"{'maximum' if report.settings.over == 'max' else 'mean'} over the layers {layers}"
         vector = f"the {'elementwise ' if report.settings.over == 'max' else ''}{title}"

@@ -181,6 +181,7 @@ def _result(
         model=encoder.name,
         rows=rows.note,
         num_rows=len(rows),
+        rows_fingerprint=rows.fingerprint(),
         data=data.name,
         data_fingerprint=data.fingerprint(),
         settings=settings,
