@@ -1,7 +1,6 @@
 """Maximum and mean over layers against a plain loop: saved, reloaded without this package, truncated, exported."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.combine import combined_encoder
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.encoders import load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.encoders.layer_pooling import LayerPooling
 from truncate_kit.encoders.pipeline import Normalize
 from truncate_kit.errors import ModelError, UsageError
@@ -141,6 +140,17 @@ def test_a_final_normalize_is_kept(tiny_folder, tmp_path):
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
 
 
+def test_through_the_trained_head(tiny_folder, tmp_path):
+    encoder, head = load_encoder(tiny_folder("bert"), pooling="max"), load_pooler_head(tiny_folder("bert"))
+    folder = save_encoder(combined_encoder(encoder, (0, 2), head=head), tmp_path / "m")
+    with torch.no_grad():
+        dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense
+        expected = torch.tanh(dense(plain(tiny_folder("bert"), (0, 2), "mean", "max")))
+    peer = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(load_encoder(folder).encode(TEXTS), expected, atol=1e-5, rtol=0)
+
+
 def test_gradients_reach_every_layer_and_the_copied_norm(tiny_folder):
     encoder = combined(tiny_folder("gpt2"), (0, 1, 3), "max", "mean").train()
     encoder(**encoder.tokenize(TEXTS)).square().sum().backward()
@@ -190,7 +200,7 @@ def test_what_does_not_fit_or_cannot_be_replaced(tiny_folder, tmp_path):
     whole = json.loads(place.read_text())
     for change in ({"layers": [0, 3]}, {"width": 8}):
         place.write_text(json.dumps(whole | change))
-        with pytest.raises(ModelError, match=re.escape("does not hand its layers") + "|cannot be read"):
+        with pytest.raises(ModelError, match=r"does not hand its layers|cannot be read"):
             load_encoder(folder)
     place.write_text(json.dumps(whole))
     assert set(load_file(folder / "1_LayerPooling/model.safetensors")) == {"norm.weight", "norm.bias"}
