@@ -54,7 +54,7 @@ def combine(
     out: OutOpt = DEFAULT_OUT,
     as_json: JsonOpt = False,
 ) -> None:
-    """Find the layers whose mean makes the best sentence vectors (BERT-LC), and save the model cut above them."""
+    """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
     from truncate_kit.combine import CombineSettings
     from truncate_kit.combine import combine as run
     from truncate_kit.encoders import load_encoder, load_pooler_head
@@ -84,7 +84,7 @@ def combine(
 
 
 def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None", workspace: Workspace) -> str:
-    """Write report, figures and, where an ordinary folder can hold it, the model; what to tell about the model."""
+    """Write report, figures and, where a folder can hold it, the model; what to tell about the model."""
     from truncate_kit.combine import combined_encoder
     from truncate_kit.combine.card import combination_card
     from truncate_kit.encoders import save_encoder
@@ -95,16 +95,17 @@ def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None",
     draw_sizes(report, workspace.combination / "sizes.png")
     draw_effects(report, workspace.combination / "without.png")
     earlier = f" {workspace.combined} is that of an earlier search." if workspace.combined.is_dir() else ""
-    if report.settings.over == "max" and len(report.chosen) > 1:
-        return f"The model was not saved: sentence-transformers has no maximum over layers.{earlier}"
+    over = report.settings.over
     try:
-        lean = combined_encoder(encoder, report.chosen, head=head)
+        lean = combined_encoder(encoder, report.chosen, over=over, head=head)  # type: ignore[arg-type]  # checked there
     except ModelError as error:
         return f"The model was not saved: {error} {error.hint}{earlier}"
-    save_encoder(lean, workspace.combined, model_card=combination_card(report))
+    save_encoder(lean, workspace.combined, model_card=combination_card(report, lean))
+    saved = f"Saved: {workspace.combined} ({lean.depth} of {report.depth} layers, {lean.num_parameters:,} parameters)."
+    if lean.pooler is not None:
+        saved += " sentence-transformers loads it with trust_remote_code=True."
     return (
-        f"Saved: {workspace.combined} ({lean.depth} of {report.depth} layers, {lean.num_parameters:,} parameters). "
-        f"As a graph: truncate-kit export {workspace.combined} --onnx --out {workspace.out / 'combined-onnx'}"
+        f"{saved} As a graph: truncate-kit export {workspace.combined} --onnx --out {workspace.out / 'combined-onnx'}"
     )
 
 

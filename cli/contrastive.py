@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .options import triplet_columns_of
 from .output import note, print_json, progress_bar, say, table
+from .sources import TripletSource
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -156,7 +158,8 @@ def run_contrastive(shared: SharedOptions, own: ContrastiveOptions) -> bool:
             )
         if group.leads:
             workspace.sweep_result.unlink(missing_ok=True)  # it told of the model whose place this one takes
-            workspace.remember(replace(source, pooling=None), found)
+            triplets = None if own.triplets is None else TripletSource(own.triplets, own.triplet_columns)
+            workspace.remember(replace(source, pooling=None), found, triplets)
             drawn = _draw(workspace, settings, shown)
             show(result, workspace, drawn, as_json=shared.as_json)
         return group.leads
@@ -225,14 +228,8 @@ def _rows(shared: SharedOptions, own: ContrastiveOptions, splits: "PairSplits") 
             f"The objective {shared.objective} has nothing to learn from.",
             hint="Give --triplets FILE with anchor, positive[, negative] or an NLI set; --data is what is judged on.",
         )
-    told = own.triplet_columns
-    names = None if told is None else tuple(part.strip() for part in told.split(","))
-    if names is not None and (len(names) not in (2, 3) or not all(names)):
-        raise UsageError(
-            f"--triplet-columns {told!r} does not name two or three columns.",
-            hint="Write it as --triplet-columns ANCHOR,POSITIVE[,NEGATIVE].",
-        )
-    return load_triplets(own.triplets, columns=names, negatives=shared.objective == "hard-negatives")
+    names, negatives = triplet_columns_of(own.triplet_columns), shared.objective == "hard-negatives"
+    return load_triplets(own.triplets, columns=names, negatives=negatives)
 
 
 def _shown(sentences: Path | None, splits: "PairSplits") -> Sequence[str]:

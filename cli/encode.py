@@ -17,7 +17,8 @@ from .options import (
     use_threads,
 )
 from .output import print_json, progress_bar, say
-from .workspace import ModelSource, Workspace
+from .sources import ModelSource
+from .workspace import Workspace
 
 
 def encode(

@@ -8,7 +8,8 @@ import typer
 from .options import DEFAULT_OUT, ColumnsOpt, DataOpt, JsonOpt, ModelArg, OutOpt, ScaleOpt, ThreadsOpt, use_threads
 from .output import note, print_json, progress_bar, say, table
 from .pushing import PublicOpt, PushOpt, check_push, push
-from .workspace import ModelSource, Workspace
+from .sources import ModelSource
+from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits

@@ -43,8 +43,9 @@ from .options import (
 from .output import note, print_json, progress_bar, say, table
 from .priors import PriorEpochsOpt, PriorLayerOpt, PriorTextsOpt, PriorWordsOpt, adapt_first, check_priors, word_prior
 from .pushing import PublicOpt, PushOpt, check_push, push
+from .sources import ModelSource
 from .watching import TensorboardOpt, watching
-from .workspace import ModelSource, Workspace
+from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits

@@ -59,6 +59,19 @@ def columns_of(text: str | None) -> tuple[str, str, str] | None:
     return names[0], names[1], names[2]
 
 
+def triplet_columns_of(text: str | None) -> tuple[str, ...] | None:
+    """The two or three names of `--triplet-columns`, None when it was not given. Raises `UsageError`."""
+    if text is None:
+        return None
+    names = tuple(part.strip() for part in text.split(","))
+    if len(names) not in (2, 3) or not all(names):
+        raise UsageError(
+            f"--triplet-columns {text!r} does not name two or three columns.",
+            hint="Write it as --triplet-columns ANCHOR,POSITIVE[,NEGATIVE].",
+        )
+    return names
+
+
 def scale_of(text: str | None) -> tuple[float, float] | None:
     """The two numbers of `--scale`, None when it was not given. Raises `UsageError`."""
     if text is None:

@@ -124,7 +124,10 @@ def _seen(run: SuiteRun) -> tuple[str | None, frozenset[frozenset[str]]]:
     if found is None:
         note(f"What {run.name} was trained on is not known here: name it with --seen.", quiet=run.quiet)
         return None, frozenset()
-    note(f"{run.name} was trained on {found[0]}: scored with and without its train and dev pairs.", quiet=run.quiet)
+    note(
+        f"{run.name} was trained on {found[0]}: scored with and without those pairs (not counting test).",
+        quiet=run.quiet,
+    )
     return found
 
 

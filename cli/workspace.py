@@ -1,37 +1,18 @@
 """The folder in which one command finds what the one before it left."""
 
 import contextlib
-import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from truncate_kit.files import write_json
-
-from .options import columns_of, scale_of
+from .options import columns_of, scale_of, triplet_columns_of
 from .output import note
+from .sources import DataSource, ModelSource, Sources, TripletSource
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits
+    from truncate_kit.contrastive import ContrastiveResult
+    from truncate_kit.data import PairSplits, TripletSet
     from truncate_kit.sweep import SweepResult
-
-
-@dataclass(frozen=True, slots=True)
-class ModelSource:
-    """A model by name (folder, hub name, miniature), and how its texts are read."""
-
-    name: str
-    pooling: str | None = None
-    max_length: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DataSource:
-    """Pairs by name, None for the bundled set, and the options that read them."""
-
-    name: str | None = None
-    columns: str | None = None
-    scale: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +63,7 @@ class Workspace:
 
     @property
     def combined(self) -> Path:
-        """The model whose vectors are the mean over a combination of layers."""
+        """The model whose vectors are made of a combination of layers."""
         return self.out / "combined"
 
     @property
@@ -114,21 +95,20 @@ class Workspace:
         """The scores of one suite."""
         return self.out / f"suite-{name}.json"
 
-    def remembered(self) -> tuple[ModelSource | None, DataSource]:
-        """What the last command worked on; nothing where there was none or its note is damaged."""
-        try:
-            values = json.loads((self.out / "workspace.json").read_text(encoding="utf-8"))
-            model = values["model"]
-            return None if model is None else ModelSource(**model), DataSource(**values["data"])
-        except (OSError, ValueError, TypeError, KeyError):
-            return None, DataSource()
+    @property
+    def _sources(self) -> Path:
+        return self.out / "workspace.json"
 
-    def remember(self, model: ModelSource | None, data: DataSource | None) -> None:
+    def remembered(self) -> Sources:
+        """What the last commands worked on."""
+        return Sources.read(self._sources)
+
+    def remember(
+        self, model: ModelSource | None, data: DataSource | None, triplets: TripletSource | None = None
+    ) -> None:
         """Note for the next command what this one worked on; None leaves what was noted before."""
-        last_model, last_data = self.remembered()
-        model, data = model or last_model, data or last_data
-        values = {"model": asdict(_absolute(model)) if model else None, "data": asdict(_absolute(data))}
-        write_json(self.out / "workspace.json", values)
+        last = self.remembered()
+        Sources(model or last.model, data or last.data, triplets or last.triplets).write(self._sources)
 
     def model(
         self, named: str | None, pooling: str | None = None, max_length: int | None = None, *, quiet: bool = False
@@ -136,7 +116,7 @@ class Workspace:
         """The model to start from: the one named, else the last one, else the bundled miniature; says which."""
         if named is not None:
             return ModelSource(named, pooling, max_length)
-        last, _ = self.remembered()
+        last = self.remembered().model
         if last is not None:
             source = ModelSource(last.name, pooling or last.pooling, max_length or last.max_length)
             read = [f"pooling {source.pooling}"] if source.pooling else []
@@ -151,7 +131,7 @@ class Workspace:
 
     def note_lean(self, *, quiet: bool = False) -> None:
         """Say which model is in `lean`, and where the last command worked on another one."""
-        sweep, (last, _) = self.sweep(), self.remembered()
+        sweep, last = self.sweep(), self.remembered().model
         if sweep is None:
             note(f"Model: {self.lean}.", quiet=quiet)
             return
@@ -168,9 +148,17 @@ class Workspace:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
+    def _contrastive(self) -> "ContrastiveResult | None":
+        """What contrastive training found here; None where there was none."""
+        from truncate_kit.contrastive import ContrastiveResult
+
+        try:
+            return ContrastiveResult.read(self.contrastive_result)
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
     def trained(self) -> dict[str, int]:
         """Fingerprints of the data that models here were trained on, and the seed that divided it."""
-        from truncate_kit.contrastive import ContrastiveResult
         from truncate_kit.frozen import FrozenReport
         from truncate_kit.frozen.run import REPORT_FILE
 
@@ -178,8 +166,9 @@ class Workspace:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             frozen = FrozenReport.read(self.frozen_report / REPORT_FILE)
             found[frozen.data_fingerprint] = frozen.settings.seeds[0]
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            found[ContrastiveResult.read(self.contrastive_result).data_fingerprint] = 0
+        contrastive = self._contrastive()
+        if contrastive is not None:
+            found[contrastive.data_fingerprint] = 0
         sweep = self.sweep()
         if sweep is not None:
             found[sweep.data_fingerprint] = sweep.chosen_seed
@@ -193,7 +182,7 @@ class Workspace:
 
         source = DataSource(named, columns, scale)
         if named is None:
-            _, last = self.remembered()
+            last = self.remembered().data
             source = DataSource(last.name, columns or last.columns, scale or last.scale)
         splits = load_pairs(
             source.name or BUNDLED, columns=columns_of(source.columns), scale=scale_of(source.scale), classes=classes
@@ -237,33 +226,48 @@ class Workspace:
                 note(f"Its layers were chosen on a part of these pairs{rest}.", quiet=quiet)
 
     def seen(self) -> tuple[str, frozenset[frozenset[str]]] | None:
-        """The data of the models here and its train and dev pairs, each as the set of its texts.
+        """What the models here were trained on, and its pairs, each as the set of its texts.
 
-        None where finetune has not ended here, or its data is gone or no longer the same.
+        The train and dev pairs of the data, and what stands in one row of the triplets of contrastive training. None
+        where finetune has not ended here, or data or triplets are gone or no longer the same.
         """
         from truncate_kit.data import BUNDLED, complete_splits, load_pairs
         from truncate_kit.errors import TruncateKitError
 
-        trained, (_, last) = self.trained(), self.remembered()
+        trained, last = self.trained(), self.remembered().data
         if not trained:
             return None
         try:
             splits = complete_splits(
                 load_pairs(last.name or BUNDLED, columns=columns_of(last.columns), scale=scale_of(last.scale))
             )
+            rows = self._contrasted()
         except TruncateKitError:
             return None
         if splits.fingerprint() not in trained:
             return None
         parts = (pairs for name, pairs in splits.items() if name != "test")
-        return splits.name, frozenset(frozenset((pair.first, pair.second)) for part in parts for pair in part)
+        found = frozenset(frozenset((pair.first, pair.second)) for part in parts for pair in part)
+        return (splits.name, found) if rows is None else (f"{splits.name} and {rows.name}", found | rows.pairs())
 
+    def _contrasted(self) -> "TripletSet | None":
+        """The rows that contrastive training of the models here learned from, None where it learned from no pairs.
 
-Source = TypeVar("Source", ModelSource, DataSource)
+        Raises `DataError` where they are gone or no longer the same.
+        """
+        from truncate_kit.data import load_triplets
+        from truncate_kit.errors import DataError
 
-
-def _absolute(source: Source) -> Source:
-    """With a path that exists made absolute; any other name as it is."""
-    if source.name is not None and Path(source.name).exists():
-        return replace(source, name=str(Path(source.name).resolve()))
-    return source
+        result, source, sweep = self._contrastive(), self.remembered().triplets, self.sweep()
+        if result is None or result.settings.objective == "dropout":  # single texts, each its own positive
+            return None
+        if sweep is not None and Path(sweep.model).resolve() != self.lean.resolve():  # its model took the other's place
+            return None
+        if source is not None:
+            negatives = result.settings.objective == "hard-negatives"
+            rows = load_triplets(source.name, columns=triplet_columns_of(source.columns), negatives=negatives)
+            if rows.fingerprint() == result.rows_fingerprint:
+                return rows
+        raise DataError(
+            f"The rows of {self.contrastive_result} are gone or no longer the same.", hint="Name them with --seen."
+        )

@@ -1,25 +1,26 @@
 """`truncate-kit combine`: what it prints, writes and refuses."""
 
 import json
-import shutil
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
 from tests.cli.test_export import refused, run
 from tests.combine.test_combine import make_pairs
-from truncate_kit.combine import CombinationReport
+from truncate_kit.combine import CombinationReport, combined_encoder
+from truncate_kit.combine.reading import divide
+from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.representations import layer_states
 from truncate_kit_cli.app import main
 
 
 @pytest.fixture
 def pairs_file(tmp_path):
-    rows = [f"{pair.first},{pair.second},{pair.target:g}" for pair in make_pairs(40)]
-    path = tmp_path / "pairs.csv"
-    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
-    return path
+    return write_pairs(tmp_path / "pairs.csv", make_pairs(40))
 
 
 def test_the_winner_is_saved_scored_and_exported(tiny_folder, pairs_file, tmp_path, capsys):
@@ -64,21 +65,99 @@ def test_it_starts_from_what_finetune_left_and_prints_json(tiny_folder, pairs_fi
     assert max(len(row["layers"]) for row in report["splits"][0]["by_size"]) == 2
 
 
-def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, pairs_file, tmp_path, capsys):
-    told = ["--data", pairs_file, "--splits", "1", "--dev-pairs", "12", "--out", tmp_path / "out"]
-    shown = run(capsys, "combine", tiny_folder("gpt2"), *told)
-    chosen = CombinationReport.read(tmp_path / "out/combination/combination.json").chosen
-    assert (tmp_path / "out/combined").is_dir() == (len(chosen) == 1)
-    assert ("ends in a norm" in shown) == (len(chosen) > 1)
-    shutil.rmtree(tmp_path / "out")
-    shown = run(capsys, "combine", tiny_folder("bert"), "--over", "max", *told)
-    chosen = CombinationReport.read(tmp_path / "out/combination/combination.json").chosen
-    assert (tmp_path / "out/combined").is_dir() == (len(chosen) == 1)
-    assert ("no maximum over layers" in shown) == (len(chosen) > 1)
+def write_pairs(path, pairs):
+    rows = [f"{pair.first},{pair.second},{pair.target:g}" for pair in pairs]
+    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def graded(path, vectors_of, levels=11):
+    """Pairs graded by how alike their texts are to these vectors: what gives them will win."""
+    pairs = [pair for pair in make_pairs(50) if pair.first != pair.second]
+    first, second = (vectors_of([getattr(pair, side) for pair in pairs]) for side in ("first", "second"))
+    ranks = torch.cosine_similarity(first, second).argsort().argsort().tolist()
+    grades = [rank * levels // len(pairs) for rank in ranks]
+    return write_pairs(path, [replace(pair, target=grade) for pair, grade in zip(pairs, grades, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "over", "tokens", "words"),
+    [
+        ("bert", (0, 2), "max", "mean", "is the elementwise maximum over the layers 0, 2 (0 = embeddings); of each"),
+        ("gpt2", (1, 2), "mean", "mean", "the mean over tokens, after a copy of the model's final norm."),
+        ("electra", (0, 1, 3), "mean", "max", "the elementwise maximum over tokens."),
+        ("llama", (0, 3), "max", "last", "the last token, after a copy of the model's final norm."),
+    ],
+)  # fmt: skip
+def test_the_saved_winner_scores_what_the_search_found(
+    tiny_folder, name, layers, over, tokens, words, tmp_path, capsys
+):
+    """On the pairs it was chosen on, and on all others."""
+    folder = tiny_folder(name)
+    told = save_encoder(load_encoder(folder, pooling=tokens), tmp_path / "model")
+    data = graded(tmp_path / "pairs.csv", combined_encoder(load_encoder(told), layers, over=over).encode)
+    out = tmp_path / "out"
+    options = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--out", out)
+    shown = run(capsys, "combine", told, "--over", over, *options)
+    report = CombinationReport.read(out / "combination/combination.json")
+    assert report.chosen == layers
+    assert "trust_remote_code=True" in shown
+    card = " ".join((out / "combined/README.md").read_text().split())
+    assert "SentenceTransformer(path, trust_remote_code=True)" in card
+    assert words in card
+    pairs = load_pairs(data).train
+    division = divide(pairs, report.splits[0].seed, report.splits[0].num_dev)
+    for places, expected in ((division.dev, report.splits[0].best.dev), (division.test, report.unseen)):
+        some = write_pairs(tmp_path / "some.csv", [pairs.pairs[place] for place in places])
+        found = json.loads(run(capsys, "evaluate", out / "combined", "--data", some, "--out", out, "--json"))
+        assert found["spearman"] == pytest.approx(expected, abs=1e-6)
+        assert 90 < expected < 99.99
+
+
+def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
+    best, out = combined_encoder(load_encoder(tiny_folder("bert")), (0, 2), over="max"), tmp_path / "out"
+    data = graded(tmp_path / "pairs.csv", best.encode)
+    run(capsys, "combine", tiny_folder("bert"), "--over", "max", "--data", data, "--dev-pairs", "24", "--out", out)
+    texts = ["a red dog", "the big tree", "not a mat"]
+    model = SentenceTransformer(str(out / "combined"), device="cpu", trust_remote_code=True)
+    expected = torch.as_tensor(model.encode(texts))
+    before = json.loads(run(capsys, "evaluate", out / "combined", "--data", data, "--out", out, "--json"))
+    run(capsys, "export", out / "combined", "--onnx", "--data", data, "--out", out / "graph")
+    lean = out / "graph/lean"
+    after = json.loads(run(capsys, "evaluate", lean / "model.onnx", "--data", data, "--out", out, "--json"))
+    assert after["spearman"] == pytest.approx(before["spearman"], abs=0.01)
+    assert "LayerPooling" in (lean / "modules.json").read_text()
+    (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
+    for runtime in ("torch", "onnx"):
+        asked = ("encode", tmp_path / "texts.txt", "--model", lean, "--out", tmp_path / f"{runtime}.npy")
+        run(capsys, *asked, "--runtime", runtime)
+        assert np.abs(np.load(tmp_path / f"{runtime}.npy") - expected.numpy()).max() < 1e-4
+    short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32", "--json")
+    bench = json.loads(run(capsys, "bench", lean, "--data", data, "--out", out, *short))
+    scores = {row["backend"]: row["spearman"] for row in bench["contestants"]}
+    assert scores == {"torch-fp32": before["spearman"], "onnx-fp32": pytest.approx(before["spearman"], abs=0.01)}
+    # It can be trained further; below its highest layer it is an ordinary model.
+    fast = ("--seeds", "1", "--epochs", "1", "--data", data, "--out", tmp_path / "tuned", "--json")
+    run(capsys, "finetune", out / "combined", "--layer", "2", *fast)
+    assert load_encoder(tmp_path / "tuned/lean").pooling_name == "layer-max"
+    assert "trust_remote_code=True" in (tmp_path / "tuned/lean/README.md").read_text()
+    run(capsys, "finetune", out / "combined", "--layer", "1", *fast)
+    assert load_encoder(tmp_path / "tuned/lean").pooling_name == "mean"
+    assert "trust_remote_code" not in (tmp_path / "tuned/lean/README.md").read_text()
+
+
+def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, tmp_path, capsys):
+    """ModernBERT's class does not run without blocks."""
+    encoder, out = load_encoder(tiny_folder("modernbert")), tmp_path / "out"
+    data = graded(tmp_path / "pairs.csv", lambda texts: layer_states(encoder, texts)[0])
+    told = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--out", out)
+    shown = run(capsys, "combine", tiny_folder("modernbert"), *told)
+    assert CombinationReport.read(out / "combination/combination.json").chosen == (0,)
+    assert "The model was not saved: A modernbert model cannot be stored at layer 0" in shown
+    assert not (out / "combined").exists()
     # A model that an earlier search left is not taken for this one's.
-    save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "out/combined")
-    shown = run(capsys, "combine", tiny_folder("bert"), "--over", "max", *told)
-    assert ("is that of an earlier search" in shown) == (len(chosen) > 1) is True
+    save_encoder(load_encoder(tiny_folder("bert")), out / "combined")
+    assert "is that of an earlier search" in run(capsys, "combine", tiny_folder("modernbert"), *told)
 
 
 def test_bad_values_are_one_sentence_and_a_hint(tiny_folder, pairs_file, tmp_path, capsys):

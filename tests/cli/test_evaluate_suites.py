@@ -86,7 +86,7 @@ def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder)
     held_out = len(complete_splits(load_pairs(pairs)).test)
     code, out, err = run("evaluate", "--suite", "sts", "--data", "data")
     assert code == 0, err
-    assert "scored with and without its train and dev pairs" in err
+    assert "scored with and without those pairs (not counting test)." in err
     found = json.loads((home / "exported/suite-sts.json").read_text())
     assert {row["name"]: row["unseen_pairs"] for row in found["sets"]}["STS13"] == held_out
 
@@ -97,6 +97,58 @@ def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder)
     code, out, err = run("evaluate", "--suite", "sts", "--data", "data")
     assert code == 0
     assert "is not known here: name it with --seen." in err
+
+
+def of_suite(place):
+    """The texts of a row of the similarity sets in `home`."""
+    return TEXTS[place], f"{TEXTS[(7 * place + 3) % len(TEXTS)]} {place % 4}"
+
+
+def as_triplets(places):
+    """The pair of a row as positive, in the other order, or as hard negative."""
+    rows = [",".join((*reversed(of_suite(place)), "a star")) for place in places[::2]]
+    rows += [",".join((of_suite(place)[0], "the moon", of_suite(place)[1])) for place in places[1::2]]
+    return "anchor,positive,negative\n" + "\n".join(rows) + "\n"
+
+
+def as_nli(places):
+    """The pair of a row entailed or contradicted; pairs of the class neutral are not learned from."""
+    rows = [",".join((*of_suite(place), "entailment")) for place in places[::2]]
+    rows += [f"{of_suite(place)[0]},the moon,entailment" for place in places[1::2]]
+    rows += [",".join((*of_suite(place), "contradiction")) for place in places[1::2]]
+    rows += [",".join((*of_suite(place), "neutral")) for place in (38, 39, 40)]
+    return "premise,hypothesis,label\n" + "\n".join(rows) + "\n"
+
+
+@pytest.mark.parametrize("written", [as_triplets, as_nli])
+def test_triplets_of_contrastive_training_count_as_seen(run, home, tiny_folder, written):
+    (home / "pairs").mkdir()
+    for place, split in enumerate(("train", "dev", "test")):  # of train, the first three stand in the suite
+        rows = [",".join(of_suite(row)) for row in range(place * 14, 3)]
+        rows += [f"{TEXTS[row]},{TEXTS[row + 1]}" for row in range(place * 14, place * 14 + 13)]
+        lines = [f"{row},{score % 6}" for score, row in enumerate(rows)]
+        (home / f"pairs/{split}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
+    triplets, data = home / "rows.csv", ("--data", "pairs", "--scale", "0,5", "--seeds", 1, "--epochs", 1, "--layer", 1)
+    triplets.write_text(written(range(2, 12)))
+    asked = ("--objective", "in-batch", "--pooling", "mean", "--triplets", "rows.csv")
+    assert run("finetune", tiny_folder("electra"), *asked, *data)[0] == 0
+
+    def unseen():
+        code, out, err = run("evaluate", "--suite", "sts", "--data", "data", "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        return found["seen"], [row["unseen_pairs"] for row in found["sets"]]
+
+    name, counts = unseen()
+    assert "pairs and " in name
+    assert name.endswith("rows.csv")
+    assert counts == [42 - 12, 30 - 12]  # rows 0 to 2 from train, 2 to 11 from the triplets
+    run("analyze", tiny_folder("bert"))  # the last command's model is another one, the triplets are still known
+    assert unseen()[1] == counts
+    triplets.write_text(written(range(3, 12)))
+    assert unseen() == (None, [None, None])
+    assert run("finetune", tiny_folder("electra"), *data)[0] == 0  # a model that learned from the pairs alone
+    assert unseen()[1] == [42 - 3, 30 - 3]
 
 
 def test_transfer_writes_table_and_curve(run, home, tiny_folder):

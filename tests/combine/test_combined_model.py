@@ -11,9 +11,12 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from tests.families import TINY_CONFIGS
 from tests.heads import with_heads
 from truncate_kit.combine import combined_encoder
+from truncate_kit.combine.model import norm_settings
 from truncate_kit.encoders import FAMILIES, load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.errors import ModelError
 from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.serving import encoder_digest
+from truncate_kit.sweep.store import fingerprint
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 WITHOUT_NORM = [name for name, config in TINY_CONFIGS.items() if FAMILIES[config.model_type].final_norm is None]
@@ -103,13 +106,32 @@ def test_of_a_frozen_model_the_states_are_combined_and_its_heads_left_out(tiny_f
 
 def test_what_no_ordinary_folder_can_hold(tiny_folder):
     with pytest.raises(ModelError, match="ends in a norm"):
-        combined_encoder(load_encoder(tiny_folder("gpt2")), (1, 2))
-    with pytest.raises(ModelError, match="max-pooled"):
-        combined_encoder(load_encoder(tiny_folder("bert"), pooling="max"), (1, 2))
+        load_encoder(tiny_folder("gpt2")).combine_layers((1, 2))
+    with pytest.raises(ModelError, match="ends in a GroupNorm"):
+        norm_settings(torch.nn.GroupNorm(1, 16))
     with pytest.raises(ModelError, match="no layers"):
         combined_encoder(load_encoder(tiny_folder("bert")), ())
-    with pytest.raises(ModelError, match="Layer 4 does not exist"):
-        combined_encoder(load_encoder(tiny_folder("bert")), (1, 4))
+    for layers in ((1, 4), (-4, 1)):
+        with pytest.raises(ModelError, match=r"Layer -?4 does not exist"):
+            combined_encoder(load_encoder(tiny_folder("bert")), layers, over="max")
+
+
+def test_only_what_sentence_transformers_lacks_needs_code_of_ours(tiny_folder):
+    bert, gpt2 = tiny_folder("bert"), tiny_folder("gpt2")
+    assert combined_encoder(load_encoder(bert), (1, 2)).pooler is None
+    assert combined_encoder(load_encoder(bert), (2,), over="max").pooler is None
+    assert combined_encoder(load_encoder(gpt2), (2,)).pooler is None
+    assert combined_encoder(load_encoder(bert), (1, 2), over="max").combination is None
+
+
+def test_which_layers_are_combined_and_how_is_part_of_a_model(tiny_folder):
+    """Neither trials of a sweep nor rows of encoded texts go on under another combination."""
+    encoder = load_encoder(tiny_folder("bert"))
+    ways = [((0, 3), "mean"), ((1, 3), "mean"), ((0, 3), "max"), ((1, 3), "max"), ((3,), "mean")]
+    models = [combined_encoder(encoder, layers, over=over) for layers, over in ways]
+    assert len({encoder_digest(model) for model in models}) == len({fingerprint(model) for model in models}) == 5
+    again = combined_encoder(encoder, (1, 3), over="max")
+    assert (encoder_digest(again), fingerprint(again)) == (encoder_digest(models[3]), fingerprint(models[3]))
 
 
 def test_truncating_further_drops_the_combination(tiny_folder):

@@ -106,6 +106,8 @@ def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_
     assert frozenset(("a cat ran", "a dog")) in seen
     assert len(seen) == 4
     assert read_seen(write(tmp_path / "two.csv", "sentence1,sentence2\nx,y\ny,x\n")) == {frozenset("xy")}
+    rows = write(tmp_path / "three.csv", "anchor,positive,negative\nx,y,z\n")
+    assert read_seen(rows) == {frozenset("xy"), frozenset("xz"), frozenset("yz")}
     (tmp_path / "only").mkdir()
     write(tmp_path / "only" / "test.csv", PAIRS)
     with pytest.raises(DataError, match="no train or dev split"):

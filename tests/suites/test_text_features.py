@@ -27,6 +27,16 @@ def test_of_a_combination_the_mean_over_its_layers(tiny_folder, tmp_path, layers
     assert found.states.shape == (max(layers) + 1, len(TEXTS), 16)
 
 
+@pytest.mark.parametrize(("name", "tokens"), [("bert", "mean"), ("electra", "max"), ("gpt2", "last")])
+def test_of_a_maximum_over_layers_its_vectors_and_the_states_it_is_taken_from(tiny_folder, tmp_path, name, tokens):
+    full = load_encoder(tiny_folder(name), pooling=tokens)
+    folder = save_encoder(combined_encoder(full, (0, 2), over="max"), tmp_path / "combined")
+    found = text_features(load_encoder(folder), TEXTS)
+    states = layer_states(full, TEXTS)
+    torch.testing.assert_close(found.vectors, torch.maximum(states[0], states[2]), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found.states, states[:3], atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("pooling", ["layer-attention", "first-last", "concat", "cls"])
 def test_of_a_trained_pooling_its_vectors(tiny_folder, pooling):
     encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(pooling=pooling), seed=1).eval()

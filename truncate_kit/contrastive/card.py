@@ -5,6 +5,8 @@ import json
 from truncate_kit import __version__
 from truncate_kit.contrastive.results import ContrastiveResult
 from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.pooler_files import loading_words
 from truncate_kit.sweep.card import one_line, points
 
 _OBJECTIVES = {
@@ -12,8 +14,6 @@ _OBJECTIVES = {
     "dropout": "unsupervised, two dropout masks of each text (equation 7)",
     "hard-negatives": "supervised with hard negatives (equation 8)",
 }
-_LOADING = """Load it with `SentenceTransformer(path, trust_remote_code=True)`: sentence-transformers has no layer-wise
-attention of its own and takes it from `layer_attention.py` in this folder, which needs torch and safetensors only."""
 
 
 def pooling_words(settings: ContrastiveSettings) -> str:
@@ -32,13 +32,9 @@ def pooling_words(settings: ContrastiveSettings) -> str:
     return words if settings.keep_pooler else f"{words}; removed after training, a vector is the top CLS state"
 
 
-def contrastive_card(result: ContrastiveResult) -> str:
-    """Markdown with the front matter that the hub and sentence-transformers read."""
+def contrastive_card(result: ContrastiveResult, encoder: Encoder) -> str:
+    """Markdown with the front matter that the hub and sentence-transformers read. encoder: as it is saved."""
     settings, chosen = result.settings, result.chosen
-    attention = settings.pooling == "layer-attention" and settings.keep_pooler
-    loading = (
-        _LOADING if attention else "Load it with `SentenceTransformer(path)` or `AutoModel.from_pretrained(path)`."
-    )
     return f"""---
 library_name: sentence-transformers
 pipeline_tag: sentence-similarity
@@ -66,7 +62,7 @@ A sentence encoder that keeps {result.layer} of {result.depth} layers: {result.p
 | Test, Spearman × 100 | {points(result.test, result.test_std)} ({result.seen} of {result.test_texts} test sentences \
 are among the training texts) |
 
-{loading}
+{loading_words(encoder.pooler)}
 
 Made by truncate-kit {__version__}.
 """

@@ -11,7 +11,8 @@ from truncate_kit.sweep.results import Trial
 class ContrastiveResult(Result):
     """The outcome of `finetune_contrastive`.
 
-    rows: what was learned from, in words; num_rows: how many. data: the graded pairs of dev and test. layer: blocks
+    rows: what was learned from, in words; num_rows: how many; rows_fingerprint: which, None in results of versions that
+    did not note it. data: the graded pairs of dev and test. layer: blocks
     that are kept, of `depth`. parameters: all that is saved. trials: one per seed; their dev_scores are the looks at
     dev. chosen_seed: best on dev; its weights were saved. dev, test: Spearman in points, means over the seeds; …_std:
     None with one seed. test is None where the data has no test split. test_texts: distinct texts of test; seen: how
@@ -40,6 +41,7 @@ class ContrastiveResult(Result):
     seen: int
     processes: int
     seconds: float
+    rows_fingerprint: str | None = None
 
     @property
     def chosen(self) -> Trial:

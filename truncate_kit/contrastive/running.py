@@ -61,7 +61,7 @@ def finetune_contrastive(
         if group.leads:
             lean = store.encoder(best)
             lean.name = encoder.name
-            save_encoder(lean, Path(out) / "lean", model_card=contrastive_card(result))
+            save_encoder(lean, Path(out) / "lean", model_card=contrastive_card(result, lean))
             result.write(Path(out) / RESULT_FILE)
             store.forget_weights({(best.layer, best.seed)})
     return result
@@ -181,6 +181,7 @@ def _result(
         model=encoder.name,
         rows=rows.note,
         num_rows=len(rows),
+        rows_fingerprint=rows.fingerprint(),
         data=data.name,
         data_fingerprint=data.fingerprint(),
         settings=settings,

@@ -29,6 +29,7 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
     with evaluating(encoder):
         for start in range(0, len(texts), _BATCH):
             batch = encoder.tokenize(texts[start : start + _BATCH])
-            found = encoder.pooler.layer_weights(*encoder.summaries_and_means(batch))
+            states = encoder.hidden_states(batch, raw=True)
+            found = encoder.pooler.layer_weights(*encoder.pooler.summaries_and_means(states, batch["attention_mask"]))
             rows += [tuple(row) for row in found.float().cpu().tolist()]
     return LayerWeights(model=encoder.name, texts=tuple(texts), weights=tuple(rows))

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import NoReturn
 
 from truncate_kit.data.cells import text_of
-from truncate_kit.data.columns import find_label_column, find_text_column, find_text_columns
+from truncate_kit.data.columns import find_label_column, find_text_column, find_text_columns, find_triplet_columns
 from truncate_kit.data.files import PAIR_FORMATS, format_of
 from truncate_kit.data.loading import find_split_files
 from truncate_kit.data.pairs import read_pairs
@@ -143,8 +144,8 @@ def read_retrieval(path: str | Path, *, corpus: str | Path | None = None) -> Ret
 def read_seen(path: str | Path) -> frozenset[frozenset[str]]:
     """The pairs that a model was trained on, each as the set of its two texts, so that their order does not matter.
 
-    path: a file, all of whose pairs count, or a folder of splits, whose train and dev count: dev chose the weights.
-    Files need no scores. Raises `DataError`.
+    path: a file, all of whose pairs or triplets count, or a folder of splits, whose train and dev count: dev chose the
+    weights. Files need no scores. Raises `DataError`.
     """
     path = Path(path)
     files = [path]
@@ -157,9 +158,12 @@ def read_seen(path: str | Path) -> frozenset[frozenset[str]]:
 
 
 def _text_pairs(file: Path) -> Iterator[frozenset[str]]:
+    """Any two texts that stand in one row: two, or three where the file holds triplets."""
     table = read_table(file)
-    first, second = find_text_columns(table.source, tuple(table.columns), hint=_PAIR_HINT)
-    return map(frozenset, zip(_texts(table, first), _texts(table, second), strict=True))
+    columns = tuple(table.columns)
+    names = find_triplet_columns(columns) or find_text_columns(table.source, columns, hint=_PAIR_HINT)
+    rows = zip(*(_texts(table, name) for name in names), strict=True)
+    return (frozenset(pair) for row in rows for pair in combinations(row, 2))
 
 
 def _plain(name: str) -> str:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,12 @@ class TripletSet:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def pairs(self) -> frozenset[frozenset[str]]:
+        """Any two texts that stand in one row, as the set of both, so that their order does not matter."""
+        rows = ((row.anchor, row.positive, row.negative) for row in self.rows)
+        texts = ([text for text in row if text is not None] for row in rows)
+        return frozenset(frozenset(pair) for row in texts for pair in combinations(row, 2))
 
     def fingerprint(self) -> str:
         """SHA-256 of the texts, in order."""

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.encoders.families import Family
-from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.layer_heads import LayerHeads
+from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 
 Batch = dict[str, Tensor]
-Pooler = LayerAttentionPooling | ConcatPooling
+Pooler = LayerPooler | ConcatPooling
 
 
 class Encoder(nn.Module):
@@ -63,16 +63,24 @@ class Encoder(nn.Module):
             self.pool_with(pooler)
 
     def pool_with(self, pooler: Pooler | None) -> None:
-        """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer."""
+        """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer.
+
+        Raises `ModelError` where it pools over layers that this model has not.
+        """
+        if isinstance(pooler, LayerPooler) and not pooler.fits(self.width, self.depth):
+            raise ModelError(
+                f"A {pooler.word} pooling does not fit: the model has width {self.width} and layers 0 to {self.depth}.",
+                hint="Make the pooling for this model.",
+            )
         self.combine_layers(None)
         self.pooler = pooler
-        self.backbone.config.output_hidden_states = isinstance(pooler, LayerAttentionPooling)
+        self.backbone.config.output_hidden_states = isinstance(pooler, LayerPooler)
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
         """Pool the mean over these layers from now on, without a pooler; None pools the last one alone.
 
         Raises `LayerOutOfRangeError`; `ModelError` where the family ends in a norm, which no ordinary folder can apply
-        to the layers below the last.
+        to the layers below the last: `LayerPooling` can.
         """
         for layer in layers or ():
             if not 0 <= layer <= self.depth:
@@ -81,7 +89,7 @@ class Encoder(nn.Module):
             raise ModelError(
                 f"A {self.family.name} model ends in a norm, and no ordinary model folder can apply it to each of "
                 f"the layers {', '.join(map(str, layers))} before their mean.",
-                hint="Use --layers-up-to 1 to find the best single layer: that can be saved.",
+                hint="Combine its layers with truncate-kit combine: what that saves has a copy of the norm.",
             )
         self.combination = None if layers is None else tuple(layers)
         self.pooler = None
@@ -101,7 +109,13 @@ class Encoder(nn.Module):
     @property
     def pooling_name(self) -> str:
         """How a sentence vector is made, in a word."""
-        return {LayerAttentionPooling: "layer-attention", ConcatPooling: "concat"}.get(type(self.pooler), self.pooling)
+        return self.pooling if self.pooler is None else self.pooler.word
+
+    @property
+    def pooling_details(self) -> tuple[str, ...]:
+        """All that tells two ways to make vectors from the same states apart, weights left out."""
+        over = () if self.combination is None else (f"mean over {self.combination}",)
+        return (self.pooling, *over, *(() if self.pooler is None else (repr(self.pooler),)))
 
     @property
     def device(self) -> torch.device:
@@ -186,19 +200,6 @@ class Encoder(nn.Module):
             return states
         return (*(norm(state) for state in states[:-1]), states[-1])
 
-    def summaries_and_means(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """CLS states (the last token's in a decoder) and mean states of all layers as the blocks gave them: (b, L', d).
-
-        What layer-wise attention pooling is made from; no final norm is applied below the last layer, because the
-        module has only what an ordinary reload hands over.
-        """
-        states, mask = self.hidden_states(batch, raw=True), batch["attention_mask"]
-        token: PoolingMode = "last" if self.family.decoder else "cls"
-        return (
-            torch.stack([pool(state, mask, token) for state in states], dim=1),
-            torch.stack([pool(state, mask, "mean") for state in states], dim=1),
-        )
-
     def pooled(self, state: Tensor, mask: Tensor) -> Tensor:
         """Token states of one layer (b, t, d) as the tail takes them: (b, d), twice as wide for `ConcatPooling`."""
         if isinstance(self.pooler, ConcatPooling):
@@ -211,8 +212,8 @@ class Encoder(nn.Module):
         batch = {"input_ids": input_ids, "attention_mask": attention_mask}
         if self.heads is not None:
             vectors: Tensor = self.heads(self.block_states(input_ids, attention_mask))
-        elif isinstance(self.pooler, LayerAttentionPooling):
-            vectors = self.pooler.attend(*self.summaries_and_means(batch))
+        elif isinstance(self.pooler, LayerPooler):  # has only what an ordinary reload hands over: raw states
+            vectors = self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask)
         else:
             return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
         return self._through_tail(vectors)
@@ -220,7 +221,7 @@ class Encoder(nn.Module):
     @property
     def pools_tokens(self) -> bool:
         """Whether a sentence vector is made from `token_states` alone, not from the states of several layers."""
-        return self.heads is None and not isinstance(self.pooler, LayerAttentionPooling)
+        return self.heads is None and not isinstance(self.pooler, LayerPooler)
 
     def from_states(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         """Sentence vectors (b, out) from `token_states` (b, t, d)."""

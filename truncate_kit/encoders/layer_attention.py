@@ -5,6 +5,7 @@ sentence-transformers loads with `trust_remote_code=True`, without truncate-kit.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ class LayerAttentionPooling(nn.Module):
     without the exponential: weights s_ij / Σ_j s_ij, which may be negative. token: the token that sums a text up, `cls`
     (the first one) or, for causal models, `last`.
     """
+
+    word = "layer-attention"
 
     def __init__(
         self,
@@ -53,6 +56,31 @@ class LayerAttentionPooling(nn.Module):
         """The settings."""
         return ", ".join(f"{name}={value}" for name, value in self.settings.items())
 
+    @property
+    def state_pooling(self) -> Literal["cls", "last"]:
+        """How the state of one layer is pooled where a single one is asked for."""
+        return self.token
+
+    def fits(self, width: int, depth: int) -> bool:
+        """Whether a model of this width has what is pooled, at whatever depth."""
+        return bool(self.settings["width"] == width)
+
+    def summaries_and_means(self, states: Sequence[Tensor], mask: Tensor) -> tuple[Tensor, Tensor]:
+        """CLS states (the last token's in a causal model) and mean states of all layers, (b, N, d) each.
+
+        states: of the tokens of each layer, (b, t, d), as a transformer hands them over: no final norm is applied
+        below the last layer. mask: (b, t), 1 for real tokens; padding may stand on either side.
+        """
+        real = mask.to(torch.long)
+        place = real.argmax(dim=1) if self.token == "cls" else (real.cumsum(dim=1) * real).argmax(dim=1)
+        rows = torch.arange(mask.shape[0], device=mask.device)
+        weights = mask.unsqueeze(-1).to(states[0].dtype)
+        count = weights.sum(dim=1)
+        return (
+            torch.stack([state[rows, place] for state in states], dim=1),
+            torch.stack([(state * weights).sum(dim=1) / count for state in states], dim=1),
+        )
+
     def layer_weights(self, summaries: Tensor, means: Tensor) -> Tensor:
         """How much of each layer's value goes into the vector, averaged over the queries: (b, N), rows sum to 1.
 
@@ -76,6 +104,10 @@ class LayerAttentionPooling(nn.Module):
         vectors: Tensor = self.dense(pooled).tanh()
         return vectors
 
+    def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
+        """Sentence vectors (b, d) from the token states of all layers; see `summaries_and_means`."""
+        return self.attend(*self.summaries_and_means(states, mask))
+
     def _slope(self, values: Tensor) -> Tensor:
         """RReLU; written out where nothing is drawn, because exporters know only the leaky form."""
         if self.training:
@@ -85,17 +117,12 @@ class LayerAttentionPooling(nn.Module):
     # What sentence-transformers calls
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Add `sentence_embedding` (b, d) to what a Transformer module gives for right-padded texts."""
+        """Add `sentence_embedding` (b, d) to what a Transformer module gives."""
         layers = features.get("all_layer_embeddings")
         if layers is None:
             raise ValueError("The transformer does not hand over its layers: set output_hidden_states in config.json.")
-        states = torch.stack([*layers[:-1], features["token_embeddings"]], dim=1)
-        mask = features["attention_mask"]
-        weights = mask[:, None, :, None].to(states.dtype)
-        means = (states * weights).sum(dim=2) / weights.sum(dim=2)
-        place = torch.zeros_like(mask[:, 0]) if self.token == "cls" else mask.sum(dim=1) - 1
-        summaries = states[torch.arange(len(states), device=states.device), :, place]
-        features["sentence_embedding"] = self.attend(summaries, means)
+        states = [*layers[:-1], features["token_embeddings"]]
+        features["sentence_embedding"] = self.pool_layers(states, features["attention_mask"])
         return features
 
     def get_embedding_dimension(self) -> int:

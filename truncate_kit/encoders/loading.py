@@ -17,7 +17,6 @@ from truncate_kit.encoders.families import Family, family_of
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
-from truncate_kit.encoders.pooler_files import LAYER_ATTENTION
 from truncate_kit.encoders.pooling import ConcatPooling, check_pooling
 from truncate_kit.encoders.quiet import quiet_transformers
 from truncate_kit.encoders.reading import TextReader, usable_length
@@ -197,20 +196,22 @@ def _combination(pipeline: Pipeline, config: PretrainedConfig) -> tuple[int, ...
 
 
 def _check_pooler(pipeline: Pipeline, config: PretrainedConfig, told: str | None) -> None:
-    """Raise `UsageError` where another pooling was told than the trained one, `ModelError` where it gets no layers."""
-    if pipeline.pooler is None:
+    """Raise `UsageError` where another pooling was told than the model's own, `ModelError` where it gets no layers."""
+    pooler = pipeline.pooler
+    if pooler is None:
         return
     if told is not None:
         raise UsageError(
-            f"{pipeline.transformer} was trained with a pooling of its own; --pooling {told} cannot replace it.",
+            f"{pipeline.transformer} has a pooling of its own, {pooler.word}; --pooling {told} cannot replace it.",
             hint="Leave --pooling out, or name a model that is pooled by one of them.",
         )
-    if isinstance(pipeline.pooler, ConcatPooling):
+    if isinstance(pooler, ConcatPooling):
         return
-    if pipeline.pooler.settings["width"] != config.hidden_size or not config.output_hidden_states:
+    if not config.output_hidden_states or not pooler.fits(config.hidden_size, config.num_hidden_layers):
         raise ModelError(
-            f"{pipeline.transformer} does not hand its layers to the {LAYER_ATTENTION} beside it.",
-            hint="Set output_hidden_states in config.json, and check that both have the same width; or save it again.",
+            f"{pipeline.transformer} does not hand its layers to the {type(pooler).__name__} beside it.",
+            hint="Set output_hidden_states in config.json, and check that width and layers of both fit; or save it "
+            "again.",
         )
 
 

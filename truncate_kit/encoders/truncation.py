@@ -9,7 +9,7 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from truncate_kit.encoders.encoder import Encoder, Pooler
 from truncate_kit.encoders.families import Family, family_of
-from truncate_kit.encoders.layer_attention import LayerAttentionPooling
+from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.encoders.quiet import quiet_transformers
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
 
@@ -69,7 +69,7 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
     """The encoder cut at `layer`: embeddings and blocks 1 … layer, with pooling, tail, prompts and tokenizer kept.
 
     Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32; a combination of layers and
-    layer-wise attention or heads over the layers are kept at the last layer only.
+    poolings or heads over the layers are kept at the last layer only.
     copy_weights: False shares memory with `encoder` (to read states; training either would change both).
     Raises `LayerOutOfRangeError`, `LayerNotHeldError`.
     """
@@ -106,7 +106,7 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
 
 def _kept_pooler(encoder: Encoder, layer: int, copy_weights: bool) -> Pooler | None:
     """The pooler, unless it takes layers that are cut off."""
-    if isinstance(encoder.pooler, LayerAttentionPooling) and layer != encoder.depth:
+    if isinstance(encoder.pooler, LayerPooler) and layer != encoder.depth:
         return None
     return copy.deepcopy(encoder.pooler) if copy_weights else encoder.pooler
 

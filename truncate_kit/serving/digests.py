@@ -21,9 +21,7 @@ def encoder_digest(encoder: Encoder | OnnxEncoder) -> str:
             if file == encoder.file or file.suffix == ".data":
                 _add_file(digest, file)
     else:
-        _add(digest, repr(encoder.backbone.config.to_dict()), encoder.pooling, repr(encoder.tail))
-        if encoder.pooler is not None:
-            _add(digest, repr(encoder.pooler))
+        _add(digest, repr(encoder.backbone.config.to_dict()), *encoder.pooling_details, repr(encoder.tail))
         for name, weight in encoder.state_dict().items():
             _add(digest, name)
             digest.update(weight.detach().cpu().contiguous().numpy().data)

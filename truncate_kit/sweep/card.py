@@ -3,6 +3,8 @@
 import json
 
 from truncate_kit import __version__
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.pooler_files import loading_words
 from truncate_kit.sweep.results import LayerScores, SweepResult, Trial
 
 
@@ -13,8 +15,11 @@ def points(mean: float | None, deviation: float | None) -> str:
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
-def model_card(result: SweepResult, trial: Trial) -> str:
-    """Markdown with the front matter that the hub and sentence-transformers read. Names are escaped as JSON strings."""
+def model_card(result: SweepResult, trial: Trial, encoder: Encoder) -> str:
+    """Markdown with the front matter that the hub and sentence-transformers read. Names are escaped as JSON strings.
+
+    encoder: as it is saved.
+    """
     rows = {row.layer: row for row in (*result.layers, result.full)}
     row, depth = rows[trial.layer], result.full.layer
     what = f"the first {trial.layer} of {depth} layers" if trial.layer < depth else f"all {depth} layers, the yardstick"
@@ -63,7 +68,9 @@ Scores in points; mean ± standard deviation over seeds. Main score: {result.met
 
 These weights: dev {trial.dev:.2f}, test {points(trial.test, None)}.
 
-Made by truncate-kit {__version__}. Load it with `SentenceTransformer(path)` or `AutoModel.from_pretrained(path)`.
+{loading_words(encoder.pooler)}
+
+Made by truncate-kit {__version__}.
 """
 
 

@@ -205,12 +205,12 @@ def _save(
     """
     lean = runner.store.encoder(best)
     lean.name = runner.full.name
-    save_encoder(lean, out / "lean", model_card=model_card(result, best))
+    save_encoder(lean, out / "lean", model_card=model_card(result, best, lean))
     if runner.settings.objective != "distill":
         strongest = max(yardstick, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
         full = runner.store.encoder(strongest)
         full.name = runner.full.name
-        save_encoder(full, out / "full", model_card=model_card(result, strongest))
+        save_encoder(full, out / "full", model_card=model_card(result, strongest, full))
     else:
-        save_encoder(runner.full, out / "full", model_card=model_card(result, yardstick[0]))
+        save_encoder(runner.full, out / "full", model_card=model_card(result, yardstick[0], runner.full))
     result.write(out / "sweep.json")

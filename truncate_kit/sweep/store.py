@@ -20,7 +20,8 @@ from truncate_kit.sweep.results import Trial
 
 def fingerprint(encoder: Encoder, *parts: str) -> str:
     """SHA-256 over weights, pooling, length and `parts`: equal exactly when the same trials would come out."""
-    digest = hashlib.sha256("\n".join((encoder.pooling_name, str(encoder.max_length), *parts)).encode())
+    pooling = (encoder.pooling_name, *encoder.pooling_details[1:])
+    digest = hashlib.sha256("\n".join((*pooling, str(encoder.max_length), *parts)).encode())
     for name, value in sorted(encoder.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())

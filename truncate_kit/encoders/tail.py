@@ -1,0 +1,115 @@
+"""What follows pooling in a sentence-transformers model: Dense, Normalize and LayerNorm modules, read and written."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from truncate_kit.encoders.module_files import read_json, read_weights, unreadable_weights, write_json
+from truncate_kit.errors import ModelError
+
+_ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    name: getattr(nn, name) for name in ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU")
+}
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation over sentence vectors: (b, d) to (b, out)."""
+
+    def __init__(self, in_features: int, out_features: int, *, bias: bool, activation: str) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_features, out_features, bias=bias)
+        self.activation_name = activation
+        self.activation = _ACTIVATIONS[activation]()
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(b, in) to (b, out)."""
+        out: Tensor = self.activation(self.linear(vectors))
+        return out
+
+
+class Normalize(nn.Module):
+    """Scale each vector to length 1."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(b, d) to (b, d)."""
+        return nn.functional.normalize(vectors, dim=-1)
+
+
+class LayerNorm(nn.Module):
+    """A layer norm over sentence vectors."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dimension)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(b, d) to (b, d)."""
+        out: Tensor = self.norm(vectors)
+        return out
+
+
+TAIL_MODULES = (Dense.__name__, Normalize.__name__, LayerNorm.__name__)
+
+
+def read_tail_module(kind: str, place: Path) -> nn.Module:
+    """The module of a kind of `TAIL_MODULES` in the folder `place`. Raises `ModelError`."""
+    if kind == "Dense":
+        return _read_dense(place)
+    if kind == "Normalize":
+        return Normalize()
+    norm = LayerNorm(int(read_json(place / "config.json")["dimension"]))
+    _load_weights(norm, place)
+    return norm
+
+
+def _read_dense(place: Path) -> Dense:
+    values = read_json(place / "config.json")
+    activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
+    if activation not in _ACTIVATIONS:
+        raise ModelError(
+            f"{place / 'config.json'} names the activation {activation!r}, which is not known.",
+            hint=f"Known activations: {', '.join(_ACTIVATIONS)}.",
+        )
+    dense = Dense(
+        int(values["in_features"]),
+        int(values["out_features"]),
+        bias=bool(values.get("bias", True)),
+        activation=activation,
+    )
+    _load_weights(dense, place)
+    return dense
+
+
+def _load_weights(module: nn.Module, place: Path) -> None:
+    """Fill a tail module from safetensors, or from a .bin file read without unpickling objects."""
+    weights = read_weights(place)
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        raise unreadable_weights(place, error) from error
+
+
+def write_tail_module(place: Path, module: nn.Module) -> None:
+    """Write what `read_tail_module` reads."""
+    place.mkdir(parents=True, exist_ok=True)
+    if isinstance(module, Dense):
+        write_json(
+            place / "config.json",
+            {
+                "in_features": module.linear.in_features,
+                "out_features": module.linear.out_features,
+                "bias": module.linear.bias is not None,
+                "activation_function": f"torch.nn.modules.{_home(module)}.{module.activation_name}",
+            },
+        )
+    elif isinstance(module, LayerNorm):
+        write_json(place / "config.json", {"dimension": module.norm.normalized_shape[0]})
+    weights = {name: value.detach().contiguous().cpu() for name, value in module.state_dict().items()}
+    if weights:
+        save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
+
+
+def _home(module: Dense) -> str:
+    return type(module.activation).__module__.rpartition(".")[2]
