@@ -60,6 +60,7 @@ def run_study(
             for task in study.tasks:
                 runner = _runner(model, task, encoder, words, Path(out), progress)
                 runner.watcher, runner.engine = watcher or runner.watcher, engine or runner.engine
+                runner.watcher.part(f"{_called(model, prior)}, {task.name}")
                 states = LayerStates.of(_called(model, prior), runner) if study.cka else None
                 rows += _rows(study, model, prior, task, runner, published, states)
                 if states is not None:
