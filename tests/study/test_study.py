@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,10 +15,10 @@ import torch
 from PIL import Image
 
 from truncate_kit.encoders import load_encoder
-from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.errors import DataError, DataFileError, ModelError, RunInUseError, UsageError
 from truncate_kit.study import read_study, run_study, summaries
+from truncate_kit.study.loading import load_model
 from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
-from truncate_kit.study.running import _load
 from truncate_kit.sweep import LayerScores, SweepSettings, finetune
 from truncate_kit.sweep.results import Trial
 from truncate_kit_cli.app import main
@@ -123,8 +124,8 @@ def test_rows_equal_those_of_finetune(file, done, tmp_path):
 
 
 def test_random_weights_keep_tokenizer_and_shape_and_are_the_same_each_time(file):
-    trained, drawn = (_load(model) for model in read_study(file).models)
-    again = _load(read_study(file).models[1])
+    trained, drawn = (load_model(model) for model in read_study(file).models)
+    again = load_model(read_study(file).models[1])
     assert drawn.token_ids(["the cat"]) == trained.token_ids(["the cat"])
     for (name, value), other in zip(drawn.state_dict().items(), trained.state_dict().values(), strict=True):
         assert torch.equal(value, again.state_dict()[name])
@@ -181,14 +182,32 @@ from pathlib import Path
 from truncate_kit.study import read_study, run_study
 
 # Everything is loaded once; each line on stdin starts a child that runs the study, so that kills fall inside its work.
+# The number on the line, where it is not 0, kills the child at that moment of its writing: when a temporary file is
+# begun, when it is flushed, or when it is renamed.
+left = 0
+
+def kill_in_writing(event, arguments):
+    global left
+    if event in ("open", "os.rename") and ".tmp/" in str(arguments[0]):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), 9)
+
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
+        left = int(line)
+        if left:
+            sys.addaudithook(kill_in_writing)
         run_study(read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[2]) / "study.json")
         os._exit(0)
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+
+
+# Each write has three moments; as many as let the study get on between two kills.
+MOMENTS = (16, 17, 18)
 
 
 @pytest.fixture
@@ -201,8 +220,8 @@ def start(file, tmp_path):
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=root
     ) as server:
 
-        def begin() -> int:
-            server.stdin.write("\n")
+        def begin(moment: int = 0) -> int:
+            server.stdin.write(f"{moment}\n")
             server.stdin.flush()
             return int(server.stdout.readline())
 
@@ -211,23 +230,64 @@ def start(file, tmp_path):
 
 
 def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(start, done, tmp_path):
-    """Killed again and again, a little later each time, until it gets through; then compared with the other run."""
+    """Killed again and again, in turn a little later each time and inside a write, until it gets through."""
     begin, ended = start
-    kills, instant = 0, 0.0
+    kills, instant, trials = 0, 0.0, tmp_path / "trials"
     while True:
-        child = begin()
-        instant += 0.005
-        time.sleep(instant)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+        in_writing = kills % 2 == 1
+        child = begin(MOMENTS[kills // 2 % 3] if in_writing else 0)
+        if not in_writing:
+            instant += 0.01
+            time.sleep(instant)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         if ended() == 0:
             break
         kills += 1
-        for path in (tmp_path / "trials").glob("*/layer*.json"):
+        assert not in_writing or list(trials.glob("*/.*.tmp"))
+        for path in trials.glob("*/layer*.json"):
             Trial.read(path)  # a file under its final name is always whole
     assert kills >= 20
+    assert not list(trials.glob("*/.*.tmp"))
+    assert not list(trials.glob("*/*.checkpoint"))
     last = StudyResult.read(tmp_path / "study.json")
     assert (last.rows, last.cka) == (done[0].rows, done[0].cka)
+
+
+def test_a_second_process_is_told_also_between_two_models(file, done, tmp_path):
+    told = []
+
+    def second(_):
+        with pytest.raises(RunInUseError, match=re.escape(str(tmp_path))):
+            run_study(read_study(file), tmp_path)
+        told.append(1)
+
+    result = run_study(read_study(file), tmp_path, finished=second)
+    assert len(told) == 4
+    assert result.rows == done[0].rows
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ('pooling = "cls"', '[[models]]\nmodel = "none/such"', "no folder 'none/such'"),
+        ("cka =", 'layers = "3,4"\ncka =', "Layer 4 does not exist"),
+        ('name = "labels"', '[[tasks]]\ndata = "none.csv"', "none.csv does not exist"),
+        ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "paraphrase pairs are labelled 0 or 1"),
+        ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
+        ("[training]", '[[priors]]\nwords = "none"\n[training]', "no word similarity set"),
+        ("[training]", '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]', "Layer 9 does not exist"),
+        ("[training]", 'read_earlier = true\n[training]\nobjective = "entailment"', "does not fit an earlier one"),
+    ],
+)
+def test_what_is_wrong_in_the_last_line_is_said_before_the_first_training(file, tmp_path, old, new, error):
+    text = file.read_text()
+    assert text.count(old) == 1
+    copy = file.with_name("wrong.toml")
+    copy.write_text("\n".join(line.strip() for line in text.replace(old, new).splitlines()))
+    with pytest.raises((UsageError, DataError, ModelError), match=error):
+        run_study(read_study(copy), tmp_path)
+    assert not (tmp_path / "trials").exists()
 
 
 def scored(layer: int, parameters: int, test: float, std: float | None = None, dev: float = 50.0) -> StudyRow:

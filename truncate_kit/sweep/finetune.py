@@ -9,6 +9,7 @@ from truncate_kit.data import PairSplits
 from truncate_kit.encoders import Encoder, check_layer, save_encoder
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
+from truncate_kit.files import run_lock
 from truncate_kit.progress import Progress, TrialWatcher, silent
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import model_card
@@ -63,7 +64,7 @@ def finetune(
         encoder, task, training, store, progress, prior, watcher or TrialWatcher(), engine or Sequential()
     )
     drop_from = prediction.from_layer if prediction and prediction.confidence >= CONFIDENT else None
-    with store.open():
+    with run_lock(Path(out)), store.open():
         # First, and with its weights kept: a search that trains the last layer as well finds it done.
         yardstick = _yardstick(runner, encoder, settings)
         search = _search(runner, layers, settings, drop_from)
