@@ -20,6 +20,7 @@ from truncate_kit.study import read_study, run_study, summaries
 from truncate_kit.study.loading import load_model
 from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
 from truncate_kit.sweep import LayerScores, SweepSettings, finetune
+from truncate_kit.sweep.card import points
 from truncate_kit.sweep.results import Trial
 from truncate_kit_cli.app import main
 
@@ -104,8 +105,9 @@ def test_every_model_meets_every_task_at_every_layer(done):
     assert {row.metric for row in result.rows} == {"Spearman × 100", "F1 × 100"}
     published = {(row.model, row.task, row.scores.layer): row.published for row in result.rows if row.published}
     assert published == {("small | bert", "graded", 1): 50.0}
-    published = {(row.model, row.task, row.scores.layer): row.published_dev for row in result.rows if row.published_dev}
-    assert published == {("small | bert", "graded", 1): 70.0}
+    (row,) = (row for row in result.rows if row.published_dev is not None)
+    assert (row.model, row.task, row.scores.layer) == ("small | bert", "graded", 1)
+    assert (row.published_dev, row.published_dev_pearson, row.published_pearson) == (70.0, 60.0, None)
 
 
 def test_rows_equal_those_of_finetune(file, done, tmp_path):
@@ -159,8 +161,16 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, tmp_path
     assert [(row["model"], row["task"]) for row in best] == [(line.model, line.task) for line in lines]
     scores = lines[0].best_dev.scores
     millions = f"{lines[0].best_dev.paper_parameters / 1e6:.2f}"
-    cells = " | ".join(f"{value:.2f}" for value in (scores.dev, scores.dev_pearson, scores.test, scores.test_pearson))
-    assert f"| small \\| bert | {scores.layer} | {millions} | {cells} |" in page
+    cells = [points(scores.dev, scores.dev_std), points(scores.dev_pearson, scores.dev_pearson_std)]
+    cells += [points(scores.test, scores.test_std), points(scores.test_pearson, scores.test_pearson_std)]
+    assert f"| small \\| bert | {scores.layer} | {millions} | {' | '.join(cells)} |" in page
+    assert scores.test_std is not None
+    assert float(best[0]["best_dev_test_std"]) == pytest.approx(scores.test_std, abs=0.006)
+    assert float(best[0]["best_dev_dev_pearson_std"]) == pytest.approx(scores.dev_pearson_std, abs=0.006)
+    front = [(row["model"], row["task"], int(row["layer"])) for row in rows if row["on_front"] == "True"]
+    assert sorted(front) == sorted(
+        (row.model, task, row.scores.layer) for task in result.tasks() for row in pareto_front(result.of_task(task))
+    )
     with (folder / "cka.csv").open() as handle:
         similarities = list(csv.DictReader(handle))
     assert [float(row["last_trained"] or "nan") for row in similarities] == pytest.approx(
@@ -327,6 +337,7 @@ def test_a_drop_is_two_points_and_two_pooled_deviations(last, deviation, drops):
         ('cka = "x"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "cka is 'x', which is no model"),
         ('[training]\nepoch = 3\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "has no 'epoch'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "luck"', "'luck'"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "distill"', "has the objective distill"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "wrong type"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
     ],

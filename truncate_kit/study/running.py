@@ -1,6 +1,5 @@
 """Run a study, trial by trial, so that it may be stopped at any instant and continues with the same call."""
 
-import csv
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,23 +7,19 @@ from pathlib import Path
 from truncate_kit.data import read_texts
 from truncate_kit.encoders import Encoder, paper_parameters
 from truncate_kit.engines import Engine, Sequential
-from truncate_kit.errors import DataFileError
 from truncate_kit.files import run_lock
 from truncate_kit.priors import AdaptationSettings, WordPrior, adapted
 from truncate_kit.progress import Progress, TrialWatcher, silent
 from truncate_kit.study.alignment import LayerStates, cka_rows
 from truncate_kit.study.loading import check_study, load_model, prior_words, study_layers, task_data
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
+from truncate_kit.study.published import AFTER_TEXTS, AFTER_WORDS, PLAIN, Place, Published, read_published
 from truncate_kit.study.results import CKARow, StudyResult, StudyRow
 from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.distributed import ALONE, Group
-
-PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # as the file of published figures calls them
-
-Published = dict[tuple[str, str, str, int, str], float]
 
 
 def run_study(
@@ -60,7 +55,7 @@ def _run(
     device: str | None,
 ) -> StudyResult:
     start = time.perf_counter()
-    published = _published(study.published)
+    published = read_published(study.published)
     check_study(study, device)
     rows: list[StudyRow] = []
     cka: list[CKARow] = []
@@ -143,10 +138,17 @@ def _rows(
     published: Published,
     states: LayerStates | None,
 ) -> list[StudyRow]:
-    def figures(split: str, layer: int) -> float | None:
-        return published.get((model.published or "", task.published or "", _setting(prior), layer, split))
-
     encoder = runner.full
+    main = "spearman" if task.training.objective == "cosine" else "f1"
+
+    def figure(label: str, layer: int, split: str, metric: str = main) -> float | None:
+        if label != name or model.weights != "pretrained":  # the paper's figures of random weights are in a plot only
+            return None
+        place = Place(
+            model.published or "", task.published or "", _setting(prior), layer, split, metric, encoder.pooling_name
+        )
+        return published.get(place)
+
     name = _called(model, prior)
     layers = study_layers(study, encoder)
     seeds = range(study.seeds)
@@ -168,27 +170,11 @@ def _rows(
             depth=encoder.depth,
             scores=scores,
             paper_parameters=paper_parameters(encoder.backbone.config, scores.layer),
-            published=figures("test", scores.layer) if label == name else None,
-            published_dev=figures("dev", scores.layer) if label == name else None,
+            published=figure(label, scores.layer, "test"),
+            published_dev=figure(label, scores.layer, "dev"),
+            published_pearson=figure(label, scores.layer, "test", "pearson"),
+            published_dev_pearson=figure(label, scores.layer, "dev", "pearson"),
         )
         for label, trials in found.items()
         for scores in scores_by_layer(encoder, trials)
     ]
-
-
-def _published(path: str | None) -> Published:
-    """Mean scores in points by model, data, setting, layer and split, from columns of these names and mean (0 … 1)."""
-    if path is None:
-        return {}
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as handle:
-            return {
-                (row["name"], row["dataset"], row["setting"], int(row["layer"]), row["split"]): 100 * float(row["mean"])
-                for row in csv.DictReader(handle)
-                if row["metric"] == "spearman"
-            }
-    except (OSError, KeyError, ValueError) as error:
-        raise DataFileError(
-            f"{path} holds no published figures: {error}.",
-            hint="It needs the columns name, setting, dataset, layer, split, metric and mean.",
-        ) from error
