@@ -53,7 +53,7 @@ def finetune(
     `RunInUseError`, `CannotWriteError`, `TrainingDivergedError`, and what the engine raises.
     """
     settings, training = settings or SweepSettings(), training or TrainingSettings()
-    layers = _checked_layers(encoder, settings)
+    layers = check_sweep(encoder, settings)
     start = time.perf_counter()
     task = _task(encoder, data, texts, training)
     settings = replace(settings, strategy=settings.strategy or default_strategy(task))
@@ -99,7 +99,8 @@ def finetune(
     return result
 
 
-def _checked_layers(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
+def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
+    """The layers that `settings` allow for this encoder; raises what `finetune` raises for other values."""
     check_rule(settings.pick, settings.within)
     check_strategy(settings.strategy)
     if not settings.seeds:
