@@ -139,12 +139,14 @@ def finetune(
     check_priors(prior_texts, prior_layer, prior_epochs)
     sharing = shares_work(engine, workers, ray_address, gpus_per_worker)
     from truncate_kit.data import complete_splits, read_texts
-    from truncate_kit.encoders import load_encoder
+    from truncate_kit.encoders import load_encoder, truncate
     from truncate_kit.errors import DeviceError
     from truncate_kit.hardware import bf16_instructions
     from truncate_kit.sweep import SweepSettings
     from truncate_kit.sweep import finetune as run
+    from truncate_kit.sweep.finetune import check_sweep
     from truncate_kit.sweep.picking import DEFAULT_RULE
+    from truncate_kit.sweep.tasks import check_targets
     from truncate_kit.training import TrainingSettings
     from truncate_kit.training.distributed import joined
 
@@ -216,6 +218,29 @@ def finetune(
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=place)
         if precision == "bf16" and bf16_instructions(encoder.device) is None:
             raise DeviceError(f"{encoder.device} has no bf16 instructions.", hint="Use --precision fp32.")
+        # All that can be wrong is said before an adaptation, which may take days.
+        check_sweep(encoder if prior_layer is None else truncate(encoder, prior_layer), settings)
+        word_prior(encoder, prior_words, quiet=True)
+        raw = read_texts(texts) if texts is not None else None
+        splits: PairSplits | None = None
+        found = None
+        if raw is None or data is not None:
+            entailment = training.objective == "entailment"
+            splits, found = workspace.data(data, columns, scale, classes=entailment, quiet=quiet)
+            if entailment:
+                found = None  # classes are no scores: what comes next must not look for similarity in them
+            before = splits.notes
+            splits = complete_splits(splits)
+            for statement in splits.notes[len(before) :]:
+                note(statement, quiet=quiet)
+            if training.objective != "distill":
+                check_targets(splits, training.objective)
+            if splits.shares is not None:  # single words: short, few, cheap
+                training = replace(
+                    training,
+                    epochs=WORD_EPOCHS if epochs is None else epochs,
+                    batch_size=WORD_BATCH_SIZE if batch_size is None else batch_size,
+                )
         with progress_bar(quiet=quiet) as progress:
             encoder = adapt_first(
                 encoder,
@@ -231,24 +256,6 @@ def finetune(
     if not group.leads:  # only the adaptation is shared
         return
     prior = word_prior(encoder, prior_words, quiet=as_json)
-    raw = read_texts(texts) if texts is not None else None
-    splits: PairSplits | None = None
-    found = None
-    if raw is None or data is not None:
-        entailment = training.objective == "entailment"
-        splits, found = workspace.data(data, columns, scale, classes=entailment, quiet=as_json)
-        if entailment:
-            found = None  # classes are no scores: what comes next must not look for similarity in them
-        before = splits.notes
-        splits = complete_splits(splits)
-        for statement in splits.notes[len(before) :]:
-            note(statement, quiet=as_json)
-        if splits.shares is not None:  # single words: short, few, cheap
-            training = replace(
-                training,
-                epochs=WORD_EPOCHS if epochs is None else epochs,
-                batch_size=WORD_BATCH_SIZE if batch_size is None else batch_size,
-            )
     with (
         open_engine(engine, workers, ray_address, gpus_per_worker, device=device, threads=threads) as chosen,
         watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher),

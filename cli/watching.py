@@ -47,6 +47,10 @@ class _All(TrialWatcher):
     def __init__(self, watchers: list[TrialWatcher]) -> None:
         self._watchers = watchers
 
+    def part(self, name: str) -> None:
+        for watcher in self._watchers:
+            watcher.part(name)
+
     def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
         for watcher in self._watchers:
             watcher.epoch(layer, seed, epochs, done, loss, dev)
@@ -61,10 +65,14 @@ class _All(TrialWatcher):
 
 
 class _Lines(TrialWatcher):
-    """One line on stderr for every finished trial; each trial once."""
+    """One line on stderr for every finished trial; each trial of a part of a study once."""
 
     def __init__(self) -> None:
         self._told: set[tuple[int, int, int]] = set()
+
+    def part(self, name: str) -> None:
+        self._told.clear()
+        note(f"{name}:")
 
     def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
         note(f"Layer {layer}, seed {seed} is run again: its worker was lost, {reason}.")
@@ -75,12 +83,27 @@ class _Lines(TrialWatcher):
             note(f"Layer {layer}, seed {seed}, {epochs} epoch{'s' if epochs > 1 else ''}: dev {dev:.2f}.")
 
 
+class _Steps:
+    """How far something is; what was done when it was first heard of, as after a kill, took none of our time."""
+
+    def __init__(self, done: int, total: int) -> None:
+        self.done, self._first, self._total, self._begun = done, done, total, time.monotonic()
+
+    def __str__(self) -> str:
+        said = f"step {self.done:,} of {self._total:,}"
+        if self.done == self._first:
+            return said
+        left = (time.monotonic() - self._begun) * (self._total - self.done) / (self.done - self._first)
+        return f"{said}, {left:,.0f} s left"
+
+
 class _LiveTable(TrialWatcher):
     """The trials of a sweep as a table that is drawn anew: layer, seed, epoch, dev score, time left of the trial."""
 
     def __init__(self) -> None:
         self._trials: dict[tuple[int, int, int], tuple[str, str]] = {}
-        self._steps: dict[str, tuple[int, int, float]] = {}  # done, total and the begin of what runs now
+        self._steps: dict[str, _Steps] = {}  # of what runs now
+        self._part: str | None = None
         self._live: Any = None
 
     def __enter__(self) -> "_LiveTable":
@@ -96,10 +119,14 @@ class _LiveTable(TrialWatcher):
     def __exit__(self, *exception: Any) -> None:
         self._live.__exit__(*exception)
 
+    def part(self, name: str) -> None:
+        self._part = name
+        self._trials.clear()
+
     def progress(self, task: str, done: int, total: int) -> None:
         """Where the work at hand is; with several workers there are several at once."""
         if done < total:
-            self._steps[task] = (done, total, self._steps.get(task, (0, 0, time.monotonic()))[2])
+            self._steps.setdefault(task, _Steps(done, total)).done = done
         else:
             self._steps.pop(task, None)
 
@@ -117,14 +144,11 @@ class _LiveTable(TrialWatcher):
         from rich.table import Table
         from rich.text import Text
 
-        drawn = Table(header_style="bold")
+        drawn = Table(title=None if self._part is None else Text(self._part), header_style="bold")
         for name in ("layer", "seed", "epoch", "dev"):
             drawn.add_column(name, justify="right")
         for (layer, seed, _), (state, dev) in list(self._trials.items())[-SHOWN_TRIALS:]:
             drawn.add_row(str(layer), str(seed), state, dev, style="dim" if state == "done" else None)
-        now, lines = time.monotonic(), []
-        for task, (done, total, begun) in list(self._steps.items()):
-            left = (now - begun) * (total - done) / max(1, done)
-            lines.append(f"{task}: step {done:,} of {total:,}, {left:,.0f} s left")
+        lines = [f"{task}: {steps}" for task, steps in list(self._steps.items())]
         drawn.caption = Text("\n".join(lines)) if lines else None
         return drawn

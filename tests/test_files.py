@@ -1,12 +1,15 @@
 """Nothing is lost: temporary names, renames, locks."""
 
+import resource
 import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from truncate_kit.errors import CannotWriteError, RunInUseError
-from truncate_kit.files import replacing, run_lock, write_json, write_text
+from truncate_kit.files import remove_leftovers, replacing, run_lock, write_json, write_text
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -84,3 +87,36 @@ def test_one_process_per_folder(tmp_path):
         other.wait()
     with run_lock(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("write", [torch.save, save_file])
+def test_a_disk_that_is_too_small_for_tensors_is_said(tmp_path, write):
+    """Both writers have errors of their own kind for it; no file may grow beyond 4 kB here."""
+    path = tmp_path / "tensors"
+    write_text(path, "old")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fail():
+        with replacing(path) as target, target.open("wb") as handle:
+            write({"x": torch.zeros(10_000)}, handle if write is torch.save else target)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(CannotWriteError, match="File too large"):
+            fail()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_text() == "old"
+    assert [item.name for item in tmp_path.iterdir()] == ["tensors"]
+
+
+def test_errors_that_have_nothing_to_do_with_writing_stay_as_they_are(tmp_path):
+    with pytest.raises(ZeroDivisionError), replacing(tmp_path / "text"):
+        _ = 1 / 0
+
+
+def test_leftovers_of_a_killed_process_are_removed_and_nothing_else(tmp_path):
+    for name in (".a.json.x1.tmp", ".lock", "a.json", "b.tmp"):
+        (tmp_path / name).mkdir()
+    remove_leftovers(tmp_path)
+    assert sorted(item.name for item in tmp_path.iterdir()) == [".lock", "a.json", "b.tmp"]

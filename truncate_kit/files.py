@@ -1,9 +1,11 @@
 """Writing so that nothing is lost: a temporary name first, then a rename; one process per run folder."""
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.errors import CannotWriteError, RunInUseError, TruncateKitError
+
+_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+_TEMPORARY = ".tmp"
 
 
 @contextlib.contextmanager
@@ -24,7 +29,7 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent))
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent))
         target = temporary / path.name
         yield target
         _sync(target)
@@ -33,14 +38,34 @@ def replacing(path: Path) -> Iterator[Path]:
         target.replace(path)
     except TruncateKitError:
         raise
-    except OSError as error:
-        raise CannotWriteError(path, error) from error
+    except Exception as error:
+        refused = error if isinstance(error, OSError) else _refusal(error)
+        if refused is None:
+            raise
+        raise CannotWriteError(path, refused) from error
     finally:
         if temporary is not None:
             replaced = temporary / "replaced"
             if replaced.exists() and not path.exists():  # the second rename failed: bring the old folder back
                 replaced.rename(path)
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """What the system said where a write failed: torch and safetensors then raise errors of their own kinds."""
+    while error is not None:
+        told = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has it in its text only
+        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        if number in _REFUSED:
+            return OSError(number, os.strerror(number))
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a killed process had begun to write in `folder`; only for one that holds its lock."""
+    for left in folder.glob(f".*{_TEMPORARY}"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:

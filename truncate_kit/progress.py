@@ -13,6 +13,9 @@ class Progress(Protocol):
 class TrialWatcher:
     """Hears what trials do, epoch by epoch; this one ignores it all."""
 
+    def part(self, name: str) -> None:
+        """The trials from now on are of this part of a study, a model on a task; a single sweep has no parts."""
+
     def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
         """Of a trial of `epochs` epochs so many are done. loss: mean over this epoch's steps; dev: in points."""
 

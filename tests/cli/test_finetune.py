@@ -195,6 +195,11 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file):
         (("--prior-words", "nowhere"), "nowhere holds no word similarity set"),
         (("--prior-texts", "nowhere.txt"), "nowhere.txt"),
         (("--prior-texts", "pairs.csv", "--prior-layer", 9), "Layer 9 does not exist"),
+        (("--prior-texts", "pairs.csv", "--prior-layer", 2, "--layer", 3), "Layer 3 does not exist"),
+        (("--prior-texts", "pairs.csv", "--strategy", "luck"), "no strategy 'luck'"),
+        (("--prior-texts", "pairs.csv", "--prior-words", "nowhere"), "no word similarity set"),
+        (("--prior-texts", "pairs.csv", "--data", "none.csv"), "none.csv does not exist"),
+        (("--prior-texts", "pairs.csv", "--objective", "paraphrase"), "paraphrase pairs are labelled 0 or 1"),
     ],
 )
 def test_bad_priors_are_one_line_and_a_hint(run, tiny_folder, single_file, options, message):
@@ -203,3 +208,4 @@ def test_bad_priors_are_one_line_and_a_hint(run, tiny_folder, single_file, optio
     assert message in err
     assert "Traceback" not in err
     assert not (single_file.parent / "exported/lean").exists()
+    assert not list(single_file.parent.glob("exported/adapted/*/model"))  # said before any adaptation

@@ -20,7 +20,8 @@ from truncate_kit.priors import (
     mask_tokens,
 )
 from truncate_kit.priors.masking import IGNORED, masked_loss
-from truncate_kit.training import loop
+from truncate_kit.study import StudyModel
+from truncate_kit.study.loading import load_model
 
 WORDS = ["the", "cat", "sat", "on", "mat", "a", "dog", "ran", "red", "small", "tree", "blue"]
 TEXTS = [f"{a} {b} {c}" for a in WORDS for b in WORDS[:6] for c in WORDS[6:]]
@@ -84,6 +85,16 @@ def test_debertas_own_head_is_reused(tiny_folder, tmp_path):
         torch.testing.assert_close(head(states[0]), whole(**batch).logits[0])
 
 
+def test_weights_drawn_anew_get_a_new_head(tiny_folder, tmp_path):
+    """The checkpoint has a head, but it belongs to the embeddings that were thrown away."""
+    folder = tmp_path / "pretrained"
+    AutoModelForMaskedLM.from_config(load_encoder(tiny_folder("bert")).backbone.config).save_pretrained(folder)
+    load_encoder(tiny_folder("bert")).tokenizer.save_pretrained(folder)
+    drawn = load_model(StudyModel(model=str(folder), name="drawn", weights="random"))
+    assert load_masked_head(load_encoder(folder)).pretrained
+    assert not load_masked_head(drawn).pretrained
+
+
 @pytest.mark.parametrize("family", ["bert", "electra", "deberta-v2"])
 def test_head_and_embeddings_stay_tied_and_both_are_trained(tiny_folder, family):
     encoder = load_encoder(tiny_folder(family))
@@ -113,10 +124,9 @@ def test_adapting_fills_in_held_out_words_better_and_leaves_the_model_alone(tiny
     )
 
 
-def test_a_killed_adaptation_continues_and_ends_alike(tiny_folder, tmp_path, monkeypatch):
+def test_a_killed_adaptation_continues_and_ends_alike(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))  # with dropout: its draws must continue too
     whole, result = adapted(encoder, TEXTS, tmp_path / "whole", SHORT)
-    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # so that even these short stages leave one
     steps = -(-result.num_texts // SHORT.batch_size)
 
     def stop(task, done, total):

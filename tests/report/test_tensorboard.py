@@ -1,6 +1,7 @@
 """TensorBoard logs and the live table of a sweep, against the trials themselves."""
 
 import io
+import re
 import sys
 from contextlib import redirect_stderr
 
@@ -10,6 +11,7 @@ from tests.sweep.test_strategies import data
 from tests.training.test_training import SETTINGS
 from truncate_kit.encoders import load_encoder
 from truncate_kit.report.tensorboard import TensorboardLog
+from truncate_kit.study import StudyResult
 from truncate_kit.sweep import SweepSettings, finetune
 from truncate_kit_cli.watching import _LiveTable, watching
 
@@ -77,11 +79,41 @@ def test_the_live_table_shows_what_runs_at_once_and_what_was_lost():
     table.progress("layer 2, seed 0, 3 epochs", 4, 9)
     assert "layer 1, seed 0, 3 epochs: step 3 of 9" in shown()
     assert "layer 2, seed 0, 3 epochs: step 4 of 9" in shown()
+    assert "left" not in shown()  # steps that were done when they were first heard of tell no speed
+    table.progress("layer 1, seed 0, 3 epochs", 4, 9)
+    assert "s left" in shown()
     table.progress("layer 2, seed 0, 3 epochs", 9, 9)
+    table.part("another model, a task")
+    assert "another model, a task" in shown()
+    assert "61.25" not in shown()
+    table.epoch(1, 0, 3, 1, 0.1, 61.25)
     table.again(1, 0, 3, "it was ended by SIGKILL")
     assert "layer 2" not in shown()
     assert "again" in shown()
     assert "61.25" not in shown()
+
+
+def test_models_of_a_study_are_told_apart(tiny_folder, tmp_path, capfd):
+    """Two models whose trials have the same layers, seeds and epochs: logs and lines of both."""
+    from tests.engines.studies import run, study_file
+
+    file = study_file(tiny_folder("bert"), tmp_path, epochs=1)
+    models = ", ".join(f'{{ model = "{tiny_folder(family)}", name = "a/{family}" }}' for family in ("bert", "electra"))
+    text = file.read_text().replace("seeds = 2", 'seeds = 1\nlayers = "1,3"')
+    file.write_text(re.sub(r"models = .*", f"models = [{models}]", text))
+    _, err = run(capfd, "study", file, "--out", tmp_path / "out", "--tensorboard")
+    result = StudyResult.read(tmp_path / "out/study.json")
+    lines = err.splitlines()
+    for family in ("bert", "electra"):
+        rows = [row.scores for row in result.of(f"a/{family}", "pairs")]
+        start = lines.index(f"a/{family}, pairs:")
+        assert lines[start + 1 : start + 3] == [
+            f"Layer {row.layer}, seed 0, 1 epoch: dev {row.dev:.2f}." for row in rows
+        ]
+        for row in rows:
+            found = scalars(tmp_path / f"out/tensorboard/a%2F{family}, pairs/layer{row.layer:02d}-seed0-epochs1")
+            assert [value for _, value in found["test"]] == pytest.approx([row.test], abs=1e-3)
+    assert len(list((tmp_path / "out/tensorboard").iterdir())) == 2
 
 
 def test_elsewhere_each_trial_is_one_line(tmp_path):

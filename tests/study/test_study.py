@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,11 +15,12 @@ import torch
 from PIL import Image
 
 from truncate_kit.encoders import load_encoder
-from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.errors import DataError, DataFileError, ModelError, RunInUseError, UsageError
 from truncate_kit.study import read_study, run_study, summaries
+from truncate_kit.study.loading import load_model
 from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
-from truncate_kit.study.running import _load
 from truncate_kit.sweep import LayerScores, SweepSettings, finetune
+from truncate_kit.sweep.card import points
 from truncate_kit.sweep.results import Trial
 from truncate_kit_cli.app import main
 
@@ -103,8 +105,9 @@ def test_every_model_meets_every_task_at_every_layer(done):
     assert {row.metric for row in result.rows} == {"Spearman × 100", "F1 × 100"}
     published = {(row.model, row.task, row.scores.layer): row.published for row in result.rows if row.published}
     assert published == {("small | bert", "graded", 1): 50.0}
-    published = {(row.model, row.task, row.scores.layer): row.published_dev for row in result.rows if row.published_dev}
-    assert published == {("small | bert", "graded", 1): 70.0}
+    (row,) = (row for row in result.rows if row.published_dev is not None)
+    assert (row.model, row.task, row.scores.layer) == ("small | bert", "graded", 1)
+    assert (row.published_dev, row.published_dev_pearson, row.published_pearson) == (70.0, 60.0, None)
 
 
 def test_rows_equal_those_of_finetune(file, done, tmp_path):
@@ -123,8 +126,8 @@ def test_rows_equal_those_of_finetune(file, done, tmp_path):
 
 
 def test_random_weights_keep_tokenizer_and_shape_and_are_the_same_each_time(file):
-    trained, drawn = (_load(model) for model in read_study(file).models)
-    again = _load(read_study(file).models[1])
+    trained, drawn = (load_model(model) for model in read_study(file).models)
+    again = load_model(read_study(file).models[1])
     assert drawn.token_ids(["the cat"]) == trained.token_ids(["the cat"])
     for (name, value), other in zip(drawn.state_dict().items(), trained.state_dict().values(), strict=True):
         assert torch.equal(value, again.state_dict()[name])
@@ -158,8 +161,16 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, tmp_path
     assert [(row["model"], row["task"]) for row in best] == [(line.model, line.task) for line in lines]
     scores = lines[0].best_dev.scores
     millions = f"{lines[0].best_dev.paper_parameters / 1e6:.2f}"
-    cells = " | ".join(f"{value:.2f}" for value in (scores.dev, scores.dev_pearson, scores.test, scores.test_pearson))
-    assert f"| small \\| bert | {scores.layer} | {millions} | {cells} |" in page
+    cells = [points(scores.dev, scores.dev_std), points(scores.dev_pearson, scores.dev_pearson_std)]
+    cells += [points(scores.test, scores.test_std), points(scores.test_pearson, scores.test_pearson_std)]
+    assert f"| small \\| bert | {scores.layer} | {millions} | {' | '.join(cells)} |" in page
+    assert scores.test_std is not None
+    assert float(best[0]["best_dev_test_std"]) == pytest.approx(scores.test_std, abs=0.006)
+    assert float(best[0]["best_dev_dev_pearson_std"]) == pytest.approx(scores.dev_pearson_std, abs=0.006)
+    front = [(row["model"], row["task"], int(row["layer"])) for row in rows if row["on_front"] == "True"]
+    assert sorted(front) == sorted(
+        (row.model, task, row.scores.layer) for task in result.tasks() for row in pareto_front(result.of_task(task))
+    )
     with (folder / "cka.csv").open() as handle:
         similarities = list(csv.DictReader(handle))
     assert [float(row["last_trained"] or "nan") for row in similarities] == pytest.approx(
@@ -181,14 +192,32 @@ from pathlib import Path
 from truncate_kit.study import read_study, run_study
 
 # Everything is loaded once; each line on stdin starts a child that runs the study, so that kills fall inside its work.
+# The number on the line, where it is not 0, kills the child at that moment of its writing: when a temporary file is
+# begun, when it is flushed, or when it is renamed.
+left = 0
+
+def kill_in_writing(event, arguments):
+    global left
+    if event in ("open", "os.rename") and ".tmp/" in str(arguments[0]):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), 9)
+
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
+        left = int(line)
+        if left:
+            sys.addaudithook(kill_in_writing)
         run_study(read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[2]) / "study.json")
         os._exit(0)
     print(child, flush=True)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
+
+
+# Each write has three moments; as many as let the study get on between two kills.
+MOMENTS = (16, 17, 18)
 
 
 @pytest.fixture
@@ -201,8 +230,8 @@ def start(file, tmp_path):
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=root
     ) as server:
 
-        def begin() -> int:
-            server.stdin.write("\n")
+        def begin(moment: int = 0) -> int:
+            server.stdin.write(f"{moment}\n")
             server.stdin.flush()
             return int(server.stdout.readline())
 
@@ -211,23 +240,64 @@ def start(file, tmp_path):
 
 
 def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(start, done, tmp_path):
-    """Killed again and again, a little later each time, until it gets through; then compared with the other run."""
+    """Killed again and again, in turn a little later each time and inside a write, until it gets through."""
     begin, ended = start
-    kills, instant = 0, 0.0
+    kills, instant, trials = 0, 0.0, tmp_path / "trials"
     while True:
-        child = begin()
-        instant += 0.005
-        time.sleep(instant)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+        in_writing = kills % 2 == 1
+        child = begin(MOMENTS[kills // 2 % 3] if in_writing else 0)
+        if not in_writing:
+            instant += 0.01
+            time.sleep(instant)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
         if ended() == 0:
             break
         kills += 1
-        for path in (tmp_path / "trials").glob("*/layer*.json"):
+        assert not in_writing or list(trials.glob("*/.*.tmp"))
+        for path in trials.glob("*/layer*.json"):
             Trial.read(path)  # a file under its final name is always whole
     assert kills >= 20
+    assert not list(trials.glob("*/.*.tmp"))
+    assert not list(trials.glob("*/*.checkpoint"))
     last = StudyResult.read(tmp_path / "study.json")
     assert (last.rows, last.cka) == (done[0].rows, done[0].cka)
+
+
+def test_a_second_process_is_told_also_between_two_models(file, done, tmp_path):
+    told = []
+
+    def second(_):
+        with pytest.raises(RunInUseError, match=re.escape(str(tmp_path))):
+            run_study(read_study(file), tmp_path)
+        told.append(1)
+
+    result = run_study(read_study(file), tmp_path, finished=second)
+    assert len(told) == 4
+    assert result.rows == done[0].rows
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error"),
+    [
+        ('pooling = "cls"', '[[models]]\nmodel = "none/such"', "no folder 'none/such'"),
+        ("cka =", 'layers = "3,4"\ncka =', "Layer 4 does not exist"),
+        ('name = "labels"', '[[tasks]]\ndata = "none.csv"', "none.csv does not exist"),
+        ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "paraphrase pairs are labelled 0 or 1"),
+        ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
+        ("[training]", '[[priors]]\nwords = "none"\n[training]', "no word similarity set"),
+        ("[training]", '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]', "Layer 9 does not exist"),
+        ("[training]", 'read_earlier = true\n[training]\nobjective = "entailment"', "does not fit an earlier one"),
+    ],
+)
+def test_what_is_wrong_in_the_last_line_is_said_before_the_first_training(file, tmp_path, old, new, error):
+    text = file.read_text()
+    assert text.count(old) == 1
+    copy = file.with_name("wrong.toml")
+    copy.write_text("\n".join(line.strip() for line in text.replace(old, new).splitlines()))
+    with pytest.raises((UsageError, DataError, ModelError), match=error):
+        run_study(read_study(copy), tmp_path)
+    assert not (tmp_path / "trials").exists()
 
 
 def scored(layer: int, parameters: int, test: float, std: float | None = None, dev: float = 50.0) -> StudyRow:
@@ -267,6 +337,7 @@ def test_a_drop_is_two_points_and_two_pooled_deviations(last, deviation, drops):
         ('cka = "x"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "cka is 'x', which is no model"),
         ('[training]\nepoch = 3\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "has no 'epoch'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "luck"', "'luck'"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "distill"', "has the objective distill"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "wrong type"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
     ],

@@ -54,10 +54,10 @@ def pairs():
     return make_pairs(60), make_pairs(30, seed=1)
 
 
-def trained(folder, pairs, settings, *, seed=0, checkpoint=None, layer=2):
+def trained(folder, pairs, settings, *, seed=0, checkpoint=None, layer=2, **told):
     encoder = truncate(load_encoder(folder), layer)
     examples, judge = graded(encoder, pairs[0]), PairJudge(encoder, pairs[1])
-    state = train(encoder, examples, judge, settings, seed=seed, checkpoint=checkpoint)
+    state = train(encoder, examples, judge, settings, seed=seed, checkpoint=checkpoint, **told)
     return encoder, state
 
 
@@ -180,6 +180,31 @@ def test_a_resumed_run_ends_with_the_same_weights(stop, tiny_folder, pairs, tmp_
     assert state.scores == pytest.approx(whole_state.scores, abs=1e-3)
     for ours, theirs in zip(resumed.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-3)
+
+
+def test_a_stop_loses_at_most_the_running_epoch(tiny_folder, pairs, tmp_path):
+    """However short the epochs are; also when the best of them is not the last one that was stored."""
+    path, epochs = tmp_path / "checkpoint", 4
+    settings = TrainingSettings(**_values(epochs=epochs, learning_rate=2e-2))
+    whole, whole_state = trained(tiny_folder("bert"), pairs, settings)
+    heard, steps = [], -(-len(pairs[0]) // settings.batch_size)
+    for running in range(epochs):
+
+        def stop(task, done, total, running=running):
+            if done == steps * (running + 1):
+                raise KeyboardInterrupt
+
+        if running + 1 < epochs:
+            with pytest.raises(KeyboardInterrupt):
+                trained(tiny_folder("bert"), pairs, settings, checkpoint=path, progress=stop)
+            assert path.exists() == (running > 0)
+    end, state = trained(
+        tiny_folder("bert"), pairs, settings, checkpoint=path, stage_done=lambda done, *_: heard.append(done)
+    )
+    assert heard == [3, 4]
+    assert state.scores == pytest.approx(whole_state.scores)
+    for ours, theirs in zip(end.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_parts_of_a_batch_add_up_to_the_whole(tiny_folder, pairs):

@@ -2,12 +2,10 @@
 
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.pipeline import write_pipeline
 from truncate_kit.encoders.quiet import quiet_transformers
-from truncate_kit.errors import CannotWriteError, ModelError
+from truncate_kit.errors import ModelError
 from truncate_kit.files import replacing
 
 
@@ -22,11 +20,8 @@ def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = Non
     folder = Path(folder)
     with replacing(folder) as target:
         target.mkdir()
-        try:
-            with quiet_transformers():
-                encoder.backbone.save_pretrained(target)
-        except SafetensorError as error:  # a full disk surfaces here, as text only
-            raise CannotWriteError(folder, OSError(str(error))) from error
+        with quiet_transformers():
+            encoder.backbone.save_pretrained(target)
         encoder.tokenizer.model_max_length = encoder.max_length
         encoder.tokenizer.save_pretrained(target)
         write_pipeline(

@@ -11,7 +11,7 @@ import torch
 
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder, truncate
 from truncate_kit.errors import DataError
-from truncate_kit.files import run_lock
+from truncate_kit.files import remove_leftovers, run_lock
 from truncate_kit.priors.masked_head import load_masked_head
 from truncate_kit.priors.masking import MaskedJudge, MaskedTexts
 from truncate_kit.progress import Progress, silent
@@ -141,14 +141,15 @@ def adapted(
     """`adapt`, once: a later call with the same model, texts and settings reads what the first one left in `out`.
 
     out: gets one folder for each combination, with the model and `adaptation.json`; the leading process of `group`
-    writes it, and all of them must see it. Raises also `RunInUseError` and
-    `CannotWriteError`.
+    writes it, and all of them must see it. Raises also `RunInUseError` and `CannotWriteError`.
     """
     settings = settings or AdaptationSettings()
     digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
     folder = out / fingerprint(encoder, settings.to_json(), digest, str(layer))[:16]
     report = folder / "adaptation.json"
     with run_lock(folder) if group.leads else contextlib.nullcontext():
+        if group.leads:
+            remove_leftovers(folder)
         if group.agree(report.exists()):
             model = load_encoder(folder / "model", device=str(encoder.device))
             model.name = encoder.name

@@ -45,7 +45,8 @@ class MaskedHead(nn.Module):
 def load_masked_head(encoder: Encoder) -> MaskedHead:
     """The head over the states of `encoder`, which may be truncated; its weights from the folder or hub name.
 
-    Where the checkpoint has none (an ELECTRA discriminator, a saved sentence encoder) the head is new, drawn by
+    Where the checkpoint has none (an ELECTRA discriminator, a saved sentence encoder), or its word embeddings are not
+    those of `encoder` (weights drawn anew), the head is new, drawn by
     torch's global seed. Raises `ModelError` for a family without masked words.
     """
     if type(encoder.backbone.config) not in AutoModelForMaskedLM._model_mapping:
@@ -79,10 +80,17 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
                 )
         except (ModelError, OSError):
             break
-        if model.config.hidden_size == config.hidden_size and not _head_keys(model, report["missing_keys"]):
+        if _has_words_of(model, encoder) and not _head_keys(model, report["missing_keys"]):
             return model, True
     with quiet_transformers():
         return AutoModelForMaskedLM.from_config(config), False
+
+
+def _has_words_of(model: Any, encoder: Encoder) -> bool:
+    """Whether both have the same word embeddings: a head fits no others, such as those of weights drawn anew."""
+    theirs: Tensor = model.get_input_embeddings().weight
+    ours: Any = encoder.backbone.get_input_embeddings().weight
+    return torch.equal(theirs.cpu(), ours.cpu())
 
 
 def _head_keys(model: Any, keys: Any) -> list[str]:

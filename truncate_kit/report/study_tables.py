@@ -17,7 +17,8 @@ def write_tables(result: StudyResult, folder: Path) -> None:
 
     Raises `CannotWriteError`.
     """
-    write_text(folder / SCORES, _csv([_score_cells(row) for row in result.rows]))
+    front = {id(row) for task in result.tasks() for row in pareto_front(result.of_task(task))}
+    write_text(folder / SCORES, _csv([_score_cells(row) | {"on_front": id(row) in front} for row in result.rows]))
     write_text(folder / BEST, _csv([_best_cells(line) for line in summaries(result)]))
     if result.cka:
         write_text(folder / SIMILARITY, _csv([row.to_dict() | _similarities(row) for row in result.cka]))
@@ -33,7 +34,7 @@ def page(result: StudyResult) -> str:
     """Markdown: for each task the best layers, the curves, every layer, who is on the Pareto front, and CKA."""
     parts = ["# Fine-tuned at every layer\n"]
     for task in result.tasks():
-        rows = [row for row in result.rows if row.task == task]
+        rows = result.of_task(task)
         seeds = max(len(row.scores.seeds) for row in rows)
         parts.append(f"## {_plain(task)}\n")
         parts.append(f"{rows[0].metric}; mean ± standard deviation over {seeds} seed{'s' if seeds > 1 else ''}.\n")
@@ -73,17 +74,24 @@ def _paper_table(lines: Sequence[Summary]) -> str:
         for line in lines
         for row in ((line.best_dev,) if line.best_dev is line.last else (line.best_dev, line.last))
     ]
-    published = any(row.published is not None for _, row in rows)
-    head = "| model | layer | parameters, millions | dev Spearman | dev Pearson | test Spearman | test Pearson |"
-    if rows and "Spearman" not in rows[0][1].metric:
-        head = "| model | layer | parameters, millions | dev | dev Pearson | test | test Pearson |"
-    table = [head + (" published dev | published test |" if published else ""), "|---" * (9 if published else 7) + "|"]
+    published = any(value is not None for _, row in rows for value in _published(row))
+    heads = ["dev", "dev Pearson", "test", "test Pearson"]
+    if rows and "Spearman" in rows[0][1].metric:
+        heads = ["dev Spearman", "dev Pearson", "test Spearman", "test Pearson"]
+    columns = ["model", "layer", "parameters, millions", *heads, *(f"published {head}" for head in heads if published)]
+    table = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for model, row in rows:
-        scores = row.scores
-        cells = f"| {_plain(model)} | {scores.layer} | {row.paper_parameters / 1e6:.2f} | {_number(scores.dev)} "
-        cells += f"| {_number(scores.dev_pearson)} | {_number(scores.test)} | {_number(scores.test_pearson)} |"
-        table.append(cells + (f" {_number(row.published_dev)} | {_number(row.published)} |" if published else ""))
+        s = row.scores
+        cells = [_plain(model), f"{s.layer}", f"{row.paper_parameters / 1e6:.2f}"]
+        cells += [points(s.dev, s.dev_std), points(s.dev_pearson, s.dev_pearson_std)]
+        cells += [points(s.test, s.test_std), points(s.test_pearson, s.test_pearson_std)]
+        table.append("| " + " | ".join([*cells, *(map(_number, _published(row)) if published else ())]) + " |")
     return "\n".join((*table, ""))
+
+
+def _published(row: StudyRow) -> tuple[float | None, ...]:
+    """Published dev and test figures, each by the main score and by Pearson's correlation."""
+    return row.published_dev, row.published_dev_pearson, row.published, row.published_pearson
 
 
 def _cka_section(rows: Sequence[CKARow], task: str) -> list[str]:
@@ -147,7 +155,9 @@ def _score_cells(row: StudyRow) -> dict[str, object]:
         "test_pearson": _number(scores.test_pearson),
         "test_pearson_std": _number(scores.test_pearson_std),
         "published_dev": _number(row.published_dev),
+        "published_dev_pearson": _number(row.published_dev_pearson),
         "published_test": _number(row.published),
+        "published_test_pearson": _number(row.published_pearson),
     }
 
 
@@ -159,10 +169,17 @@ def _best_cells(line: Summary) -> dict[str, object]:
             f"{name}_parameters": row.scores.parameters,
             f"{name}_paper_parameters": row.paper_parameters,
             f"{name}_dev": _number(row.scores.dev),
+            f"{name}_dev_std": _number(row.scores.dev_std),
             f"{name}_dev_pearson": _number(row.scores.dev_pearson),
+            f"{name}_dev_pearson_std": _number(row.scores.dev_pearson_std),
             f"{name}_test": _number(row.scores.test),
+            f"{name}_test_std": _number(row.scores.test_std),
             f"{name}_test_pearson": _number(row.scores.test_pearson),
+            f"{name}_test_pearson_std": _number(row.scores.test_pearson_std),
+            f"{name}_published_dev": _number(row.published_dev),
+            f"{name}_published_dev_pearson": _number(row.published_dev_pearson),
             f"{name}_published_test": _number(row.published),
+            f"{name}_published_test_pearson": _number(row.published_pearson),
         }
     return cells | {"drop": _number(line.drop), "drops": line.drops}
 

@@ -1,7 +1,8 @@
-"""Trials as TensorBoard logs: one run for each layer, seed and number of epochs."""
+"""Trials as TensorBoard logs: one run for each part of a study, layer, seed and number of epochs."""
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from truncate_kit.extras import require
 from truncate_kit.progress import TrialWatcher
@@ -12,7 +13,7 @@ class TensorboardLog(TrialWatcher):
 
     def __init__(self, folder: Path) -> None:
         require("tensorboard", extra="tensorboard")
-        self._folder = folder
+        self._home = self._folder = folder
         self._writers: dict[str, Any] = {}
 
     def __enter__(self) -> "TensorboardLog":
@@ -21,6 +22,12 @@ class TensorboardLog(TrialWatcher):
     def __exit__(self, *_: object) -> None:
         for writer in self._writers.values():
             writer.close()
+        self._writers.clear()
+
+    def part(self, name: str) -> None:
+        """What follows goes to a folder of that name."""
+        self.__exit__()
+        self._folder = self._home / quote(name, safe=" ,")  # no two names give the same folder, none leaves it
 
     def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
         """Scalars `loss` and `dev` at this epoch."""

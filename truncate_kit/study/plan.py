@@ -2,6 +2,7 @@
 
 seeds = 3
 layers = "all"
+published = "reference"          # may be left out: file or folder of published figures, to stand beside the scores
 cka = "mini-bert"                # may be left out: CKA to this model of the study, before and after fine-tuning
 
 [training]                       # as the options of finetune; each task may have its own
@@ -91,8 +92,8 @@ class Study(Result):
     """Models × priors × tasks × layers × seeds.
 
     read_earlier: also what a model that was trained at its last layer gives at each earlier one. cka: name of the model
-    of the study that all others are compared with, before and after fine-tuning; None compares none. published: CSV of
-    published figures by model, layer and data, or None.
+    of the study that all others are compared with, before and after fine-tuning; None compares none. published: file
+    or folder of published figures (see `published`), or None.
     """
 
     models: tuple[StudyModel, ...]
@@ -186,6 +187,8 @@ def _task(path: Path, entry: dict[str, Any], training: dict[str, Any], home: Pat
     data = _found(other["data"], home)
     name = "/".join(Path(data).parts[-2:])
     settings = _settings(path, training | own)
+    if settings.objective == "distill":
+        raise UsageError(f"{path}: {name} has the objective distill.", hint="Use cosine, paraphrase or entailment.")
     return StudyTask(**{"name": name} | other | {"data": data, "training": settings})
 
 

@@ -14,7 +14,8 @@ DROP_POINTS, DROP_DEVIATIONS = 2.0, 2.0
 class StudyRow(Result):
     """One model on one task at one layer. paper_parameters: as the TMFT paper counts them.
 
-    published, published_dev: the paper's mean test and dev score at this layer, in points; None where it has none.
+    published, published_dev: the paper's mean test and dev score at this layer, in points, by the main score and by
+    Pearson's correlation; None where it has none.
     """
 
     model: str
@@ -25,6 +26,8 @@ class StudyRow(Result):
     paper_parameters: int
     published: float | None
     published_dev: float | None = None
+    published_pearson: float | None = None
+    published_dev_pearson: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +64,10 @@ class StudyResult(Result):
     def tasks(self) -> list[str]:
         """Names of the tasks, in order."""
         return list(dict.fromkeys(row.task for row in self.rows))
+
+    def of_task(self, task: str) -> list[StudyRow]:
+        """Rows of all models on one task."""
+        return [row for row in self.rows if row.task == task]
 
     def models(self) -> list[str]:
         """Names of the models, in order."""

@@ -9,6 +9,7 @@ from truncate_kit.data import PairSplits
 from truncate_kit.encoders import Encoder, check_layer, save_encoder
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
+from truncate_kit.files import run_lock
 from truncate_kit.progress import Progress, TrialWatcher, silent
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import model_card
@@ -52,7 +53,7 @@ def finetune(
     `RunInUseError`, `CannotWriteError`, `TrainingDivergedError`, and what the engine raises.
     """
     settings, training = settings or SweepSettings(), training or TrainingSettings()
-    layers = _checked_layers(encoder, settings)
+    layers = check_sweep(encoder, settings)
     start = time.perf_counter()
     task = _task(encoder, data, texts, training)
     settings = replace(settings, strategy=settings.strategy or default_strategy(task))
@@ -63,7 +64,7 @@ def finetune(
         encoder, task, training, store, progress, prior, watcher or TrialWatcher(), engine or Sequential()
     )
     drop_from = prediction.from_layer if prediction and prediction.confidence >= CONFIDENT else None
-    with store.open():
+    with run_lock(Path(out)), store.open():
         # First, and with its weights kept: a search that trains the last layer as well finds it done.
         yardstick = _yardstick(runner, encoder, settings)
         search = _search(runner, layers, settings, drop_from)
@@ -98,7 +99,8 @@ def finetune(
     return result
 
 
-def _checked_layers(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
+def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
+    """The layers that `settings` allow for this encoder; raises what `finetune` raises for other values."""
     check_rule(settings.pick, settings.within)
     check_strategy(settings.strategy)
     if not settings.seeds:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder
 from truncate_kit.errors import FileProblemError
-from truncate_kit.files import replacing, run_lock, write_json
+from truncate_kit.files import remove_leftovers, replacing, run_lock, write_json
 from truncate_kit.sweep.results import Trial
 
 
@@ -40,8 +40,15 @@ class TrialStore:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Hold the folder. Raises `RunInUseError` when another process does, `CannotWriteError`."""
+        """Hold the folder, and tidy up what a killed process left there.
+
+        Raises `RunInUseError` when another process holds it, `CannotWriteError`.
+        """
         with run_lock(self.folder):
+            remove_leftovers(self.folder)
+            for checkpoint in self.folder.glob("*.checkpoint"):  # killed between the end of a trial and its removal
+                if checkpoint.with_suffix(".json").exists():
+                    checkpoint.unlink()
             if not (self.folder / "settings.json").exists():
                 write_json(self.folder / "settings.json", self._description)
             yield

@@ -48,7 +48,7 @@ class LabelledTask:
                 f"{data.name} has no train, dev and test set to fine-tune with.",
                 hint="Give a folder with train, dev and test files, or one file to be divided.",
             )
-        _check_targets(data, objective)
+        check_targets(data, objective)
         self.metric = METRICS[objective]
         self._full, self._data, self._objective = full, data, objective
         texts = list(dict.fromkeys(text for _, pairs in data.items() for text in pairs.texts()))
@@ -87,7 +87,8 @@ class LabelledTask:
         return splits.train, splits.dev, splits.test
 
 
-def _check_targets(data: PairSplits, objective: ObjectiveName) -> None:
+def check_targets(data: PairSplits, objective: ObjectiveName) -> None:
+    """Raise `DataError` where the targets of a split do not suit an objective for labelled pairs."""
     for _, pairs in data.items():
         if objective == "entailment" and not pairs.classes:
             raise DataError(f"{pairs.name} holds scores, not classes.", hint="Load it with classes=True.")

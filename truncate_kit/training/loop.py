@@ -24,7 +24,7 @@ from truncate_kit.training.judges import Judge
 from truncate_kit.training.vocabulary import CompactVocabulary
 
 BUCKET_BATCHES = 24  # batches that are sorted by length together: little padding, still a fresh mix every epoch
-CHECKPOINT_SECONDS = 30.0  # stages shorter than this are cheaper to repeat than to store one by one
+CHECKPOINT_SECONDS = 30.0  # between looks at dev within an epoch; an epoch's end is always stored
 
 SEED_STRIDE = 1_000_003  # between processes, whose dropout must differ; one process keeps the seed as it is
 
@@ -65,7 +65,7 @@ def train(
 ) -> Progressed:
     """Train `encoder` in place and leave it with the weights of the stage that `judge` likes best.
 
-    judge_every: steps of a stage, None for an epoch. checkpoint: file that holds the run between stages; a run that
+    judge_every: steps of a stage, None for an epoch. checkpoint: file that holds the run between epochs; a run that
     finds it continues there and ends with the same weights. micro_batch: examples that are computed at once; the
     gradients of a batch add up, each part weighted by its share of the examples. group: processes that train together,
     each on its share of every batch. stage_done: called with the stages behind us, the mean loss of the last one and
@@ -87,7 +87,9 @@ def train(
         loss = run.train_stage(progress, task)
         if stage_done is not None:
             stage_done(run.state.stage, loss, run.state.scores[-1])
-        if checkpoint is not None and group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS):
+        if checkpoint is None or run.state.stage == run.stages:  # after the last one the caller keeps what it wants
+            continue
+        if run.ends_epoch() or group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS):
             run.store(checkpoint)
             stored = time.monotonic()
     run.trained.load_state_dict(run.best)
@@ -154,9 +156,20 @@ class _Run:
         state.scores.append(score)
         if state.best_stage < 0 or score > state.scores[state.best_stage]:
             state.best_stage, state.best_decay = state.stage - 1, state.decay
-            self.best = {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
+            self.best = self._copied()
         state.seconds += time.perf_counter() - start
         return float(losses) / len(steps)
+
+    def _copied(self) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
+
+    def _is_best(self) -> bool:
+        return self.state.best_stage == self.state.stage - 1
+
+    def ends_epoch(self) -> bool:
+        """Whether the last stage reached the end of an epoch."""
+        reached = [stage * self.interval // self.steps for stage in (self.state.stage - 1, self.state.stage)]
+        return reached[1] > reached[0]
 
     def backward(self, batch: Sequence[int]) -> Tensor:
         """Add the gradients of a batch to the weights, part by part; its loss, 0-d."""
@@ -189,7 +202,7 @@ class _Run:
         values: dict[str, Any] = {
             "state": dataclasses.asdict(self.state),
             "weights": self.trained.state_dict(),
-            "best": self.best,
+            "best": None if self._is_best() else self.best,  # the same as the weights
             "optimiser": self.optimiser.state_dict(),
             "random": random,
             "cuda_random": cuda_random,
@@ -203,7 +216,7 @@ class _Run:
             values = torch.load(path, map_location=self.encoder.device, weights_only=True)
             self.state = Progressed(**values["state"])
             self.trained.load_state_dict(values["weights"])
-            self.best = values["best"]
+            self.best = self._copied() if values["best"] is None else values["best"]
             self.optimiser.load_state_dict(values["optimiser"])
             torch.set_rng_state(values["random"][self.group.rank].cpu())
             if values["cuda_random"]:

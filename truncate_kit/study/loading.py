@@ -1,0 +1,74 @@
+"""What a study names, loaded: models, tasks, words, layers; and a look at all of it before the first training."""
+
+from pathlib import Path
+
+import torch
+
+from truncate_kit.data import PairSplits, complete_splits, load_pairs, load_words, read_texts
+from truncate_kit.encoders import Encoder, check_layer, load_encoder, random_encoder, truncate
+from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.priors import load_masked_head
+from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
+from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.sweep.trials import layers_to_try, parse_layers
+
+RANDOM_SEED = 0  # of the weights of models without pretraining
+
+
+def check_study(study: Study, device: str | None = None) -> None:
+    """Load every model and every set once: a slip in the last line of a study must not show after days.
+
+    Raises what `run_study` would raise when it comes to them.
+    """
+    encoder = load_model(study.models[0], device)
+    for task in study.tasks:
+        if study.read_earlier and task.training.objective == "entailment":
+            raise UsageError(
+                f"{task.name}: a classifier that was trained at the last layer does not fit an earlier one.",
+                hint="Leave out read_earlier, or this task.",
+            )
+        LabelledTask(encoder, task_data(task), task.training.objective)
+    for prior in study.priors:
+        prior_words(prior)
+        if prior.texts is not None:
+            read_texts(prior.texts)
+    for model in study.models:
+        encoder = load_model(model, device)
+        for prior in study.priors:
+            cut = encoder if prior.layer is None else truncate(encoder, prior.layer)
+            study_layers(study, cut)
+            if prior.texts is not None:
+                load_masked_head(cut)
+
+
+def load_model(model: StudyModel, device: str | None = None) -> Encoder:
+    """The encoder, pretrained or with weights drawn anew."""
+    encoder = load_encoder(model.model, pooling=model.pooling, device=device)
+    if model.weights == "random":
+        torch.manual_seed(RANDOM_SEED)
+        encoder.backbone = random_encoder(encoder.backbone.config).to(encoder.device).backbone
+    return encoder
+
+
+def task_data(task: StudyTask) -> PairSplits:
+    """The train, dev and test pairs of a task."""
+    classes = task.training.objective == "entailment"
+    return complete_splits(load_pairs(task.data, columns=task.columns, scale=task.scale, classes=classes))
+
+
+def prior_words(prior: StudyPrior) -> PairSplits | None:
+    """The word pairs of a prior, None where it has none. Raises `DataFileError` for a folder without them."""
+    if prior.words is None:
+        return None
+    words = load_words(Path(prior.words)) if Path(prior.words).is_dir() else None
+    if words is None:
+        raise DataFileError(f"{prior.words} holds no word similarity set.", hint="It needs rg65.csv or the like.")
+    return words
+
+
+def study_layers(study: Study, encoder: Encoder) -> tuple[int, ...]:
+    """The layers of this encoder that the study trains. Raises the errors of single layers."""
+    layers = parse_layers(study.layers, layers_to_try(encoder), encoder.depth)
+    for layer in layers:
+        check_layer(encoder.backbone.config, layer)
+    return layers

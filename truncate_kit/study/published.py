@@ -1,0 +1,96 @@
+"""Published figures to stand beside those of a study, read from CSV in one of three forms.
+
+Scores by layer: name, setting, dataset, layer, split, metric, mean (0 … 1) and, where it is told, pooling.
+Tables 1 and 2 of the TMFT paper: model, layer, val_spearman, val_pearson, test_spearman, test_pearson, maybe setting.
+Single figures of its text: task, language, model, layer, metric, value.
+"""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from truncate_kit.errors import DataFileError
+
+PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # as the scores by layer call them
+STSB = "stsb/en"
+SETS = {
+    ("STSB", "en"): STSB,
+    ("STSB", "de"): "stsb/de",
+    ("STSB", "es"): "stsb/es",
+    ("STSB", "ko"): "korsts",
+    ("MRPC", "en"): "mrpc",
+    ("SICK entailment", "en"): "sick",
+}
+# In a folder, later files win: the scores by layer are those of the paper's first version.
+FILES = ("tmft_per_layer.csv", "tmft_best_layers.csv", "tmft_table1.csv", "tmft_table2.csv")
+
+
+class Place(NamedTuple):
+    """What a figure is of. split: dev or test; metric: spearman, pearson or f1; pooling: mean where none is told."""
+
+    model: str
+    data: str
+    setting: str
+    layer: int
+    split: str
+    metric: str
+    pooling: str = "mean"
+
+
+Published = dict[Place, float]
+
+
+def read_published(path: str | None) -> Published:
+    """Figures in points by their place: from a file, or from the files of a folder that have the names of `FILES`.
+
+    None has none. Raises `DataFileError`.
+    """
+    if path is None:
+        return {}
+    files = [Path(path)]
+    if files[0].is_dir():
+        files = [file for name in FILES if (file := Path(path) / name).is_file()]
+    found: Published = {}
+    for file in files:
+        try:
+            with file.open(newline="", encoding="utf-8") as handle:
+                found |= dict(_figures(csv.DictReader(handle)))
+        except (OSError, KeyError, ValueError) as error:
+            raise _without_figures(str(file), str(error)) from error
+    if not found:
+        raise _without_figures(path, "there are none")
+    return found
+
+
+def _without_figures(path: str, reason: str) -> DataFileError:
+    return DataFileError(
+        f"{path} holds no published figures: {reason}.",
+        hint="It needs the columns name, setting, dataset, layer, split, metric and mean.",
+    )
+
+
+def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
+    columns = set(rows.fieldnames or ())
+    for row in rows:
+        if "val_spearman" in columns:
+            for split, name in (("dev", "val"), ("test", "test")):
+                for metric in ("spearman", "pearson"):
+                    place = Place(
+                        row["model"], STSB, _setting(row.get("setting", "")), int(row["layer"]), split, metric
+                    )
+                    yield place, float(row[f"{name}_{metric}"])
+        elif "language" in columns:
+            data = SETS.get((row["task"], row["language"]))
+            if data is not None and row["layer"]:  # the paper does not name the layer of every figure
+                place = Place(row["model"], data, PLAIN, int(row["layer"]), "test", row["metric"])
+                yield place, float(row["value"])
+        else:
+            what, pooling = (row["split"], row["metric"]), row.get("pooling") or "mean"
+            place = Place(row["name"], row["dataset"], row["setting"], int(row["layer"]), *what, pooling)
+            yield place, 100 * float(row["mean"])
+
+
+def _setting(label: str) -> str:
+    """Of a row of Table 1: "TMFT STSB", "TMFT WS + TMFT STSB" or "DAPT NLI + TMFT STSB"."""
+    return AFTER_TEXTS if label.startswith("DAPT") else AFTER_WORDS if "WS" in label.split() else PLAIN
