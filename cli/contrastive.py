@@ -20,7 +20,7 @@ OBJECTIVES = ("in-batch", "dropout", "hard-negatives")
 POOLINGS = ("layer-attention", "first-last", "concat")
 """Poolings that only contrastive training makes."""
 SHOWN_SENTENCES, MAX_TOKENS = 8, 64
-_NAMES = {"last_cls": "--no-last-cls", "chunk": "--chunk-size"}  # where the option is not called like its field
+_NAMES = {"last_cls": "--no-last-cls"}  # where the option is not called like its field
 
 TrainedPoolingOpt = Annotated[
     str | None,
@@ -80,7 +80,7 @@ class ContrastiveOptions:
     literal: bool = False
     remove_pooler: bool = False
     temperature: float = 0.05
-    chunk: int | None = None
+    chunk_size: int | None = None
     judge_every: int = 100
     sentences: Path | None = None
 
@@ -190,7 +190,7 @@ def _settings(shared: SharedOptions, own: ContrastiveOptions) -> "ContrastiveSet
         learning_rate=shared.learning_rate,
         max_tokens=shared.max_length or MAX_TOKENS,
         judge_every=own.judge_every,
-        chunk=own.chunk,
+        chunk=own.chunk_size,
         precision=shared.precision,  # type: ignore[arg-type]  # likewise
         seeds=tuple(range(max(0, shared.seeds))),
     )

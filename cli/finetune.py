@@ -1,8 +1,8 @@
 """`truncate-kit finetune`."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -24,7 +24,7 @@ from .contrastive import (
     refuse_contrastive,
     run_contrastive,
 )
-from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, check_alone, open_engine, shares_work
+from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, check_alone, shares_work
 from .frozen import FrozenOptions, MethodOpt, NliOpt, ScoreOpt, StepsOpt, check_method, run_frozen
 from .options import (
     DEFAULT_OUT,
@@ -40,22 +40,12 @@ from .options import (
     refuse,
     use_threads,
 )
-from .output import note, print_json, progress_bar, say, table
-from .priors import PriorEpochsOpt, PriorLayerOpt, PriorTextsOpt, PriorWordsOpt, adapt_first, check_priors, word_prior
+from .priors import PriorEpochsOpt, PriorLayerOpt, PriorTextsOpt, PriorWordsOpt, check_priors
 from .pushing import PublicOpt, PushOpt, check_push, push
-from .sources import ModelSource
-from .watching import TensorboardOpt, watching
-from .workspace import Workspace
+from .tmft import TmftOptions, run_tmft
+from .watching import TensorboardOpt
 
-if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits
-    from truncate_kit.encoders import Encoder
-    from truncate_kit.similarity import DropPrediction
-    from truncate_kit.sweep import SweepResult
-
-EPOCHS, BATCH_SIZE = 10, 32
-WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128
-ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
+Options = TypeVar("Options", ContrastiveOptions, FrozenOptions, SharedOptions, TmftOptions)
 PRECISIONS = "fp32, or bf16 autocast where the processor has it."
 
 
@@ -138,198 +128,25 @@ def finetune(
     check_push(push_to, public)
     check_priors(prior_texts, prior_layer, prior_epochs)
     sharing = shares_work(engine, workers, ray_address, gpus_per_worker)
-    from truncate_kit.data import complete_splits, read_texts
-    from truncate_kit.encoders import load_encoder, truncate
-    from truncate_kit.errors import DeviceError
-    from truncate_kit.hardware import bf16_instructions
-    from truncate_kit.sweep import SweepSettings
-    from truncate_kit.sweep import finetune as run
-    from truncate_kit.sweep.finetune import check_sweep
-    from truncate_kit.sweep.picking import DEFAULT_RULE
-    from truncate_kit.sweep.tasks import check_targets
-    from truncate_kit.training import TrainingSettings
-    from truncate_kit.training.distributed import joined
-
+    told = locals()
     use_threads(threads)
     search: dict[str, object] = {"strategy": strategy, "pick": pick, "within": within, "tensorboard": tensorboard}
     search |= {"prior_words": prior_words, "prior_texts": prior_texts}
-    own = ContrastiveOptions(
-        triplets=triplets,
-        triplet_columns=triplet_columns,
-        attend=attend,
-        last_cls=last_cls,
-        literal=literal,
-        remove_pooler=remove_pooler,
-        temperature=temperature,
-        chunk=chunk_size,
-        judge_every=judge_every,
-        sentences=sentences,
-    )
+    contrast = _part(ContrastiveOptions, told)
     if check_method(method, steps=steps, score=score, nli=nli):
-        refuse_contrastive(own, "--method frozen", "Leave it out.")
+        refuse_contrastive(contrast, "--method frozen", "Leave it out.")
         refuse("--method tmft", objective=None if objective == "cosine" else objective, **search)
         check_alone(sharing, "heads over a frozen model are trained in one process")
-        told = locals()
-        run_frozen(FrozenOptions(**{field.name: told[field.name] for field in fields(FrozenOptions)}))
-        return
-    if is_contrastive(objective, pooling, own):
+        run_frozen(_part(FrozenOptions, told))
+    elif is_contrastive(objective, pooling, contrast):
         refuse("an objective of TMFT", **search)
         check_alone(sharing, "contrastive training uses several processes where torchrun starts it")
-        shared = SharedOptions(
-            model=model,
-            layer=layer,
-            seeds=seeds,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            precision=precision,
-            objective=objective,
-            texts=texts,
-            data=data,
-            columns=columns,
-            scale=scale,
-            pooling=pooling,
-            max_length=max_length,
-            device=device,
-            out=out,
-            as_json=as_json,
-        )
-        if run_contrastive(shared, own):
+        if run_contrastive(_part(SharedOptions, told), contrast):
             push(Path(out) / "lean", push_to, public, quiet=as_json)
-        return
-    training = TrainingSettings(
-        objective=objective,  # type: ignore[arg-type]  # checked by the settings themselves
-        epochs=EPOCHS if epochs is None else epochs,
-        batch_size=BATCH_SIZE if batch_size is None else batch_size,
-        learning_rate=learning_rate,
-        precision=precision,  # type: ignore[arg-type]
-    )
-    settings = SweepSettings(
-        layers=layer,
-        strategy=strategy,
-        pick=pick or DEFAULT_RULE,
-        within=within,
-        seeds=tuple(range(max(0, seeds))),
-    )
-    workspace = Workspace(out)
-    with joined(device) as (group, place):
-        quiet = as_json or not group.leads
-        source = workspace.model(model, pooling, max_length, quiet=quiet)
-        encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=place)
-        if precision == "bf16" and bf16_instructions(encoder.device) is None:
-            raise DeviceError(f"{encoder.device} has no bf16 instructions.", hint="Use --precision fp32.")
-        # All that can be wrong is said before an adaptation, which may take days.
-        check_sweep(encoder if prior_layer is None else truncate(encoder, prior_layer), settings)
-        word_prior(encoder, prior_words, quiet=True)
-        raw = read_texts(texts) if texts is not None else None
-        splits: PairSplits | None = None
-        found = None
-        if raw is None or data is not None:
-            entailment = training.objective == "entailment"
-            splits, found = workspace.data(data, columns, scale, classes=entailment, quiet=quiet)
-            if entailment:
-                found = None  # classes are no scores: what comes next must not look for similarity in them
-            before = splits.notes
-            splits = complete_splits(splits)
-            for statement in splits.notes[len(before) :]:
-                note(statement, quiet=quiet)
-            if training.objective != "distill":
-                check_targets(splits, training.objective)
-            if splits.shares is not None:  # single words: short, few, cheap
-                training = replace(
-                    training,
-                    epochs=WORD_EPOCHS if epochs is None else epochs,
-                    batch_size=WORD_BATCH_SIZE if batch_size is None else batch_size,
-                )
-        with progress_bar(quiet=quiet) as progress:
-            encoder = adapt_first(
-                encoder,
-                prior_texts,
-                out,
-                prior_layer,
-                prior_epochs,
-                precision,
-                group=group,
-                progress=progress,
-                quiet=quiet,
-            )
-    if not group.leads:  # only the adaptation is shared
-        return
-    prior = word_prior(encoder, prior_words, quiet=as_json)
-    with (
-        open_engine(engine, workers, ray_address, gpus_per_worker, device=device, threads=threads) as chosen,
-        watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher),
-    ):
-        prediction = _prediction(encoder, source, splits) if settings.layers in ("auto", "all") else None
-        result = run(
-            encoder,
-            splits,
-            out=out,
-            settings=settings,
-            training=training,
-            texts=raw,
-            prediction=prediction,
-            prior=prior,
-            progress=progress,
-            watcher=watcher,
-            engine=chosen,
-        )
-    workspace.remember(source, found)
-    show(result, workspace, as_json=as_json)
-    push(workspace.lean, push_to, public, quiet=as_json)
+    else:
+        run_tmft(_part(TmftOptions, told))
 
 
-def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits | None") -> "DropPrediction | None":
-    """A look at the layers on training texts alone: what `analyze` stored may have seen the test scores."""
-    from truncate_kit.analysis import profile
-    from truncate_kit.encoders import default_reference, load_encoder
-
-    if splits is None or splits.train is None:
-        return None
-    usual = default_reference(source.name)
-    reference = load_encoder(usual, max_length=source.max_length) if usual else None
-    return profile(encoder, splits.train.texts(), reference=reference, max_texts=ANALYSED_TEXTS).drop
-
-
-def show(result: "SweepResult", workspace: Workspace, *, as_json: bool) -> None:
-    """The result as JSON, or as sentences, a table and a figure."""
-    from truncate_kit.report.sweep_figure import draw_sweep
-    from truncate_kit.sweep.card import points
-
-    draw_sweep(result, workspace.sweep_curve)
-    if as_json:
-        print_json(result)
-        return
-    if result.prediction is not None:
-        say(result.prediction.sentence)
-    rows = sorted({row.layer: row for row in (*result.layers, result.full)}.values(), key=lambda row: row.layer)
-    cells = [
-        (
-            f"{row.layer}"
-            + (" (chosen)" if row.layer == result.chosen else "")
-            + (" (full model)" if row.layer == result.full.layer else ""),
-            f"{row.parameters:,}",
-            points(row.dev, row.dev_std),
-            points(row.test, row.test_std),
-            points(row.test_pearson, row.test_pearson_std),
-        )
-        for row in rows
-    ]
-    seeds = len(result.settings.seeds)
-    epochs = result.training.epochs
-    counts = f"{seeds} seed{'s' if seeds > 1 else ''}, {epochs} epoch{'s' if epochs > 1 else ''}"
-    title = f"{result.metric}; {counts}, peak learning rate"
-    table(
-        f"{title} {result.learning_rate:g}",
-        ("layer", "parameters", "dev", "test", "test Pearson"),
-        cells,
-        marked=[row.layer for row in rows].index(result.chosen),
-    )
-    say(result.choice)
-    if result.search_cost:
-        share = 100 * result.search_cost / max(1, result.exhaustive_cost)
-        say(
-            f"Search cost: {result.search_cost:,} block-steps, {share:.0f} % of what trying every layer "
-            f"with every seed costs ({result.exhaustive_cost:,})."
-        )
-    say(f"Saved: {workspace.lean} (seed {result.chosen_seed}), {workspace.full}, {workspace.sweep_curve}")
+def _part(kind: type[Options], told: dict[str, Any]) -> Options:
+    """The options of one way to fine-tune, by their names, from all that the command was told."""
+    return kind(**{field.name: told[field.name] for field in fields(kind)})
