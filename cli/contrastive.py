@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import triplet_columns_of
+from .options import SharedOptions, triplet_columns_of
 from .output import note, print_json, progress_bar, say, table
 from .sources import TripletSource
 from .workspace import Workspace
@@ -83,29 +83,6 @@ class ContrastiveOptions:
     chunk_size: int | None = None
     judge_every: int = 100
     sentences: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedOptions:
-    """Options of every way to fine-tune, as they were given."""
-
-    model: str | None
-    layer: str
-    seeds: int
-    epochs: int | None
-    batch_size: int | None
-    learning_rate: float | None
-    precision: str
-    objective: str
-    texts: Path | None
-    data: str | None
-    columns: str | None
-    scale: str | None
-    pooling: str | None
-    max_length: int | None
-    device: str | None
-    out: Path
-    as_json: bool
 
 
 def is_contrastive(objective: str, pooling: str | None, own: ContrastiveOptions) -> bool:

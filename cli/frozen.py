@@ -1,13 +1,13 @@
 """`truncate-kit finetune --method frozen`."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from truncate_kit.errors import ColumnsError, DataError, UsageError
 
+from .options import SharedOptions
 from .output import note, print_json, progress_bar, say, table
 from .pushing import push
 from .workspace import Workspace
@@ -46,30 +46,14 @@ NliOpt = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenOptions:
+class FrozenOptions(SharedOptions):
     """What was told on the command line, None where nothing was."""
 
-    model: str | None
-    layer: str
     steps: str | None
     score: str | None
     nli: str | None
-    texts: Path | None
-    seeds: int
-    epochs: int | None
-    batch_size: int | None
-    learning_rate: float | None
-    precision: str
-    data: str | None
-    columns: str | None
-    scale: str | None
-    pooling: str | None
-    max_length: int | None
-    device: str | None
     push_to: str | None
     public: bool
-    out: Path
-    as_json: bool
 
 
 def check_method(method: str, **only_frozen: str | None) -> bool:

@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -45,6 +46,29 @@ OutOpt = Annotated[Path, typer.Option("--out", help="Folder for results.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.")]
 
 DEFAULT_OUT = Path("exported")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedOptions:
+    """Options of every way to fine-tune, as they were given."""
+
+    model: str | None
+    layer: str
+    seeds: int
+    epochs: int | None
+    batch_size: int | None
+    learning_rate: float | None
+    precision: str
+    objective: str
+    texts: Path | None
+    data: str | None
+    columns: str | None
+    scale: str | None
+    pooling: str | None
+    max_length: int | None
+    device: str | None
+    out: Path
+    as_json: bool
 
 
 def columns_of(text: str | None) -> tuple[str, str, str] | None:

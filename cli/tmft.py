@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .engines import open_engine
+from .options import SharedOptions
 from .output import note, print_json, progress_bar, say, table
 from .priors import adapt_first, word_prior
 from .pushing import push
@@ -26,42 +27,25 @@ WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
 
 
-@dataclass(frozen=True, slots=True)
-class TmftOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TmftOptions(SharedOptions):
     """What the command line says about TMFT. epochs, batch_size: None takes what suits the data."""
 
-    model: str | None
-    layer: str
     strategy: str | None
     pick: str | None
     within: float | None
-    seeds: int
-    epochs: int | None
-    batch_size: int | None
-    learning_rate: float | None
-    precision: str
-    objective: str
-    texts: Path | None
     prior_words: Path | None
     prior_texts: Path | None
     prior_layer: int | None
     prior_epochs: int | None
-    data: str | None
-    columns: str | None
-    scale: str | None
-    pooling: str | None
-    max_length: int | None
     engine: str
     workers: int | None
     ray_address: str | None
     gpus_per_worker: float | None
-    device: str | None
     threads: int | None
     tensorboard: bool
     push_to: str | None
     public: bool
-    out: Path
-    as_json: bool
 
     def training(self, *, words: bool = False) -> "TrainingSettings":
         """Settings of every trial; words: of single words, which are short, few and cheap."""
@@ -73,7 +57,7 @@ class TmftOptions:
             epochs=epochs if self.epochs is None else self.epochs,
             batch_size=batch_size if self.batch_size is None else self.batch_size,
             learning_rate=self.learning_rate,
-            precision=self.precision,  # type: ignore[arg-type]
+            precision=self.precision,  # type: ignore[arg-type]  # likewise
         )
 
     def search(self) -> "SweepSettings":
