@@ -170,6 +170,31 @@ def test_a_damaged_trial_is_run_again_and_said(whole, gpt2):
     assert "siamese-blocks02-seed1 was damaged" in again.notes[0]
 
 
+def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt2, tmp_path):
+    settings = replace(FAST, steps=("cosine",))
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
+    weights = tmp_path / "frozen/2_LayerHeads/model.safetensors"
+    before = weights.read_bytes()
+    for kept in tmp_path.glob("frozen-heads/trials/*/*/model.safetensors"):
+        kept.unlink()
+    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
+    assert without_seconds(again) == without_seconds(report)
+    assert weights.read_bytes() == before
+    assert not [*tmp_path.rglob("*.checkpoint"), *tmp_path.rglob("*.nli")]
+
+
+def test_checkpoints_that_a_kill_left_beside_finished_trials_are_removed(gpt2, tmp_path):
+    settings = replace(FAST, steps=("cosine", "autoencoder"))
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    finished = list(tmp_path.glob("frozen-heads/trials/*/*/"))
+    for place in finished:
+        place.with_suffix(".checkpoint").write_bytes(b"left")
+    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    assert without_seconds(again) == without_seconds(report)
+    assert {place.name.split("-")[0] for place in finished} == {"autoencoders", "autoencoder", "cosine"}
+    assert not list(tmp_path.rglob("*.checkpoint"))
+
+
 def test_trials_of_other_settings_or_data_are_not_taken_for_these(gpt2, tmp_path):
     settings = replace(FAST, steps=("cosine",), seeds=(0,))
     told = [

@@ -29,6 +29,7 @@ from truncate_kit.frozen.store import HeadStore, settings_key
 from truncate_kit.progress import Progress, silent
 from truncate_kit.serving.digests import count_texts, encoder_digest
 from truncate_kit.sweep.trials import parse_layers
+from truncate_kit.wording import counted
 
 MODEL_FOLDER, WORK_FOLDER, REPORT_FILE = "frozen", "frozen-heads", "frozen.json"
 NUM_WORST = 20
@@ -225,7 +226,7 @@ class _Run:
                 nli=material.nli.lowest(layer) if material.nli is not None else None,
                 checkpoint=checkpoint,
                 progress=self.progress,
-                task=f"{step}, {layer} block{'s' if layer > 1 else ''}, seed {seed}",
+                task=f"{step}, {counted(layer, 'block')}, seed {seed}",
             )
             held, final = (PairsJudge(pairs, None).evaluation(heads) for pairs in (dev, test))
             return FrozenTrial(

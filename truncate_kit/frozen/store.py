@@ -45,16 +45,13 @@ class HeadStore:
         place = self._path(step, layer, seed)
         if place.is_dir():
             try:
-                return FrozenTrial.read(place / "trial.json")
+                found = FrozenTrial.read(place / "trial.json")
+                _forget_checkpoints(place)  # a kill after the trial was kept may have left them
+                return found
             except _UNREADABLE:
                 self.notes.append(f"{place} was damaged: that trial was run again.")
-        checkpoint = place.with_suffix(".checkpoint")
-        found, heads = run(checkpoint)
-        with replacing(place) as target:
-            write_layer_heads(target, heads)
-            found.write(target / "trial.json")
-        for file in (checkpoint, checkpoint.with_suffix(".nli")):
-            file.unlink(missing_ok=True)
+        found, heads = run(place.with_suffix(".checkpoint"))
+        self._keep(place, found, heads)
         return found
 
     def heads(self, trial: FrozenTrial, run: Callable[[Path], tuple[FrozenTrial, LayerHeads]]) -> LayerHeads:
@@ -66,17 +63,21 @@ class HeadStore:
             except ModelError:
                 self.notes.append(f"{place} was damaged: its heads were trained again.")
         _, heads = run(place.with_suffix(".checkpoint"))
+        self._keep(place, trial, heads)
+        return heads
+
+    def _keep(self, place: Path, trial: FrozenTrial, heads: LayerHeads) -> None:
         with replacing(place) as target:
             write_layer_heads(target, heads)
             trial.write(target / "trial.json")
-        return heads
+        _forget_checkpoints(place)
 
     def forget_heads(self, keep: FrozenTrial) -> None:
         """Remove the weights of all trials but one; their scores stay."""
         kept = self._path(keep.step, keep.layer, keep.seed)
-        for place in self.folder.glob("*-blocks*-seed*"):
-            if place != kept:
-                (place / WEIGHTS_FILE).unlink(missing_ok=True)
+        for weights in self.folder.glob(f"*-blocks*-seed*/{WEIGHTS_FILE}"):
+            if weights.parent != kept:
+                weights.unlink(missing_ok=True)
 
     def autoencoders(
         self,
@@ -90,15 +91,21 @@ class HeadStore:
             try:
                 model = BlockAutoencoders(BlockNetworks(width, code_widths))
                 model.load_state_dict(load_file(place / "model.safetensors"))
-                return model, Reconstruction.read(place / "reconstruction.json")
+                reconstruction = Reconstruction.read(place / "reconstruction.json")
+                _forget_checkpoints(place)
+                return model, reconstruction
             except _UNREADABLE:
                 self.notes.append(f"{place} was damaged: the autoencoders were trained again.")
-        checkpoint = place.with_suffix(".checkpoint")
-        model, reconstruction = run(checkpoint)
+        model, reconstruction = run(place.with_suffix(".checkpoint"))
         with replacing(place) as target:
             target.mkdir()
             weights = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
             save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
             reconstruction.write(target / "reconstruction.json")
-        checkpoint.unlink(missing_ok=True)
+        _forget_checkpoints(place)
         return model, reconstruction
+
+
+def _forget_checkpoints(place: Path) -> None:
+    for suffix in (".checkpoint", ".nli"):
+        place.with_suffix(suffix).unlink(missing_ok=True)
