@@ -88,9 +88,13 @@ class ContrastiveOptions:
 def is_contrastive(objective: str, pooling: str | None, own: ContrastiveOptions) -> bool:
     """Whether these options ask for contrastive training. Raises `UsageError` for some of it without its objective."""
     from truncate_kit.errors import UsageError
+    from truncate_kit.training.configuration import OBJECTIVES as BY_LAYER
 
     if objective in OBJECTIVES:
         return True
+    if objective not in BY_LAYER:
+        known = ", ".join((*BY_LAYER, *OBJECTIVES))
+        raise UsageError(f"There is no objective {objective!r}.", hint=f"Use one of: {known}.")
     hint = f"Add --objective with one of: {', '.join(OBJECTIVES)}."
     if pooling in POOLINGS:
         raise UsageError(f"--pooling {pooling} is trained by contrast, not with the objective {objective}.", hint=hint)

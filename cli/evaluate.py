@@ -74,17 +74,19 @@ def evaluate(
 ) -> None:
     """Score a model on graded pairs, by the correlation of cosine similarity with the scores, or on a whole suite."""
     from truncate_kit.errors import UsageError
-    from truncate_kit.export import load_text_encoder
-    from truncate_kit.export.runtime import OnnxEncoder
-    from truncate_kit.training.evaluation import ModelScore
-    from truncate_kit.training.evaluation import evaluate as run
-    from truncate_kit.vectors import StoredVectors, VectorFormat
 
     options = suite_options(suite, data, seen=seen, corpus=corpus, fractions=fractions, quick=quick)
     if options is not None and (split is not None or columns is not None or scale is not None):
         raise UsageError("--suite knows its splits, columns and scales.", hint="Leave those options out.")
     if options is not None and (vectors != "float32" or dimensions is not None):
         raise UsageError("--suite scores the vectors as the model gives them.", hint="Leave out --vectors.")
+
+    from truncate_kit.export import load_text_encoder  # seconds, so after the mistakes that need none of it
+    from truncate_kit.export.runtime import OnnxEncoder
+    from truncate_kit.training.evaluation import ModelScore
+    from truncate_kit.training.evaluation import evaluate as run
+    from truncate_kit.vectors import StoredVectors, VectorFormat
+
     use_threads(threads)
     form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     workspace = Workspace(out)

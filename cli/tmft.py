@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from truncate_kit.wording import counted
+
 from .engines import open_engine
 from .options import SharedOptions
 from .output import note, print_json, progress_bar, say, table
@@ -208,7 +210,7 @@ def show(result: "SweepResult", workspace: Workspace, *, as_json: bool) -> None:
     ]
     seeds = len(result.settings.seeds)
     epochs = result.training.epochs
-    counts = f"{seeds} seed{'s' if seeds > 1 else ''}, {epochs} epoch{'s' if epochs > 1 else ''}"
+    counts = f"{counted(seeds, 'seed')}, {counted(epochs, 'epoch')}"
     title = f"{result.metric}; {counts}, peak learning rate"
     table(
         f"{title} {result.learning_rate:g}",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from truncate_kit.progress import TrialWatcher
+from truncate_kit.wording import counted
 
 from .output import note, progress_bar
 
@@ -63,6 +64,10 @@ class _All(TrialWatcher):
         for watcher in self._watchers:
             watcher.finished(layer, seed, epochs, dev, test)
 
+    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
+        for watcher in self._watchers:
+            watcher.stopped(layer, seed, epochs, done, dev)
+
 
 class _Lines(TrialWatcher):
     """One line on stderr for every finished trial; each trial of a part of a study once."""
@@ -80,7 +85,10 @@ class _Lines(TrialWatcher):
     def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
         if (layer, seed, epochs) not in self._told:
             self._told.add((layer, seed, epochs))
-            note(f"Layer {layer}, seed {seed}, {epochs} epoch{'s' if epochs > 1 else ''}: dev {dev:.2f}.")
+            note(f"Layer {layer}, seed {seed}, {counted(epochs, 'epoch')}: dev {dev:.2f}.")
+
+    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
+        note(f"Layer {layer}, seed {seed}, {done} of {epochs} epochs: dev {dev:.2f}.")
 
 
 class _Steps:
@@ -139,6 +147,9 @@ class _LiveTable(TrialWatcher):
 
     def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
         self._trials[layer, seed, epochs] = ("done", f"{dev:.2f}")
+
+    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
+        self._trials[layer, seed, epochs] = (f"{done}/{epochs}", f"{dev:.2f}")
 
     def _table(self) -> Any:
         from rich.table import Table

@@ -25,6 +25,9 @@ class TrialWatcher:
     def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
         """A trial is there, trained now or read from the store; scores in points, test None while searching."""
 
+    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
+        """A trial of `epochs` epochs waits after so many of them; it goes on only if its layer wins the race."""
+
 
 def silent(task: str, done: int, total: int) -> None:
     """Ignore progress."""

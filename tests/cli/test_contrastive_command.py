@@ -136,6 +136,7 @@ def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files
         (("--objective", "in-batch", "--strategy", "probe"), "--strategy goes with an objective of TMFT only"),
         (("--objective", "in-batch", "--within", "0"), "--within goes with"),
         (("--objective", "in-batch", "--tensorboard"), "--tensorboard goes with"),
+        (("--objective", "triplet"), "Use one of: cosine, paraphrase, entailment, distill, in-batch, dropout, hard"),
     ],
 )
 def test_what_is_refused(tiny_folder, files, tmp_path, capsys, asked, message):

@@ -171,7 +171,7 @@ def test_retrieval_says_that_there_are_fewer_lists(run, home, tiny_folder):
     command = ("evaluate", tiny_folder("bert"), "--suite", "retrieval", "--data", "queries.csv", "--corpus", "more.txt")
     code, out, err = run(*command)
     assert code == 0, err
-    assert "1 lists instead of 1,024: 45 texts are too few" in out
+    assert "1 list instead of 1,024: 45 texts cannot place more" in out
     assert "42 queries" in " ".join(out.split())  # a title is broken where the table ends
     found = json.loads((home / "exported/suite-retrieval.json").read_text())
     assert (found["num_texts"], found["lists"]) == (45, 1)

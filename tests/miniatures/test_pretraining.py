@@ -12,7 +12,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoToke
 
 from tests.families import WORDS
 from truncate_kit.encoders import load_encoder
-from truncate_kit.priors.masking import IGNORED
+from truncate_kit.priors.masking import IGNORED, HiddenWords
 from truncate_kit.training import loop
 
 RECIPE = Path(__file__).resolve().parents[2] / "benchmarks" / "miniatures"
@@ -75,7 +75,8 @@ def test_losses_are_those_of_the_paper(recipe, text, tmp_path):
         labels[row, place] = batch["input_ids"][row, place]
         batch["input_ids"][row, place] = tokenizer.mask_token_id
     with torch.no_grad():
-        found = recipe.replaced.electra_losses(parts[0], heads, batch, labels, torch.Generator().manual_seed(3))
+        hidden = HiddenWords.of(labels)
+        found = recipe.replaced.electra_losses(parts[0], heads, batch, hidden, torch.Generator().manual_seed(3))
         logits = generator(**batch).logits[labels != IGNORED].log_softmax(dim=1)
         truth = labels[labels != IGNORED]
         torch.testing.assert_close(found.words, -logits[torch.arange(3), truth].mean())

@@ -19,7 +19,7 @@ from truncate_kit.priors import (
     load_masked_head,
     mask_tokens,
 )
-from truncate_kit.priors.masking import IGNORED, masked_loss
+from truncate_kit.priors.masking import IGNORED, HiddenWords, masked_loss
 from truncate_kit.study import StudyModel
 from truncate_kit.study.loading import load_model
 
@@ -60,7 +60,7 @@ def test_the_loss_equals_the_whole_model_of_transformers(tiny_folder, tmp_path, 
     labels = torch.where(torch.rand(batch["input_ids"].shape) < 0.4, batch["input_ids"], IGNORED)
     labels[batch["attention_mask"] == 0] = IGNORED
     expected = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()(**batch, labels=labels).loss
-    torch.testing.assert_close(masked_loss(encoder, head, batch, labels), expected)
+    torch.testing.assert_close(masked_loss(encoder, head, batch, HiddenWords.of(labels)), expected)
 
 
 def test_debertas_own_head_is_reused(tiny_folder, tmp_path):

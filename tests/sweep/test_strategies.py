@@ -11,6 +11,7 @@ from tests.training.test_training import SETTINGS, make_pairs, without_dropout
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import UsageError
+from truncate_kit.progress import TrialWatcher
 from truncate_kit.similarity import DropPrediction
 from truncate_kit.sweep import STRATEGIES, SweepSettings, finetune
 from truncate_kit.sweep.tasks import LabelledTask
@@ -98,14 +99,15 @@ def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
     assert scores != pytest.approx(everything, abs=0.05)
 
 
-def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None):
+def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None, epochs=3, seeds=1, watcher=None):
     return finetune(
         encoder,
         pairs or data(),
         out=out,
-        settings=SweepSettings(strategy=strategy, seeds=(0,), pick="best-dev"),
-        training=dataclasses.replace(SETTINGS, epochs=3, objective=objective),
+        settings=SweepSettings(strategy=strategy, seeds=tuple(range(seeds)), pick="best-dev"),
+        training=dataclasses.replace(SETTINGS, epochs=epochs, objective=objective),
         prediction=prediction,
+        watcher=watcher,
     )
 
 
@@ -118,17 +120,18 @@ def test_every_strategy_ends_with_a_layer_and_states_its_cost(encoder, tmp_path,
     assert encoder.depth == DEPTH
     assert result.chosen in LAYERS
     assert strategy in result.choice
-    confirmed = {row.layer for row in result.layers} - {result.chosen, DEPTH}
-    trained = sum(3 * STEPS * max(1, layer) for layer in confirmed)
     if strategy in ("last", "random", "cka"):
         assert result.search_cost == 0
-        assert not confirmed
+        assert {row.layer for row in result.layers} == {result.chosen, DEPTH}
     elif strategy == "exhaustive":
         assert result.search_cost == result.exhaustive_cost
     elif strategy in ("multi-exit", "probe", "rankings"):
         exits, frozen = STEPS * DEPTH, STEPS * DEPTH // 3
         ranking = {"multi-exit": exits, "probe": frozen, "rankings": exits + frozen}[strategy]
-        assert result.search_cost - ranking in (trained, trained + 3 * STEPS * DEPTH)  # DEPTH may be a contender
+        others = {trial.layer for trial in result.search} - {result.chosen}  # one epoch each: there is no more to spend
+        assert others or strategy == "rankings"  # there is no race where they agree
+        assert result.search_cost - ranking == sum(STEPS * max(1, layer) for layer in others)
+        assert {row.layer for row in result.layers} == {result.chosen, DEPTH}
 
 
 def test_without_a_prediction_the_cka_rule_takes_the_last_layer_and_with_one_the_layer_before(encoder, tmp_path):
@@ -146,12 +149,105 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     path = next((tmp_path / "trials").glob("*/multi-exit-seed0.json"))
     scores = json.loads(path.read_text())["scores"]
     path.write_text(json.dumps({"scores": dict.fromkeys(scores, 1.0) | {"2": 99.0, "1": 98.0}}))
+    path.with_name("layer02-seed0-epochs3-first1.json").unlink(missing_ok=True)
     result = tuned(encoder, tmp_path, "multi-exit")
-    assert {row.layer for row in result.layers} >= {1, 2}
+    assert {trial.layer for trial in result.search} == {1, 2}
     assert json.loads(path.read_text())["scores"]["2"] == 99.0
     path.write_text("{")  # damaged: computed again
     tuned(encoder, tmp_path, "multi-exit")
     assert json.loads(path.read_text())["scores"] == pytest.approx(scores)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "exits", "raced"),
+    [
+        ({0: 50, 1: 80, 2: 70, 3: 60}, {0: 50, 1: 80, 2: 70, 3: 75}, set()),  # both would pick 1
+        ({0: 50, 1: 80, 2: 70, 3: 60}, {0: 50, 1: 60, 2: 70, 3: 75}, {1, 2, 3}),  # with the second of the first
+        ({0: 50, 1: 80, 2: 70, 3: 60}, {0: 50, 1: 60, 2: 75, 3: 70}, {1, 2}),
+    ],
+)
+def test_rankings_that_agree_decide_and_others_race(encoder, tmp_path, frozen, exits, raced):
+    tuned(encoder, tmp_path, "rankings")
+    (store,) = (tmp_path / "trials").iterdir()
+    for name, scores in (("probe", frozen), ("multi-exit", exits)):
+        (store / f"{name}-seed0.json").write_text(json.dumps({"scores": scores}))
+    result = tuned(encoder, tmp_path, "rankings")
+    assert {trial.layer for trial in result.search} == raced
+    dev = {trial.layer: trial.dev for trial in result.search} or frozen
+    assert result.chosen == max(dev, key=lambda layer: (dev[layer], -layer))
+    others = sum(STEPS * layer for layer in raced - {result.chosen})
+    assert result.search_cost == STEPS * DEPTH + STEPS * DEPTH // 3 + others
+
+
+class Epochs(TrialWatcher):
+    """The epochs of full trials that are heard of, and where they were stopped."""
+
+    def __init__(self):
+        self.heard, self.stops = [], []
+
+    def epoch(self, layer, seed, epochs, done, loss, dev):
+        self.heard.append((layer, seed, done))
+
+    def stopped(self, layer, seed, epochs, done, dev):
+        self.stops.append((layer, seed, done))
+
+
+@pytest.mark.parametrize("strategy", ["probe", "multi-exit"])
+def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(encoder, tmp_path, strategy):
+    watcher = Epochs()
+    result = tuned(encoder, tmp_path / "race", strategy, epochs=4, watcher=watcher)
+    raced = {trial.layer for trial in result.search}
+    assert len(raced) > 1
+    assert {(trial.epochs, trial.epochs_run, trial.test) for trial in result.search} == {(4, 1, None)}
+    assert {(layer, 0, 1) for layer in raced} == set(watcher.stops)
+    for layer in raced - {result.chosen, DEPTH}:  # the last layer is the yardstick
+        assert [place for place in watcher.heard if place[0] == layer] == [(layer, 0, 1)]
+    assert [place for place in watcher.heard if place[0] == result.chosen] == [
+        (result.chosen, 0, done) for done in (1, 2, 3, 4)
+    ]
+    assert not list(tmp_path.rglob("*.checkpoint"))
+    everything = tuned(encoder, tmp_path / "exhaustive", "exhaustive", epochs=4)
+    whole = {trial.layer: trial for trial in everything.trials}
+    for trial in result.trials:
+        assert dataclasses.replace(trial, seconds=0) == dataclasses.replace(whole[trial.layer], seconds=0)
+    for trial in result.search:
+        assert dataclasses.replace(trial, seconds=0) == dataclasses.replace(whole[trial.layer].first(1), seconds=0)
+    again = Epochs()
+    assert tuned(encoder, tmp_path / "race", strategy, epochs=4, watcher=again).chosen == result.chosen
+    assert not again.heard
+
+
+def test_a_killed_race_is_run_to_its_end(encoder, tmp_path):
+    class Killed(Epochs):
+        def stopped(self, layer, seed, epochs, done, dev):
+            if layer != DEPTH:  # the yardstick's, which is there already
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(encoder, tmp_path, "probe", epochs=4, watcher=Killed())
+    again = Epochs()
+    result = tuned(encoder, tmp_path, "probe", epochs=4, watcher=again)
+    undisturbed = tuned(encoder, tmp_path / "b", "probe", epochs=4)
+    assert result.chosen == undisturbed.chosen
+    assert [dataclasses.replace(trial, seconds=0) for trial in result.search] == [
+        dataclasses.replace(trial, seconds=0) for trial in undisturbed.search
+    ]
+    begun = next(trial.layer for trial in result.search if trial.layer != DEPTH)
+    assert (begun, 0, 1) not in again.heard
+
+
+@pytest.mark.parametrize(("seeds", "epochs"), [(1, 8), (4, 8), (10, 2)])
+def test_a_race_spends_a_tenth_of_an_exhaustive_search(encoder, tmp_path, seeds, epochs):
+    """One epoch at least, however few there are to spend; in full where a tenth pays for that."""
+    result = tuned(encoder, tmp_path, "probe", epochs=epochs, seeds=seeds)
+    raced = {trial.layer for trial in result.search} or {row.layer for row in result.layers}
+    ranking = STEPS * DEPTH // 3
+    tenth = 0.1 * seeds * epochs * STEPS * (1 + 1 + 2)  # of all layers but the deepest
+    each = STEPS * sum(sorted(max(1, layer) for layer in raced)[1:])  # an epoch of all that may lose
+    run = {trial.epochs_run for trial in result.search} or {epochs}
+    assert run == {min(epochs, max(1, int((tenth - ranking) / each)))}
+    if run != {1}:
+        assert result.search_cost <= 0.1 * result.exhaustive_cost
 
 
 @pytest.mark.parametrize("strategy", ["probe", "multi-exit", "rankings"])

@@ -76,6 +76,11 @@ GUIDED = {
     "settings": SweepSettings(strategy="guided", seeds=(0,)),
     "training": TrainingSettings(epochs=4, batch_size=16),
 }
+RACED = {
+    "settings": SweepSettings(strategy="rankings", seeds=(0,)),
+    "training": TrainingSettings(epochs=3, batch_size=16),
+    "words_first": True,
+}
 DISTILLED = {
     "settings": SweepSettings(layers="1,2", seeds=(0,)),
     "training": TrainingSettings(objective="distill", epochs=2, batch_size=16, learning_rate=1e-3),
@@ -84,7 +89,9 @@ DISTILLED = {
 }
 
 
-@pytest.mark.parametrize("how", [{"words_first": True}, GUIDED, DISTILLED], ids=["exhaustive", "guided", "distilled"])
+@pytest.mark.parametrize(
+    "how", [{"words_first": True}, GUIDED, RACED, DISTILLED], ids=["exhaustive", "guided", "rankings", "distilled"]
+)
 def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, processes, how):
     heard = [Heard(), Heard()]
     alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, watcher=heard[0], **how)

@@ -9,7 +9,7 @@ from tests.families import WORDS
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import TrainingDivergedError, UsageError
-from truncate_kit.training import GradedPairs, PairJudge, TaughtTexts, TrainingSettings, evaluate, train
+from truncate_kit.training import GradedPairs, PairJudge, TaughtTexts, TrainingSettings, evaluate, loop, train
 from truncate_kit.training.configuration import default_learning_rate, rate_at
 from truncate_kit.training.examples import cosine_distance, cosine_mse
 from truncate_kit.training.loop import _Run, adamw, bucketed, precision
@@ -260,6 +260,25 @@ def test_a_run_that_diverges_says_so(tiny_folder, pairs):
     examples = graded(encoder, pairs[0])
     next(encoder.parameters()).data.fill_(float("inf"))
     with pytest.raises(TrainingDivergedError, match="epoch 1"):
+        train(encoder, examples, PairJudge(encoder, pairs[1]), SETTINGS, seed=0)
+
+
+@pytest.mark.parametrize("looks_back", [1, 2, 32])
+def test_the_step_that_diverged_is_told_also_when_it_is_seen_later(tiny_folder, pairs, monkeypatch, looks_back):
+    encoder = truncate(load_encoder(tiny_folder("bert")), 1)
+    examples = graded(encoder, pairs[0])
+    seen = []
+
+    class Diverging(type(examples)):
+        def loss(self, encoder, batch):
+            seen.append(batch)
+            return super().loss(encoder, batch) * (float("inf") if len(seen) == 6 else 1.0)
+
+    examples.__class__ = Diverging
+    monkeypatch.setattr(loop, "LOOKS_BACK", looks_back)  # fewer steps than 32 are a matter of milliseconds
+    steps = -(-len(examples) // SETTINGS.batch_size)
+    epoch, step = divmod(5, steps)
+    with pytest.raises(TrainingDivergedError, match=f"epoch {epoch + 1}, step {step + 1},"):
         train(encoder, examples, PairJudge(encoder, pairs[1]), SETTINGS, seed=0)
 
 

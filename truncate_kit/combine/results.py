@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.results import Result
+from truncate_kit.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,7 @@ class CombinationReport(Result):
             f"{', through the pooler head,' if self.settings.head else ''} "
             f"({'every one' if self.method == 'exact' else 'beam search'}"
             f"{f' of up to {self.up_to} layers' if self.up_to <= self.depth else ''}), chosen on "
-            f"{self.splits[0].num_dev} pairs, {len(self.splits)} random split{'s' if len(self.splits) > 1 else ''}."
+            f"{self.splits[0].num_dev} pairs, {counted(len(self.splits), 'random split')}."
         ]
         if self.up_to_reason is not None:
             found.append(self.up_to_reason)

@@ -155,6 +155,16 @@ class Encoder(nn.Module):
 
     def pad(self, ids: Sequence[Sequence[int]]) -> Batch:
         """Right-padded `input_ids` and `attention_mask`, each (b, t), on the encoder's device."""
+        return self.moved(self.padded(ids))
+
+    def moved(self, batch: Batch) -> Batch:
+        """A batch on the encoder's device; the processor does not wait for what that still computes."""
+        if self.device.type == "cuda":
+            return {name: part.pin_memory().to(self.device, non_blocking=True) for name, part in batch.items()}
+        return {name: part.to(self.device) for name, part in batch.items()}
+
+    def padded(self, ids: Sequence[Sequence[int]]) -> Batch:
+        """As `pad`, on the CPU."""
         longest = max(len(row) for row in ids)
         fill = self.tokenizer.pad_token_id if self.tokenizer is not None else 0
         padded = torch.full((len(ids), longest), int(fill or 0), dtype=torch.long)
@@ -162,7 +172,7 @@ class Encoder(nn.Module):
         for place, row in enumerate(ids):
             padded[place, : len(row)] = torch.tensor(row, dtype=torch.long)
             mask[place, : len(row)] = 1
-        return {"input_ids": padded.to(self.device), "attention_mask": mask.to(self.device)}
+        return {"input_ids": padded, "attention_mask": mask}
 
     def tokenize(self, texts: Sequence[str], *, prompt: bool = True) -> Batch:
         """`token_ids` and `pad` in one: a batch for `forward` and `hidden_states`."""

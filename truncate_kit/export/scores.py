@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from truncate_kit.encoders import Encoder, evaluating
 from truncate_kit.errors import ExportCheckError
 from truncate_kit.export.results import Check
+from truncate_kit.wording import counted
 
 SCORE = "score"
 PARITY_LIMIT = 1e-4
@@ -50,7 +51,7 @@ def check_scores(session: Any, encoder: Encoder, file: Path) -> tuple[Check, ...
             _, expected = WithScores(encoder)(**{name: value.to(encoder.device) for name, value in feeds.items()})
         found = session.run([SCORE], {name: value.numpy() for name, value in feeds.items()})[0]
         difference = float(np.abs(found - expected.cpu().numpy()).max())
-        name = f"score of {pairs} pair{'s' if pairs > 1 else ''}"
+        name = f"score of {counted(pairs, 'pair')}"
         if not difference <= PARITY_LIMIT:  # NaN is no smaller
             raise ExportCheckError(f"{file.name}, {name}: a difference of {difference:.2g}")
         checks.append(Check(name=name, difference=difference, limit=PARITY_LIMIT))

@@ -1,6 +1,7 @@
 """Masked words as an objective: which tokens are hidden, the loss, and how well held-out texts are filled in."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,6 +40,27 @@ def mask_tokens(
     return torch.where(replaced, other, input_ids.masked_fill(hidden, mask_id)), labels
 
 
+@dataclass(frozen=True, slots=True)
+class HiddenWords:
+    """The hidden tokens of a batch (b, t): their places in the flattened batch and the ids that stood there, (m,) each.
+
+    Counted before the batch goes to a device: a device that has to count a mask makes the processor wait.
+    """
+
+    places: Tensor
+    words: Tensor
+
+    @classmethod
+    def of(cls, labels: Tensor) -> "HiddenWords":
+        """From labels (b, t) as `mask_tokens` gives them."""
+        places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
+        return cls(places, labels.flatten()[places])
+
+    def of_states(self, states: Tensor) -> Tensor:
+        """The states (m, d) of the hidden tokens among all (b, t, d)."""
+        return states.flatten(0, 1).index_select(0, self.places)
+
+
 class _Masker:
     """What `mask_tokens` needs to know of an encoder's tokenizer. Raises `ModelError` where it has no mask token."""
 
@@ -51,32 +73,35 @@ class _Masker:
         self._mask_id, self._vocabulary = int(tokenizer.mask_token_id), int(encoder.backbone.config.vocab_size)
         self._special = torch.tensor(sorted(tokenizer.all_special_ids))
 
-    def __call__(self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator) -> tuple[Batch, Tensor]:
-        """A padded batch with hidden tokens, and its labels; both on the encoder's device."""
-        batch = encoder.pad(ids)
-        plain = batch["input_ids"].cpu()
-        maskable = batch["attention_mask"].cpu().bool() & ~torch.isin(plain, self._special)
-        hidden, labels = mask_tokens(plain, maskable, self._mask_id, self._vocabulary, generator)
-        return batch | {"input_ids": hidden.to(encoder.device)}, labels.to(encoder.device)
+    def __call__(self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator) -> tuple[Batch, HiddenWords]:
+        """A padded batch with hidden tokens, and what they were; both on the encoder's device."""
+        batch = encoder.padded(ids)
+        plain = batch["input_ids"]
+        maskable = batch["attention_mask"].bool() & ~torch.isin(plain, self._special)
+        shown, labels = mask_tokens(plain, maskable, self._mask_id, self._vocabulary, generator)
+        hidden = HiddenWords.of(labels)
+        sent = encoder.moved(batch | {"input_ids": shown, "places": hidden.places, "words": hidden.words})
+        return sent, HiddenWords(sent.pop("places"), sent.pop("words"))
 
 
-Objective = Callable[[Encoder, Any, Batch, Tensor], Tensor]
+Objective = Callable[[Encoder, Any, Batch, HiddenWords], Tensor]
 
 
-def masked_loss(encoder: Encoder, head: MaskedHead, batch: Batch, labels: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross entropy in nats over the chosen tokens (labels other than -100); the head sees no other position."""
-    states = encoder.token_states(**batch)
-    chosen = labels != IGNORED
-    return nn.functional.cross_entropy(head(states[chosen]).float(), labels[chosen], reduction=reduction)
+def masked_loss(
+    encoder: Encoder, head: MaskedHead, batch: Batch, hidden: HiddenWords, reduction: str = "mean"
+) -> Tensor:
+    """Cross entropy in nats over the hidden tokens; the head sees no other position."""
+    states = hidden.of_states(encoder.token_states(**batch))
+    return nn.functional.cross_entropy(head(states).float(), hidden.words, reduction=reduction)
 
 
 class MaskedTexts(SingleTexts):
     """Raw texts of which other tokens are hidden each time they come.
 
-    objective: what is minimised; it gets the encoder, `head`, a batch with hidden tokens and its labels. part: texts
-    that are hidden and computed together, None takes all that come. group: processes that share the parts of every
-    batch; what is hidden does not depend on how many they are, so that the gradients, summed over them, are those of
-    one process, but for dropout.
+    objective: what is minimised; it gets the encoder, `head`, a batch with hidden tokens and what they were. part:
+    texts that are hidden and computed together, None takes all that come. group: processes that share the parts of
+    every batch; what is hidden does not depend on how many they are, so that the gradients, summed over them, are those
+    of one process, but for dropout.
     """
 
     def __init__(
@@ -113,14 +138,14 @@ class MaskedTexts(SingleTexts):
 
     def _loss_of(self, encoder: Encoder, part: Sequence[int], seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        inputs, labels = self._masker(encoder, [self._ids[place] for place in part], generator)
-        return self._objective(encoder, self.head, inputs, labels)
+        inputs, hidden = self._masker(encoder, [self._ids[place] for place in part], generator)
+        return self._objective(encoder, self.head, inputs, hidden)
 
 
 class MaskedJudge:
     """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden.
 
-    batches: the texts with hidden tokens, each with its labels.
+    batches: the texts with hidden tokens, each with what they were.
     """
 
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead, seed: int = 0) -> None:
@@ -142,7 +167,7 @@ class MaskedJudge:
         """Minus the mean loss; no Pearson."""
         total, count = 0.0, 0
         with evaluating(encoder), evaluating(self._head):
-            for batch, labels in self.batches:
-                total += float(masked_loss(encoder, self._head, batch, labels, reduction="sum"))
-                count += int((labels != IGNORED).sum())
+            for batch, hidden in self.batches:
+                total += float(masked_loss(encoder, self._head, batch, hidden, reduction="sum"))
+                count += len(hidden.words)
         return -total / count, None

@@ -3,6 +3,7 @@
 from truncate_kit.frozen.results import FrozenReport
 from truncate_kit.report.bench_tables import TableCells
 from truncate_kit.sweep.card import points
+from truncate_kit.wording import counted
 
 _LONGEST = 60  # characters of a sentence in a table
 
@@ -28,7 +29,7 @@ def step_table(report: FrozenReport) -> tuple[TableCells, int]:
                 )
             )
     seeds = len(report.settings.seeds)
-    title = f"{report.model} on {report.data}: Spearman × 100, {seeds} seed{'s' if seeds > 1 else ''}"
+    title = f"{report.model} on {report.data}: Spearman × 100, {counted(seeds, 'seed')}"
     return TableCells(title, ("heads", "blocks", "trained", "dev", "test", "test Pearson"), rows), chosen
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from truncate_kit.files import write_text
 from truncate_kit.study.results import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.sweep.card import points
+from truncate_kit.wording import counted
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
 
@@ -37,7 +38,7 @@ def page(result: StudyResult) -> str:
         rows = result.of_task(task)
         seeds = max(len(row.scores.seeds) for row in rows)
         parts.append(f"## {_plain(task)}\n")
-        parts.append(f"{rows[0].metric}; mean ± standard deviation over {seeds} seed{'s' if seeds > 1 else ''}.\n")
+        parts.append(f"{rows[0].metric}; mean ± standard deviation over {counted(seeds, 'seed')}.\n")
         lines = [line for line in summaries(result) if line.task == task]
         parts.append(_best_table(lines))
         parts.append("As Tables 1 and 2 of the TMFT paper: the layer that is best on dev, and the last one.\n")

@@ -5,6 +5,7 @@ from itertools import chain
 
 from truncate_kit.report.bench_tables import TableCells
 from truncate_kit.suites.results import RetrievalReport, StsReport, TransferPoint, TransferReport, TransferScore
+from truncate_kit.wording import counted
 
 _NONE = "–"
 
@@ -90,12 +91,12 @@ def transfer_sentences(report: TransferReport) -> list[str]:
 def retrieval_table(report: RetrievalReport) -> TableCells:
     """The index beside the exact search."""
     return TableCells(
-        f"{report.model} in {report.runtime}: {report.num_queries:,} queries of {report.data} "
-        f"among {report.num_texts:,} texts",
+        f"{report.model} in {report.runtime}: {counted(report.num_queries, 'query', 'queries')} of {report.data} "
+        f"among {counted(report.num_texts, 'text')}",
         ("search", "MRR@10 × 100", "ms per query", "index MiB"),
         [
             (
-                f"IVF, {report.lists:,} lists, {report.probes} searched",
+                f"IVF, {counted(report.lists, 'list')}, {report.probes} searched",
                 _points(report.mrr),
                 f"{report.search_seconds * 1e3:.3f}",
                 f"{report.index_bytes / 2**20:.1f}",
@@ -113,12 +114,13 @@ def retrieval_table(report: RetrievalReport) -> TableCells:
 def retrieval_sentences(report: RetrievalReport, wanted_lists: int) -> list[str]:
     """What the table leaves out."""
     sentences = [
-        f"Times are medians, one query at a time on {report.threads} CPU thread{'s' * (report.threads > 1)}; encoding "
+        f"Times are medians, one query at a time on {counted(report.threads, 'CPU thread')}; encoding "
         f"a query takes {report.encode_seconds * 1e3:.2f} ms more. The index was built in {report.build_seconds:.1f} s."
     ]
     if report.lists < wanted_lists:
         sentences.append(
-            f"{report.lists:,} lists instead of {wanted_lists:,}: {report.num_texts:,} texts are too few to place more."
+            f"{counted(report.lists, 'list')} instead of {wanted_lists:,}: "
+            f"{counted(report.num_texts, 'text')} cannot place more."
         )
     return sentences
 

@@ -1,6 +1,9 @@
-"""Dev and test scores against layer, with the band of seeds, the choice and the full model."""
+"""Dev and test scores against layer, with their deviation over seeds, the choice and the full model."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -8,9 +11,10 @@ from matplotlib.ticker import MaxNLocator
 
 from truncate_kit.files import replacing
 from truncate_kit.sweep.results import LayerScores, SweepResult
+from truncate_kit.wording import counted
 
 # Okabe and Ito's palette: told apart by colour-blind readers and in grey.
-DEV, TEST, CHOICE, DROP = "#E69F00", "#0072B2", "#009E73", "#D55E00"
+DEV, TEST, CHOICE, DROP, SEARCH = "#E69F00", "#0072B2", "#009E73", "#D55E00", "#777777"
 
 
 def draw_sweep(result: SweepResult, path: Path) -> Path:
@@ -48,29 +52,27 @@ def draw_sweep(result: SweepResult, path: Path) -> Path:
 
 
 def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str) -> None:
-    """Means of `dev` or `test` by layer with the band of seeds; one deviation on either side."""
+    """Means of `dev` or `test` by layer with bars of one deviation over seeds; dotted over layers that are missing."""
     layers = [row.layer for row in rows]
     means = [getattr(row, split) for row in rows]
     spreads = [getattr(row, f"{split}_std") or 0.0 for row in rows]
     seeds = max(len(row.seeds) for row in rows)
     label = f"{split}, mean ± deviation over {seeds} seeds" if seeds > 1 else f"{split}, one seed"
-    axes.plot(layers, means, marker="o", color=color, label=label)
-    if any(spreads):
-        low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-        high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-        axes.fill_between(layers, low, high, color=color, alpha=0.2, linewidth=0)
+    axes.errorbar(layers, means, spreads if any(spreads) else None, fmt="o", color=color, capsize=3, label=label)
+    _join(axes, layers, means, color=color)
+
+
+def _join(axes: Axes, layers: Sequence[int], values: Sequence[float], **style: Any) -> None:
+    """Lines between points: dotted where layers between them were not trained, so that nobody reads values there."""
+    for (left, here), (right, there) in pairwise(zip(layers, values, strict=True)):
+        axes.plot([left, right], [here, there], "-" if right == left + 1 else ":", **style)
 
 
 def _search(axes: Axes, result: SweepResult) -> None:
-    """The short trials of a guided search, one faint line for each budget."""
-    for epochs in sorted({trial.epochs for trial in result.search}):
-        trials = sorted((trial for trial in result.search if trial.epochs == epochs), key=lambda trial: trial.layer)
-        axes.plot(
-            [trial.layer for trial in trials],
-            [trial.dev for trial in trials],
-            marker=".",
-            color="#777777",
-            linewidth=1,
-            linestyle="--",
-            label=f"dev in the search, {epochs} epoch{'s' if epochs > 1 else ''}",
-        )
+    """The short and the stopped trials of a search, one faint line for each number of epochs."""
+    for epochs in sorted({trial.epochs_run for trial in result.search}):
+        trials = sorted((trial for trial in result.search if trial.epochs_run == epochs), key=lambda trial: trial.layer)
+        layers, dev = [trial.layer for trial in trials], [trial.dev for trial in trials]
+        label = f"dev in the search, {counted(epochs, 'epoch')}"
+        axes.plot(layers, dev, ".", color=SEARCH, label=label)
+        _join(axes, layers, dev, color=SEARCH, linewidth=0.8)

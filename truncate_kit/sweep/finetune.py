@@ -80,7 +80,7 @@ def finetune(
             training=training,
             learning_rate=training.learning_rate or default_learning_rate(encoder.width),
             layers=scores_by_layer(encoder, [*search.full, *chosen] if training.objective == "distill" else trials),
-            search=search.short,
+            search=(*search.short, *search.stopped),
             trials=trials,
             chosen=search.chosen,
             chosen_seed=best.seed,

@@ -1,6 +1,6 @@
 """What a sweep returns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from truncate_kit.results import Result
 from truncate_kit.similarity.drop import DropPrediction
@@ -15,7 +15,8 @@ class Trial(Result):
     dev_scores: after each epoch, in points; in contrastive training after each look at dev. best_epoch: place of the
     best of them, from 1; its weights gave all other scores. dev, test: main score in points (Spearman × 100, or mean
     cosine to the teacher × 100 where there are no labels). test is None in trials that only search: they never see it.
-    steps: optimiser steps. seconds: training and judging.
+    steps: optimiser steps. seconds: training and judging. stopped_after: epochs that were run of one that a race
+    stopped; None for the others, which ran all `epochs`.
     """
 
     layer: int
@@ -29,11 +30,33 @@ class Trial(Result):
     test: float | None
     test_pearson: float | None
     seconds: float
+    stopped_after: int | None = None
+
+    @property
+    def epochs_run(self) -> int:
+        """Epochs that were run."""
+        return self.stopped_after or self.epochs
 
     @property
     def block_steps(self) -> int:
         """Steps × blocks run; layer 0 counts as one block."""
         return self.steps * max(1, self.layer)
+
+    def first(self, epochs: int) -> "Trial":
+        """What this trial, if it was judged once an epoch, had been had it stopped after so many of its epochs."""
+        scores = self.dev_scores[:epochs]
+        return replace(
+            self,
+            steps=self.steps // self.epochs * epochs,
+            dev_scores=scores,
+            best_epoch=scores.index(max(scores)) + 1,
+            dev=max(scores),
+            dev_pearson=None,
+            test=None,
+            test_pearson=None,
+            seconds=self.seconds * epochs / self.epochs,
+            stopped_after=epochs,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

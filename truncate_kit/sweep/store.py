@@ -28,6 +28,10 @@ def fingerprint(encoder: Encoder, *parts: str) -> str:
     return digest.hexdigest()
 
 
+def _json(stopped_after: int | None) -> str:
+    return ".json" if stopped_after is None else f"-first{stopped_after}.json"
+
+
 class TrialStore:
     """One folder per combination of model, data and training settings; one JSON file per finished trial.
 
@@ -48,6 +52,8 @@ class TrialStore:
             remove_leftovers(self.folder)
             for checkpoint in self.folder.glob("*.checkpoint"):  # killed between the end of a trial and its removal
                 if checkpoint.with_suffix(".json").exists():
+                    prior = checkpoint.with_name(f"{checkpoint.stem.rpartition('-epochs')[0]}-epochs0.checkpoint")
+                    prior.unlink(missing_ok=True)
                     checkpoint.unlink()
             if not (self.folder / "settings.json").exists():
                 write_json(self.folder / "settings.json", self._description)
@@ -60,9 +66,16 @@ class TrialStore:
         """File for a running trial's state between epochs."""
         return self._path(layer, seed, epochs, ".checkpoint")
 
-    def read(self, layer: int, seed: int, epochs: int) -> Trial | None:
-        """The finished trial, None where there is none. Raises `FileProblemError` when its file is damaged."""
-        path = self._path(layer, seed, epochs, ".json")
+    def read(self, layer: int, seed: int, epochs: int, stop_after: int | None = None) -> Trial | None:
+        """The finished trial, None where there is none. Raises `FileProblemError` when its file is damaged.
+
+        stop_after: what its first epochs gave, also where it was stopped there.
+        """
+        if stop_after is not None:
+            whole = self.read(layer, seed, epochs)
+            if whole is not None:
+                return whole.first(stop_after)
+        path = self._path(layer, seed, epochs, _json(stop_after))
         if not path.exists():
             return None
         try:
@@ -126,11 +139,17 @@ class TrialStore:
         return self.folder / f"{name}.safetensors"
 
     def write(self, trial: Trial, encoder: Encoder | None) -> None:
-        """Keep a finished trial, its weights first, and remove its checkpoint."""
+        """Keep a finished trial, its weights first, and remove its checkpoints; those of a stopped one wait."""
         if encoder is not None:
             save_encoder(encoder, self._path(trial.layer, trial.seed, trial.epochs, ""))
-        trial.write(self._path(trial.layer, trial.seed, trial.epochs, ".json"))
-        self.checkpoint(trial.layer, trial.seed, trial.epochs).unlink(missing_ok=True)
+        trial.write(self._path(trial.layer, trial.seed, trial.epochs, _json(trial.stopped_after)))
+        if trial.stopped_after is None:
+            self.remove_checkpoints(trial.layer, trial.seed, trial.epochs)
+
+    def remove_checkpoints(self, layer: int, seed: int, epochs: int) -> None:
+        """Of a trial that is finished or given up, and of its prior."""
+        for of in (0, epochs):  # a kill in between leaves the one that `open` looks for
+            self.checkpoint(layer, seed, of).unlink(missing_ok=True)
 
     def has_weights(self, layer: int, seed: int, epochs: int) -> bool:
         """Whether the weights of a finished trial are kept."""

@@ -14,25 +14,27 @@ from truncate_kit.training.exits import PROBE_PAIRS
 
 HALVING = 3  # each round keeps a third of the layers and triples the epochs
 FORWARD_SHARE = 3  # a pass without gradients costs about a third of a training step
+RACE_SHARE = 0.1  # of the exhaustive search cost: what ranking and racing may spend together
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a strategy found: the layer, the short trials that led there, and the layers trained in full.
+    """What a strategy found: the layer, the short and the stopped trials that led there, and those trained in full.
 
     other_cost: block-steps of what is not a trial of one layer.
     """
 
     chosen: int
     short: tuple[Trial, ...] = ()
+    stopped: tuple[Trial, ...] = ()
     full: tuple[Trial, ...] = ()
     other_cost: int = 0
 
     @property
     def cost(self) -> int:
         """Block-steps spent to choose, without the chosen layer's full runs, which every strategy pays for."""
-        spared = (trial for trial in self.full if trial.layer != self.chosen)
-        return self.other_cost + sum(trial.block_steps for trial in (*self.short, *spared))
+        others = (trial for trial in (*self.stopped, *self.full) if trial.layer != self.chosen)
+        return self.other_cost + sum(trial.block_steps for trial in (*self.short, *others))
 
 
 def exhaustive(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
@@ -65,34 +67,35 @@ def guided(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, 
 
 
 def multi_exit(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
-    """One epoch of the full model with the loss on all exits ranks the layers; TMFT confirms the best two.
+    """One epoch of the full model with the loss on all exits ranks the layers; the best two race.
 
     Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
     """
     ranked = runner.rank_exits(layers, settings.seeds[0])
-    return _confirm(
-        runner, settings, drop_from, _best(ranked, 2, settings, drop_from), layers, _exits_cost(runner, layers)
-    )
+    contending = _best(ranked, 2, settings, drop_from)
+    return _race(runner, settings, drop_from, contending, layers, _exits_cost(runner, layers))
 
 
 def probe(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
-    """A linear map on the frozen states of each layer, trained on the task, ranks them; TMFT confirms the best two."""
+    """A linear map on the frozen states of each layer, trained on the task, ranks them; the best two race."""
     ranked = runner.rank_frozen(layers, settings.seeds[0])
-    return _confirm(
-        runner, settings, drop_from, _best(ranked, 2, settings, drop_from), layers, _probe_cost(runner, layers)
-    )
+    contending = _best(ranked, 2, settings, drop_from)
+    return _race(runner, settings, drop_from, contending, layers, _probe_cost(runner, layers))
 
 
 def rankings(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
-    """The best two of `probe` and the best one of `multi-exit` are confirmed by TMFT.
+    """What both `probe` and `multi-exit` would pick; where they differ both race, with the best two of `probe`.
 
     Each ranking is cheap and errs in its own way: frozen states of shallow layers look better than they are after
     training, and one epoch for all exits leaves both ends behind.
     """
     frozen, exits = (rank(layers, settings.seeds[0]) for rank in (runner.rank_frozen, runner.rank_exits))
-    contending = {*_best(frozen, 2, settings, drop_from), *_best(exits, 1, settings, drop_from)}
     cost = _probe_cost(runner, layers) + _exits_cost(runner, layers)
-    return _confirm(runner, settings, drop_from, sorted(contending), layers, cost)
+    picked = {pick(ranked, settings.pick, settings.within, drop_from, max(layers)) for ranked in (frozen, exits)}
+    if len(picked) == 1:
+        return Search(picked.pop(), other_cost=cost)
+    contending = picked.union(_best(frozen, 2, settings, drop_from), _best(exits, 1, settings, drop_from))
+    return _race(runner, settings, drop_from, sorted(contending), layers, cost)
 
 
 def _best(ranked: dict[int, float], count: int, settings: SweepSettings, drop_from: int | None) -> list[int]:
@@ -108,7 +111,7 @@ def _probe_cost(runner: TrialRunner, layers: Sequence[int]) -> int:
     return -(-read // runner.settings.batch_size) * max(layers) // FORWARD_SHARE
 
 
-def _confirm(
+def _race(
     runner: TrialRunner,
     settings: SweepSettings,
     drop_from: int | None,
@@ -116,11 +119,28 @@ def _confirm(
     layers: Sequence[int],
     cost: int,
 ) -> Search:
-    """Apply the pick rule to full trials, with one seed, of the layers that may decide it."""
-    trials = runner.run_all((layer, settings.seeds[0]) for layer in contending)
+    """Begin the full trials, with one seed, of the layers that may decide it; only that of the winner goes on.
+
+    All run for as many epochs as `RACE_SHARE` pays after the ranking, one at least, at most all; then the pick rule
+    decides.
+    """
+    seed, budget = settings.seeds[0], runner.settings.epochs
+    spare = RACE_SHARE * len(settings.seeds) * runner.steps(budget) * (_blocks(layers) - _blocks([max(layers)])) - cost
+    epochs = int(spare / (runner.steps(1) * max(1, _blocks(contending) - _blocks([min(contending)]))))
+    epochs = min(max(1, epochs), budget)
+    stop_after = epochs if epochs < budget else None
+    trials = runner.run_all(((layer, seed) for layer in contending), stop_after=stop_after)
     dev = {trial.layer: trial.dev for trial in trials}
     chosen = pick(dev, settings.pick, settings.within, drop_from, max(layers))
-    return Search(chosen, full=trials, other_cost=cost)
+    if stop_after is None:
+        return Search(chosen, full=trials, other_cost=cost)
+    for layer in set(contending) - {chosen}:
+        runner.store.remove_checkpoints(layer, seed, budget)
+    return Search(chosen, stopped=trials, other_cost=cost)
+
+
+def _blocks(layers: Sequence[int]) -> int:
+    return sum(max(1, layer) for layer in layers)
 
 
 def before_drop(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:

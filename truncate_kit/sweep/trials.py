@@ -42,40 +42,59 @@ class TrialRunner:
         return self.run_all([(layer, seed)], epochs=epochs, keep_weights=keep_weights)[0]
 
     def run_all(
-        self, places: Iterable[tuple[int, int]], *, epochs: int | None = None, keep_weights: bool = False
+        self,
+        places: Iterable[tuple[int, int]],
+        *,
+        epochs: int | None = None,
+        stop_after: int | None = None,
+        keep_weights: bool = False,
     ) -> tuple[Trial, ...]:
         """The trials of these layers and seeds, in this order, see `as_finished`."""
         places = tuple(places)
-        found = self.as_finished(places, epochs=epochs, keep_weights=keep_weights)
+        found = self.as_finished(places, epochs=epochs, stop_after=stop_after, keep_weights=keep_weights)
         done = {(trial.layer, trial.seed): trial for trial in found}
         return tuple(done[place] for place in places)
 
     def as_finished(
-        self, places: Iterable[tuple[int, int]], *, epochs: int | None = None, keep_weights: bool = False
+        self,
+        places: Iterable[tuple[int, int]],
+        *,
+        epochs: int | None = None,
+        stop_after: int | None = None,
+        keep_weights: bool = False,
     ) -> Iterator[Trial]:
         """Each trial of these layers and seeds once: first those that are in the store, then the others as they finish.
 
         What is not there goes to the engine as one batch, and is stored before it is given. epochs: shorter search
-        runs, which never see the test set; None is the full budget. keep_weights: a finished trial whose weights are
-        gone is run again.
+        runs, which never see the test set; None is the full budget. stop_after: of each trial only so many epochs,
+        never the test set; where workers see the store it can go on from there. keep_weights: a finished trial whose
+        weights are gone is run again.
         """
         budget, orders = epochs or self.settings.epochs, []
         for layer, seed in dict.fromkeys(places):
-            trial = self.store.read(layer, seed, budget)
+            trial = self.store.read(layer, seed, budget, stop_after)
             if trial is not None and (not keep_weights or self.store.has_weights(layer, seed, budget)):
                 yield self._finished(trial)
                 continue
-            searching = budget < self.settings.epochs
             orders.append(
-                TrialOrder(layer=layer, seed=seed, epochs=budget, searching=searching, keep_weights=keep_weights)
+                TrialOrder(
+                    layer=layer,
+                    seed=seed,
+                    epochs=budget,
+                    searching=budget < self.settings.epochs or stop_after is not None,
+                    keep_weights=keep_weights,
+                    stop_after=stop_after,
+                )
             )
-        for order, outcome in self.engine.run(self._work, orders, self._hear):
+        for _, outcome in self.engine.run(self._work, orders, self._hear):
             self.store.write(outcome.trial, outcome.encoder(self.full))
-            self.store.checkpoint(order.layer, order.seed, 0).unlink(missing_ok=True)
             yield self._finished(outcome.trial)
 
     def _finished(self, trial: Trial) -> Trial:
-        self.watcher.finished(trial.layer, trial.seed, trial.epochs, trial.dev, trial.test)
+        if trial.stopped_after is None:
+            self.watcher.finished(trial.layer, trial.seed, trial.epochs, trial.dev, trial.test)
+        else:
+            self.watcher.stopped(trial.layer, trial.seed, trial.epochs, trial.stopped_after, trial.dev)
         return trial
 
     def _hear(self, message: Any) -> None:

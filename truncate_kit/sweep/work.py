@@ -29,13 +29,17 @@ class Prior(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrder:
-    """A trial to be run. searching: it never sees the test set. keep_weights: they come back with the scores."""
+    """A trial to be run. searching: it never sees the test set. keep_weights: they come back with the scores.
+
+    stop_after: so many of its epochs, after which its checkpoint waits.
+    """
 
     layer: int
     seed: int
     epochs: int
     searching: bool
     keep_weights: bool
+    stop_after: int | None = None
 
     def __str__(self) -> str:
         return f"layer {self.layer}, seed {self.seed}"
@@ -100,24 +104,27 @@ class TrialWork:
             shorter(self.settings, budget),
             seed=seed,
             checkpoint=self._checkpoint(layer, seed, budget),
+            stop_after=order.stop_after,
             progress=_steps(tell),
             task=f"{order}, {budget} epochs",
             stage_done=lambda at, loss, score: tell(TrialEpoch(layer, seed, budget, at, loss, score)),
         )
-        dev_score, dev_pearson = dev.score(encoder)
+        scores = tuple(state.scores[: order.stop_after])  # the checkpoint of a killed run may be further
+        dev_score, dev_pearson = dev.score(encoder) if order.stop_after is None else (max(scores), None)
         test_score, test_pearson = (None, None) if order.searching else test.score(encoder)
         trial = Trial(
             layer=layer,
             seed=seed,
             epochs=budget,
-            steps=budget * -(-self.task.num_examples // self.settings.batch_size),
-            dev_scores=tuple(state.scores),
-            best_epoch=state.best_stage + 1,
+            steps=(order.stop_after or budget) * -(-self.task.num_examples // self.settings.batch_size),
+            dev_scores=scores,
+            best_epoch=scores.index(max(scores)) + 1,
             dev=dev_score,
             dev_pearson=dev_pearson,
             test=test_score,
             test_pearson=test_pearson,
             seconds=state.seconds,
+            stopped_after=order.stop_after,
         )
         return TrialOutcome(trial, _weights(encoder) if order.keep_weights else None)
 

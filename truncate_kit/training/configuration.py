@@ -7,6 +7,7 @@ from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
 
 ObjectiveName = Literal["cosine", "paraphrase", "entailment", "distill"]
+OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
 Precision = Literal["fp32", "bf16"]
 
 BASE_WIDTH, BASE_RATE, HIGHEST_RATE = 768, 2e-5, 1e-4
@@ -36,10 +37,8 @@ class TrainingSettings(Result):
     compact_vocabulary: bool = True
 
     def __post_init__(self) -> None:
-        if self.objective not in get_args(ObjectiveName):
-            raise UsageError(
-                f"There is no objective {self.objective!r}.", hint=f"Use one of: {', '.join(get_args(ObjectiveName))}."
-            )
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"There is no objective {self.objective!r}.", hint=f"Use one of: {', '.join(OBJECTIVES)}.")
         if self.precision not in ("fp32", "bf16"):
             raise UsageError(f"There is no training precision {self.precision!r}.", hint="Use fp32 or bf16.")
         for name in ("epochs", "batch_size"):

@@ -24,6 +24,7 @@ from truncate_kit.training.judges import Judge
 from truncate_kit.training.vocabulary import CompactVocabulary
 
 BUCKET_BATCHES = 24  # batches that are sorted by length together: little padding, still a fresh mix every epoch
+LOOKS_BACK = 32  # steps between two looks whether gradients were numbers; each makes the processor wait for a GPU
 CHECKPOINT_SECONDS = 30.0  # between looks at dev within an epoch; an epoch's end is always stored
 
 SEED_STRIDE = 1_000_003  # between processes, whose dropout must differ; one process keeps the seed as it is
@@ -58,6 +59,7 @@ def train(
     checkpoint: Path | None = None,
     micro_batch: int | None = None,
     judge_every: int | None = None,
+    stop_after: int | None = None,
     group: Group = ALONE,
     progress: Progress = silent,
     task: str = "training",
@@ -65,13 +67,15 @@ def train(
 ) -> Progressed:
     """Train `encoder` in place and leave it with the weights of the stage that `judge` likes best.
 
-    judge_every: steps of a stage, None for an epoch. checkpoint: file that holds the run between epochs; a run that
-    finds it continues there and ends with the same weights. micro_batch: examples that are computed at once; the
-    gradients of a batch add up, each part weighted by its share of the examples. group: processes that train together,
-    each on its share of every batch. stage_done: called with the stages behind us, the mean loss of the last one and
-    its dev score. Returns the dev scores by stage, the best stage (from 0) and the seconds spent training and judging.
-    The head of `examples`, where there is one, is trained likewise. Raises `TrainingDivergedError` when the loss is not
-    a number, `CannotWriteError`, `FileProblemError` when the checkpoint cannot be continued.
+    judge_every: steps of a stage, None for an epoch. checkpoint: file that holds the run after each epoch; a run that
+    finds it continues there and ends with the same weights; whoever keeps the result removes it. stop_after: leave
+    after so many stages, the learning rate being that of the whole run; with a checkpoint the run can go on later.
+    micro_batch: examples that are computed at once; the gradients of a batch add up, each part weighted by its share
+    of the examples. group: processes that train together, each on its share of every batch. stage_done: called with
+    the stages behind us, the mean loss of the last one and its dev score. Returns the dev scores by stage, the best
+    stage (from 0) and the seconds spent training and judging. The head of `examples`, where there is one, is trained
+    likewise. Raises `TrainingDivergedError` when the loss is not a number, `CannotWriteError`, `FileProblemError` when
+    the checkpoint cannot be continued.
     """
     torch.manual_seed(seed + SEED_STRIDE * group.rank)
     compact = None
@@ -83,11 +87,11 @@ def train(
     if checkpoint is not None and checkpoint.exists():
         run.restore(checkpoint)
     stored = time.monotonic()
-    while run.state.stage < run.stages:
+    while run.state.stage < min(run.stages, stop_after or run.stages):
         loss = run.train_stage(progress, task)
         if stage_done is not None:
             stage_done(run.state.stage, loss, run.state.scores[-1])
-        if checkpoint is None or run.state.stage == run.stages:  # after the last one the caller keeps what it wants
+        if checkpoint is None:
             continue
         if run.ends_epoch() or group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS):
             run.store(checkpoint)
@@ -134,6 +138,7 @@ class _Run:
         start = time.perf_counter()
         state, settings = self.state, self.settings
         losses = torch.zeros((), device=self.encoder.device)  # read once at the end: a GPU need not wait
+        norms: list[Tensor] = []
         self.trained.train()
         first = state.stage * self.interval
         steps = range(first, min(first + self.interval, self.total))
@@ -144,13 +149,14 @@ class _Run:
                 group["lr"] = rate
             losses += self.backward(self.batches(epoch)[place])
             self.group.sum_gradients(self.trained)
-            norm = nn.utils.clip_grad_norm_(self.trained.parameters(), settings.max_gradient_norm)
-            if not torch.isfinite(norm):
-                raise TrainingDivergedError(epoch, place, self.rate)
+            norms.append(nn.utils.clip_grad_norm_(self.trained.parameters(), settings.max_gradient_norm))
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
             state.decay *= 1 - rate * settings.weight_decay
             progress(task, step + 1, self.total)
+            if len(norms) == LOOKS_BACK or step == steps[-1]:
+                self._check(norms, step + 1 - len(norms))
+                norms.clear()
         with precision(self.encoder.device, settings.precision):
             score = self.group.agree(self.judge.score(self.encoder)[0])
         state.scores.append(score)
@@ -159,6 +165,12 @@ class _Run:
             self.best = self._copied()
         state.seconds += time.perf_counter() - start
         return float(losses) / len(steps)
+
+    def _check(self, norms: list[Tensor], first: int) -> None:
+        """Raise `TrainingDivergedError` where a gradient norm of the steps from `first` on is not a number."""
+        finite = torch.isfinite(torch.stack(norms))
+        if not finite.all():
+            raise TrainingDivergedError(*divmod(first + int(finite.int().argmin()), self.steps), self.rate)
 
     def _copied(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
