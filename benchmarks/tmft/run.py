@@ -192,6 +192,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--train-pairs", type=int, help="train on so many of the pairs (default: all)")
     parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--rate", type=float, help="peak learning rate (default: by the width of the model)")
     parser.add_argument("--objective", default="cosine", help="cosine, paraphrase or entailment")
     parser.add_argument("--columns", help="first text, second text, score or label")
     parser.add_argument("--name", default="stsb-en", help="prefix of the tables")
@@ -202,7 +203,12 @@ def main() -> None:
     if options.train_pairs:
         data = part_of_train(data, options.train_pairs)
     seeds = range(options.seeds)
-    settings = TrainingSettings(objective=options.objective, epochs=options.epochs, precision=options.precision)
+    settings = TrainingSettings(
+        objective=options.objective,
+        epochs=options.epochs,
+        precision=options.precision,
+        learning_rate=options.rate,
+    )
     scores: list[dict[str, object]] = []
     choices: list[dict[str, object]] = []
     for model in options.models:
