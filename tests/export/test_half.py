@@ -69,8 +69,8 @@ def test_every_form_of_the_mask_gives_the_same_vectors(tiny_folder, tmp_path):
     ids = np.random.default_rng(0).integers(5, 20, (4, 9))
     right = (np.arange(9) < np.array([9, 4, 1, 6])[:, None]).astype(np.int64)
     left = right[:, ::-1].copy()
-    sessions = {form: masked(tmp_path, form, encoder) for form in ("bias", "lengths")}
-    for mask, forms in ((right, ("bias", "lengths")), (left, ("bias",))):
+    sessions = {form: masked(tmp_path, form, encoder) for form in ("bias", "tokens", "lengths")}
+    for mask, forms in ((right, ("bias", "tokens", "lengths")), (left, ("bias", "tokens"))):
         with torch.inference_mode():
             expected = encoder(torch.from_numpy(ids), torch.from_numpy(mask)).numpy()
         for form in forms:

@@ -108,7 +108,7 @@ def test_report_states_score_layers_and_invariance(exported, bert):
     assert found.drop == found.drop_all_int8 <= found.budget
     assert found.weight_bits == (7 if multiplies_narrow() else 8)
     assert report.fused_nodes["MultiHeadAttention"] == 2 == report.fused_attention_found
-    assert report.mask == "bias"
+    assert report.mask == "tokens"
     assert report.task.data == "tiny/test"
     assert report.task.spearman_before == pytest.approx(100)
     dev = graded(bert)

@@ -8,8 +8,8 @@ import torch
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export import OnnxEncoder, export_onnx, load_text_encoder, open_session
-from truncate_kit.export.runtime import token_batches
-from truncate_kit.export.sessions import run_bound
+from truncate_kit.export.runtime import bucket, token_batches
+from truncate_kit.export.sessions import CudaOptions, run_bound
 
 TEXTS = [
     "a",
@@ -43,6 +43,36 @@ def test_vectors_come_in_order_with_prompt_and_casing(prompted, threads, batch_t
     plain = OnnxEncoder.load(folder / "model.onnx").encode(TEXTS, prompt=False)
     torch.testing.assert_close(plain, encoder.encode(TEXTS, prompt=False), atol=1e-5, rtol=1e-4)
     assert (plain[0] - found[0]).abs().max() > 1e-3  # the prompt matters
+
+
+@pytest.mark.parametrize("batch_tokens", [None, 20])
+def test_batches_of_few_shapes_give_the_same_vectors(prompted, batch_tokens):
+    """As CUDA graphs need them: filled up with texts and tokens that change nothing, over the same buffers again."""
+    encoder, folder = prompted
+    loaded = OnnxEncoder.load(folder, threads=1, batch_tokens=batch_tokens, buckets=True)
+    for texts in (TEXTS, TEXTS[::-1], TEXTS[:1], TEXTS):
+        torch.testing.assert_close(loaded.encode(texts), encoder.encode(texts), atol=1e-5, rtol=1e-4)
+    longest = encoder.max_length
+    shapes = {bucket(batch, length, longest) for batch in range(1, 9) for length in range(1, longest + 1)}
+    assert shapes == {(batch, length) for batch in (1, 2, 4, 8) for length in (8, 16, 32, longest)}
+    assert set(loaded._fixed._held) <= shapes
+
+
+def test_a_bucket_holds_its_batch():
+    for batch in range(1, 70):
+        for length in (1, 8, 9, 200, 512, 600):
+            size, width = bucket(batch, length, 512)
+            assert batch <= size < 2 * batch
+            assert length <= width <= max(8, 2 * length)
+
+
+def test_what_a_session_is_told_on_cuda():
+    assert CudaOptions().providers(1) == [("CUDAExecutionProvider", {"device_id": 1, "use_tf32": 0})]
+    (cuda,) = CudaOptions(captured=True, stream=17).providers(0)
+    assert cuda[1] == {"device_id": 0, "use_tf32": 0, "enable_cuda_graph": 1, "user_compute_stream": "17"}
+    first, second = CudaOptions(tensorrt={"trt_fp16_enable": True}).providers(0)
+    assert first == ("TensorrtExecutionProvider", {"device_id": 0, "trt_fp16_enable": True})
+    assert second[0] == "CUDAExecutionProvider"
 
 
 def test_no_texts_give_no_vectors(prompted):

@@ -12,6 +12,7 @@ from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder
 from truncate_kit.errors import ExportCheckError, TruncateKitError, UsageError
 from truncate_kit.export.checks import check_graph, check_score, odd_inputs
+from truncate_kit.export.embeddings import fuse_embeddings
 from truncate_kit.export.half import to_half
 from truncate_kit.export.invariance import measure_invariance
 from truncate_kit.export.masks import REASONS, choose_mask, set_mask
@@ -132,6 +133,7 @@ def _make(encoder: Encoder, wish: _Wish, progress: Progress) -> _Made:
     if expected != found:
         raise ExportCheckError(f"{found} attentions are fused, where {expected} were expected")
     mask = set_mask(graph, choose_mask(wish.target))
+    fuse_embeddings(graph, encoder.family, wish.precision)
     if wish.precision == "fp16":
         graph, half = to_half(graph, encoder.family, odd_inputs(encoder))
         return _Made(graph=graph, mask=mask, fused_expected=expected, half=half)

@@ -131,5 +131,6 @@ def largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tup
 # Operators that make new values; the others move or mask them.
 _VALUES = frozenset(
     ("MatMul", "Gemm", "Add", "Mul", "Div", "Attention", "LayerNormalization", "BiasGelu", "Gelu", "FastGelu", "Conv",
-     "SkipLayerNormalization", "MultiHeadAttention", "RMSNormalization", "SimplifiedLayerNormalization")
+     "SkipLayerNormalization", "EmbedLayerNormalization", "MultiHeadAttention", "RMSNormalization",
+     "SimplifiedLayerNormalization")
 )  # fmt: skip

@@ -7,12 +7,12 @@ import numpy as np
 from truncate_kit.export.precision import Target
 from truncate_kit.extras import require
 
-MaskForm = Literal["bias", "lengths"]
+MaskForm = Literal["bias", "tokens", "lengths"]
 _BIAS_PLACE, _MASK_PLACE = 5, 3  # inputs of com.microsoft Attention
 
 REASONS: dict[str, str] = {
-    "bias": "an additive mask, as traced: the CPU kernels take it at the same speed as lengths or a 2-D mask, "
-    "and padding may stand on either side",
+    "tokens": "a 2-D mask of the tokens: the CPU kernels take it as fast as an additive one or lengths, one node makes "
+    "it, and padding may stand on either side",
     "lengths": "1-D lengths: by ONNX Runtime's selection rules CUDA's fused kernels take lengths or no mask at all, "
     "and a 2-D mask runs unfused; padding has to stand on the right (chosen by these rules, not by a measurement)",
     "unfused": "no fused attention takes a mask in this graph; it is added to the scores as traced",
@@ -21,14 +21,14 @@ REASONS: dict[str, str] = {
 
 def choose_mask(target: Target) -> MaskForm:
     """The form of the mask that suits a target; `REASONS` says why."""
-    return "lengths" if target == "cuda" else "bias"
+    return "lengths" if target == "cuda" else "tokens"
 
 
 def set_mask(model: Any, form: MaskForm) -> str:
     """Give every fused attention of an `onnx_ir.Model` its mask in this form, in place; returns what it has.
 
-    bias: the additive mask that the trace left. lengths: the sums of the attention mask, (b,), in its place; right only
-    where padding stands on the right. Returns "unfused" for a graph without fused attention.
+    bias: the additive mask that the trace left. tokens: the attention mask itself, (b, t), in its place. lengths: its
+    sums, (b,); right only where padding stands on the right. Returns "unfused" for a graph without fused attention.
     Whether the additive mask held more than padding is not asked here: `check_graph` compares with the encoder.
     """
     ir = require("onnx_ir", extra="cpu")
@@ -38,14 +38,18 @@ def set_mask(model: Any, form: MaskForm) -> str:
     if form == "bias":
         return form
     mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
-    axis = ir.Value(name="mask_axis", const_value=ir.tensor(np.array([1], np.int64)))
-    model.graph.register_initializer(axis)
-    total = ir.node("ReduceSum", [mask, axis], attributes={"keepdims": 0}, name="mask_sum")
-    lengths = ir.node("Cast", total.outputs, attributes={"to": ir.DataType.INT32.value}, name="mask_lengths")
-    total.outputs[0].dtype, lengths.outputs[0].dtype = ir.DataType.INT64, ir.DataType.INT32
-    model.graph.insert_before(attentions[0], [total, lengths])
+    made = []
+    if form == "lengths":
+        axis = ir.Value(name="mask_axis", const_value=ir.tensor(np.array([1], np.int64)))
+        model.graph.register_initializer(axis)
+        made.append(ir.node("ReduceSum", [mask, axis], attributes={"keepdims": 0}, name="mask_sum"))
+        mask = made[0].outputs[0]
+        mask.dtype = ir.DataType.INT64
+    made.append(ir.node("Cast", [mask], attributes={"to": ir.DataType.INT32.value}, name=f"mask_{form}"))
+    made[-1].outputs[0].dtype = ir.DataType.INT32
+    model.graph.insert_before(attentions[0], made)
     for node in attentions:
-        node.replace_input_with(_MASK_PLACE, lengths.outputs[0])
+        node.replace_input_with(_MASK_PLACE, made[-1].outputs[0])
         node.replace_input_with(_BIAS_PLACE, None)
         node.attributes.add(ir.AttrFloat32("mask_filter_value", float(np.finfo(np.float32).min)))
     require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)

@@ -16,7 +16,7 @@ from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.record import check_processor, check_record, find_graph
-from truncate_kit.export.sessions import open_session, run_bound
+from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
 from truncate_kit.export.tracing import INPUTS, OUTPUT
 from truncate_kit.hardware import multiplies_narrow, usable_cores
 
@@ -32,7 +32,9 @@ class OnnxEncoder:
     """The graph of one encoder. Many texts run as batches side by side, one core each; few use all cores per call.
 
     reader: None for a graph without a tokenizer; it then takes ids only. heads: what scores its vectors, None for
-    their cosine.
+    their cosine. buckets: bring every batch into one of a few shapes (`bucket`), and on CUDA record each as a CUDA
+    graph: for small batches and single texts, where starting the kernels takes longer than running them.
+    cuda_options: None for what `buckets` needs.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class OnnxEncoder:
         device: str | None = None,
         batch_tokens: int | None = None,
         heads: LayerHeads | None = None,
+        buckets: bool = False,
+        cuda_options: CudaOptions | None = None,
     ) -> None:
         self.file = file
         self.reader = reader
@@ -51,9 +55,12 @@ class OnnxEncoder:
         self.device = select_device(device)
         self.threads = threads or usable_cores()
         self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
+        self._cuda_options = cuda_options or CudaOptions(captured=buckets)
         self._sessions: dict[int, Any] = {}
         outputs = self._session(self.threads).get_outputs()
         self.width = next(int(value.shape[-1]) for value in outputs if value.name == OUTPUT)
+        self._longest = reader.max_length if reader is not None else None
+        self._fixed = FixedShapes(self._session(self.threads), self.device, self.width) if buckets else None
 
     @classmethod
     def load(
@@ -64,13 +71,14 @@ class OnnxEncoder:
         threads: int | None = None,
         device: str | None = None,
         batch_tokens: int | None = None,
+        buckets: bool = False,
     ) -> Self:
         """Load a graph of a folder, or an .onnx file, with the tokenizer beside it.
 
         precision: `fp32`, `fp16` or `int8`; None takes `model.onnx`, or the folder's only other graph. threads: CPU
         cores in all; None takes those this process may use. device: `cpu` or `cuda[:i]`; None is the CPU.
-        batch_tokens: None suits the device. Raises `ModelError`, also where export.json describes another graph,
-        `DeviceError`, `MissingExtraError`.
+        batch_tokens: None suits the device. buckets: see the class. Raises `ModelError`, also where export.json
+        describes another graph, `DeviceError`, `MissingExtraError`.
         """
         path = Path(path).expanduser()
         file = find_graph(path, precision) if path.is_dir() else path
@@ -86,12 +94,20 @@ class OnnxEncoder:
         check_processor(check_record(file), narrow=multiplies_narrow())
         heads = read_pipeline(file.parent).heads
         return cls(
-            file, load_reader(file.parent), threads=threads, device=device, batch_tokens=batch_tokens, heads=heads
+            file,
+            load_reader(file.parent),
+            threads=threads,
+            device=device,
+            batch_tokens=batch_tokens,
+            heads=heads,
+            buckets=buckets,
         )
 
     def _session(self, threads: int) -> Any:
         if threads not in self._sessions:
-            self._sessions[threads] = open_session(self.file, device=self.device, threads=threads)
+            self._sessions[threads] = open_session(
+                self.file, device=self.device, threads=threads, cuda_options=self._cuda_options
+            )
         return self._sessions[threads]
 
     def encode(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
@@ -112,7 +128,7 @@ class OnnxEncoder:
         """`encode` for texts that are already ids, as `token_ids` gives them."""
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
         batches = list(token_batches([len(row) for row in ids], self.batch_tokens))
-        if self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2:
+        if self._fixed is None and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2:
             run = self._runner(self._session(1), ids, vectors)
             with ThreadPoolExecutor(self.threads) as pool:
                 list(pool.map(run, batches))
@@ -131,6 +147,8 @@ class OnnxEncoder:
 
     def run(self, feeds: dict[str, NDArray[np.int64]]) -> Vectors:
         """Vectors (b, out) of one batch as it is, under the names of the graph's inputs."""
+        if self._fixed is not None:
+            return self._fixed.run(feeds)
         vectors: Vectors = self._session(self.threads).run([OUTPUT], feeds)[0]
         return vectors
 
@@ -138,8 +156,13 @@ class OnnxEncoder:
         padding = self.reader.padding_id if self.reader is not None else 0
 
         def run(places: Sequence[int]) -> None:
-            feeds = padded([ids[place] for place in places], padding)
-            vectors[places] = run_bound(session, feeds, device=self.device)
+            rows = [ids[place] for place in places]
+            if self._fixed is None:
+                vectors[places] = run_bound(session, padded(rows, padding), device=self.device)
+                return
+            batch, length = bucket(len(rows), max(map(len, rows)), self._longest)
+            filled = [*rows, *[rows[0][:1]] * (batch - len(rows))]  # one token, so that no text is empty
+            vectors[places] = self._fixed.run(padded(filled, padding, length))[: len(rows)]
 
         return run
 
@@ -180,6 +203,16 @@ def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
         size = max(1, tokens // max(1, lengths[order[start]]))
         yield order[start : start + size]
         start += size
+
+
+def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
+    """The shape that a batch of so many texts is brought to: the next power of two of both, at least 8 tokens.
+
+    longest: what the graph takes, None where nobody knows. At most half of a shape's texts and half of its tokens are
+    filling, and a graph that takes 512 tokens has seven lengths.
+    """
+    width = max(8, 1 << (length - 1).bit_length())
+    return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:

@@ -1,6 +1,7 @@
 """ONNX Runtime sessions that run what was asked for, or say why they cannot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,39 @@ from truncate_kit.errors import DeviceError, ModelError
 from truncate_kit.export.tracing import INPUTS, OUTPUT
 from truncate_kit.extras import require
 
-_CUDA = "CUDAExecutionProvider"
+_CUDA, _TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _EXPORT_HINT = "Export the model again with: truncate-kit export MODEL --onnx"
 # Slower on the CPU than the Add and LayerNormalization it stands for; see tracing.py.
 _SLOW_ON_CPU = ["SkipLayerNormFusion"]
 
 
-def open_session(file: Path, *, device: torch.device, threads: int) -> Any:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaOptions:
+    """How a session runs on CUDA; on the CPU nothing of it counts.
+
+    captured: fixed shapes may be recorded as CUDA graphs (`FixedShapes`). stream: the handle of the CUDA stream it
+    works on, None for one of its own. tensorrt: options of the TensorRT provider, which comes before CUDA's then.
+    """
+
+    captured: bool = False
+    stream: int | None = None
+    tensorrt: Mapping[str, Any] | None = None
+
+    def providers(self, index: int) -> list[Any]:
+        """Providers and their options for the GPU of that index; without TF32, as torch's float32."""
+        options: dict[str, Any] = {"device_id": index, "use_tf32": 0}
+        if self.captured:
+            options["enable_cuda_graph"] = 1
+        if self.stream is not None:
+            options["user_compute_stream"] = str(self.stream)
+        cuda: list[Any] = [(_CUDA, options)]
+        return cuda if self.tensorrt is None else [(_TENSORRT, {"device_id": index, **self.tensorrt}), *cuda]
+
+
+_PLAIN = CudaOptions()
+
+
+def open_session(file: Path, *, device: torch.device, threads: int, cuda_options: CudaOptions = _PLAIN) -> Any:
     """A session on `device` that uses `threads` CPU threads per call; on CUDA without TF32, as torch's float32.
 
     Raises `MissingExtraError`, `DeviceError` when CUDA is not active in the session, `ModelError` for a file that is
@@ -34,7 +61,7 @@ def open_session(file: Path, *, device: torch.device, threads: int) -> Any:
     providers: list[Any] = ["CPUExecutionProvider"]
     if cuda:
         _check_active(runtime, runtime.get_available_providers())
-        providers.insert(0, (_CUDA, {"device_id": device.index or 0, "use_tf32": 0}))
+        providers = cuda_options.providers(device.index or 0) + providers
     try:
         session = runtime.InferenceSession(
             str(file), options, providers=providers, disabled_optimizers=None if cuda else _SLOW_ON_CPU
@@ -44,6 +71,11 @@ def open_session(file: Path, *, device: torch.device, threads: int) -> Any:
         raise ModelError(f"ONNX Runtime cannot load {file}: {reason}", hint=_EXPORT_HINT) from error
     if cuda:
         _check_active(runtime, session.get_providers())  # what runs, not what the build could run
+        if cuda_options.tensorrt is not None and _TENSORRT not in session.get_providers():
+            raise DeviceError(
+                "TensorRT was asked for but is not active in ONNX Runtime.",
+                hint="Install it with: pip install tensorrt",
+            )
     inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
     if set(inputs) != set(INPUTS) or OUTPUT not in outputs:
         raise ModelError(
@@ -64,6 +96,57 @@ def run_bound(session: Any, feeds: Mapping[str, NDArray[np.int64]], *, device: t
     session.run_with_iobinding(binding)
     vectors: NDArray[np.float32] = binding.get_outputs()[0].numpy()
     return vectors
+
+
+@dataclass(slots=True)
+class FixedShapes:
+    """Runs of one session over buffers that stay where they are, so that each shape is recorded once as a CUDA graph.
+
+    A graph is replayed with one call instead of one for every kernel; at small batches those calls are most of the
+    time. On the CPU the same buffers are used and nothing is recorded. width: of the vectors.
+    """
+
+    session: Any
+    device: torch.device
+    width: int
+    _held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = field(default_factory=dict)
+
+    def run(self, feeds: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
+        """Vectors (b, out) of one batch whose inputs are (b, t) each."""
+        inputs, output, binding, options = self._buffers(next(iter(feeds.values())).shape)
+        for name, value in feeds.items():
+            inputs[name].update_inplace(value)
+        self.session.run_with_iobinding(binding, options)
+        vectors: NDArray[np.float32] = output.numpy()
+        return vectors if self.device.type == "cuda" else vectors.copy()  # a view on the CPU
+
+    def bound(self, feeds: Mapping[str, NDArray[np.int64]]) -> Callable[[], None]:
+        """A call that runs these feeds again and again, waits, and fetches nothing."""
+        inputs, _, binding, options = self._buffers(next(iter(feeds.values())).shape)
+        for name, value in feeds.items():
+            inputs[name].update_inplace(value)
+
+        def call() -> None:
+            self.session.run_with_iobinding(binding, options)
+            binding.synchronize_outputs()
+
+        return call
+
+    def _buffers(self, shape: tuple[int, ...]) -> tuple[dict[str, Any], Any, Any, Any]:
+        batch, length = shape
+        if (batch, length) not in self._held:
+            runtime = require("onnxruntime", extra="cpu")
+            place = (self.device.type, self.device.index or 0)
+            empty = np.zeros((batch, length), np.int64)
+            inputs = {name: runtime.OrtValue.ortvalue_from_numpy(empty.copy(), *place) for name in INPUTS}
+            output = runtime.OrtValue.ortvalue_from_numpy(np.zeros((batch, self.width), np.float32), *place)
+            binding, options = self.session.io_binding(), runtime.RunOptions()
+            for name, value in inputs.items():
+                binding.bind_ortvalue_input(name, value)
+            binding.bind_ortvalue_output(OUTPUT, output)
+            options.add_run_config_entry("gpu_graph_id", str(len(self._held) + 1))
+            self._held[batch, length] = inputs, output, binding, options
+        return self._held[batch, length]
 
 
 def _check_active(runtime: Any, providers: Sequence[str]) -> None:

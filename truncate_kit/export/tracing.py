@@ -62,22 +62,23 @@ def require_fusions(version: str) -> None:
         )
 
 
-def build_graph(encoder: Encoder, target: Target = "cpu") -> Any:
+def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:
     """Trace the encoder with any batch and length and fuse what ONNX Runtime has kernels for; an `onnx_ir.Model`.
 
-    target: whose kernels.
+    target: whose kernels. fused: False leaves every graph as traced.
     Families whose attention has no fused kernel are left as traced: ONNX Runtime fuses the rest itself at load.
     Raises `MissingExtraError` without onnxscript, `ExportError` where tracing or fusing fails.
     """
     import transformers
 
     require("onnxscript", extra="cpu")
-    if encoder.family.fused_attention:
+    fusing = fused and encoder.family.fused_attention
+    if fusing:
         require_fusions(transformers.__version__)
     try:
         with _quiet(), _frozen(encoder):
             model = _trace(encoder)
-            if encoder.family.fused_attention:
+            if fusing:
                 import_module("transformers.exporters.onnxruntime_fusions").fuse_for_onnxruntime(model, target)
                 if target == "cpu":
                     _split_skip_norms(model)
