@@ -47,8 +47,8 @@ def bench(
         str | None,
         typer.Option(
             "--backends",
-            help="all, or some of torch-fp32,torch-bf16,compile-fp32,compile-bf16,onnx-fp32,onnx-fp16,onnx-int8; "
-            "by default all on CUDA, all that need no compiling on the CPU.",
+            help="all, or some, such as torch-bf16,compile-bf16,st-fp32,onnx-fp32,onnx-int8 (a wrong name lists them); "
+            "by default torch and ONNX Runtime, compiled as well on CUDA.",
         ),
     ] = None,
     repeats: Annotated[int | None, typer.Option("--repeats", help="Rounds; each times every model in turn.")] = None,

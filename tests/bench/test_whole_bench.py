@@ -4,10 +4,12 @@ import json
 import shutil
 import statistics
 
+import onnx
 import pytest
 import torch
 
 from tests.families import TINY_CONFIGS, WORDS
+from truncate_kit.bench import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench import BenchReport, bench
 from truncate_kit.bench.backends import select_backends
 from truncate_kit.bench.machine import OtherWork
@@ -245,8 +247,30 @@ def test_threads_are_as_asked_and_given_back(duo):
 def test_the_cpu_leaves_out_what_compiles_unless_asked():
     cpu = torch.device("cpu")
     assert [row.name for row in select_backends(None, cpu)] == ["torch-fp32", "torch-bf16", "onnx-fp32"]
-    assert len(select_backends(["all"], cpu)) == 7
-    assert len(select_backends(None, torch.device("cuda"))) == 5
+    assert len(select_backends(["all"], cpu)) == 9
+    cuda = [row.name for row in select_backends(None, torch.device("cuda"))]
+    assert {"torch-tf32", "torch-fp16", "compile-fp16", "onnx-fp32"} <= set(cuda)
+    assert not {"st-fp16", "flash-fp16", "tensorrt-fp16", "onnx-graphs-fp16", "onnx-int8"} & set(cuda)
+    assert len(select_backends(["all"], torch.device("cuda"))) == len(BACKENDS_KNOWN)
+
+
+def test_what_needs_a_gpu_is_a_row_with_its_reason_and_peers_run_their_own_encode(duo):
+    options = {**FEW, "lengths": (4,), "repeats": 1}
+    backends = ["torch-fp32", "torch-fp16", "onnx-graphs-fp16", "st-fp32"]
+    result = bench(duo / "lean", pairs=PAIRS, texts=TEXTS, backends=backends, memory=False, **options)
+    rows = {row.backend: row for row in result.contestants}
+    assert rows["torch-fp16"].absent == "it is for a GPU"
+    assert rows["onnx-graphs-fp16"].absent is not None
+    assert rows["st-fp32"].absent is None
+    assert rows["st-fp32"].spearman == pytest.approx(rows["torch-fp32"].spearman)
+    peer = {row.scenario for row in result.timings if row.backend == "st-fp32"}
+    assert peer == {"one sentence", "latency", "throughput", "real set"}
+    assert all(row.device_seconds == () and row.joules is None for row in result.timings)  # no GPU, no meter
+
+
+def test_other_runtimes_get_a_graph_of_standard_operators(duo, tmp_path):
+    graph = Subject("lean", duo / "lean", tmp_path).graph("plain")
+    assert {node.domain for node in onnx.load(graph).graph.node} <= {"", "ai.onnx"}
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")

@@ -5,9 +5,10 @@ from dataclasses import replace
 import matplotlib.image
 import numpy as np
 
+from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.results import BenchedModel, BenchReport, Contestant, Machine
 from truncate_kit.bench.scenarios import timing
-from truncate_kit.report.bench_figure import draw_bench
+from truncate_kit.report.bench_figure import _color, _marker, draw_bench
 from truncate_kit.report.bench_tables import absences
 
 MACHINE = Machine(
@@ -51,6 +52,10 @@ def made_report() -> BenchReport:
         seconds=1.0,
         notes=(),
     )
+
+
+def test_no_two_runtimes_look_alike():
+    assert len({(_color(name), _marker(name)) for name in BACKENDS}) == len(BACKENDS)
 
 
 def test_the_figure_is_drawn_and_follows_the_numbers(tmp_path):

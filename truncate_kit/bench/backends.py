@@ -11,25 +11,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.roofline import synchronize
+from truncate_kit.bench.roofline import products_in, synchronize
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.export.precision import GRAPH_FILES
 from truncate_kit.hardware import bf16_instructions
 
-Precision = Literal["fp32", "bf16", "fp16", "int8"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "int8"]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts; a GPU wants more to be filled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One runtime at one precision. slow_start: compiles for so long that it is measured only when asked for."""
+    """One runtime at one precision.
+
+    compiled: by torch.compile, for any shape. captured: as CUDA graphs, one for each shape. attention: the name that
+    transformers gives a kernel, None for its own choice. tensorrt: by TensorRT inside ONNX Runtime, from a graph
+    without ONNX Runtime's own operators. on_cuda: whether there is no sense or no kernel in it elsewhere. rival:
+    measured only when asked for.
+    """
 
     name: str
     title: str
-    runtime: Literal["torch", "onnx"]
+    runtime: Literal["torch", "onnx", "sentence-transformers"]
     precision: Precision = "fp32"
     compiled: bool = False
+    captured: bool = False
+    attention: str | None = None
+    tensorrt: bool = False
+    on_cuda: bool = False
+    rival: bool = False
 
     @property
     def graph_file(self) -> str | None:
@@ -39,7 +51,12 @@ class Backend:
     @property
     def only_exported(self) -> bool:
         """Whether it runs only what `export` made before: its precision needs pairs or a GPU's kernels."""
-        return self.runtime == "onnx" and self.precision != "fp32"
+        return self.runtime == "onnx" and self.precision != "fp32" and not self.tensorrt
+
+    @property
+    def fixed_shapes(self) -> bool:
+        """Whether texts of all lengths cannot be run: each new shape would be compiled."""
+        return self.runtime == "torch" and self.captured
 
     @property
     def slow_start(self) -> bool:
@@ -49,11 +66,74 @@ class Backend:
 
 _ROWS = (
     Backend(name="torch-fp32", title="torch fp32", runtime="torch"),
+    Backend(name="torch-tf32", title="torch tf32", runtime="torch", precision="tf32", on_cuda=True),
     Backend(name="torch-bf16", title="torch bf16", runtime="torch", precision="bf16"),
+    Backend(name="torch-fp16", title="torch fp16", runtime="torch", precision="fp16", on_cuda=True),
+    Backend(
+        name="flash-fp16",
+        title="torch fp16, variable-length flash attention",
+        runtime="torch",
+        precision="fp16",
+        attention="flash_attention_2",
+        on_cuda=True,
+        rival=True,
+    ),
     Backend(name="compile-fp32", title="torch.compile fp32", runtime="torch", compiled=True),
     Backend(name="compile-bf16", title="torch.compile bf16", runtime="torch", precision="bf16", compiled=True),
+    Backend(
+        name="compile-fp16",
+        title="torch.compile fp16",
+        runtime="torch",
+        precision="fp16",
+        compiled=True,
+        on_cuda=True,
+    ),
+    Backend(
+        name="compile-graphs-fp16",
+        title="torch.compile fp16, CUDA graphs",
+        runtime="torch",
+        precision="fp16",
+        compiled=True,
+        captured=True,
+        on_cuda=True,
+        rival=True,
+    ),
+    Backend(name="st-fp32", title="sentence-transformers fp32", runtime="sentence-transformers", rival=True),
+    Backend(
+        name="st-bf16",
+        title="sentence-transformers bf16",
+        runtime="sentence-transformers",
+        precision="bf16",
+        rival=True,
+    ),
+    Backend(
+        name="st-fp16",
+        title="sentence-transformers fp16",
+        runtime="sentence-transformers",
+        precision="fp16",
+        on_cuda=True,
+        rival=True,
+    ),
     Backend(name="onnx-fp32", title="ONNX Runtime fp32", runtime="onnx"),
     Backend(name="onnx-fp16", title="ONNX Runtime fp16", runtime="onnx", precision="fp16"),
+    Backend(
+        name="onnx-graphs-fp16",
+        title="ONNX Runtime fp16, CUDA graphs",
+        runtime="onnx",
+        precision="fp16",
+        captured=True,
+        on_cuda=True,
+        rival=True,
+    ),
+    Backend(
+        name="tensorrt-fp16",
+        title="ONNX Runtime TensorRT fp16",
+        runtime="onnx",
+        precision="fp16",
+        tensorrt=True,
+        on_cuda=True,
+        rival=True,
+    ),
     Backend(name="onnx-int8", title="ONNX Runtime int8", runtime="onnx", precision="int8"),
 )
 BACKENDS: dict[str, Backend] = {row.name: row for row in _ROWS}
@@ -85,19 +165,21 @@ class Runner(Protocol):
 def select_backends(
     names: Sequence[str] | None, device: torch.device, folders: Sequence[Path] = ()
 ) -> tuple[Backend, ...]:
-    """The rows of the given names in the order of `BACKENDS`; `["all"]` gives every row.
+    """The rows of the given names in the order of `BACKENDS`; `["all"]` gives every row that makes sense on `device`.
 
-    None: all on CUDA, on the CPU those that start at once; fp16 and int8 graphs only where one of `folders` holds one,
-    and where the device has kernels for them. Raises `UsageError` for a name nobody knows.
+    None: all but rivals on CUDA, on the CPU those that start at once; fp16 and int8 graphs only where one of `folders`
+    holds one, and where the device has kernels for them. Raises `UsageError` for a name nobody knows.
     """
+    cuda = device.type == "cuda"
+    sensible = tuple(row for row in _ROWS if cuda or not row.on_cuda)
     if names is None:
         return tuple(
             row
-            for row in _ROWS
-            if (device.type == "cuda" or not row.slow_start) and (not row.only_exported or _held(row, device, folders))
+            for row in sensible
+            if not row.rival and (cuda or not row.slow_start) and (not row.only_exported or _held(row, device, folders))
         )
     if list(names) == ["all"]:
-        return _ROWS
+        return sensible
     unknown = [name for name in names if name not in BACKENDS]
     if unknown or not names:
         raise UsageError(
@@ -113,42 +195,52 @@ def _held(row: Backend, device: torch.device, folders: Sequence[Path]) -> bool:
 
 
 def make_runner(
-    backend: Backend, encoder: Encoder, *, onnx: Callable[[], Path], device: torch.device, threads: int
+    backend: Backend,
+    encoder: Encoder,
+    *,
+    graph: Callable[[], Path],
+    folder: Callable[[], Path],
+    device: torch.device,
+    threads: int,
 ) -> Runner:
-    """Make `encoder` run in `backend`. onnx: gives its ONNX graph, exporting it first where needed.
+    """Make `encoder` run in `backend`. graph: gives its ONNX graph, exporting it where needed. folder: its folder.
 
     Raises `AbsentError` where this machine or this environment cannot.
     """
+    if backend.on_cuda and device.type != "cuda":
+        raise AbsentError("it is for a GPU")
     if backend.runtime == "onnx":
         from truncate_kit.bench.onnx_runner import OnnxRunner
 
-        return OnnxRunner(encoder, onnx(), device=device, threads=threads)
+        return OnnxRunner(backend, encoder, graph(), device=device, threads=threads)
+    if backend.runtime == "sentence-transformers":
+        from truncate_kit.bench.peer_runner import PeerRunner
+
+        return PeerRunner(backend, encoder, folder, device=device)
     return TorchRunner(backend, encoder, device=device)
 
 
 class TorchRunner:
-    """torch, eager or compiled, in fp32 or with all weights in bf16."""
+    """torch, eager or compiled, in fp32 or with all weights in bf16 or fp16."""
 
     def __init__(self, backend: Backend, encoder: Encoder, *, device: torch.device) -> None:
         self.device = device
-        model = encoder
-        self.detail = f"{encoder.backbone.config._attn_implementation} attention"
-        if backend.precision == "bf16":
-            model, instructions = self._bf16(encoder)
+        self.products = "high" if backend.precision == "tf32" else "highest"
+        instructions = check_precision(backend.precision, device)
+        kind = DTYPES.get(backend.precision)
+        model = encoder if kind is None else copy.deepcopy(encoder).to(kind)
+        if backend.attention is not None:
+            model = _with_attention(model, backend.attention)
+        self.detail = f"{model.backbone.config._attn_implementation} attention"
+        if instructions is not None:
             self.detail += f", {instructions}"
         if backend.compiled:
             model = copy.copy(model)  # compiling marks the module; the eager row shares the weights, not the mark
-            model.compile(dynamic=True)
-            self.detail += ", dynamic shapes"
-        self.detail += f", {ENCODE_BATCH[device.type]} texts per batch of a set"
+            model.compile(dynamic=not backend.captured, mode="reduce-overhead" if backend.captured else None)
+            self.detail += ", CUDA graphs of fixed shapes" if backend.captured else ", dynamic shapes"
+        if not backend.fixed_shapes:
+            self.detail += f", {ENCODE_BATCH[device.type]} texts per batch of a set"
         self.model = model.to(device).eval()
-
-    def _bf16(self, encoder: Encoder) -> tuple[Encoder, str]:
-        instructions = bf16_instructions(self.device)
-        if instructions is None:
-            processor = "GPU" if self.device.type == "cuda" else "processor"
-            raise AbsentError(f"this {processor} has no bf16 instructions")
-        return copy.deepcopy(encoder).to(torch.bfloat16), instructions
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], object]:
         """See `Runner`."""
@@ -156,7 +248,7 @@ class TorchRunner:
             batch = {name: value.to(self.device) for name, value in self.model.pad(ids).items()}
 
         def call() -> Tensor:
-            with torch.inference_mode():
+            with torch.inference_mode(), products_in(self.products):
                 vectors: Tensor = self.model(**batch)
             synchronize(self.device)
             return vectors
@@ -165,7 +257,8 @@ class TorchRunner:
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """See `Runner`; the vectors come to the CPU, so nothing is left to wait for."""
-        return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
+        with products_in(self.products):
+            return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `Runner`."""
@@ -174,6 +267,26 @@ class TorchRunner:
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:
         """By the model's own measure."""
         return self.model.similarities(first, second)
+
+
+def check_precision(precision: Precision, device: torch.device) -> str | None:
+    """What computes in bf16 here, None for any other precision. Raises `AbsentError` where nothing does."""
+    if precision != "bf16":
+        return None
+    instructions = bf16_instructions(device)
+    if instructions is None:
+        raise AbsentError(f"this {'GPU' if device.type == 'cuda' else 'processor'} has no bf16 instructions")
+    return instructions
+
+
+def _with_attention(encoder: Encoder, name: str) -> Encoder:
+    """A copy with another attention kernel. Raises `AbsentError` where it is not installed or not for this model."""
+    changed = copy.deepcopy(encoder)
+    try:
+        changed.backbone.set_attn_implementation(name)
+    except (ImportError, ValueError) as error:
+        raise AbsentError(f"{name} is not to be had: {str(error).strip().splitlines()[0].rstrip('.')}") from error
+    return changed
 
 
 def random_ids(lengths: Sequence[int], vocabulary: int, *, seed: int = 0) -> list[list[int]]:

@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.backends import AbsentError
+from truncate_kit.bench.backends import AbsentError, Backend
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.export import OnnxEncoder, check_record, open_session
 from truncate_kit.export.runtime import padded
+from truncate_kit.export.sessions import CudaOptions, FixedShapes
 from truncate_kit.export.tracing import OUTPUT
 from truncate_kit.extras import require
 
@@ -20,23 +21,52 @@ def onnx_bytes(graph: Path) -> int:
     return sum(file.stat().st_size for file in graph.parent.glob(f"{graph.name}*"))
 
 
-class OnnxRunner:
-    """The graph of one model, run as `OnnxEncoder` runs it; fixed shapes in a session of their own."""
+# What TensorRT builds its engines for: one for all shapes, or each new one would take it minutes.
+_TENSORRT_SHAPES = {
+    "trt_fp16_enable": True,
+    "trt_profile_min_shapes": "input_ids:1x1,attention_mask:1x1",
+    "trt_profile_opt_shapes": "input_ids:32x128,attention_mask:32x128",
+    "trt_profile_max_shapes": "input_ids:512x512,attention_mask:512x512",
+}
 
-    def __init__(self, encoder: Encoder, graph: Path, *, device: torch.device, threads: int) -> None:
+
+class OnnxRunner:
+    """The graph of one model, run as `OnnxEncoder` runs it; fixed shapes in a session of their own.
+
+    On CUDA that session works on torch's current stream, so that one clock on the device sees both.
+    """
+
+    def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device, threads: int) -> None:
         reader = encoder.reader if encoder.tokenizer is not None else None
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        options = CudaOptions(
+            captured=backend.captured,
+            stream=stream or None,  # ONNX Runtime takes torch's default stream, 0, for none
+            tensorrt=_TENSORRT_SHAPES if backend.tensorrt else None,
+        )
         try:
             check_record(graph)
-            self.model = OnnxEncoder(graph, reader, threads=threads, device=str(device), heads=encoder.heads)
-            self.session = open_session(graph, device=device, threads=threads)
+            self.model = OnnxEncoder(
+                graph,
+                reader,
+                threads=threads,
+                device=str(device),
+                heads=encoder.heads,
+                buckets=backend.captured,
+                cuda_options=options,
+            )
+            self.session = open_session(graph, device=device, threads=threads, cuda_options=options)
         except TruncateKitError as error:
             raise AbsentError(f"{error} {error.hint}") from error
+        self.fixed = FixedShapes(self.session, device, self.model.width) if backend.captured else None
         self.device = device
         self.padding = reader.padding_id if reader is not None else 0
         self.detail = f"{self.session.get_providers()[0]}, {self.model.batch_tokens} tokens per batch of a set"
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], object]:
         """See `Runner`: inputs and outputs stay on the device, as they do for torch."""
+        if self.fixed is not None:
+            return self.fixed.bound(padded(ids, self.padding))
         runtime = require("onnxruntime", extra="cpu")
         index = self.device.index or 0
         binding = self.session.io_binding()

@@ -88,6 +88,8 @@ class Timing(Result):
     batch_size, length: None in the real set, where both vary. sentences, tokens: in one timed call; tokens include the
     special ones and no padding. gflops: matrix-product work of one call (see `roofline`), None where no formula covers
     the model or the length varies. ceiling_share: that work per second over the measured ceiling of the same precision.
+    device_seconds: of the GPU between two events around each timed call, launches included; empty on the CPU.
+    joules: of the whole GPU for one call, from its own meter; None on the CPU and where it has none.
     """
 
     role: Role
@@ -104,6 +106,8 @@ class Timing(Result):
     tokens_per_second: float
     gflops: float | None = None
     ceiling_share: float | None = None
+    device_seconds: tuple[float, ...] = ()
+    joules: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """How near a model comes to what this machine can multiply."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -11,7 +12,7 @@ from truncate_kit.encoders import Encoder
 
 _SIZES = {"cpu": 1536, "cuda": 8192}
 # torch has no fast product of 8-bit integers to compare with.
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def flops(encoder: Encoder, batch_size: int, length: int) -> int | None:
@@ -48,17 +49,18 @@ def ceiling_calls(device: torch.device, precisions: Sequence[str]) -> dict[str, 
     """One square matrix product per precision, to be timed among the contestants; each waits for its device."""
     size = _SIZES[device.type]
 
-    def call(left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
+    def call(precision: str, left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
         out = torch.empty_like(left)
 
         def product() -> None:
-            torch.mm(left, right, out=out)
+            with products_in("high" if precision == "tf32" else "highest"):
+                torch.mm(left, right, out=out)
             synchronize(device)
 
         return product
 
     return {
-        precision: call(*(torch.randn(size, size, device=device).to(_DTYPES[precision]) for _ in range(2)))
+        precision: call(precision, *(torch.randn(size, size, device=device).to(_DTYPES[precision]) for _ in range(2)))
         for precision in precisions
         if precision in _DTYPES
     }
@@ -68,6 +70,17 @@ def ceiling(device: torch.device, precision: str, seconds: tuple[float, ...]) ->
     """The `Ceiling` of timed products: the fastest one, because noise only ever slows them."""
     size = _SIZES[device.type]
     return Ceiling(precision=precision, size=size, seconds=seconds, gflops_per_second=2 * size**3 / min(seconds) / 1e9)
+
+
+@contextlib.contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """How torch multiplies matrices of float32 inside the block: `highest`, or `high` for TF32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def synchronize(device: torch.device) -> None:

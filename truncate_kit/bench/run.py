@@ -23,6 +23,7 @@ from truncate_kit.bench.backends import (
     select_backends,
 )
 from truncate_kit.bench.costs import costs
+from truncate_kit.bench.energy import EnergyMeter
 from truncate_kit.bench.gains import gains
 from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.memory import MemoryRequest, peak_memories
@@ -103,6 +104,9 @@ def bench(
         if full is not None:
             subjects.append(Subject("full", full, Path(scratch)))
         sizes = fitting_lengths([subject.encoder for subject in subjects], lengths)
+        if target.type == "cuda":  # ONNX Runtime can share a stream with torch, but not torch's default one
+            stream = torch.cuda.Stream(target)  # type: ignore[no-untyped-call]
+            stack.enter_context(torch.cuda.stream(stream))
         run = _Bench(subjects, rows, device=target, threads=used, rounds=repeats, progress=progress)
         if any(row.compiled for row in rows):
             stack.enter_context(roomy_compiler())
@@ -162,11 +166,18 @@ class _Bench:
             raise UsageError(f"No runtime could be measured: {reasons}.", hint="Add torch-fp32 to --backends.")
 
     def _start(self, key: Key, subject: Subject, backend: Backend, batch_size: int, length: int) -> Contestant:
-        graph = functools.partial(subject.graph, backend.precision)
+        graph = functools.partial(subject.graph, "plain" if backend.tensorrt else backend.precision)
         if backend.runtime == "onnx":
             graph()  # exporting is no part of starting
         begin = time.perf_counter()
-        runner = make_runner(backend, subject.encoder, onnx=graph, device=self.device, threads=self.threads)
+        runner = make_runner(
+            backend,
+            subject.encoder,
+            graph=graph,
+            folder=subject.for_worker,
+            device=self.device,
+            threads=self.threads,
+        )
         vocabulary = subject.encoder.backbone.config.vocab_size
         shapes = sorted({(1, min(length, 16)), (1, length), (batch_size, length)})
         try:
@@ -197,10 +208,11 @@ class _Bench:
             self.notes.append("Random weights have no quality: no Spearman.")
             return None
         found: dict[Key, Evaluation] = {}
-        for done, (key, runner) in enumerate(self.runners.items(), start=1):
+        readers = self._reading_texts()
+        for done, (key, runner) in enumerate(readers.items(), start=1):
             found[key] = evaluate(runner, pairs)
             self.rows[key] = replace(self.rows[key], spearman=found[key].spearman)
-            self.progress("Scoring the pairs", done, len(self.runners))
+            self.progress("Scoring the pairs", done, len(readers))
         if len(self.subjects) < 2:
             return None
         comparable, warnings = judge_yardstick(*self.subjects)
@@ -214,12 +226,22 @@ class _Bench:
                 return quality
         return None
 
+    def _reading_texts(self) -> dict[Key, Runner]:
+        """The runners that take texts of any length."""
+        return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].fixed_shapes}
+
     def time(self, shapes: Sequence[Shape]) -> None:
         """Latency and throughput at fixed shapes; the machine's ceiling among the largest one."""
         largest = max(shapes, key=lambda shape: shape[0] * shape[1])
         for done, shape in enumerate(shapes, start=1):
-            where = self.device if shape == largest else None
-            timings, ceilings = time_shape(self.runners, self.encoders, shape, rounds=self.rounds, ceiling_on=where)
+            timings, ceilings = time_shape(
+                self.runners,
+                self.encoders,
+                shape,
+                rounds=self.rounds,
+                device=self.device,
+                with_ceiling=shape == largest,
+            )
             self.timings += timings
             self.ceilings += ceilings
             self.progress("Timing fixed shapes", done, len(shapes))
@@ -241,9 +263,11 @@ class _Bench:
             )
         if self.num_texts < distinct:
             self.notes.append(f"The real set is {self.num_texts:,} of {distinct:,} distinct texts, evenly spread.")
-        self.timings += time_one_sentence(self.runners, self.encoders, sentences, rounds=self.rounds)
+        readers, meter = self._reading_texts(), EnergyMeter(self.device)
+        self.timings += time_one_sentence(readers, self.encoders, sentences, rounds=self.rounds)
         self.progress("Timing real sentences", 1, 2)
-        self.timings += time_real_set(self.runners, self.encoders, sentences, rounds=min(self.rounds, MAX_PASSES))
+        rounds = min(self.rounds, MAX_PASSES)
+        self.timings += time_real_set(readers, self.encoders, sentences, rounds=rounds, meter=meter)
         self.progress("Timing real sentences", 2, 2)
 
     def judge_quiet(self, others: OtherWork) -> None:
@@ -271,6 +295,7 @@ class _Bench:
                 length=length,
             )
             for key, row in ((key, BACKENDS[key[1]]) for key in self.runners)
+            if not row.rival  # its process would not show what these need
         }
         # Side by side on the CPU, where nothing is timed any more; a GPU counts what all its processes hold.
         at_once = 1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)
@@ -284,7 +309,8 @@ class _Bench:
 
     def report(self, quality: QualityDifference | None, seconds: float) -> BenchReport:
         """Everything measured, with what follows from it."""
-        left_out = [row.title for row in BACKENDS.values() if row not in self.backends and row.slow_start]
+        here = select_backends(["all"], self.device)
+        left_out = [row.title for row in here if row not in self.backends and row.slow_start and not row.rival]
         if left_out:
             self.notes.append(
                 f"Left out: {' and '.join(left_out)}, compiling takes up to a minute per model; "

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from truncate_kit.bench.backends import BACKENDS, Runner, random_ids
+from truncate_kit.bench.energy import EnergyMeter
 from truncate_kit.bench.results import Ceiling, Role, Scenario, Timing, percentile
 from truncate_kit.bench.roofline import ceiling, ceiling_calls, flops
-from truncate_kit.bench.timing import interleaved
+from truncate_kit.bench.timing import Stopwatch, interleaved
 from truncate_kit.encoders import Encoder
 
 Key = tuple[Role, str]  # role and backend
@@ -51,6 +52,8 @@ def timing(
     tokens: int,
     shape: tuple[int, int] | None = None,
     work: int | None = None,
+    device_seconds: Sequence[float] = (),
+    joules: float | None = None,
 ) -> Timing:
     """The `Timing` of raw seconds; shape: batch size and length; work: floating-point operations of one call."""
     median = percentile(seconds, 0.5)
@@ -68,6 +71,8 @@ def timing(
         sentences_per_second=sentences / median,
         tokens_per_second=tokens / median,
         gflops=None if work is None else work / 1e9,
+        device_seconds=tuple(device_seconds),
+        joules=joules,
     )
 
 
@@ -77,9 +82,10 @@ def time_shape(
     shape: tuple[int, int],
     *,
     rounds: int,
-    ceiling_on: torch.device | None = None,
+    device: torch.device,
+    with_ceiling: bool = False,
 ) -> tuple[list[Timing], list[Ceiling]]:
-    """Batches of one shape without padding, ids ready in memory, model only. ceiling_on: time that device's ceiling
+    """Batches of one shape without padding, ids ready in memory, model only. with_ceiling: time the device's ceiling
     among them.
     """
     batch_size, length = shape
@@ -88,10 +94,11 @@ def time_shape(
         key: runner.prepare(random_ids([length] * batch_size, encoders[key[0]].backbone.config.vocab_size))
         for key, runner in runners.items()
     }
-    if ceiling_on is not None:
+    if with_ceiling:
         precisions = sorted({BACKENDS[backend].precision for _, backend in runners})
-        calls.update(ceiling_calls(ceiling_on, precisions).items())
-    seconds = interleaved(calls, rounds=rounds, calls_per_round=LATENCY_CALLS if single else 1)
+        calls.update(ceiling_calls(device, precisions).items())
+    watch: Stopwatch[Key | str] = Stopwatch(device)
+    seconds = interleaved(calls, rounds=rounds, calls_per_round=LATENCY_CALLS if single else 1, watch=watch)
     timings = [
         timing(
             key,
@@ -101,10 +108,11 @@ def time_shape(
             tokens=batch_size * length,
             shape=shape,
             work=flops(encoders[key[0]], batch_size, length),
+            device_seconds=watch.device_seconds.get(key, ()),
         )
         for key in runners
     ]
-    ceilings = [ceiling(ceiling_on, key, seconds[key]) for key in calls if ceiling_on and isinstance(key, str)]
+    ceilings = [ceiling(device, key, seconds[key]) for key in calls if isinstance(key, str)]
     return timings, ceilings
 
 
@@ -131,9 +139,9 @@ def _one_by_one(runner: Runner, ids: list[list[int]] | None, texts: Sequence[str
 
 
 def time_real_set(
-    runners: Runners, encoders: Mapping[Role, Encoder], sentences: Sentences, *, rounds: int
+    runners: Runners, encoders: Mapping[Role, Encoder], sentences: Sentences, *, rounds: int, meter: EnergyMeter
 ) -> list[Timing]:
-    """All sentences, sorted by length and cut into batches, tokeniser included."""
+    """All sentences, sorted by length and cut into batches, tokeniser included; with the energy they took."""
     ids = {role: sentences.ids(encoder) for role, encoder in encoders.items()}
 
     def call(key: Key, runner: Runner, count: int | None) -> Callable[[], object]:
@@ -141,8 +149,9 @@ def time_real_set(
             return lambda: runner.encode_ids(ids[key[0]][:count])
         return lambda: runner.encode(sentences.texts[:count])
 
+    calls = {key: call(key, runner, None) for key, runner in runners.items()}
     seconds = interleaved(
-        {key: call(key, runner, None) for key, runner in runners.items()},
+        calls,
         rounds=rounds,
         warm_up={key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()},
     )
@@ -153,6 +162,7 @@ def time_real_set(
             seconds[key],
             sentences=len(sentences.texts),
             tokens=sum(len(row) for row in ids[key[0]]),
+            joules=meter.joules_per_call(calls[key]),
         )
         for key in runners
     ]

@@ -8,7 +8,7 @@ from truncate_kit.bench.backends import AbsentError
 from truncate_kit.bench.results import BenchedModel, QualityDifference, Role
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder
 from truncate_kit.errors import MissingExtraError, TruncateKitError
-from truncate_kit.export import GRAPH_FILES, export_onnx
+from truncate_kit.export import GRAPH_FILES, build_graph, export_onnx, save_graph
 
 
 class Subject:
@@ -44,17 +44,28 @@ class Subject:
     def graph(self, precision: str = "fp32") -> Path:
         """The ONNX graph in this precision; that in fp32 is exported into the model's own folder where it has none yet.
 
-        A model that is only in memory is exported to the scratch folder. Raises `AbsentError` with the reason.
+        precision: `plain` is the float32 graph as traced, without ONNX Runtime's own operators, for other runtimes. A
+        model that is only in memory is exported to the scratch folder. Raises `AbsentError` with the reason.
         """
         if precision not in self._graphs:
             try:
-                self._graphs[precision] = self._find_or_export(precision)
+                make = self._trace if precision == "plain" else self._find_or_export
+                self._graphs[precision] = make(precision)
             except AbsentError as error:
                 self._graphs[precision] = error
         found = self._graphs[precision]
         if isinstance(found, AbsentError):
             raise found
         return found
+
+    def _trace(self, precision: str) -> Path:
+        folder = self.scratch / precision
+        folder.mkdir(parents=True)
+        try:
+            save_graph(build_graph(self.encoder, fused=False), folder / GRAPH_FILES["fp32"])
+        except TruncateKitError as error:
+            raise AbsentError(f"not traced: {error}") from error
+        return folder / GRAPH_FILES["fp32"]
 
     def _find_or_export(self, precision: str) -> Path:
         name = GRAPH_FILES[precision]

@@ -9,13 +9,11 @@ from matplotlib.lines import Line2D
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.results import BenchReport
 from truncate_kit.files import replacing
+from truncate_kit.wording import counted
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey. Filled is lean, hollow is full;
-# an arrow joins the two models in one runtime, with the gain in speed at its head.
-_COLORS = dict(
-    zip(BACKENDS, ("#0072B2", "#56B4E9", "#009E73", "#CC79A7", "#D55E00", "#E69F00", "#000000"), strict=True)
-)
-_MARKERS = dict(zip(BACKENDS, ("o", "s", "^", "v", "D", "P", "X"), strict=True))
+# Okabe and Ito's palette: told apart by colour-blind readers and in grey. Colour says precision, shape says runtime;
+# filled is lean, hollow is full; an arrow joins the two models in one runtime, with the gain in speed at its head.
+_COLORS = {"fp32": "#0072B2", "tf32": "#56B4E9", "bf16": "#009E73", "fp16": "#D55E00", "int8": "#CC79A7"}
 Point = tuple[str, str, float, float]  # role, backend, sentences/s, Spearman
 
 
@@ -40,7 +38,7 @@ def draw_bench(report: BenchReport, path: Path) -> Path | None:
     axes.set_ylim(min(scores) - margin, max(scores) + margin)
     axes.grid(alpha=0.3)
     backends = list(dict.fromkeys(point[1] for point in points))
-    keys = [_key(_MARKERS[name], BACKENDS[name].title, color=_COLORS[name]) for name in backends]
+    keys = [_key(_marker(name), BACKENDS[name].title, color=_color(name)) for name in backends]
     keys += [_key("o", text, filled=role == "lean") for role, text in roles.items()]
     axes.legend(handles=keys, fontsize="small", loc="best")
     with replacing(path) as target:
@@ -62,31 +60,46 @@ def _draw(axes: Axes, points: list[Point]) -> None:
         axes.plot(
             speed,
             score,
-            _MARKERS[backend],
+            _marker(backend),
             markersize=11,
             markeredgewidth=2,
-            color=_COLORS[backend],
-            markerfacecolor=_COLORS[backend] if role == "lean" else "none",
+            color=_color(backend),
+            markerfacecolor=_color(backend) if role == "lean" else "none",
         )
     for place, backend in enumerate(dict.fromkeys(point[1] for point in points)):
         pair = {point[0]: point[2:] for point in points if point[1] == backend}
         if len(pair) < 2:
             continue
-        arrow = {"arrowstyle": "->", "color": _COLORS[backend], "alpha": 0.6, "shrinkA": 9, "shrinkB": 9}
+        arrow = {"arrowstyle": "->", "color": _color(backend), "alpha": 0.6, "shrinkA": 9, "shrinkB": 9}
         axes.annotate("", xy=pair["lean"], xytext=pair["full"], arrowprops=arrow)
         axes.annotate(
             f"×{pair['lean'][0] / pair['full'][0]:.1f}",
             xy=pair["lean"],
             xytext=(0, 11 if place % 2 == 0 else -20),  # neighbours often lie side by side
             textcoords="offset points",
-            color=_COLORS[backend],
+            color=_color(backend),
             ha="center",
         )
 
 
+def _color(name: str) -> str:
+    return _COLORS[BACKENDS[name].precision]
+
+
+def _marker(name: str) -> str:
+    backend = BACKENDS[name]
+    if backend.runtime == "onnx":
+        return "X" if backend.tensorrt else "v" if backend.captured else "D"
+    if backend.runtime == "sentence-transformers":
+        return "P"
+    if backend.compiled:
+        return "^" if backend.captured else "s"
+    return "o" if backend.attention is None else "<"
+
+
 def _place(report: BenchReport) -> str:
     machine = report.machine
-    return f"{machine.threads} threads" if machine.device == "cpu" else machine.device
+    return counted(machine.threads, "thread") if machine.device == "cpu" else machine.device
 
 
 def _key(marker: str, label: str, *, color: str = "#333333", filled: bool = True) -> Line2D:

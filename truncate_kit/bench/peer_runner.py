@@ -1,0 +1,63 @@
+"""sentence-transformers with its own encode, as its users run it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from truncate_kit.bench.backends import DTYPES, ENCODE_BATCH, AbsentError, Backend, check_precision
+from truncate_kit.bench.roofline import synchronize
+from truncate_kit.encoders import Encoder
+from truncate_kit.errors import TruncateKitError
+from truncate_kit.extras import require
+
+
+class PeerRunner:
+    """The saved folder of one model, loaded and run by sentence-transformers (extra `st`)."""
+
+    def __init__(self, backend: Backend, encoder: Encoder, folder: Callable[[], Path], *, device: torch.device) -> None:
+        if encoder.tokenizer is None:
+            raise AbsentError("sentence-transformers needs a tokenizer")
+        try:
+            peer = require("sentence_transformers", extra="st")
+        except TruncateKitError as error:
+            raise AbsentError(f"{error} {error.hint}") from error
+        check_precision(backend.precision, device)
+        self.device = device
+        self.encoder = encoder
+        self.batch_size = ENCODE_BATCH[device.type]
+        try:
+            model = peer.SentenceTransformer(str(folder()), device=str(device), local_files_only=True)
+        except Exception as error:  # a module of its own, an old version: whatever its loader raises
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise AbsentError(f"sentence-transformers does not load it: {reason}") from error
+        self.model = model.to(DTYPES[backend.precision]) if backend.precision in DTYPES else model
+        self.detail = f"{peer.__version__}, {self.batch_size} texts per batch of a set"
+
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], object]:
+        """See `Runner`: its modules without its tokenizer."""
+        batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
+
+        def call() -> object:
+            with torch.inference_mode():
+                vectors: object = self.model(dict(batch))["sentence_embedding"]
+            synchronize(self.device)
+            return vectors
+
+        return call
+
+    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        """Its encode takes texts only, and a model without a tokenizer is refused before."""
+        raise NotImplementedError
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """See `Runner`."""
+        vectors: Tensor = self.model.encode(
+            list(texts), batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
+        )
+        return vectors.float().cpu()
+
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """By the model's own measure."""
+        return self.encoder.similarities(first, second)
