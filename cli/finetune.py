@@ -65,7 +65,7 @@ def finetune(
         str | None, typer.Option("--pick", help="depth-bonus, best-dev, robust or small; by default the first.")
     ] = None,
     within: Annotated[
-        float | None, typer.Option("--within", help="Points of the pick rule; by default 2.5, depth-bonus 5.75.")
+        float | None, typer.Option("--within", help="Points of the pick rule; by default 2.5, depth-bonus 4.")
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from 0.")] = 3,
     epochs: Annotated[

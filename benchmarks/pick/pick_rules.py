@@ -19,10 +19,12 @@ from pathlib import Path
 from statistics import fmean
 
 from truncate_kit.files import write_json
+from truncate_kit.sweep.picking import POINTS as DEFAULTS
 from truncate_kit.sweep.picking import pick
 
 Scores = Mapping[int, float]  # points by layer
 POINTS = tuple(step / 4 for step in range(33))  # 0 … 8
+DEFAULT = DEFAULTS["depth-bonus"]
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ RULES = (
     Rule("deepest within 2.5 points, not fitted", lambda dev, points: pick(dev, "robust", points), (2.5,)),
     Rule("deepest within t points × relative depth", shrinking, POINTS),
     Rule("best dev score + t points × relative depth", lambda dev, points: pick(dev, "depth-bonus", points), POINTS),
-    Rule("the same with 5.75 points, not fitted (depth-bonus)", lambda dev, _: pick(dev, "depth-bonus"), (5.75,)),
+    Rule("the same as it is by default (depth-bonus)", lambda dev, _: pick(dev, "depth-bonus"), (DEFAULT,)),
     Rule("best dev score averaged over ± t layers", smoothed, (0, 1, 2, 3)),
     Rule("smallest within t points (small)", lambda dev, points: pick(dev, "small", points), POINTS),
     Rule("best dev score before the foretold drop", lambda dev, _: pick(dev, "best-dev"), (0,), bounded=True),
@@ -112,7 +114,7 @@ RULES = (
         bounded=True,
     ),
     Rule("deepest within 2.5 points before it (robust)", lambda dev, _: pick(dev, "robust"), (2.5,), bounded=True),
-    Rule("depth-bonus before the foretold drop", lambda dev, _: pick(dev, "depth-bonus"), (5.75,), bounded=True),
+    Rule("depth-bonus before the foretold drop", lambda dev, _: pick(dev, "depth-bonus"), (DEFAULT,), bounded=True),
 )
 
 

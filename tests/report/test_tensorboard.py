@@ -107,8 +107,8 @@ def test_models_of_a_study_are_told_apart(tiny_folder, tmp_path, capfd):
     for family in ("bert", "electra"):
         rows = [row.scores for row in result.of(f"a/{family}", "pairs")]
         start = lines.index(f"a/{family}, pairs:")
-        assert lines[start + 1 : start + 3] == [
-            f"Layer {row.layer}, seed 0, 1 epoch: dev {row.dev:.2f}." for row in rows
+        assert lines[start + 1 : start + 3] == [  # deep ones, which take longest, begin first
+            f"Layer {row.layer}, seed 0, 1 epoch: dev {row.dev:.2f}." for row in reversed(rows)
         ]
         for row in rows:
             found = scalars(tmp_path / f"out/tensorboard/a%2F{family}, pairs/layer{row.layer:02d}-seed0-epochs1")

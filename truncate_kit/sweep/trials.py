@@ -86,6 +86,8 @@ class TrialRunner:
                     stop_after=stop_after,
                 )
             )
+        # Deep layers take longest and begin first: else one worker has the last of them while the others have nothing.
+        orders.sort(key=lambda order: (order.seed, -order.layer))
         for _, outcome in self.engine.run(self._work, orders, self._hear):
             self.store.write(outcome.trial, outcome.encoder(self.full))
             yield self._finished(outcome.trial)
