@@ -35,6 +35,15 @@ def processor_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def processor_maker() -> str | None:
+    """`GenuineIntel`, `AuthenticAMD` and the like; None where the system does not say."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("vendor_id"):
+                return line.partition(":")[2].strip()
+    return None
+
+
 def usable_cores() -> int:
     """CPU cores this process may keep busy: those it may run on, and no more than the container grants."""
     try:

@@ -15,6 +15,7 @@ further saving could gain.
 """
 
 import argparse
+import contextlib
 import gc
 import platform
 import tempfile
@@ -25,6 +26,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import transformers
@@ -33,12 +35,12 @@ from torch import Tensor
 from truncate_kit.data import PairSet, load_pairs
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder, save_encoder, truncate
 from truncate_kit.files import write_json
-from truncate_kit.training import GradedPairs, TrainingSettings, train
+from truncate_kit.training import GradedPairs, TrainingSettings, loop, train
 from truncate_kit.training.examples import Ids, cosine_mse
 
 RATE = 2e-5
 BATCH = 32
-MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm")
+MATRIX_PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "mkldnn::_linear_pointwise")
 METHODS = ("sentence-transformers", "paper's way", "this package")
 
 
@@ -61,8 +63,8 @@ class NoJudge:
         return self._epochs, None
 
 
-def ours(model: str, pairs: PairSet, epochs: int, **options: object) -> float:
-    """Seconds of our loop."""
+def ours(model: str, pairs: PairSet, epochs: int, *, kernels: bool = True, **options: object) -> float:
+    """Seconds of our loop. kernels: False leaves all functions to torch."""
     encoder = load_encoder(model)
     settings = TrainingSettings.from_dict(
         TrainingSettings(epochs=epochs, learning_rate=RATE).to_dict() | options  # type: ignore[arg-type]
@@ -70,7 +72,8 @@ def ours(model: str, pairs: PairSet, epochs: int, **options: object) -> float:
     start = time.perf_counter()
     first = encoder.token_ids([pair.first for pair in pairs])
     second = encoder.token_ids([pair.second for pair in pairs])
-    train(encoder, GradedPairs(first, second, pairs.scores01()), NoJudge(), settings, seed=0)
+    with contextlib.nullcontext() if kernels else patch.object(loop, "FasterOnCPU", contextlib.nullcontext):
+        train(encoder, GradedPairs(first, second, pairs.scores01()), NoJudge(), settings, seed=0)
     return time.perf_counter() - start
 
 
@@ -177,11 +180,12 @@ def rows(full: Encoder, folder: Path, pairs: PairSet, epochs: int) -> list[Row]:
                 partial(ours, cut, pairs, epochs, precision=precision),
             )
             found += [Row(method, layer, precision, run) for method, run in zip(METHODS, runs, strict=True)]
-    slower = partial(ours, whole, pairs, epochs, compact_vocabulary=False)
-    found.append(
-        Row("this package, random batches, whole vocabulary", full.depth, "fp32", partial(slower, buckets=False))
-    )
-    found.append(Row("this package, whole vocabulary", full.depth, "fp32", slower))
+    for precision in ("fp32", "bf16"):
+        slower = partial(ours, whole, pairs, epochs, kernels=False, precision=precision)
+        found.append(Row("this package, torch's kernels", full.depth, precision, slower))
+    slower = partial(slower, precision="fp32", compact_vocabulary=False)
+    found.append(Row("… and whole vocabulary", full.depth, "fp32", slower))
+    found.append(Row("… and random batches", full.depth, "fp32", partial(slower, buckets=False)))
     return found
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import FileProblemError, TrainingDivergedError
@@ -21,6 +20,7 @@ from truncate_kit.training.configuration import TrainingSettings, default_learni
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import Examples
 from truncate_kit.training.judges import Judge
+from truncate_kit.training.kernels import FasterOnCPU
 from truncate_kit.training.vocabulary import CompactVocabulary
 
 BUCKET_BATCHES = 24  # batches that are sorted by length together: little padding, still a fresh mix every epoch
@@ -269,34 +269,10 @@ def adamw(trained: nn.Module, *, rate: float, weight_decay: float) -> torch.opti
 
 @contextlib.contextmanager
 def precision(device: torch.device, name: str) -> Iterator[None]:
-    """Autocast to bfloat16 for `bf16`, nothing for `fp32`."""
-    if name != "bf16":
+    """Autocast to bfloat16 for `bf16`; on the CPU slow functions computed in faster ways, whatever the precision."""
+    with contextlib.ExitStack() as stack:
+        if name == "bf16":
+            stack.enter_context(torch.autocast(device.type, torch.bfloat16))
+        if device.type == "cpu":
+            stack.enter_context(FasterOnCPU())
         yield
-        return
-    attention = Float32Attention() if device.type == "cpu" else contextlib.nullcontext()
-    with torch.autocast(device.type, torch.bfloat16), attention:
-        yield
-
-
-class Float32Attention(TorchFunctionMode):
-    """Computes attention of bfloat16 queries, keys and values in float32, autocast or not; the result is bfloat16.
-
-    On the CPU the backward pass of torch's fused attention takes several times as long in bfloat16 as in float32
-    (torch 2.13; benchmarks/miniatures/bench_steps.py), more than the matrix products gain. With dropout torch has no
-    fused one: then nothing is changed.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Every call of torch's functions comes through here."""
-        kwargs = kwargs or {}
-        if func is not nn.functional.scaled_dot_product_attention or kwargs.get("dropout_p"):
-            return func(*args, **kwargs)
-        kind = args[0].dtype
-        with torch.autocast(args[0].device.type, enabled=False):
-            attended: Tensor = func(*map(_widened, args), **{name: _widened(value) for name, value in kwargs.items()})
-        return attended.to(kind)
-
-
-def _widened(value: Any) -> Any:
-    """Floats in float32, anything else as it is."""
-    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value

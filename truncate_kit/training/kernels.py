@@ -1,0 +1,152 @@
+"""Three functions that torch computes slowly on a CPU, in ways that give the same: linear layers, dropout, attention.
+
+torch multiplies matrices of float32 by Intel's MKL, which keeps to 256-bit instructions on processors of other makers.
+oneDNN, which torch carries as well, takes what the processor has: on an AMD EPYC with AVX-512 its products are twice as
+fast. They are the same sums of float32 products in another order. Dropout draws one random number for each element,
+where sixteen bits are enough. In bfloat16 the backward pass of fused attention takes several times as long as in
+float32, more than the matrix products gain. Measured in benchmarks/training and benchmarks/miniatures.
+"""
+
+import math
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.overrides import TorchFunctionMode
+
+from truncate_kit.hardware import processor_maker
+
+LEAST_PRODUCTS = 2**20
+"""Multiplications of one layer below which starting oneDNN takes what it saves."""
+
+_STEPS = 2**16  # in which a share of kept elements is counted
+
+
+class FasterOnCPU(TorchFunctionMode):
+    """Computes the three functions of `torch.nn.functional` on CPU tensors the faster way, gradients included."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Every call of torch's functions comes through here."""
+        kwargs = kwargs or {}
+        if func is nn.functional.linear and not kwargs and onednn_pays() and _suits(*args):
+            return linear(*args)
+        if func is nn.functional.dropout and args[0].device.type == "cpu":
+            return _dropout(*args, **kwargs)
+        if func is nn.functional.scaled_dot_product_attention and args[0].device.type == "cpu":
+            return _attention(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+@cache
+def onednn_pays() -> bool:
+    """Whether oneDNN's products are the faster ones: by what the processor is, so that every run decides alike."""
+    wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
+    intel = processor_maker() in (None, "GenuineIntel")
+    if not wide or intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return False
+    try:  # no public function reaches oneDNN without copies, and this one may change with torch
+        rows, weight, bias = torch.ones(64, 48), torch.ones(32, 48), torch.ones(32)
+        return torch.equal(_product(rows, weight, bias), torch.full((64, 32), 49.0))
+    except (AttributeError, RuntimeError, TypeError):
+        return False
+
+
+def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(…, out) = states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, all float32 on the CPU."""
+    if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (states, weight, bias)):
+        result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
+        return result
+    return _product(states, weight, bias)
+
+
+def _suits(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    return (
+        states.ndim >= 2
+        and weight.ndim == 2
+        and states.numel() * weight.shape[0] >= LEAST_PRODUCTS
+        and all(
+            part.dtype == torch.float32 and part.device.type == "cpu" and part.layout == torch.strided
+            for part in (states, weight, *([] if bias is None else [bias]))
+        )
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def _product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+    return result
+
+
+class _Linear(torch.autograd.Function):
+    """With g the gradient of the result: states get g · weight, the weight gᵀ · states, the bias the sum of g."""
+
+    @staticmethod
+    def forward(context: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        context.save_for_backward(states, weight)
+        return _product(states, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        states, weight = context.saved_tensors
+        wants_states, wants_weight, wants_bias = context.needs_input_grad
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        return (
+            _product(gradient, weight.t(), None) if wants_states else None,
+            _product(rows.t(), states.reshape(-1, states.shape[-1]).t(), None) if wants_weight else None,
+            rows.sum(dim=0) if wants_bias else None,
+        )
+
+
+def dropout(states: Tensor, p: float) -> Tensor:
+    """States with about a share `p` of the elements set to 0 and the others divided by 1 − p.
+
+    An element is kept where sixteen random bits, read as a number, lie below 2¹⁶ · (1 − p), rounded.
+    """
+    words = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[: states.numel()].view(states.shape)
+    kept = (bits < round((1 - p) * _STEPS) - _STEPS // 2).to(states.dtype)
+    return states * kept.mul_(1 / (1 - p))
+
+
+def _dropout(states: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    if not training or not 0 < p < 1 or inplace:
+        return nn.functional.dropout(states, p, training, inplace)
+    return dropout(states, p)
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **others: Any,
+) -> Tensor:
+    """Fused in float32 where there is no dropout; with dropout torch has no fused one, and this is its formula."""
+    kind = query.dtype
+    if dropout_p == 0 and kind == torch.bfloat16:
+        with torch.autocast("cpu", enabled=False):
+            query, key, value, attn_mask = (_widened(part) for part in (query, key, value, attn_mask))
+            attended = nn.functional.scaled_dot_product_attention(
+                query, key, value, attn_mask, 0.0, is_causal, scale=scale, **others
+            )
+        return attended.to(kind)
+    if dropout_p == 0 or is_causal or others:
+        return nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **others
+        )
+    scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    if attn_mask is not None:
+        hidden = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, torch.finfo(scores.dtype).min) if hidden else scores + attn_mask
+    return dropout(scores.softmax(dim=-1), dropout_p).to(kind) @ value
+
+
+def _widened(part: Tensor | None) -> Any:
+    """Floats in float32, anything else as it is."""
+    return part.float() if part is not None and part.is_floating_point() else part
