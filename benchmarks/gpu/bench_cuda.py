@@ -337,6 +337,11 @@ def pack(graph: Any) -> None:
     for reader, place in list(states.uses()):
         if reader is not restore:
             reader.replace_input_with(place, restored)
+    for node in graph.graph:  # the trace's shapes have a batch and a length
+        for value in node.outputs:
+            if value is not restored and not value.is_graph_output():
+                value.shape = None
+    states.shape = None
     graph.graph.outputs[list(graph.graph.outputs).index(states)] = restored
     restored.name, states.name = STATES, f"{STATES}_packed"
 
