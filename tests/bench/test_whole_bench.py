@@ -259,7 +259,7 @@ def test_what_needs_a_gpu_is_a_row_with_its_reason_and_peers_run_their_own_encod
     backends = ["torch-fp32", "torch-fp16", "onnx-graphs-fp16", "st-fp32"]
     result = bench(duo / "lean", pairs=PAIRS, texts=TEXTS, backends=backends, memory=False, **options)
     rows = {row.backend: row for row in result.contestants}
-    assert rows["torch-fp16"].absent == "it is for a GPU"
+    assert rows["torch-fp16"].absent == "it needs a GPU"
     assert rows["onnx-graphs-fp16"].absent is not None
     assert rows["st-fp32"].absent is None
     assert rows["st-fp32"].spearman == pytest.approx(rows["torch-fp32"].spearman)

@@ -208,7 +208,7 @@ def make_runner(
     Raises `AbsentError` where this machine or this environment cannot.
     """
     if backend.on_cuda and device.type != "cuda":
-        raise AbsentError("it is for a GPU")
+        raise AbsentError("it needs a GPU")
     if backend.runtime == "onnx":
         from truncate_kit.bench.onnx_runner import OnnxRunner
 

@@ -162,7 +162,8 @@ class _Bench:
             self.progress("Starting the runtimes", done, len(keys))
         self.notes += [note for subject in self.subjects for note in subject.notes]
         if not self.runners:
-            reasons = "; ".join(dict.fromkeys(str(row.absent) for row in self.rows.values()))
+            told = (f"{BACKENDS[row.backend].title}: {row.absent}" for row in self.rows.values())
+            reasons = "; ".join(dict.fromkeys(told))
             raise UsageError(f"No runtime could be measured: {reasons}.", hint="Add torch-fp32 to --backends.")
 
     def _start(self, key: Key, subject: Subject, backend: Backend, batch_size: int, length: int) -> Contestant:
