@@ -62,9 +62,9 @@ def _refusal(error: BaseException | None) -> OSError | None:
     return None
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Remove what a killed process had begun to write in `folder`; only for one that holds its lock."""
-    for left in folder.glob(f".*{_TEMPORARY}"):
+def remove_leftovers(folder: Path, name: str = "") -> None:
+    """Remove what a killed process had begun to write in `folder`, of one file if it is named; only under its lock."""
+    for left in folder.glob(f".{name}.*{_TEMPORARY}" if name else f".*{_TEMPORARY}"):
         shutil.rmtree(left, ignore_errors=True)
 
 

@@ -150,3 +150,17 @@ def test_other_ways_to_train_share_no_trials(tiny_folder, tmp_path, capfd):
             main(["finetune", str(tiny_folder("bert")), "--out", str(tmp_path), "--workers", "2", *options])
         assert end.value.code == 1
         assert "share out the trials of TMFT" in capfd.readouterr().err
+
+
+def test_what_a_lost_worker_had_begun_to_write_goes_with_its_trial(tmp_path):
+    from truncate_kit.sweep.store import TrialStore
+
+    store = TrialStore(tmp_path, "0" * 16, {})
+    with store.open():
+        begun = [store.checkpoint(layer, 0, 3) for layer in (1, 2)]
+        for file in begun:
+            left = file.parent / f".{file.name}.abc123.tmp"
+            left.mkdir()
+            (left / file.name).write_bytes(b"half")
+        store.remove_checkpoints(1, 0, 3)
+        assert [path.name for path in tmp_path.rglob("*.tmp")] == [f".{begun[1].name}.abc123.tmp"]

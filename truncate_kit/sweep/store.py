@@ -149,7 +149,9 @@ class TrialStore:
     def remove_checkpoints(self, layer: int, seed: int, epochs: int) -> None:
         """Of a trial that is finished or given up, and of its prior."""
         for of in (0, epochs):  # a kill in between leaves the one that `open` looks for
-            self.checkpoint(layer, seed, of).unlink(missing_ok=True)
+            checkpoint = self.checkpoint(layer, seed, of)
+            checkpoint.unlink(missing_ok=True)
+            remove_leftovers(self.folder, checkpoint.name)  # of a worker that was lost while it wrote
 
     def has_weights(self, layer: int, seed: int, epochs: int) -> bool:
         """Whether the weights of a finished trial are kept."""
