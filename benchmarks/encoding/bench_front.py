@@ -39,7 +39,7 @@ def graphs(encoder: Encoder, folder: Path) -> dict[str, Path]:
     found = {}
     for name, (mask, fused) in FORMS.items():
         graph = traced.clone()
-        set_mask(graph, mask)  # type: ignore[arg-type]
+        set_mask(graph, mask)
         if fused:
             fuse_embeddings(graph, encoder.family, "fp32")
         found[name] = folder / f"{len(found)}.onnx"

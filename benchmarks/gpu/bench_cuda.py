@@ -297,7 +297,7 @@ def masked(encoder: Encoder, form: str, target: str) -> object:
                     if len(node.inputs) > place:
                         node.replace_input_with(place, None)
     else:
-        set_mask(graph, "lengths" if form == "packed" else form)  # type: ignore[arg-type]
+        set_mask(graph, "lengths" if form == "packed" else form)
     fuse_embeddings(graph, encoder.family, "fp32")
     if form == "packed":
         pack(graph)

@@ -13,6 +13,7 @@ from truncate_kit.bench import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench import BenchReport, bench
 from truncate_kit.bench.backends import select_backends
 from truncate_kit.bench.machine import OtherWork
+from truncate_kit.bench.peer_runner import PeerRunner
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair
 from truncate_kit.encoders import load_config, load_encoder, random_encoder, save_encoder, truncate, truncated_config
@@ -263,6 +264,10 @@ def test_what_needs_a_gpu_is_a_row_with_its_reason_and_peers_run_their_own_encod
     assert rows["onnx-graphs-fp16"].absent is not None
     assert rows["st-fp32"].absent is None
     assert rows["st-fp32"].spearman == pytest.approx(rows["torch-fp32"].spearman)
+    ids = load_encoder(duo / "lean").token_ids(TEXTS)
+    cpu = torch.device("cpu")
+    runner = PeerRunner(BACKENDS_KNOWN["st-fp32"], load_encoder(duo / "lean"), lambda: duo / "lean", device=cpu)
+    torch.testing.assert_close(runner.encode_ids(ids), runner.encode(TEXTS), atol=1e-5, rtol=1e-4)
     peer = {row.scenario for row in result.timings if row.backend == "st-fp32"}
     assert peer == {"one sentence", "latency", "throughput", "real set"}
     assert all(row.device_seconds == () and row.joules is None for row in result.timings)  # no GPU, no meter

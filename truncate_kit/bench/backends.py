@@ -28,8 +28,7 @@ class Backend:
 
     compiled: by torch.compile, for any shape. captured: as CUDA graphs, one for each shape. attention: the name that
     transformers gives a kernel, None for its own choice. tensorrt: by TensorRT inside ONNX Runtime, from a graph
-    without ONNX Runtime's own operators. on_cuda: whether there is no sense or no kernel in it elsewhere. rival:
-    measured only when asked for.
+    without ONNX Runtime's own operators.
     """
 
     name: str
@@ -40,8 +39,6 @@ class Backend:
     captured: bool = False
     attention: str | None = None
     tensorrt: bool = False
-    on_cuda: bool = False
-    rival: bool = False
 
     @property
     def graph_file(self) -> str | None:
@@ -52,6 +49,18 @@ class Backend:
     def only_exported(self) -> bool:
         """Whether it runs only what `export` made before: its precision needs pairs or a GPU's kernels."""
         return self.runtime == "onnx" and self.precision != "fp32" and not self.tensorrt
+
+    @property
+    def on_cuda(self) -> bool:
+        """Whether there is no sense or no kernel in it elsewhere."""
+        narrow = self.runtime != "onnx" and self.precision in ("tf32", "fp16")
+        return narrow or self.captured or self.tensorrt
+
+    @property
+    def rival(self) -> bool:
+        """Whether it is measured only when asked for."""
+        other = self.runtime == "sentence-transformers" or self.tensorrt
+        return other or self.captured or self.attention is not None
 
     @property
     def fixed_shapes(self) -> bool:
@@ -66,76 +75,26 @@ class Backend:
 
 _ROWS = (
     Backend(name="torch-fp32", title="torch fp32", runtime="torch"),
-    Backend(name="torch-tf32", title="torch tf32", runtime="torch", precision="tf32", on_cuda=True),
+    Backend(name="torch-tf32", title="torch tf32", runtime="torch", precision="tf32"),
     Backend(name="torch-bf16", title="torch bf16", runtime="torch", precision="bf16"),
-    Backend(name="torch-fp16", title="torch fp16", runtime="torch", precision="fp16", on_cuda=True),
-    Backend(
-        name="flash-fp16",
-        title="torch fp16, variable-length flash attention",
-        runtime="torch",
-        precision="fp16",
-        attention="flash_attention_2",
-        on_cuda=True,
-        rival=True,
-    ),
+    Backend(name="torch-fp16", title="torch fp16", runtime="torch", precision="fp16"),
+    Backend(name="flash-fp16", title="torch fp16, variable-length flash attention", runtime="torch", precision="fp16",
+            attention="flash_attention_2"),
     Backend(name="compile-fp32", title="torch.compile fp32", runtime="torch", compiled=True),
     Backend(name="compile-bf16", title="torch.compile bf16", runtime="torch", precision="bf16", compiled=True),
-    Backend(
-        name="compile-fp16",
-        title="torch.compile fp16",
-        runtime="torch",
-        precision="fp16",
-        compiled=True,
-        on_cuda=True,
-    ),
-    Backend(
-        name="compile-graphs-fp16",
-        title="torch.compile fp16, CUDA graphs",
-        runtime="torch",
-        precision="fp16",
-        compiled=True,
-        captured=True,
-        on_cuda=True,
-        rival=True,
-    ),
-    Backend(name="st-fp32", title="sentence-transformers fp32", runtime="sentence-transformers", rival=True),
-    Backend(
-        name="st-bf16",
-        title="sentence-transformers bf16",
-        runtime="sentence-transformers",
-        precision="bf16",
-        rival=True,
-    ),
-    Backend(
-        name="st-fp16",
-        title="sentence-transformers fp16",
-        runtime="sentence-transformers",
-        precision="fp16",
-        on_cuda=True,
-        rival=True,
-    ),
+    Backend(name="compile-fp16", title="torch.compile fp16", runtime="torch", precision="fp16", compiled=True),
+    Backend(name="compile-graphs-fp16", title="torch.compile fp16, CUDA graphs", runtime="torch", precision="fp16",
+            compiled=True, captured=True),
+    Backend(name="st-fp32", title="sentence-transformers fp32", runtime="sentence-transformers"),
+    Backend(name="st-bf16", title="sentence-transformers bf16", runtime="sentence-transformers", precision="bf16"),
+    Backend(name="st-fp16", title="sentence-transformers fp16", runtime="sentence-transformers", precision="fp16"),
     Backend(name="onnx-fp32", title="ONNX Runtime fp32", runtime="onnx"),
     Backend(name="onnx-fp16", title="ONNX Runtime fp16", runtime="onnx", precision="fp16"),
-    Backend(
-        name="onnx-graphs-fp16",
-        title="ONNX Runtime fp16, CUDA graphs",
-        runtime="onnx",
-        precision="fp16",
-        captured=True,
-        on_cuda=True,
-        rival=True,
-    ),
-    Backend(
-        name="tensorrt-fp16",
-        title="ONNX Runtime TensorRT fp16",
-        runtime="onnx",
-        precision="fp16",
-        tensorrt=True,
-        on_cuda=True,
-        rival=True,
-    ),
+    Backend(name="onnx-graphs-fp16", title="ONNX Runtime fp16, CUDA graphs", runtime="onnx", precision="fp16",
+            captured=True),
+    Backend(name="tensorrt-fp16", title="ONNX Runtime TensorRT fp16", runtime="onnx", precision="fp16", tensorrt=True),
     Backend(name="onnx-int8", title="ONNX Runtime int8", runtime="onnx", precision="int8"),
-)
+)  # fmt: skip
 BACKENDS: dict[str, Backend] = {row.name: row for row in _ROWS}
 BASE = "torch-fp32"
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from truncate_kit.bench.backends import DTYPES, ENCODE_BATCH, AbsentError, Backend, check_precision
 from truncate_kit.bench.roofline import synchronize
-from truncate_kit.encoders import Encoder
+from truncate_kit.encoders import Encoder, length_batches
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.extras import require
 
@@ -48,8 +48,16 @@ class PeerRunner:
         return call
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Its encode takes texts only, and a model without a tokenizer is refused before."""
-        raise NotImplementedError
+        """See `Runner`: its modules on batches as this package cuts them, because its encode takes texts only."""
+        chunks = list(length_batches([len(row) for row in ids], self.batch_size))
+        vectors = torch.cat([self._vectors([ids[place] for place in chunk]).float().cpu() for chunk in chunks])
+        return vectors[torch.tensor([place for chunk in chunks for place in chunk]).argsort()]
+
+    def _vectors(self, ids: Sequence[Sequence[int]]) -> Tensor:
+        batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
+        with torch.inference_mode():
+            found: Tensor = self.model(batch)["sentence_embedding"]
+        return found
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `Runner`."""

@@ -105,7 +105,7 @@ def bench(
             subjects.append(Subject("full", full, Path(scratch)))
         sizes = fitting_lengths([subject.encoder for subject in subjects], lengths)
         if target.type == "cuda":  # ONNX Runtime can share a stream with torch, but not torch's default one
-            stream = torch.cuda.Stream(target)  # type: ignore[no-untyped-call]
+            stream = torch.cuda.Stream(target)  # type: ignore[no-untyped-call]  # torch leaves it untyped
             stack.enter_context(torch.cuda.stream(stream))
         run = _Bench(subjects, rows, device=target, threads=used, rounds=repeats, progress=progress)
         if any(row.compiled for row in rows):

@@ -41,6 +41,7 @@ class Stopwatch(Generic[Key]):
     def _events(self) -> tuple[torch.cuda.Event | None, torch.cuda.Event | None]:
         if not self._on_cuda:
             return None, None
+        # torch leaves events untyped
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         return first, last
 

@@ -44,7 +44,7 @@ def onednn_pays() -> bool:
     """Whether oneDNN's products are the faster ones: by what the processor is, so that every run decides alike."""
     wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
     intel = processor_maker() in (None, "GenuineIntel")
-    if not wide or intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+    if not wide or intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]  # torch's own
         return False
     try:  # no public function reaches oneDNN without copies, and this one may change with torch
         rows, weight, bias = torch.ones(64, 48), torch.ones(32, 48), torch.ones(32)
