@@ -1,5 +1,7 @@
 """What a billion sentences cost, against arithmetic done by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from truncate_kit.bench.costs import costs, vector_width
@@ -33,6 +35,14 @@ def test_hours_and_gigabytes_per_billion(tiny_folder):
     assert lean.hours_per_billion == pytest.approx(55.56, abs=0.01)
     assert lean.dimensions == 16
     assert lean.gigabytes_per_billion == {"float32": 64, "float16": 32, "int8": 16, "binary": 2}
+
+
+def test_energy_per_billion_where_a_meter_read_it(tiny_folder):
+    row = timing("full", "real set", 1000)
+    encoders = {"full": load_encoder(tiny_folder("bert"))}
+    (unknown,), (known,) = costs([row], encoders), costs([replace(row, joules=36.0)], encoders)
+    assert unknown.kilowatt_hours_per_billion is None
+    assert known.kilowatt_hours_per_billion == pytest.approx(100)  # 36 J a call of 100: 3.6e8 J, 3.6e6 a kilowatt hour
 
 
 def test_the_last_dense_module_says_how_wide_vectors_are(tiny_folder):

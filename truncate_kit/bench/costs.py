@@ -1,4 +1,4 @@
-"""What a billion sentences cost: hours from the measured throughput, storage from the size of a vector."""
+"""What a billion sentences cost: hours and energy from what was measured, storage from the size of a vector."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,6 +8,7 @@ from truncate_kit.encoders.pipeline import Dense
 from truncate_kit.vectors import PRECISIONS, VectorFormat
 
 BILLION = 1_000_000_000
+JOULES_PER_KILOWATT_HOUR = 3_600_000
 
 
 def costs(timings: Iterable[Timing], encoders: Mapping[Role, Encoder]) -> tuple[Cost, ...]:
@@ -18,6 +19,7 @@ def costs(timings: Iterable[Timing], encoders: Mapping[Role, Encoder]) -> tuple[
         if row.scenario != "real set":
             continue
         width = vector_width(encoders[row.role])
+        joules = None if row.joules is None else BILLION / row.sentences * row.joules
         found.append(
             Cost(
                 role=row.role,
@@ -25,6 +27,7 @@ def costs(timings: Iterable[Timing], encoders: Mapping[Role, Encoder]) -> tuple[
                 hours_per_billion=BILLION / row.sentences_per_second / 3600,
                 dimensions=width,
                 gigabytes_per_billion={form.precision: BILLION * form.bytes_per_vector(width) / 1e9 for form in forms},
+                kilowatt_hours_per_billion=None if joules is None else joules / JOULES_PER_KILOWATT_HOUR,
             )
         )
     return tuple(found)

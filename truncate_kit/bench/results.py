@@ -143,6 +143,7 @@ class Cost(Result):
 
     hours_per_billion: of the machine as it was used (its GPU, or its processor with that many threads), from the median
     throughput, tokeniser included. gigabytes_per_billion: 10⁹ bytes each, all dimensions, by precision of the vectors.
+    kilowatt_hours_per_billion: of the whole GPU by its own meter; None on the CPU and where it has none.
     """
 
     role: Role
@@ -150,6 +151,7 @@ class Cost(Result):
     hours_per_billion: float
     dimensions: int
     gigabytes_per_billion: dict[str, float]
+    kilowatt_hours_per_billion: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.bench.backends import BACKENDS, BASE
-from truncate_kit.bench.results import BenchReport, Contestant, Timing
+from truncate_kit.bench.results import BenchReport, Contestant, Cost, Timing, percentile
 
 _NONE = "–"
 _MEBI = 2**20
@@ -97,18 +97,22 @@ def _overview_row(report: BenchReport, row: Contestant, real: bool) -> tuple[str
 
 def _shapes(report: BenchReport) -> TableCells:
     fixed = [row for row in report.timings if row.length is not None]
+    on_gpu = any(row.device_seconds for row in fixed)
+    gpu = ("GPU p50 ms",) if on_gpu else ()
     return TableCells(
         "Fixed shapes, model only; share: of the machine's measured matrix-product ceiling",
-        ("batch × tokens, model, runtime", "p50 ms", "p95 ms", "sentences/s", "tokens/s", "share"),
-        [_shape_row(row) for row in fixed],
+        ("batch × tokens, model, runtime", "p50 ms", "p95 ms", *gpu, "sentences/s", "tokens/s", "share"),
+        [_shape_row(row, on_gpu=on_gpu) for row in fixed],
     )
 
 
-def _shape_row(row: Timing) -> tuple[str, ...]:
+def _shape_row(row: Timing, *, on_gpu: bool) -> tuple[str, ...]:
+    gpu = f"{percentile(row.device_seconds, 0.5) * 1e3:.2f}" if row.device_seconds else _NONE
     return (
         f"{row.batch_size} × {row.length}, {row.role}, {BACKENDS[row.backend].title}",
         f"{row.p50_seconds * 1e3:.2f}",
         f"{row.p95_seconds * 1e3:.2f}",
+        *((gpu,) if on_gpu else ()),
         f"{row.sentences_per_second:,.0f}",
         f"{row.tokens_per_second:,.0f}",
         _NONE if row.ceiling_share is None else f"{row.ceiling_share:.0%}",
@@ -138,18 +142,23 @@ def _costs(report: BenchReport) -> TableCells:
     machine = report.machine
     unit = f"hours on {machine.threads} CPU threads" if machine.device == "cpu" else "GPU-hours"
     kinds = tuple(report.costs[0].gigabytes_per_billion) if report.costs else ()
+    metered = any(row.kilowatt_hours_per_billion is not None for row in report.costs)
+    energy = ("kWh of the GPU",) if metered else ()
     return TableCells(
         "A billion sentences like these: time to encode, and storage of their vectors in GB",
-        ("model, runtime", unit, "dimensions", *(f"{kind} GB" for kind in kinds)),
-        [
-            (
-                f"{row.role}, {BACKENDS[row.backend].title}",
-                f"{row.hours_per_billion:,.1f}",
-                f"{row.dimensions:,}",
-                *(f"{row.gigabytes_per_billion[kind]:,.0f}" for kind in kinds),
-            )
-            for row in report.costs
-        ],
+        ("model, runtime", unit, *energy, "dimensions", *(f"{kind} GB" for kind in kinds)),
+        [_cost_row(row, kinds, metered=metered) for row in report.costs],
+    )
+
+
+def _cost_row(row: Cost, kinds: tuple[str, ...], *, metered: bool) -> tuple[str, ...]:
+    energy = row.kilowatt_hours_per_billion
+    return (
+        f"{row.role}, {BACKENDS[row.backend].title}",
+        f"{row.hours_per_billion:,.1f}",
+        *((_NONE if energy is None else f"{energy:,.2f}",) if metered else ()),
+        f"{row.dimensions:,}",
+        *(f"{row.gigabytes_per_billion[kind]:,.0f}" for kind in kinds),
     )
 
 
