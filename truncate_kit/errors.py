@@ -25,8 +25,8 @@ class TruncateKitError(Exception):
 
 
 def _arrived(kind: type[TruncateKitError], message: str, hint: str) -> TruncateKitError:
-    error = kind.__new__(kind, message)
-    error.hint = hint
+    error = kind.__new__(kind)
+    error.args, error.hint = (message,), hint  # an OSError would take its message in its constructor only
     return error
 
 
