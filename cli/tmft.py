@@ -107,6 +107,7 @@ def run_tmft(told: TmftOptions) -> None:
         lesson = _read(told, workspace, quiet=quiet)
         if lesson.pairs is not None and lesson.pairs.shares is not None:
             training = told.training(words=True)
+        full = encoder
         with progress_bar(quiet=quiet) as progress:
             encoder = adapt_first(
                 encoder,
@@ -142,6 +143,8 @@ def run_tmft(told: TmftOptions) -> None:
             texts=lesson.raw,
             prediction=_prediction(encoder, source, lesson.pairs) if settings.layers in ("auto", "all") else None,
             prior=prior,
+            full=full if encoder.depth < full.depth else None,
+            before=_before(told, encoder.depth, full.depth),
             progress=progress,
             watcher=watcher,
             engine=engine,
@@ -149,6 +152,17 @@ def run_tmft(told: TmftOptions) -> None:
     workspace.remember(source, lesson.source)
     show(result, workspace, as_json=told.as_json)
     push(workspace.lean, told.push_to, told.public, quiet=told.as_json)
+
+
+def _before(told: TmftOptions, layer: int, depth: int) -> str:
+    """What was learned before the task, in the words of a model card."""
+    parts = []
+    if told.prior_texts is not None:
+        alone = "" if layer == depth else ", but for the full model"
+        parts.append(f"masked words of {told.prior_texts.name} at layer {layer}{alone}")
+    if told.prior_words is not None:
+        parts.append("word similarity, at the layer of each model")
+    return "; ".join(parts)
 
 
 def _read(told: TmftOptions, workspace: Workspace, *, quiet: bool) -> _Lesson:

@@ -1,6 +1,7 @@
 """How long work reports where it is, without knowing who listens."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 
 class Progress(Protocol):
@@ -10,11 +11,29 @@ class Progress(Protocol):
         """`done` of `total` steps of `task` are behind us; `done == total` ends the task."""
 
 
+class PlannedTrial(NamedTuple):
+    """A trial that is to be run. task: what its `Progress` is called; until: epochs after which it ends or waits."""
+
+    task: str
+    layer: int
+    seed: int
+    epochs: int
+    until: int
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Layer, seed and epochs: what a watcher hears of it by."""
+        return self.layer, self.seed, self.epochs
+
+
 class TrialWatcher:
     """Hears what trials do, epoch by epoch; this one ignores it all."""
 
     def part(self, name: str) -> None:
         """The trials from now on are of this part of a study, a model on a task; a single sweep has no parts."""
+
+    def planned(self, trials: Sequence[PlannedTrial]) -> None:
+        """These are run next, one after another or at once; what comes after them may hang on their scores."""
 
     def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
         """Of a trial of `epochs` epochs so many are done. loss: mean over this epoch's steps; dev: in points."""

@@ -186,6 +186,11 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file):
     assert "with a new head: masked cross entropy" in err
     assert "Before each trial: Word similarity: rg65 28 merged" in err
     assert weights.read_bytes() != plain
+    code, out, err = run(*command, "--prior-texts", single_file, "--prior-epochs", 1, "--prior-layer", 2)
+    assert code == 0, err
+    assert "3 (full model)" in out  # the yardstick is not cut with the model that was adapted
+    card = (weights.parent / "README.md").read_text()
+    assert "masked words of pairs.csv at layer 2, but for the full model" in card
 
 
 @pytest.mark.parametrize(

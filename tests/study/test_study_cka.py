@@ -8,6 +8,8 @@ from tests.similarity.reference import cka
 from tests.study.test_study import pairs_file
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.progress import TrialWatcher
+from truncate_kit.report.study_tables import page
 from truncate_kit.study import read_study, run_study
 from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.training import train
@@ -19,6 +21,16 @@ training = {{ epochs = 1, learning_rate = 1e-3 }}
 models = [{{ model = "{model}", name = "model" }}, {{ model = "{reference}", name = "reference" }}]
 tasks = [{{ data = "graded.csv", name = "graded" }}]
 """
+
+
+class Told(TrialWatcher):
+    """Which trials were trained, by layer and seed."""
+
+    def __init__(self) -> None:
+        self.trained: set[tuple[int, int]] = set()
+
+    def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
+        self.trained.add((layer, seed))
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +112,12 @@ def test_scores_are_the_same_without_it_and_no_weights_stay(home, done, tmp_path
 def test_trials_without_weights_are_not_run_again_but_for_the_last_layer(home, done, tmp_path):
     run_study(read_study(home / "without.toml"), tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("trials/*/layer*.json")}
-    result = run_study(read_study(home / "with.toml"), tmp_path)
-    again = {path.name for path, time in before.items() if path.stat().st_mtime_ns != time}
-    assert again == {"layer03-seed0-epochs1.json"}
+    watcher = Told()
+    result = run_study(read_study(home / "with.toml"), tmp_path, watcher=watcher)
+    assert watcher.trained == {(3, 0)}
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())  # a record is written once
+    assert "The last column is empty" in page(result)
+    assert "The last column is empty" not in page(done[0])
     for found, fresh in zip(result.cka, done[0].cka, strict=True):
         assert (found.untrained, found.last_trained) == (fresh.untrained, fresh.last_trained)
         assert found.own_trained == (fresh.own_trained if found.layer == 3 else None)

@@ -14,10 +14,11 @@ from sentence_transformers import SentenceTransformer
 
 from tests.training.test_training import make_pairs
 from truncate_kit.data import PairSplits
-from truncate_kit.encoders import load_encoder, parameters_kept
+from truncate_kit.encoders import load_encoder, parameters_kept, truncate
 from truncate_kit.errors import LayerOutOfRangeError, RunInUseError, UsageError
 from truncate_kit.similarity import DropPrediction
 from truncate_kit.sweep import SweepResult, SweepSettings, finetune, pick
+from truncate_kit.sweep.finetune import check_sweep
 from truncate_kit.sweep.picking import contenders
 from truncate_kit.sweep.trials import parse_layers
 from truncate_kit.training import TrainingSettings, evaluate
@@ -310,3 +311,36 @@ def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
     trained = evaluate(lean, words().test.pairs).spearman
     assert result.lean.test == pytest.approx(trained, abs=0.01)
     assert trained != pytest.approx(evaluate(encoder, words().test.pairs).spearman, abs=0.01)
+    assert "| Layers | their mean: 0, 2, 3 |" in (tmp_path / "lean" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("layers", ["auto", "all", "3"])
+def test_a_combination_of_layers_is_tried_nowhere_else(tiny_folder, layers):
+    """Cut below its last layer it would be another model under the same name."""
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.combine_layers((0, 2, 3))
+    assert check_sweep(encoder, SweepSettings(layers=layers)) == (3,)
+    with pytest.raises(UsageError, match="made of several layers, up to layer 3"):
+        check_sweep(encoder, SweepSettings(layers="1..3"))
+
+
+def test_a_model_that_was_cut_before_is_judged_against_the_full_one(tiny_folder, tmp_path):
+    """Its trials and its yardstick's are those that each model alone would give."""
+    full = load_encoder(tiny_folder("bert"))
+    cut = truncate(full, 2)
+    settings = SweepSettings(layers="all", seeds=(0, 1))
+    told = {"settings": settings, "training": TRAINING}
+    result = finetune(cut, words(), out=tmp_path / "both", full=full, before="words of | mine", **told)
+    own = finetune(cut, words(), out=tmp_path / "cut", **told)
+    whole = finetune(full, words(), out=tmp_path / "whole", **told)
+    assert result.layers == own.layers
+    assert result.full == whole.full
+    assert load_encoder(tmp_path / "both" / "full").depth == 3
+    again = finetune(cut, words(), out=tmp_path / "both", full=full, **told)
+    assert again.trials == result.trials
+    card = (tmp_path / "both" / "lean" / "README.md").read_text()
+    assert f"| Layer | {result.chosen} of 3 |" in card
+    finetune(cut, words(), out=tmp_path / "both", full=full, before="words of | mine", **told)
+    assert "| Before it | words of \\| mine |" in (tmp_path / "both" / "lean" / "README.md").read_text()
+    weights = [path for path in (tmp_path / "both").glob("trials/*/layer*") if path.is_dir()]
+    assert len(weights) == 2  # of the lean model and its yardstick

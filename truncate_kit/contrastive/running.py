@@ -59,7 +59,7 @@ def finetune_contrastive(
         best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
         result = _result(encoder, rows, columns, data, settings, trials, best, group, time.perf_counter() - start)
         if group.leads:
-            lean = store.encoder(best)
+            lean = store.encoder(best, encoder.device)
             lean.name = encoder.name
             save_encoder(lean, Path(out) / "lean", model_card=contrastive_card(result, lean))
             result.write(Path(out) / RESULT_FILE)

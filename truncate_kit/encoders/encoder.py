@@ -112,6 +112,11 @@ class Encoder(nn.Module):
         return self.pooling if self.pooler is None else self.pooler.word
 
     @property
+    def pools_over_layers(self) -> bool:
+        """Whether its vectors are made of several layers' states: cut below its last layer, it is another model."""
+        return self.combination is not None or isinstance(self.pooler, LayerPooler)
+
+    @property
     def pooling_details(self) -> tuple[str, ...]:
         """All that tells two ways to make vectors from the same states apart, weights left out."""
         over = () if self.combination is None else (f"mean over {self.combination}",)

@@ -111,6 +111,12 @@ def _cka_section(rows: Sequence[CKARow], task: str) -> list[str]:
         "models untrained, both trained at their last layer, or both cut and trained at this one, as the TMFT paper "
         "has it.\n"
     )
+    if any(row.own_trained is None and row.untrained is not None for row in rows):
+        said += (
+            "\nThe last column is empty where a layer was trained before CKA was asked for, or not at all: only the "
+            "states of a model that is being trained are read. To have them, delete the trials `layer…-seed0-…json` of "
+            "both models and run the study again.\n"
+        )
     figure = f"![CKA by layer]({figure_name(task, 'cka')})\n"
     return [said, figure, "\n".join((head, "|---" * 6 + "|", *table, ""))]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from truncate_kit.encoders import layers_held
+from truncate_kit.encoders import Encoder, layers_held
 from truncate_kit.errors import DataError
 from truncate_kit.representations import layer_states
 from truncate_kit.similarity.cka import cka_matrix
@@ -69,8 +69,11 @@ class LayerStates:
     def _read(self, trial: Trial) -> None:
         store = self.runner.store
         if trial.layer < self.depth:
-            store.tensor(_own(trial.layer), lambda: layer_states(store.encoder(trial), self.texts)[-1])
+            store.tensor(_own(trial.layer), lambda: layer_states(self._trained(trial), self.texts)[-1])
             store.forget_weights({(self.depth, SEED)})
+
+    def _trained(self, trial: Trial) -> Encoder:
+        return self.runner.store.encoder(trial, self.runner.full.device)
 
     def untrained(self) -> Tensor:
         """(L', n, d) of the model before any training for the task."""
@@ -82,7 +85,7 @@ class LayerStates:
 
         def read() -> Tensor:
             trial = self.runner.run(self.depth, SEED, keep_weights=True)
-            return layer_states(store.encoder(trial), self.texts)
+            return layer_states(self._trained(trial), self.texts)
 
         return store.tensor("states-last-layer-trained", read)
 

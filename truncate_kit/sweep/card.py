@@ -36,6 +36,9 @@ def model_card(result: SweepResult, trial: Trial, encoder: Encoder) -> str:
         if trial.epochs
         else "None: this is the teacher as it was."
     )
+    before = f"| Before it | {one_line(result.before)} |\n" if result.before else ""
+    if encoder.combination is not None:
+        before = f"| Layers | their mean: {', '.join(map(str, encoder.combination))} |\n{before}"
     return f"""---
 library_name: sentence-transformers
 pipeline_tag: sentence-similarity
@@ -56,7 +59,7 @@ A sentence encoder that keeps {what}: {row.parameters:,} parameters.
 | Layer | {trial.layer} of {depth} |
 | Parameters kept | {row.parameters:,} (full model: {result.full.parameters:,}) |
 | Data | {one_line(result.data)} |
-| Training | {budget} |
+{before}| Training | {budget} |
 | Seeds | {", ".join(map(str, row.seeds))}; these weights: seed {trial.seed}, epoch {trial.best_epoch} |
 | Choice | {result.choice} |
 

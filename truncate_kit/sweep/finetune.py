@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits
-from truncate_kit.encoders import Encoder, check_layer, save_encoder
+from truncate_kit.encoders import Encoder, save_encoder
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.files import run_lock
@@ -19,7 +20,7 @@ from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.strategies import STRATEGIES, Search, check_strategy, default_strategy, exhaustive
 from truncate_kit.sweep.tasks import DistillTask, LabelledTask, Task
-from truncate_kit.sweep.trials import TrialRunner, layers_to_try, parse_layers
+from truncate_kit.sweep.trials import TrialRunner, layers_named, layers_to_try
 from truncate_kit.sweep.work import Prior
 from truncate_kit.training import TrainingSettings, default_learning_rate
 
@@ -37,6 +38,8 @@ def finetune(
     texts: Sequence[str] | None = None,
     prediction: DropPrediction | None = None,
     prior: Prior | None = None,
+    full: Encoder | None = None,
+    before: str = "",
     progress: Progress = silent,
     watcher: TrialWatcher | None = None,
     engine: Engine | None = None,
@@ -46,7 +49,9 @@ def finetune(
     data: train, dev and test pairs (classes for the objective `entailment`, labels 0 and 1 for `paraphrase`); may be
     None for distillation, which then judges by closeness to the full model.
     texts: raw text to distil from, None takes the training pairs' texts. prediction: bounds pick and search.
-    prior: what every trial learns first. watcher: hears of every epoch and every finished trial. engine: where trials
+    prior: what every trial learns first. full: the full model, where `encoder` was cut before (to adapt it there): it
+    is trained as the yardstick then; None takes `encoder` in full, and distillation always does. before: what the card
+    says of earlier training. watcher: hears of every epoch and every finished trial. engine: where trials
     run, None is one after another here; the result does not depend on it.
     out: gets `lean/` and `full/` (sentence-transformers folders), `sweep.json` and `trials/`, from which the same call
     continues after a kill. Raises `UsageError`, `DataError`, `LayerOutOfRangeError`, `LayerNotHeldError`,
@@ -55,23 +60,35 @@ def finetune(
     settings, training = settings or SweepSettings(), training or TrainingSettings()
     layers = check_sweep(encoder, settings)
     start = time.perf_counter()
-    task = _task(encoder, data, texts, training)
-    settings = replace(settings, strategy=settings.strategy or default_strategy(task))
-    parts = [training.to_json(), data.fingerprint() if data else "", "\n".join(texts or ()), type(task).__name__]
-    key = fingerprint(encoder, *parts, *([prior.fingerprint()] if prior else []))
-    store = TrialStore(Path(out) / "trials", key, {"model": encoder.name, "training": training.to_dict()})
-    runner = TrialRunner(
-        encoder, task, training, store, progress, prior, watcher or TrialWatcher(), engine or Sequential()
-    )
+
+    def runner_of(model: Encoder) -> TrialRunner:
+        task = _task(model, data, texts, training)
+        parts = [training.to_json(), data.fingerprint() if data else "", "\n".join(texts or ()), type(task).__name__]
+        key = fingerprint(model, *parts, *([prior.fingerprint()] if prior else []))
+        store = TrialStore(Path(out) / "trials", key, {"model": model.name, "training": training.to_dict()})
+        return TrialRunner(
+            model, task, training, store, progress, prior, watcher or TrialWatcher(), engine or Sequential()
+        )
+
+    runner = runner_of(encoder)
+    judged = runner if full is None or training.objective == "distill" else runner_of(full)
+    settings = replace(settings, strategy=settings.strategy or default_strategy(runner.task))
     drop_from = prediction.from_layer if prediction and prediction.confidence >= CONFIDENT else None
-    with run_lock(Path(out)), store.open():
+    with run_lock(Path(out)), runner.store.open(), judged.store.open() if judged is not runner else nullcontext():
         # First, and with its weights kept: a search that trains the last layer as well finds it done.
-        yardstick = _yardstick(runner, encoder, settings)
+        yardstick = _yardstick(judged, settings)
         search = _search(runner, layers, settings, drop_from)
-        chosen = _chosen(runner, search.chosen, settings.seeds)
+        chosen = _trials(runner, search.chosen, settings.seeds)
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
-        runner.run(best.layer, best.seed, keep_weights=True)
-        trials = _unique([*search.full, *chosen, *yardstick])
+        best = runner.run(best.layer, best.seed, keep_weights=True)
+        # Where every seed has splits of its own, only the same seed has not seen the test pairs of the lean model.
+        same_seed = best.seed if data is not None and data.shares is not None else None
+        strongest = max(yardstick, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
+        if strongest.epochs:
+            strongest = judged.run(strongest.layer, strongest.seed, keep_weights=True)
+        own = [*search.full, *chosen]
+        if judged is runner and training.objective != "distill":
+            own += yardstick
         result = SweepResult(
             model=encoder.name,
             data=data.name if data else "raw text",
@@ -79,23 +96,23 @@ def finetune(
             settings=settings,
             training=training,
             learning_rate=training.learning_rate or default_learning_rate(encoder.width),
-            layers=scores_by_layer(encoder, [*search.full, *chosen] if training.objective == "distill" else trials),
+            layers=scores_by_layer(encoder, _unique(own)),
             search=(*search.short, *search.stopped),
-            trials=trials,
+            trials=_unique([*own, *yardstick]),
             chosen=search.chosen,
             chosen_seed=best.seed,
-            full=scores_by_layer(encoder, yardstick)[0],
+            full=scores_by_layer(judged.full, yardstick)[0],
             prediction=prediction,
             choice=_reason(settings, search.chosen, layers, drop_from),
-            metric=task.metric,
+            metric=runner.task.metric,
+            before=before,
             search_cost=search.cost,
             exhaustive_cost=_exhaustive_cost(encoder, chosen[0], settings, search.chosen),
             seconds=time.perf_counter() - start,
         )
-        # Where every seed has splits of its own, only the same seed has not seen the test pairs of the lean model.
-        same_seed = best.seed if data is not None and data.shares is not None else None
-        _save(runner, result, best, yardstick, Path(out), same_seed)
-        store.forget_weights({(best.layer, best.seed), *((trial.layer, trial.seed) for trial in yardstick)})
+        _save(runner, judged, result, Path(out), best, strongest)
+        for one in (runner, judged):
+            one.store.forget_weights({(trial.layer, trial.seed) for trial in (best, strongest)})
     return result
 
 
@@ -110,11 +127,7 @@ def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
             f"{encoder.name} is a frozen model with heads: its vectors are theirs, not those of a layer.",
             hint="Name the model that they were trained for; --method frozen trains heads.",
         )
-    held = layers_to_try(encoder)
-    layers = held if settings.layers == "auto" else parse_layers(settings.layers, held, encoder.depth)
-    for layer in layers:
-        check_layer(encoder.backbone.config, layer)
-    return tuple(layers)
+    return layers_named(encoder, settings.layers)
 
 
 def _task(encoder: Encoder, data: PairSplits | None, texts: Sequence[str] | None, training: TrainingSettings) -> Task:
@@ -138,20 +151,21 @@ def _search(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings,
     return strategy(runner, layers, settings, drop_from)
 
 
-def _chosen(runner: TrialRunner, layer: int, seeds: Sequence[int]) -> tuple[Trial, ...]:
-    """The full trials of the chosen layer; those that are new keep their weights.
+def _trials(runner: TrialRunner, layer: int, seeds: Sequence[int]) -> tuple[Trial, ...]:
+    """The full trials of a layer; those that are new keep their weights.
 
-    One that the search already made is not made again for its weights: only the best seed's are needed.
+    One that is already there is not made again for its weights: only the best seed's are needed.
     """
     new = [(layer, seed) for seed in seeds if runner.store.read(layer, seed, runner.settings.epochs) is None]
     runner.run_all(new, keep_weights=True)
     return runner.run_all((layer, seed) for seed in seeds)
 
 
-def _yardstick(runner: TrialRunner, encoder: Encoder, settings: SweepSettings) -> Sequence[Trial]:
+def _yardstick(runner: TrialRunner, settings: SweepSettings) -> Sequence[Trial]:
     """The full model with the same budget; for distillation the teacher, which is not trained again."""
+    encoder = runner.full
     if runner.settings.objective != "distill":
-        return runner.run_all([(encoder.depth, seed) for seed in settings.seeds], keep_weights=True)
+        return _trials(runner, encoder.depth, settings.seeds)
     _, dev, test = runner.task.trial(encoder, settings.seeds[0])
     (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
     return [
@@ -184,7 +198,8 @@ def _exhaustive_cost(encoder: Encoder, trial: Trial, settings: SweepSettings, ch
 
 def _reason(settings: SweepSettings, chosen: int, layers: Sequence[int], drop_from: int | None) -> str:
     if len(layers) == 1:
-        return f"Layer {chosen}: the one that was asked for."
+        asked = settings.layers not in ("auto", "all")
+        return f"Layer {chosen}: the {'one that was asked for' if asked else 'only one that can be trained'}."
     how = (settings.strategy if settings.layers == "auto" else None) or "exhaustive"
     blind = {
         "cka": "the deepest layer before the predicted drop"
@@ -199,20 +214,15 @@ def _reason(settings: SweepSettings, chosen: int, layers: Sequence[int], drop_fr
 
 
 def _save(
-    runner: TrialRunner, result: SweepResult, best: Trial, yardstick: Sequence[Trial], out: Path, same_seed: int | None
+    runner: TrialRunner, judged: TrialRunner, result: SweepResult, out: Path, best: Trial, strongest: Trial
 ) -> None:
-    """The lean model and its yardstick as folders, each with its card, then the result.
-
-    same_seed: take the yardstick's weights from this seed; None takes those that are best on dev.
-    """
-    lean = runner.store.encoder(best)
+    """The lean model and its yardstick as folders, each with its card, then the result."""
+    lean = runner.store.encoder(best, runner.full.device)
     lean.name = runner.full.name
     save_encoder(lean, out / "lean", model_card=model_card(result, best, lean))
-    if runner.settings.objective != "distill":
-        strongest = max(yardstick, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
-        full = runner.store.encoder(strongest)
-        full.name = runner.full.name
-        save_encoder(full, out / "full", model_card=model_card(result, strongest, full))
-    else:
-        save_encoder(runner.full, out / "full", model_card=model_card(result, yardstick[0], runner.full))
+    full = judged.full  # for distillation the teacher as it was
+    if strongest.epochs:
+        full = judged.store.encoder(strongest, judged.full.device)
+        full.name = judged.full.name
+    save_encoder(full, out / "full", model_card=model_card(result, strongest, full))
     result.write(out / "sweep.json")

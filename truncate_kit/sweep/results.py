@@ -100,6 +100,7 @@ class SweepResult(Result):
     the same budget (for distillation: the teacher as it is). chosen: the layer that was saved, with the seed that is
     best on dev. search_cost: block-steps spent to choose, without the chosen layer's own; exhaustive_cost: what trying
     all layers with all seeds would have spent likewise. choice: the reason in words. metric: what the scores are.
+    before: what the models learned before the task, in words; nothing where they did not.
     """
 
     model: str
@@ -120,6 +121,7 @@ class SweepResult(Result):
     search_cost: int
     exhaustive_cost: int
     seconds: float
+    before: str = ""
 
     @property
     def lean(self) -> LayerScores:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -139,10 +140,15 @@ class TrialStore:
         return self.folder / f"{name}.safetensors"
 
     def write(self, trial: Trial, encoder: Encoder | None) -> None:
-        """Keep a finished trial, its weights first, and remove its checkpoints; those of a stopped one wait."""
+        """Keep a finished trial, its weights first, and remove its checkpoints; those of a stopped one wait.
+
+        A trial that was run again for its weights keeps its first record.
+        """
         if encoder is not None:
             save_encoder(encoder, self._path(trial.layer, trial.seed, trial.epochs, ""))
-        trial.write(self._path(trial.layer, trial.seed, trial.epochs, _json(trial.stopped_after)))
+        record = self._path(trial.layer, trial.seed, trial.epochs, _json(trial.stopped_after))
+        if not record.exists():
+            trial.write(record)
         if trial.stopped_after is None:
             self.remove_checkpoints(trial.layer, trial.seed, trial.epochs)
 
@@ -157,9 +163,9 @@ class TrialStore:
         """Whether the weights of a finished trial are kept."""
         return self._path(layer, seed, epochs, "").is_dir()
 
-    def encoder(self, trial: Trial) -> Encoder:
+    def encoder(self, trial: Trial, device: torch.device) -> Encoder:
         """The trained encoder of a trial whose weights are kept."""
-        return load_encoder(self._path(trial.layer, trial.seed, trial.epochs, ""))
+        return load_encoder(self._path(trial.layer, trial.seed, trial.epochs, ""), device=str(device))
 
     def forget_weights(self, keep: set[tuple[int, int]]) -> None:
         """Remove the weights of all trials but those of the given (layer, seed)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from truncate_kit.encoders import Encoder, layers_held, truncate
+from truncate_kit.encoders import Encoder, check_layer, layers_held, truncate
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress, TrialWatcher
@@ -68,7 +68,7 @@ class TrialRunner:
         What is not there goes to the engine as one batch, and is stored before it is given. epochs: shorter search
         runs, which never see the test set; None is the full budget. stop_after: of each trial only so many epochs,
         never the test set; where workers see the store it can go on from there. keep_weights: a finished trial whose
-        weights are gone is run again.
+        weights are gone is run again; what it gives then belongs to these weights, its first record stays.
         """
         budget, orders = epochs or self.settings.epochs, []
         for layer, seed in dict.fromkeys(places):
@@ -88,6 +88,8 @@ class TrialRunner:
             )
         # Deep layers take longest and begin first: else one worker has the last of them while the others have nothing.
         orders.sort(key=lambda order: (order.seed, -order.layer))
+        if orders:
+            self.watcher.planned([order.planned() for order in orders])
         for _, outcome in self.engine.run(self._work, orders, self._hear):
             self.store.write(outcome.trial, outcome.encoder(self.full))
             yield self._finished(outcome.trial)
@@ -137,7 +139,7 @@ class TrialRunner:
 
     def _read_earlier(self, layers: Sequence[int], seed: int) -> tuple[Trial, ...]:
         trial = self.run(self.full.depth, seed, keep_weights=True)
-        trained = self.store.encoder(trial)
+        trained = self.store.encoder(trial, self.full.device)
         _, dev, test = self.task.trial(trained, seed)
         read = []
         for layer in layers:
@@ -172,7 +174,7 @@ class TrialRunner:
                 shorter(self.settings, 1),
                 seed=seed,
                 progress=self.progress,
-                task="all layers at once",
+                task="ranking layers, all trained at once",
             )
             return MultiExitJudge(dev).by_layer(encoder)
 
@@ -207,8 +209,31 @@ def _earlier(seed: int) -> str:
 
 
 def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
-    """All layers that can be held; without layer 0 for CLS pooling, where every text has the same state."""
+    """All layers that can be held; without layer 0 for CLS pooling, where every text has the same state.
+
+    Only the last one where vectors are made of several layers: cut below it, it would be trained as another model.
+    """
+    if encoder.pools_over_layers:
+        return (encoder.depth,)
     return tuple(layer for layer in layers_held(encoder.backbone.config) if layer > 0 or encoder.pooling != "cls")
+
+
+def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
+    """The layers that "auto" or a text as in `parse_layers` names for this encoder.
+
+    Raises `UsageError`, `LayerOutOfRangeError`, `LayerNotHeldError`.
+    """
+    held = layers_to_try(encoder)
+    layers = held if text == "auto" else parse_layers(text, held, encoder.depth)
+    for layer in layers:
+        check_layer(encoder.backbone.config, layer)
+    if encoder.pools_over_layers and layers != held:
+        raise UsageError(
+            f"The vectors of {encoder.name} are made of several layers, up to layer {encoder.depth}: it cannot be "
+            "trained at another one.",
+            hint=f"Use --layer {encoder.depth}, or name the model it was made from.",
+        )
+    return layers
 
 
 def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:

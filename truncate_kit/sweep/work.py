@@ -9,12 +9,13 @@ import torch
 
 from truncate_kit.encoders import Encoder, truncate
 from truncate_kit.engines import Steps, Tell
-from truncate_kit.progress import Progress
+from truncate_kit.progress import PlannedTrial, Progress
 from truncate_kit.sweep.results import Trial
 from truncate_kit.sweep.store import TrialStore
 from truncate_kit.sweep.tasks import Task
 from truncate_kit.training import TrainingSettings, train
 from truncate_kit.training.judges import copied
+from truncate_kit.wording import counted
 
 
 class Prior(Protocol):
@@ -43,6 +44,11 @@ class TrialOrder:
 
     def __str__(self) -> str:
         return f"layer {self.layer}, seed {self.seed}"
+
+    def planned(self) -> PlannedTrial:
+        """What a watcher is told of it beforehand."""
+        task = f"{self}, {counted(self.epochs, 'epoch')}"
+        return PlannedTrial(task, self.layer, self.seed, self.epochs, self.stop_after or self.epochs)
 
 
 class TrialEpoch(NamedTuple):
@@ -106,7 +112,7 @@ class TrialWork:
             checkpoint=self._checkpoint(layer, seed, budget),
             stop_after=order.stop_after,
             progress=_steps(tell),
-            task=f"{order}, {budget} epochs",
+            task=order.planned().task,
             stage_done=lambda at, loss, score: tell(TrialEpoch(layer, seed, budget, at, loss, score)),
         )
         scores = tuple(state.scores[: order.stop_after])  # the checkpoint of a killed run may be further
