@@ -14,7 +14,9 @@ from scipy.optimize import minimize
 from truncate_kit.analysis import LayerProfile
 from truncate_kit.similarity import DropPrediction, predict_drop, relative_layers
 
-MODES = ("with reference", "alone")
+TEXTS = ", texts"
+MODES = ("with reference", "alone", f"with reference{TEXTS}", f"alone{TEXTS}")
+"""What was known: pairs and a reference, pairs, and both once more without the pairs' scores, as `finetune` asks."""
 FEATURES = {
     "cka": "CKA lost at the end",
     "spearman": "change of the untrained Spearman towards the end",
@@ -30,17 +32,39 @@ BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 class Case:
     """One model, possibly cut: what its layers score after training, and what was predicted before.
 
-    needed: points that make a fall. fall: best earlier layer minus the last one, in test points. predictions: by mode.
+    group: the pretraining run it goes back to. pairs: what it was trained and judged on. whole: not cut. needed: points
+    that make a fall. fall: best earlier layer minus the last one, in points of the set's own score. spread: pooled
+    deviation over the seeds of these two, 0 where there was one seed. predictions: by mode.
     """
 
     model: str
     group: str
+    pairs: str
     depth: int
+    whole: bool
     needed: float
     fall: float
+    spread: float
     falls: bool
     scores: dict[int, float]
     predictions: dict[str, DropPrediction]
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the fall is so near to `needed` that other seeds might decide otherwise."""
+        return abs(self.fall - self.needed) <= 2 * self.spread and self.spread > 0
+
+
+SELECTIONS: dict[str, Callable[[Case], bool]] = {
+    "all": lambda case: True,
+    "without MRPC": lambda case: case.pairs != "MRPC",
+    "without SICK, MRPC": lambda case: case.pairs not in ("SICK", "MRPC"),
+    "decided": lambda case: not case.undecided,
+    "whole models": lambda case: case.whole,
+}
+"""Cases that are judged together, beside those of each set of pairs."""
+FITTED = ("all", "without MRPC")
+"""Of these the forecasts that are fitted are fitted anew."""
 
 
 def predictions(seen: LayerProfile, depth: int) -> dict[str, DropPrediction]:
@@ -51,49 +75,88 @@ def predictions(seen: LayerProfile, depth: int) -> dict[str, DropPrediction]:
     """
     assert seen.reference_depth is not None
     others = relative_layers(depth, seen.reference_depth)
+    spearman = None if seen.spearman is None else [value or 0.0 for value in seen.spearman[: depth + 1]]
     curves = {
         "with reference": [seen.cka_matrix[layer][other] for layer, other in enumerate(others)],
         "alone": [seen.cka_within[layer][depth // 2] for layer in range(depth + 1)],
     }
     if seen.model.partition(",")[0] == seen.reference:
         del curves["with reference"]
-    spearman = None if seen.spearman is None else [value or 0.0 for value in seen.spearman[: depth + 1]]
     return {
-        mode: predict_drop(
+        mode + known: predict_drop(
             curve,
             reference=seen.reference if mode == "with reference" else None,
             effective_rank=seen.effective_rank[: depth + 1],
             anisotropy=seen.anisotropy[: depth + 1],
             block_influence=seen.block_influence[:depth],
-            untrained_spearman=spearman,
+            untrained_spearman=None if known else spearman,
         )
         for mode, curve in curves.items()
+        for known in ("", TEXTS)
     }
 
 
 def judge(cases: Sequence[Case], out: Path) -> None:
-    """Write `cases.csv`, `brier.csv`, `reliability.csv` and `regret.csv`, and print them."""
-    brier, reliability, regret = [], [], []
+    """Write `cases.csv`, `brier.csv`, `sets.csv`, `reliability.csv` and `regret.csv`, and print all but the first."""
+    tables: dict[str, list[dict[str, object]]] = {"brier": [], "sets": [], "reliability": [], "regret": []}
     for mode in MODES:
-        mine = [case for case in cases if mode in case.predictions]
-        truth = np.array([case.falls for case in mine], dtype=float)
-        forecasts = _forecasts(mine, mode)
-        for name, forecast in forecasts.items():
-            brier.append({"mode": mode, "forecast": name} | _brier(mine, truth, forecast))
-            if not name.startswith(("base rate", "never", "always")):
-                reliability += [{"mode": mode, "forecast": name} | row for row in _reliability(truth, forecast)]
-        regret += [{"mode": mode} | row for row in _regrets(mine, mode)]
+        for selection in FITTED:
+            mine = [case for case in cases if mode in case.predictions and SELECTIONS[selection](case)]
+            truth = _truth(mine)
+            forecasts = _forecasts(mine, mode)
+            told = {"mode": mode, "of": selection}
+            for name, forecast in forecasts.items():
+                tables["brier"].append(told | {"forecast": name} | _brier(mine, truth, forecast))
+                if selection == "all" and not name.startswith(("base rate", "never", "always")):
+                    rows = _reliability(truth, forecast)
+                    tables["reliability"] += [{"mode": mode, "forecast": name} | row for row in rows]
+            tables["regret"] += [told | row for row in _regrets(mine, mode)]
+            if selection == "all":
+                tables["sets"] += [{"mode": mode} | row for row in _by_set(mine, mode, forecasts)]
     _write(out / "cases.csv", [_cells(case) for case in cases])
-    for name, rows in (("brier", brier), ("reliability", reliability), ("regret", regret)):
+    for name, rows in tables.items():
         _write(out / f"{name}.csv", rows)
         print(name)
         for row in rows:
             print("  " + "  ".join(f"{value}" for value in row.values()))
 
 
+def _truth(cases: Sequence[Case]) -> np.ndarray:
+    return np.array([case.falls for case in cases], dtype=float)
+
+
+def _by_set(cases: Sequence[Case], mode: str, forecasts: dict[str, np.ndarray]) -> list[dict[str, object]]:
+    """Falls that were found, false alarms and Brier scores: all cases, selections, each set of pairs, each run.
+
+    The forecasts are those of all cases: a base rate knows the other runs, not the set.
+    """
+    chosen = {name: [belongs(case) for case in cases] for name, belongs in SELECTIONS.items()}
+    chosen |= {pairs: [case.pairs == pairs for case in cases] for pairs in dict.fromkeys(c.pairs for c in cases)}
+    chosen |= {f"run: {run}": [case.group == run for case in cases] for run in dict.fromkeys(c.group for c in cases)}
+    rows = []
+    for name, belong in chosen.items():
+        mine = list(itertools.compress(cases, belong))
+        said = [case.predictions[mode].falls for case in mine]
+        rows.append(
+            {
+                "of": name,
+                "cases": len(mine),
+                "falls": sum(case.falls for case in mine),
+                "found": sum(case.falls and alarm for case, alarm in zip(mine, said, strict=True)),
+                "false_alarms": sum(not case.falls and alarm for case, alarm in zip(mine, said, strict=True)),
+            }
+            | {
+                forecast: f"{np.mean((forecasts[forecast][belong] - _truth(mine)) ** 2):.3f}"
+                for forecast in ("confidence as it is", "base rate of the other runs", "never")
+            }
+        )
+    return rows
+
+
 def _forecasts(cases: Sequence[Case], mode: str) -> dict[str, np.ndarray]:
     """Probability that each case falls; whatever is fitted has not seen the pretraining run of the case."""
-    truth = np.array([case.falls for case in cases], dtype=float)
+    truth = _truth(cases)
+    signs = {sign.name for sign in cases[0].predictions[mode].signs}
     found = {
         "base rate of the other runs": _left_out(cases, lambda fit, _: np.full(len(cases), truth[fit].mean())),
         "never": np.zeros(len(cases)),
@@ -101,6 +164,8 @@ def _forecasts(cases: Sequence[Case], mode: str) -> dict[str, np.ndarray]:
         "confidence as it is": np.array([_said(case.predictions[mode]) for case in cases]),
     }
     for names in FITS:
+        if any(FEATURES[name] not in signs for name in names):
+            continue
         features = np.array([_features(case.predictions[mode], names) for case in cases])
 
         def fitted(fit: np.ndarray, _: str, features: np.ndarray = features) -> np.ndarray:
@@ -143,12 +208,12 @@ def _said(prediction: DropPrediction) -> float:
 def _features(prediction: DropPrediction, names: Sequence[str]) -> list[float]:
     """In units of `SCALES`, larger where a fall is more likely; the effective rank by its logarithm."""
     values = {sign.name: sign.value for sign in prediction.signs}
-    found = {
-        "cka": values[FEATURES["cka"]],
-        "spearman": -values[FEATURES["spearman"]],
-        "rank": -math.log(max(values[FEATURES["rank"]], 1e-3)),
+    turned: dict[str, Callable[[float], float]] = {
+        "cka": lambda lost: lost,
+        "spearman": lambda change: -change,
+        "rank": lambda ratio: -math.log(max(ratio, 1e-3)),
     }
-    return [found[name] / SCALES[name] for name in names]
+    return [turned[name](values[FEATURES[name]]) / SCALES[name] for name in names]
 
 
 def _brier(cases: Sequence[Case], truth: np.ndarray, forecast: np.ndarray) -> dict[str, object]:
@@ -200,15 +265,20 @@ def _cells(case: Case) -> dict[str, object]:
     cells: dict[str, object] = {
         "model": case.model,
         "run": case.group,
+        "pairs": case.pairs,
         "depth": case.depth,
         "needed": case.needed,
         "fall": f"{case.fall:.2f}",
+        "spread": f"{case.spread:.2f}" if case.spread else "",
+        "undecided": int(case.undecided),
         "falls": int(case.falls),
     }
     for mode in MODES:
         found = case.predictions.get(mode)
         cells[f"{mode}: says"] = "" if found is None else int(found.falls)
         cells[f"{mode}: confidence"] = "" if found is None else found.confidence
+        if mode.endswith(TEXTS):
+            continue  # the signs are the same
         values = {} if found is None else {sign.name: sign.value for sign in found.signs}
         for name, sign in FEATURES.items():
             cells[f"{mode}: {name}"] = f"{values[sign]:.3f}" if sign in values else ""

