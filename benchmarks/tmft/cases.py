@@ -2,7 +2,8 @@
 
     python benchmarks/tmft/cases.py
 
-Reads the tables beside it that run.py wrote; writes cases.csv, one row for each strategy under each pick rule.
+Reads the tables beside it that run.py wrote; writes cases.csv, one row for each strategy under each pick rule, and
+each-case.csv, one row for each case under the defaults of `finetune`.
 """
 
 import csv
@@ -11,10 +12,13 @@ from math import sqrt
 from pathlib import Path
 from statistics import fmean, median
 
+from truncate_kit.sweep.picking import DEFAULT_RULE
+
 HERE = Path(__file__).parent
 TOLERATED = 0.3  # points of search regret
 CHEAP = 0.1  # of the exhaustive search cost
 DROP = 2.0  # points between the best layer and the last, and more than two pooled deviations
+DEFAULT_STRATEGY = "rankings"
 SEEDS = 3  # sweeps with fewer are no case: their best layer may be luck
 
 Record = dict[str, str]
@@ -69,6 +73,30 @@ def summary(rows: Sequence[tuple[bool, Record]]) -> dict[str, object]:
     }
 
 
+def default_row(name: str, drops: bool, choices: Sequence[Record]) -> dict[str, object]:
+    """What `--layer auto` found in one case, how it was trained, and what that lost and cost."""
+    taken = next(row for row in choices if (row["rule"], row["strategy"]) == (DEFAULT_RULE, DEFAULT_STRATEGY))
+    told = ("model", "seeds", "epochs", "train_pairs", "layer", "exhaustive_layer", "search_regret", "pick_regret")
+    row = {"case": name, "falls": drops, **{column: taken[column] for column in told}}
+    return row | {"share_of_exhaustive": taken["share_of_exhaustive"]}
+
+
+def write(path: Path, rows: Sequence[dict[str, object]]) -> Sequence[dict[str, object]]:
+    """Write the rows as CSV; gives them back."""
+    with path.open("w", newline="") as handle:
+        writer = csv.DictWriter(handle, fieldnames=list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return rows
+
+
+def show(rows: Sequence[dict[str, object]]) -> None:
+    """Print rows as a Markdown table."""
+    print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
+    for row in rows:
+        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+
+
 def share(values: Sequence[float], limit: float) -> float:
     """How many of the values are at most `limit`, 0 … 1."""
     return sum(value <= limit + 1e-9 for value in values) / len(values)
@@ -84,13 +112,8 @@ def main() -> None:
         for row in choices:
             groups.setdefault((row["rule"], row["strategy"]), []).append((drops, row))
     table = [summary(rows) for rows in groups.values()]
-    with (HERE / "cases.csv").open("w", newline="") as handle:
-        writer = csv.DictWriter(handle, fieldnames=list(table[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(table)
-    print("| " + " | ".join(table[0]) + " |\n|" + "---|" * len(table[0]))
-    for row in table:
-        print("| " + " | ".join(str(value) for value in row.values()) + " |")
+    show(write(HERE / "cases.csv", table))
+    show(write(HERE / "each-case.csv", [default_row(name, *case) for (name, _), case in found.items()]))
 
 
 if __name__ == "__main__":

@@ -137,6 +137,9 @@ def choice_rows(
             rows.append(
                 {
                     "model": name,
+                    "seeds": len(seeds),
+                    "epochs": runner.settings.epochs,
+                    "train_pairs": runner.task.num_examples,
                     "rule": rule,
                     "drop_from": "" if drop_from is None else drop_from,
                     "strategy": strategy,
