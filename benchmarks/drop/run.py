@@ -148,7 +148,7 @@ def sweep(encoder: Encoder, data: PairSplits, options: argparse.Namespace) -> di
     small = replace(data, train=fewer(data.train, options.pairs))
     runner = runner_for(encoder, small, TrainingSettings(epochs=1, learning_rate=RATE), HERE)
     with runner.store.open():
-        return runner.rank_exits(range(encoder.depth + 1), 0)
+        return runner.rank(["multi-exit"], range(encoder.depth + 1), 0)[0]
 
 
 def full_scores(sweep: FullSweep) -> tuple[dict[int, float], dict[int, float]]:

@@ -48,9 +48,8 @@ def measure(folder: Path, reference: Path, data: Path, work: Path) -> dict[str, 
     task = LabelledTask(encoder, small)
     store = TrialStore(work, fingerprint(encoder, settings.to_json(), small.fingerprint()), {"model": folder.name})
     with store.open():
-        trained = TrialRunner(encoder, task, settings, store, lambda task, done, total: None).rank_exits(
-            range(encoder.depth + 1), 0
-        )
+        runner = TrialRunner(encoder, task, settings, store, lambda task, done, total: None)
+        (trained,) = runner.rank(["multi-exit"], range(encoder.depth + 1), 0)
     assert seen.drop is not None
     return {
         "untrained": list(seen.spearman or ()),

@@ -10,6 +10,7 @@ from tests.training.test_pair_tasks import splits
 from tests.training.test_training import SETTINGS, make_pairs, without_dropout
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.engines import Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.similarity import DropPrediction
@@ -99,7 +100,7 @@ def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
     assert scores != pytest.approx(everything, abs=0.05)
 
 
-def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None, epochs=3, seeds=1, watcher=None):
+def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None, epochs=3, seeds=1, **told):
     return finetune(
         encoder,
         pairs or data(),
@@ -107,7 +108,7 @@ def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=Non
         settings=SweepSettings(strategy=strategy, seeds=tuple(range(seeds)), pick="best-dev"),
         training=dataclasses.replace(SETTINGS, epochs=epochs, objective=objective),
         prediction=prediction,
-        watcher=watcher,
+        **told,
     )
 
 
@@ -156,6 +157,27 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     path.write_text("{")  # damaged: computed again
     tuned(encoder, tmp_path, "multi-exit")
     assert json.loads(path.read_text())["scores"] == pytest.approx(scores)
+
+
+class Recorded(Sequential):
+    """Remembers what it was given, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def run(self, work, tasks, tell):
+        tasks = list(tasks)
+        self.batches.append([str(task) for task in tasks])
+        yield from super().run(work, tasks, tell)
+
+
+def test_rankings_run_where_trials_run_both_at_once(encoder, tmp_path):
+    engine = Recorded()
+    tuned(encoder, tmp_path, "rankings", engine=engine)
+    assert ["ranking the layers (probe)", "ranking the layers (multi-exit)"] in engine.batches
+    again = Recorded()
+    tuned(encoder, tmp_path, "rankings", engine=again)
+    assert not any(batch for batch in again.batches)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import Tensor
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder
 from truncate_kit.errors import FileProblemError
 from truncate_kit.files import remove_leftovers, replacing, run_lock, write_json
+from truncate_kit.sweep.ranking import RankingOrder, Scores
 from truncate_kit.sweep.results import Trial
 
 
@@ -86,17 +87,21 @@ class TrialStore:
                 f"{path} cannot be read: {error}.", hint="Delete it to run this trial again."
             ) from error
 
-    def ranking(self, name: str, layers: Sequence[int], compute: Callable[[], dict[int, float]]) -> dict[int, float]:
-        """A cheap score of each of `layers`, from the file of that name where it holds them all, else computed."""
-        path = self.folder / f"{name}.json"
+    def ranking(self, order: RankingOrder) -> Scores | None:
+        """The score of each layer, None where the ranking is not there or has other layers."""
         try:
-            stored = {int(layer): float(score) for layer, score in json.loads(path.read_text())["scores"].items()}
+            scores = json.loads(self._ranking(order).read_text(encoding="utf-8"))["scores"]
+            stored = {int(layer): float(score) for layer, score in scores.items()}
         except (OSError, ValueError, KeyError):
-            stored = {}
-        if set(stored) != set(layers):
-            stored = compute()
-            write_json(path, {"scores": stored})
-        return stored
+            return None
+        return stored if set(stored) == set(order.layers) else None
+
+    def write_ranking(self, order: RankingOrder, scores: Scores) -> None:
+        """Keep a ranking."""
+        write_json(self._ranking(order), {"scores": scores})
+
+    def _ranking(self, order: RankingOrder) -> Path:
+        return self.folder / f"{order.name}-seed{order.seed}.json"
 
     def has_trials(self, name: str, layers: Sequence[int]) -> bool:
         """Whether the file of that name holds one trial for each of `layers`."""

@@ -71,14 +71,14 @@ def multi_exit(runner: TrialRunner, layers: Sequence[int], settings: SweepSettin
 
     Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
     """
-    ranked = runner.rank_exits(layers, settings.seeds[0])
+    (ranked,) = runner.rank(["multi-exit"], layers, settings.seeds[0])
     contending = _best(ranked, 2, settings, drop_from)
     return _race(runner, settings, drop_from, contending, layers, _exits_cost(runner, layers))
 
 
 def probe(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
     """A linear map on the frozen states of each layer, trained on the task, ranks them; the best two race."""
-    ranked = runner.rank_frozen(layers, settings.seeds[0])
+    (ranked,) = runner.rank(["probe"], layers, settings.seeds[0])
     contending = _best(ranked, 2, settings, drop_from)
     return _race(runner, settings, drop_from, contending, layers, _probe_cost(runner, layers))
 
@@ -89,7 +89,7 @@ def rankings(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings
     Each ranking is cheap and errs in its own way: frozen states of shallow layers look better than they are after
     training, and one epoch for all exits leaves both ends behind.
     """
-    frozen, exits = (rank(layers, settings.seeds[0]) for rank in (runner.rank_frozen, runner.rank_exits))
+    frozen, exits = runner.rank(["probe", "multi-exit"], layers, settings.seeds[0])
     cost = _probe_cost(runner, layers) + _exits_cost(runner, layers)
     picked = {pick(ranked, settings.pick, settings.within, drop_from, max(layers)) for ranked in (frozen, exits)}
     if len(picked) == 1:

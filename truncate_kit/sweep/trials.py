@@ -10,14 +10,12 @@ from truncate_kit.encoders import Encoder, check_layer, layers_held, truncate
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress, TrialWatcher
+from truncate_kit.sweep.ranking import RankingName, RankingOrder, RankingWork, Scores
 from truncate_kit.sweep.results import Trial
 from truncate_kit.sweep.store import TrialStore
 from truncate_kit.sweep.tasks import Task
-from truncate_kit.sweep.work import Prior, TrialEpoch, TrialOrder, TrialWork, shorter
-from truncate_kit.training import TrainingSettings, train
-from truncate_kit.training.examples import Pairs
-from truncate_kit.training.exits import MultiExitJudge, MultiExitPairs, probe
-from truncate_kit.training.judges import HeldOutPairs, copied
+from truncate_kit.sweep.work import Prior, TrialEpoch, TrialOrder, TrialWork
+from truncate_kit.training import TrainingSettings
 
 
 @dataclass(slots=True)
@@ -108,7 +106,7 @@ class TrialRunner:
                 self.progress(name, done, total)
             case TrialEpoch():
                 self.watcher.epoch(*message)
-            case Lost(order, reason):
+            case Lost(TrialOrder() as order, reason):
                 self.watcher.again(order.layer, order.seed, order.epochs, reason)
 
     def steps(self, epochs: int) -> int:
@@ -158,50 +156,19 @@ class TrialRunner:
             )
         return tuple(read)
 
-    def rank_exits(self, layers: Sequence[int], seed: int) -> dict[int, float]:
-        """Dev score of every layer, in points, after one epoch of the full model with the loss on all of them.
+    def rank(self, names: Sequence[RankingName], layers: Sequence[int], seed: int) -> list[Scores]:
+        """The rankings of these names: for each a score of every layer, in points, see `RankingWork`.
 
-        From the store where it is there. Raises `UsageError` for a task without pairs and cosines.
+        From the store where they are there; the others go to the engine as one batch. Raises `UsageError` for a task
+        without pairs and cosines.
         """
-
-        def compute() -> dict[int, float]:
-            encoder = truncate(self.full, max(layers))
-            examples, dev = self._exits(encoder, layers, seed, "multi-exit")
-            train(
-                encoder,
-                MultiExitPairs(examples),
-                MultiExitJudge({layer: copied(judge) for layer, judge in dev.items()}),
-                shorter(self.settings, 1),
-                seed=seed,
-                progress=self.progress,
-                task="ranking layers, all trained at once",
-            )
-            return MultiExitJudge(dev).by_layer(encoder)
-
-        return self.store.ranking(f"multi-exit-seed{seed}", layers, compute)
-
-    def rank_frozen(self, layers: Sequence[int], seed: int) -> dict[int, float]:
-        """Dev score of a linear probe on the frozen states of every layer, in points; else as `rank_exits`."""
-
-        def compute() -> dict[int, float]:
-            return probe(self.full, *self._exits(self.full, layers, seed, "probe"), seed, self.progress)
-
-        return self.store.ranking(f"probe-seed{seed}", layers, compute)
-
-    def _exits(
-        self, encoder: Encoder, layers: Sequence[int], seed: int, strategy: str
-    ) -> tuple[dict[int, Pairs], dict[int, HeldOutPairs]]:
-        """The task's examples and dev judge for each layer, each with a head of its own where there is one."""
-        examples, judges = {}, {}
-        for layer in layers:
-            pairs, dev, _ = self.task.trial(encoder, seed)
-            if not isinstance(pairs, Pairs) or not isinstance(dev, HeldOutPairs):
-                raise UsageError(
-                    f"The strategy {strategy} ranks layers by labelled pairs, which this objective does not have.",
-                    hint="Use --strategy guided.",
-                )
-            examples[layer], judges[layer] = pairs, dev
-        return examples, judges
+        orders = [RankingOrder(name=name, layers=tuple(layers), seed=seed) for name in names]
+        found = {order: scores for order in orders if (scores := self.store.ranking(order)) is not None}
+        missing = [order for order in orders if order not in found]
+        for order, scores in self.engine.run(RankingWork(self.full, self.task, self.settings), missing, self._hear):
+            self.store.write_ranking(order, scores)
+            found[order] = scores
+        return [found[order] for order in orders]
 
 
 def _earlier(seed: int) -> str:

@@ -1,0 +1,86 @@
+"""Cheap scores of all layers at once, as work that engines run like trials."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from truncate_kit.encoders import Encoder, truncate
+from truncate_kit.engines import Steps, Tell
+from truncate_kit.errors import UsageError
+from truncate_kit.progress import Progress
+from truncate_kit.sweep.tasks import Task
+from truncate_kit.training import TrainingSettings, train
+from truncate_kit.training.examples import Pairs
+from truncate_kit.training.exits import MultiExitJudge, MultiExitPairs, probe
+from truncate_kit.training.judges import HeldOutPairs, copied
+
+RankingName = Literal["multi-exit", "probe"]
+Scores = dict[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankingOrder:
+    """A ranking that is to be made. name: that of the strategy which needs nothing else."""
+
+    name: RankingName
+    layers: tuple[int, ...]
+    seed: int
+
+    def __str__(self) -> str:
+        return f"ranking the layers ({self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class RankingWork:
+    """What the rankings of one model on one task share."""
+
+    full: Encoder
+    task: Task
+    settings: TrainingSettings
+
+    def move(self, device: str) -> None:
+        """Go to another device; the task reads texts with the same encoder."""
+        self.full.to(device)
+
+    def perform(self, order: RankingOrder, tell: Tell) -> Scores:
+        """Score of each layer on dev, in points; it tells of `Steps`.
+
+        Raises `UsageError` for a task without pairs and cosines.
+        """
+        ways: dict[RankingName, Callable[[RankingOrder, Progress], Scores]] = {
+            "multi-exit": self._multi_exit,
+            "probe": self._probe,
+        }
+        return ways[order.name](order, lambda task, done, total: tell(Steps(task, done, total)))
+
+    def _multi_exit(self, order: RankingOrder, progress: Progress) -> Scores:
+        """After one epoch of the model, cut at the highest layer, with the loss on all of them."""
+        encoder = truncate(self.full, max(order.layers))
+        examples, dev = self._exits(encoder, order)
+        train(
+            encoder,
+            MultiExitPairs(examples),
+            MultiExitJudge({layer: copied(judge) for layer, judge in dev.items()}),
+            TrainingSettings.from_dict(self.settings.to_dict() | {"epochs": 1}),
+            seed=order.seed,
+            progress=progress,
+            task="ranking layers, all trained at once",
+        )
+        return MultiExitJudge(dev).by_layer(encoder)
+
+    def _probe(self, order: RankingOrder, progress: Progress) -> Scores:
+        """Of a linear map on the frozen states of each layer."""
+        return probe(self.full, *self._exits(self.full, order), order.seed, progress)
+
+    def _exits(self, encoder: Encoder, order: RankingOrder) -> tuple[dict[int, Pairs], dict[int, HeldOutPairs]]:
+        """The task's examples and dev judge for each layer, each with a head of its own where there is one."""
+        examples, judges = {}, {}
+        for layer in order.layers:
+            pairs, dev, _ = self.task.trial(encoder, order.seed)
+            if not isinstance(pairs, Pairs) or not isinstance(dev, HeldOutPairs):
+                raise UsageError(
+                    f"The strategy {order.name} ranks layers by labelled pairs, which this objective does not have.",
+                    hint="Use --strategy guided.",
+                )
+            examples[layer], judges[layer] = pairs, dev
+        return examples, judges
