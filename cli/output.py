@@ -1,15 +1,24 @@
 """The one way out: tables and JSON on stdout; notes, progress and problems on stderr."""
 
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import typer
 
+from truncate_kit.wording import capitalized, lasting
+
 if TYPE_CHECKING:
     from truncate_kit.progress import Progress
     from truncate_kit.results import Result
+
+Clock = Callable[[], float]
+"""Gives seconds since some moment."""
+
+SILENCE = 60.0  # seconds after which a log without a new line looks dead
+SHOWN_TASKS = 3  # of those that run at once, in a line
 
 
 def print_problem(message: str, hint: str) -> None:
@@ -73,13 +82,80 @@ def say(text: str) -> None:
     typer.echo(text)
 
 
+class Pace:
+    """How far something is; what was done when it was first heard of, as after a kill, took none of our time."""
+
+    def __init__(self, done: int, total: int, clock: Clock) -> None:
+        self._total, self._clock = total, clock
+        self._begin(done)
+
+    def _begin(self, done: int) -> None:
+        self._first = self._done = done
+        self._begun = self._heard = self._clock()
+
+    def at(self, done: int) -> None:
+        """So many steps are done; fewer than before where a lost worker's task is run again."""
+        if done < self._done:
+            self._begin(done)
+        self._done, self._heard = done, self._clock()
+
+    @property
+    def seconds(self) -> float:
+        """From the first to the latest that was heard."""
+        return self._heard - self._begun
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that the rest takes at this pace; None while it is unknown."""
+        if self._done == self._first:
+            return None
+        return self.seconds * (self._total - self._done) / (self._done - self._first)
+
+    def __str__(self) -> str:
+        said = f"step {self._done:,} of {self._total:,}"
+        return said if self.left is None else f"{said}, {lasting(self.left)} left"
+
+
+class ProgressLines:
+    """Progress as lines on stderr, where no bar can be drawn: what runs, whenever `SILENCE` went by without a line."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock, self._said = clock, clock()
+        self._paces: dict[str, Pace] = {}  # of what runs now
+        self._told: set[str] = set()  # those of them that a line told of, so that another one tells of their end
+
+    def say(self, line: str) -> None:
+        """A line, after which there may be silence again."""
+        note(line)
+        self._said = self._clock()
+
+    def progress(self, task: str, done: int, total: int) -> None:
+        """Where the work at hand is; with several workers there are several at once."""
+        pace = self._paces.setdefault(task, Pace(done, total, self._clock))
+        pace.at(done)
+        if done >= total:
+            del self._paces[task]
+            if task in self._told:
+                self._told.remove(task)
+                self.say(f"{capitalized(task)}: done after {lasting(pace.seconds)}.")
+        elif self._clock() - self._said >= SILENCE:
+            self._told.update(self._paces)
+            self.say(capitalized(self._standing()))
+
+    def _standing(self) -> str:
+        """What runs, and how far it is."""
+        lines = [f"{task}: {pace}" for task, pace in self._paces.items()]
+        more = [f"{len(lines) - SHOWN_TASKS} more"] if len(lines) > SHOWN_TASKS else []
+        return "; ".join([*lines[:SHOWN_TASKS], *more]) + "."
+
+
 @contextmanager
 def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
-    """Draw progress on stderr when that is a terminal; otherwise stay silent."""
+    """Draw progress on stderr when that is a terminal; elsewhere lines, of what takes more than a minute."""
     from truncate_kit.progress import silent
 
     if quiet or not sys.stderr.isatty():
-        yield silent
+        yield silent if quiet else ProgressLines().progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

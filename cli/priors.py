@@ -59,9 +59,9 @@ def adapt_first(
     from truncate_kit.priors import AdaptationSettings, adapted
 
     settings = AdaptationSettings(precision=precision, **({} if epochs is None else {"epochs": epochs}))
-    model, result = adapted(
-        encoder, read_texts(texts), out / "adapted", settings, layer=layer, group=group, progress=progress
-    )
+    raw = read_texts(texts)
+    note(f"First the encoder is adapted to {len(raw):,} texts of {texts}.", quiet=quiet)
+    model, result = adapted(encoder, raw, out / "adapted", settings, layer=layer, group=group, progress=progress)
     head = "the checkpoint's head" if result.head_pretrained else "a new head"
     note(
         f"Adapted at layer {result.layer} to {result.num_texts:,} texts with {head}: masked cross entropy "

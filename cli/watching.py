@@ -2,17 +2,18 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from truncate_kit.progress import TrialWatcher
-from truncate_kit.wording import counted
+from truncate_kit.progress import PlannedTrial, TrialWatcher, silent
+from truncate_kit.wording import capitalized, counted, lasting
 
-from .output import note, progress_bar
+from .output import Clock, Pace, ProgressLines
 
 if TYPE_CHECKING:
     from truncate_kit.progress import Progress
@@ -32,13 +33,11 @@ def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator[tuple["Pr
             from truncate_kit.report.tensorboard import TensorboardLog
 
             watchers.append(stack.enter_context(TensorboardLog(out / "tensorboard")))
-        if quiet or not sys.stderr.isatty():
-            progress = stack.enter_context(progress_bar(quiet=quiet))
-            watchers += [] if quiet else [_Lines()]
-        else:
-            live = stack.enter_context(_LiveTable())
-            progress = live.progress
-            watchers.append(live)
+        progress: Progress = silent
+        if not quiet:
+            shown = stack.enter_context(_LiveTable()) if sys.stderr.isatty() else _Lines()
+            progress = shown.progress
+            watchers.append(shown)
         yield progress, _All(watchers)
 
 
@@ -51,6 +50,10 @@ class _All(TrialWatcher):
     def part(self, name: str) -> None:
         for watcher in self._watchers:
             watcher.part(name)
+
+    def planned(self, trials: Sequence[PlannedTrial]) -> None:
+        for watcher in self._watchers:
+            watcher.planned(trials)
 
     def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
         for watcher in self._watchers:
@@ -69,48 +72,133 @@ class _All(TrialWatcher):
             watcher.stopped(layer, seed, epochs, done, dev)
 
 
-class _Lines(TrialWatcher):
-    """One line on stderr for every finished trial; each trial of a part of a study once."""
+class _Plan:
+    """The trials that were announced last: whose progress is whose, and how long all of them will still take.
 
-    def __init__(self) -> None:
-        self._told: set[tuple[int, int, int]] = set()
+    A trial is taken to cost as many block-steps as its layer has blocks, one at least. What there was before the first
+    step, such as the start of workers, tells nothing of the speed.
+    """
 
-    def part(self, name: str) -> None:
-        self._told.clear()
-        note(f"{name}:")
+    def __init__(self, trials: Sequence[PlannedTrial], clock: Clock) -> None:
+        self._trials = {trial.task: trial for trial in trials}
+        self._tasks = {trial.place: trial.task for trial in trials}
+        self._open = set(self._trials)
+        self._found: dict[str, float] = {}  # shares of trials that a killed run had left
+        self._done: dict[str, float] = {}  # shares of trials that are done, with what was found
+        self._clock, self._begun = clock, 0.0
 
-    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
-        note(f"Layer {layer}, seed {seed} is run again: its worker was lost, {reason}.")
+    def trial(self, task: str) -> PlannedTrial | None:
+        """The one whose progress is called so; None for anything else."""
+        return self._trials.get(task)
 
-    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
-        if (layer, seed, epochs) not in self._told:
-            self._told.add((layer, seed, epochs))
-            note(f"Layer {layer}, seed {seed}, {counted(epochs, 'epoch')}: dev {dev:.2f}.")
+    def steps(self, task: str, done: int, total: int) -> None:
+        """Of a trial so many steps are done; the first that is heard of is the first that was made now."""
+        if not self._done:
+            self._begun = self._clock()
+            self._found[task] = done / total
+        self._found.setdefault(task, (done - 1) / total)
+        self._done[task] = done / total
 
-    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
-        note(f"Layer {layer}, seed {seed}, {done} of {epochs} epochs: dev {dev:.2f}.")
+    def ended(self, place: tuple[int, int, int]) -> None:
+        """A trial is finished, or waits."""
+        task = self._tasks.get(place)
+        if task is not None:
+            self._open.discard(task)
+            self._found.setdefault(task, 1.0)
+            self._done[task] = 1.0
 
-
-class _Steps:
-    """How far something is; what was done when it was first heard of, as after a kill, took none of our time."""
-
-    def __init__(self, done: int, total: int) -> None:
-        self.done, self._first, self._total, self._begun = done, done, total, time.monotonic()
+    @property
+    def runs(self) -> bool:
+        """Whether some of them have not ended."""
+        return bool(self._open)
 
     def __str__(self) -> str:
-        said = f"step {self.done:,} of {self._total:,}"
-        if self.done == self._first:
+        """How many are done, and about how long the others take; nothing for a single one, or where all have ended."""
+        if not self._open or len(self._trials) == 1:
+            return ""
+        said = f"{len(self._trials) - len(self._open)} of {len(self._trials)} planned trials done"
+        costs = {task: max(1, trial.layer) for task, trial in self._trials.items()}
+        made = sum(costs[task] * (share - self._found[task]) for task, share in list(self._done.items()))
+        if made <= 0:
             return said
-        left = (time.monotonic() - self._begun) * (self._total - self.done) / (self.done - self._first)
-        return f"{said}, {left:,.0f} s left"
+        rest = sum(cost * (1 - self._done.get(task, 0.0)) for task, cost in costs.items())
+        return f"{said}, about {lasting((self._clock() - self._begun) * rest / made)} left"
+
+
+class _Lines(ProgressLines, TrialWatcher):
+    """One line on stderr for every finished trial, each trial of a part of a study once, and signs of life.
+
+    What runs apart from trials (an adaptation, a ranking) has a line when it begins and one when it ends.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        super().__init__(clock)
+        self._seen: set[tuple[int, int, int]] = set()
+        self._plan = _Plan((), clock)
+
+    def part(self, name: str) -> None:
+        self._seen.clear()
+        self.say(f"{name}:")
+
+    def planned(self, trials: Sequence[PlannedTrial]) -> None:
+        self._plan = _Plan(trials, self._clock)
+
+    def progress(self, task: str, done: int, total: int) -> None:
+        trial = self._plan.trial(task)
+        if trial is not None:
+            total = total * trial.until // trial.epochs
+            self._plan.steps(task, done, total)
+            if done >= total:
+                self._told.discard(task)  # its score is the line that tells of its end
+        if task not in self._paces and done < total and not self._plan.runs:
+            self._told.add(task)
+            self.say(f"{capitalized(task)}: {Pace(done, total, self._clock)}.")
+        super().progress(task, done, total)
+
+    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
+        self.say(f"Layer {layer}, seed {seed} is run again: its worker was lost, {reason}.")
+
+    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
+        self._plan.ended((layer, seed, epochs))
+        if (layer, seed, epochs) not in self._seen:
+            self._seen.add((layer, seed, epochs))
+            self.say(f"Layer {layer}, seed {seed}, {counted(epochs, 'epoch')}: dev {dev:.2f}.")
+
+    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
+        self._plan.ended((layer, seed, epochs))
+        self.say(f"Layer {layer}, seed {seed}, {done} of {epochs} epochs: dev {dev:.2f}.")
+
+    def _standing(self) -> str:
+        whole = str(self._plan)
+        return super()._standing() + (f" {whole}." if whole else "")
+
+
+@dataclass(slots=True)
+class _Row:
+    """A trial in the table. pace: None where it does not run now."""
+
+    epoch: str = ""
+    dev: str = ""
+    pace: Pace | None = None
+
+    @property
+    def left(self) -> str:
+        """The time that its steps still take; nothing while that is unknown, and where there are none left."""
+        seconds = self.pace.left if self.pace is not None else None
+        return lasting(seconds) if seconds else ""
 
 
 class _LiveTable(TrialWatcher):
-    """The trials of a sweep as a table that is drawn anew: layer, seed, epoch, dev score, time left of the trial."""
+    """The trials of a sweep as a table that is drawn anew: layer, seed, epoch, dev score, time left of the trial.
 
-    def __init__(self) -> None:
-        self._trials: dict[tuple[int, int, int], tuple[str, str]] = {}
-        self._steps: dict[str, _Steps] = {}  # of what runs now
+    Below it what else runs, and the time left of the trials that are planned.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._rows: dict[tuple[int, int, int], _Row] = {}
+        self._others: dict[str, Pace] = {}  # of what runs now and is no trial
+        self._plan = _Plan((), clock)
         self._part: str | None = None
         self._live: Any = None
 
@@ -119,7 +207,7 @@ class _LiveTable(TrialWatcher):
         from rich.live import Live
 
         self._live = Live(
-            get_renderable=self._table, console=Console(stderr=True), transient=True, refresh_per_second=2
+            get_renderable=self._drawn, console=Console(stderr=True), transient=True, refresh_per_second=2
         )
         self._live.__enter__()
         return self
@@ -129,37 +217,60 @@ class _LiveTable(TrialWatcher):
 
     def part(self, name: str) -> None:
         self._part = name
-        self._trials.clear()
+        self._rows.clear()
+
+    def planned(self, trials: Sequence[PlannedTrial]) -> None:
+        self._plan = _Plan(trials, self._clock)
 
     def progress(self, task: str, done: int, total: int) -> None:
         """Where the work at hand is; with several workers there are several at once."""
-        if done < total:
-            self._steps.setdefault(task, _Steps(done, total)).done = done
+        trial = self._plan.trial(task)
+        if trial is not None:
+            self._trial_steps(trial, done, total)
+        elif done < total:
+            self._others.setdefault(task, Pace(done, total, self._clock)).at(done)
         else:
-            self._steps.pop(task, None)
+            self._others.pop(task, None)
+
+    def _trial_steps(self, trial: PlannedTrial, done: int, total: int) -> None:
+        now = total * trial.until // trial.epochs
+        self._plan.steps(trial.task, done, now)
+        row = self._rows.get(trial.place)
+        pace = None if row is None else row.pace
+        if row is None or pace is None:  # it begins, perhaps again: what an earlier run reached is no news
+            pace = Pace(done, now, self._clock)
+            row = self._rows[trial.place] = _Row(pace=pace)
+        pace.at(done)
+        row.epoch = f"{done * trial.epochs // total}/{trial.epochs}"
 
     def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
-        self._trials.pop((layer, seed, epochs), None)  # to the end of the table
-        self._trials[layer, seed, epochs] = (f"{done}/{epochs}", f"{dev:.2f}")
+        row = self._rows.setdefault((layer, seed, epochs), _Row())
+        row.epoch, row.dev = f"{done}/{epochs}", f"{dev:.2f}"
 
     def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
-        self._trials[layer, seed, epochs] = ("again", "")
+        self._rows[layer, seed, epochs] = _Row("again")
 
     def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
-        self._trials[layer, seed, epochs] = ("done", f"{dev:.2f}")
+        self._plan.ended((layer, seed, epochs))
+        self._rows[layer, seed, epochs] = _Row("done", f"{dev:.2f}")
 
     def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
-        self._trials[layer, seed, epochs] = (f"{done}/{epochs}", f"{dev:.2f}")
+        self._plan.ended((layer, seed, epochs))
+        self._rows[layer, seed, epochs] = _Row(f"{done}/{epochs}", f"{dev:.2f}")
 
-    def _table(self) -> Any:
+    def _drawn(self) -> Any:
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
-        drawn = Table(title=None if self._part is None else Text(self._part), header_style="bold")
-        for name in ("layer", "seed", "epoch", "dev"):
-            drawn.add_column(name, justify="right")
-        for (layer, seed, _), (state, dev) in list(self._trials.items())[-SHOWN_TRIALS:]:
-            drawn.add_row(str(layer), str(seed), state, dev, style="dim" if state == "done" else None)
-        lines = [f"{task}: {steps}" for task, steps in list(self._steps.items())]
-        drawn.caption = Text("\n".join(lines)) if lines else None
-        return drawn
+        table = Table(header_style="bold")
+        for name in ("layer", "seed", "epoch", "dev", "left"):
+            table.add_column(name, justify="right", min_width=6)  # so that it does not jump as it fills
+        # Those that run come last: however many are done, they are seen.
+        rows = sorted(self._rows.items(), key=lambda item: item[1].pace is not None)[-SHOWN_TRIALS:]
+        for (layer, seed, _), row in rows:
+            style = "dim" if row.epoch == "done" else None
+            table.add_row(str(layer), str(seed), row.epoch, row.dev, row.left, style=style)
+        lines = [*(f"{task}: {pace}" for task, pace in list(self._others.items())), str(self._plan)]
+        title = [Text(self._part, style="bold")] if self._part else []
+        return Group(*title, *([table] if rows else []), *(Text(line) for line in lines if line))

@@ -4,3 +4,18 @@
 def counted(number: int, one: str, many: str | None = None) -> str:
     """The number with its noun: "1 list", "2,758 texts". many: None adds an s."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def capitalized(text: str) -> str:
+    """The text with a capital first letter; unlike `str.capitalize` it leaves the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
+def lasting(seconds: float) -> str:
+    """A stretch of time in the two units that matter: "1 s" at least, "3 min", "2 h 5 min", "3 d 4 h"."""
+    if seconds < 59.5:
+        return f"{max(1, round(seconds))} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    days, hours = divmod(hours, 24)
+    units = [f"{number} {unit}" for number, unit in ((days, "d"), (hours, "h"), (minutes, "min")) if number]
+    return " ".join(units[:2])

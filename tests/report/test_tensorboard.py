@@ -1,9 +1,6 @@
-"""TensorBoard logs and the live table of a sweep, against the trials themselves."""
+"""TensorBoard logs of a sweep, against the trials themselves."""
 
-import io
 import re
-import sys
-from contextlib import redirect_stderr
 
 import pytest
 
@@ -13,7 +10,6 @@ from truncate_kit.encoders import load_encoder
 from truncate_kit.report.tensorboard import TensorboardLog
 from truncate_kit.study import StudyResult
 from truncate_kit.sweep import SweepSettings, finetune
-from truncate_kit_cli.watching import _LiveTable, watching
 
 
 @pytest.fixture(scope="module")
@@ -48,51 +44,6 @@ def test_the_logs_hold_every_trial(logged):
         assert all(0 < value < 1 for _, value in found["loss"])
 
 
-def test_the_live_table_shows_what_the_trials_reached(logged, monkeypatch):
-    from rich.console import Console
-
-    _, result = logged
-    table, screen = _LiveTable(), io.StringIO()
-    for trial in result.trials:
-        table.epoch(trial.layer, trial.seed, 3, 1, 0.1, trial.dev_scores[0])
-        table.progress("layer 1, seed 0, 3 epochs", 3, 9)
-        Console(file=screen, width=80).print(table._table())
-        table.finished(trial.layer, trial.seed, 3, trial.dev, trial.test)
-    Console(file=screen, width=80).print(table._table())
-    shown = " ".join(screen.getvalue().split())
-    assert "1/3" in shown
-    assert "step 3 of 9" in shown
-    assert all(f"{trial.dev:.2f}" in shown for trial in result.trials)
-
-
-def test_the_live_table_shows_what_runs_at_once_and_what_was_lost():
-    from rich.console import Console
-
-    def shown() -> str:
-        screen = io.StringIO()
-        Console(file=screen, width=80).print(table._table())
-        return " ".join(screen.getvalue().split())
-
-    table = _LiveTable()
-    table.epoch(1, 0, 3, 1, 0.1, 61.25)
-    table.progress("layer 1, seed 0, 3 epochs", 3, 9)
-    table.progress("layer 2, seed 0, 3 epochs", 4, 9)
-    assert "layer 1, seed 0, 3 epochs: step 3 of 9" in shown()
-    assert "layer 2, seed 0, 3 epochs: step 4 of 9" in shown()
-    assert "left" not in shown()  # steps that were done when they were first heard of tell no speed
-    table.progress("layer 1, seed 0, 3 epochs", 4, 9)
-    assert "s left" in shown()
-    table.progress("layer 2, seed 0, 3 epochs", 9, 9)
-    table.part("another model, a task")
-    assert "another model, a task" in shown()
-    assert "61.25" not in shown()
-    table.epoch(1, 0, 3, 1, 0.1, 61.25)
-    table.again(1, 0, 3, "it was ended by SIGKILL")
-    assert "layer 2" not in shown()
-    assert "again" in shown()
-    assert "61.25" not in shown()
-
-
 def test_models_of_a_study_are_told_apart(tiny_folder, tmp_path, capfd):
     """Two models whose trials have the same layers, seeds and epochs: logs and lines of both."""
     from tests.engines.studies import run, study_file
@@ -114,15 +65,3 @@ def test_models_of_a_study_are_told_apart(tiny_folder, tmp_path, capfd):
             found = scalars(tmp_path / f"out/tensorboard/a%2F{family}, pairs/layer{row.layer:02d}-seed0-epochs1")
             assert [value for _, value in found["test"]] == pytest.approx([row.test], abs=1e-3)
     assert len(list((tmp_path / "out/tensorboard").iterdir())) == 2
-
-
-def test_elsewhere_each_trial_is_one_line(tmp_path):
-    screen = io.StringIO()
-    with redirect_stderr(screen), watching(tmp_path, tensorboard=False, quiet=False) as (_, watcher):
-        assert not sys.stderr.isatty()
-        for _ in range(2):  # trained, then read again for the result
-            watcher.finished(3, 1, 10, 61.234, 50.0)
-    assert screen.getvalue() == "Layer 3, seed 1, 10 epochs: dev 61.23.\n"
-    with redirect_stderr(screen), watching(tmp_path, tensorboard=False, quiet=True) as (_, watcher):
-        watcher.finished(3, 2, 10, 61.234, 50.0)
-    assert "seed 2" not in screen.getvalue()

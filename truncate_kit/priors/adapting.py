@@ -19,6 +19,7 @@ from truncate_kit.results import Result
 from truncate_kit.sweep.store import fingerprint
 from truncate_kit.training import TrainingSettings, default_learning_rate, train
 from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.wording import counted
 
 HELD_OUT, MOST_HELD_OUT = 0.05, 2000
 FEWEST_TEXTS = 20
@@ -110,7 +111,7 @@ def adapt(
         micro_batch=MICRO_BATCH * group.size,
         group=group,
         progress=progress,
-        task=f"masked words at layer {model.depth}, {settings.epochs} epochs",
+        task=f"masked words at layer {model.depth}, {counted(settings.epochs, 'epoch')}",
     )
     result = AdaptationResult(
         model=encoder.name,

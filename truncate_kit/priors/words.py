@@ -7,6 +7,7 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.training import TrainingSettings, train
+from truncate_kit.wording import counted
 
 WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128
 
@@ -36,6 +37,6 @@ class WordPrior:
             seed=seed,
             checkpoint=checkpoint,
             progress=progress,
-            task=f"words at layer {encoder.depth}, seed {seed}, {self.settings.epochs} epochs",
+            task=f"words at layer {encoder.depth}, seed {seed}, {counted(self.settings.epochs, 'epoch')}",
         )
         return max(state.scores)

@@ -42,7 +42,7 @@ def exit_vectors_of(
         for done, batch in enumerate(batches, 1):
             vectors = exit_vectors(encoder, encoder.pad([ids[place] for place in batch]), layers)
             parts.append(torch.stack([part.float().cpu() for part in vectors]))
-            progress("frozen states of all layers", done, len(batches))
+            progress("ranking layers by their frozen states", done, len(batches))
     order = torch.tensor([place for batch in batches for place in batch]).argsort()
     return torch.cat(parts, dim=1)[:, order]
 
