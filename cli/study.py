@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def study(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with models and tasks.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with models, tasks and, if wanted, priors.")],
     engine: EngineOpt = "local",
     workers: WorkersOpt = None,
     ray_address: RayAddressOpt = None,
@@ -27,7 +27,21 @@ def study(
     out: OutOpt = DEFAULT_OUT / "study",
     as_json: JsonOpt = False,
 ) -> None:
-    """Fine-tune every model of a study at every layer on every task; tables and figures as the TMFT paper has them."""
+    """Fine-tune every model of a study at every layer on every task; tables and figures as the TMFT paper has them.
+
+    The least that FILE may hold:
+
+    \b
+      [[models]]
+      model = "mini-electra-discriminator"
+      [[tasks]]
+      data = "bundled"
+
+    README, under "A study", explains the keys. At the top: seeds, layers, read_earlier, cka, published. [training] and
+    each task: objective, epochs, batch_size, learning_rate, precision. [[models]]: model, name, weights, pooling,
+    max_length, published. [[priors]], learned before the tasks: words, texts, name, layer, epochs, batch_size,
+    learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, read_earlier, published, models.
+    """
     from truncate_kit.study import adapt_all, read_study, run_study
     from truncate_kit.training.distributed import joined
 

@@ -4,9 +4,9 @@ import csv
 
 import pytest
 
-from truncate_kit.errors import DataFileError
+from truncate_kit.errors import DataFileError, UsageError
 from truncate_kit.study import read_study, run_study
-from truncate_kit.study.published import Place, read_published
+from truncate_kit.study.published import Place, check_published, read_published
 
 
 def test_all_figures_of_the_paper_are_read_and_its_tables_win(shared_data):
@@ -66,3 +66,40 @@ def test_a_file_or_folder_without_figures_is_said(tmp_path):
     for path in (tmp_path, tmp_path / "other.csv", tmp_path / "none.csv"):
         with pytest.raises(DataFileError, match="no published figures"):
             read_published(str(path))
+
+
+FIGURES = (
+    "name,setting,dataset,layer,split,metric,mean\n"
+    "BERT-base,plain,stsb/en,1,test,spearman,0.5\nBERT-large,plain,stsb/en,1,test,spearman,0.6\n"
+)
+
+
+def study_of(folder, model="", task="", top='published = "figures.csv"'):
+    (folder / "figures.csv").write_text(FIGURES)
+    (folder / "study.toml").write_text(
+        f'{top}\n[[models]]\nmodel = "mini-bert"\n{model}\n[[tasks]]\ndata = "bundled"\n{task}\n'
+    )
+    return read_study(folder / "study.toml")
+
+
+@pytest.mark.parametrize(
+    ("told", "message", "hint"),
+    [
+        ({"model": 'published = "BERT-basse"'}, "no published figures of 'BERT-basse'", "Did you mean BERT-base"),
+        ({"task": 'published = "xyz"'}, "no published figures of 'xyz'", "those of: stsb/en"),
+        ({}, "is of a model and a task of this study", "Models: BERT-base, BERT-large. Tasks: stsb/en"),
+        ({"model": 'name = "BERT-base"'}, "is of a model and a task of this study", "Tasks: stsb/en"),
+        ({"model": 'published = "BERT-base"', "top": ""}, "the study has no published figures", "published ="),
+    ],
+)
+def test_names_without_figures_are_said_before_the_first_training(tmp_path, told, message, hint):
+    with pytest.raises(UsageError, match=message) as problem:
+        run_study(study_of(tmp_path, **told), tmp_path / "out")
+    assert hint in problem.value.hint
+    assert not (tmp_path / "out/trials").exists()
+
+
+def test_a_name_of_the_study_may_be_the_published_one(tmp_path):
+    for model, task in (("name", "name"), ("published", "name"), ("name", "published")):
+        study = study_of(tmp_path, f'{model} = "BERT-base"', f'{task} = "stsb/en"')
+        check_published(study, read_published(study.published))

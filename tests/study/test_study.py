@@ -282,6 +282,7 @@ def test_a_second_process_is_told_also_between_two_models(file, done, tmp_path):
     [
         ('pooling = "cls"', '[[models]]\nmodel = "none/such"', "no folder 'none/such'"),
         ("cka =", 'layers = "3,4"\ncka =', "Layer 4 does not exist"),
+        ("cka =", 'layers = "auto"\ncka =', "it searches none"),
         ('name = "labels"', '[[tasks]]\ndata = "none.csv"', "none.csv does not exist"),
         ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "paraphrase pairs are labelled 0 or 1"),
         ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
@@ -334,7 +335,10 @@ def test_a_drop_is_two_points_and_two_pooled_deviations(last, deviation, drops):
         ('[[models]]\nmodel = "m"\nweights = "heavy"\n[[tasks]]\ndata = "bundled"', "'heavy'"),
         ('[[models]]\nmodel = "m"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "two models called 'm'"),
         ('seeds = 0\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "seeds is 0"),
-        ('cka = "x"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "cka is 'x', which is no model"),
+        (
+            'cka = "x"\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"',
+            "cka names 'x', which the study does not have",
+        ),
         ('[training]\nepoch = 3\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "has no 'epoch'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "luck"', "'luck'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "distill"', "has the objective distill"),

@@ -1,5 +1,7 @@
 """Priors and the control of a study: rows of their own, equal to the same done alone."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.study.test_study import pairs_file
@@ -10,18 +12,23 @@ from truncate_kit.priors import AdaptationSettings, WordPrior, adapt
 from truncate_kit.study import read_study, run_study
 from truncate_kit.sweep import SweepSettings, finetune
 from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.training import train
+from truncate_kit.training import TrainingSettings, train
 
 WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
+ADAPTATION = "epochs = 1, batch_size = 16, learning_rate = 2e-3"
+
+
+def words_folder(folder: Path) -> None:
+    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(WORDS) for j, other in enumerate(WORDS) if i < j]
+    folder.mkdir()
+    (folder / "rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
 
 
 @pytest.fixture(scope="module")
 def home(tiny_folder, tmp_path_factory):
     home = tmp_path_factory.mktemp("priors")
     pairs_file(home / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
-    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(WORDS) for j, other in enumerate(WORDS) if i < j]
-    (home / "words").mkdir()
-    (home / "words/rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
+    words_folder(home / "words")
     (home / "raw.txt").write_text("\n".join(f"the {a} sat on the {b}" for a in WORDS for b in WORDS))
     (home / "study.toml").write_text(
         f"""
@@ -31,7 +38,7 @@ def home(tiny_folder, tmp_path_factory):
         published = "published.csv"
         training = {{ epochs = 1, learning_rate = 1e-3 }}
         models = [{{ model = "{tiny_folder("bert")}", name = "bert", published = "theirs" }}]
-        priors = [{{}}, {{ words = "words" }}, {{ texts = "raw.txt", epochs = 1, layer = 2 }}]
+        priors = [{{}}, {{ words = "words", learning_rate = 1e-3 }}, {{ texts = "raw.txt", layer = 2, {ADAPTATION} }}]
         tasks = [{{ data = "graded.csv", name = "graded", published = "set" }}]
         """
     )
@@ -78,10 +85,12 @@ def test_rows_equal_the_same_done_alone(home, done, tmp_path):
     encoder, data = load_encoder(study.models[0].model), complete_splits(load_pairs(home / "graded.csv"))
     training = study.tasks[0].training
     settings = SweepSettings(layers="1,2", seeds=(0,))
-    prior = WordPrior(encoder, load_words(home / "words"))
+    rates = TrainingSettings(epochs=50, batch_size=128, learning_rate=1e-3)
+    prior = WordPrior(encoder, load_words(home / "words"), rates)
     words = finetune(encoder, data, out=tmp_path / "a", settings=settings, training=training, prior=prior)
     assert scores(result, "bert, words first") == {row.layer: row.test for row in words.layers if row.layer < 3}
-    model, _ = adapt(encoder, read_texts(home / "raw.txt"), AdaptationSettings(epochs=1), layer=2)
+    settings_of_texts = AdaptationSettings(epochs=1, batch_size=16, learning_rate=2e-3)
+    model, _ = adapt(encoder, read_texts(home / "raw.txt"), settings_of_texts, layer=2)
     adapted = finetune(model, data, out=tmp_path / "b", settings=settings, training=training)
     assert scores(result, "bert, masked words at layer 2 first") == {row.layer: row.test for row in adapted.layers}
     last = truncate(encoder, 3)
@@ -102,7 +111,7 @@ def test_a_second_run_reads_what_the_first_left(home, done):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("priors = [{ layer = 2 }]", "layer or epochs but no texts"),
+        ("priors = [{ layer = 2 }]", "has layer but no texts"),
         ("priors = [{ word = 'x' }]", "a prior has no 'word'"),
         ("priors = []", "names no priors"),
         ("priors = [{ words = 'w' }, { words = 'v' }]", "two priors called 'words'"),

@@ -314,6 +314,13 @@ def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
     assert "| Layers | their mean: 0, 2, 3 |" in (tmp_path / "lean" / "README.md").read_text()
 
 
+def test_layer_0_is_refused_where_the_first_token_is_the_vector(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"), pooling="cls")
+    assert check_sweep(encoder, SweepSettings(layers="all")) == (1, 2, 3)
+    with pytest.raises(UsageError, match="the first token is the same for every text"):
+        check_sweep(encoder, SweepSettings(layers="0..2"))
+
+
 @pytest.mark.parametrize("layers", ["auto", "all", "3"])
 def test_a_combination_of_layers_is_tried_nowhere_else(tiny_folder, layers):
     """Cut below its last layer it would be another model under the same name."""

@@ -1,6 +1,7 @@
 """A study as figures: scores by layer, and what parameters buy."""
 
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,13 +13,21 @@ from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
 
 # Okabe and Ito's palette, without black and yellow.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = "osD^vP"
+LINES = ("-", "--", "-.", ":")
+MARKERS = "osD^vPX"
 PANELS_ABREAST = 3
+MOST_INSIDE = 6  # entries of a legend that covers no curve
 STAGES = {
     "untrained": "both untrained",
     "own_trained": "both fine-tuned at this layer",
     "last_trained": "both fine-tuned at the last layer",
 }
+
+
+def curve_style(place: int) -> dict[str, Any]:
+    """Look of the curve at this place among those of a figure; 168 differ from each other."""
+    turn, color = divmod(place, len(COLORS))
+    return {"color": COLORS[color], "linestyle": LINES[turn % len(LINES)], "marker": MARKERS[place % len(MARKERS)]}
 
 
 def draw_curves(result: StudyResult, task: str, path: Path) -> Path:
@@ -63,22 +72,42 @@ def _panel(axes: Axes, rows: list[StudyRow]) -> None:
 
 def draw_layers(result: StudyResult, task: str, path: Path) -> Path:
     """Test score by layer, all models in one panel, as the TMFT paper shows them. Raises `CannotWriteError`."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    for place, model in enumerate(result.models()):
+    figure, axes = _panel_of_all(result, task)
+    for model, style in _styles(result, task):
         rows = result.of(model, task)
         layers, means = [row.scores.layer for row in rows], [row.scores.test for row in rows]
         spreads = [row.scores.test_std or 0.0 for row in rows]
-        color = COLORS[place % len(COLORS)]
-        axes.plot(layers, means, marker=MARKERS[place % len(MARKERS)], color=color, label=model)
+        axes.plot(layers, means, label=model, **style)
         low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
         high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
-        axes.fill_between(layers, low, high, color=color, alpha=0.2, linewidth=0)
+        axes.fill_between(layers, low, high, color=style["color"], alpha=0.2, linewidth=0)
     axes.set_title(f"Test score of each layer: {task}", loc="left")
     axes.set_ylabel(f"points ({next(row.metric for row in result.rows if row.task == task)})")
     _layer_axis(axes)
-    axes.legend(loc="best", fontsize="small")
+    _legend(figure, axes)
     return _write(figure, path)
+
+
+def _styles(result: StudyResult, task: str) -> list[tuple[str, dict[str, Any]]]:
+    """The models that have met the task, each with the look that it has in the figures of this task."""
+    met = [model for model in result.models() if result.of(model, task)]
+    return [(model, curve_style(place)) for place, model in enumerate(met)]
+
+
+def _panel_of_all(result: StudyResult, task: str) -> tuple[Figure, Axes]:
+    """One panel for the curves of all models, with room for a legend beside it where they are many."""
+    curves = len(_styles(result, task))
+    size = (8.0, 5.0) if curves <= MOST_INSIDE else (11.0, max(5.0, 0.2 * curves + 1))
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.add_subplot()
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Among the curves, or beside them where they are many; lines long enough to tell how they are dashed."""
+    if len(axes.get_legend_handles_labels()[0]) <= MOST_INSIDE + 1:
+        axes.legend(loc="best", fontsize="small", handlelength=3)
+    else:
+        figure.legend(loc="outside right upper", fontsize="small", handlelength=3)
 
 
 def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
@@ -104,20 +133,17 @@ def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
 
 def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
     """Test score against parameters kept, with the front that no other point beats. Raises `CannotWriteError`."""
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.add_subplot()
-    everything: list[StudyRow] = []
-    for place, model in enumerate(result.models()):
+    figure, axes = _panel_of_all(result, task)
+    everything = result.of_task(task)
+    for model, style in _styles(result, task):
         rows = result.of(model, task)
-        everything += rows
         axes.plot(
             [row.scores.parameters / 1e6 for row in rows],
             [row.scores.test for row in rows],
-            marker=MARKERS[place % len(MARKERS)],
-            color=COLORS[place % len(COLORS)],
             linewidth=1,
             alpha=0.8,
             label=model,
+            **style,
         )
     front = pareto_front(everything)
     axes.step(
@@ -125,14 +151,16 @@ def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
         [row.scores.test for row in front],
         where="post",
         color="#555555",
-        linestyle="--",
+        linewidth=6,
+        alpha=0.25,
+        zorder=0,
         label="Pareto front",
     )
     axes.set_title(f"What parameters buy: {task}", loc="left")
     axes.set_xlabel("parameters kept, millions")
     axes.set_ylabel(f"test score in points ({everything[0].metric})")
     axes.grid(alpha=0.3)
-    axes.legend(loc="best", fontsize="small")
+    _legend(figure, axes)
     return _write(figure, path)
 
 

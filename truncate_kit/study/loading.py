@@ -5,14 +5,16 @@ from pathlib import Path
 import torch
 
 from truncate_kit.data import PairSplits, complete_splits, load_pairs, load_words, read_texts
-from truncate_kit.encoders import Encoder, check_layer, load_encoder, random_encoder, truncate
-from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.encoders import Encoder, load_encoder, random_encoder, select_device, truncate
+from truncate_kit.errors import DataFileError, DeviceError, UsageError
+from truncate_kit.hardware import bf16_instructions
 from truncate_kit.priors import load_masked_head
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
+from truncate_kit.study.published import check_published, read_published
 from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.sweep.trials import layers_to_try, parse_layers
+from truncate_kit.sweep.trials import layers_named
 
-RANDOM_SEED = 0  # of the weights of models without pretraining
+RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
 
 
 def check_study(study: Study, device: str | None = None) -> None:
@@ -20,12 +22,14 @@ def check_study(study: Study, device: str | None = None) -> None:
 
     Raises what `run_study` would raise when it comes to them.
     """
+    check_published(study, read_published(study.published))
+    _check_precision(study, select_device(device))
     encoder = load_model(study.models[0], device)
     for task in study.tasks:
-        if study.read_earlier and task.training.objective == "entailment":
+        if task.read_earlier and task.training.objective == "entailment":
             raise UsageError(
                 f"{task.name}: a classifier that was trained at the last layer does not fit an earlier one.",
-                hint="Leave out read_earlier, or this task.",
+                hint="Add read_earlier = false to this task.",
             )
         LabelledTask(encoder, task_data(task), task.training.objective)
     for prior in study.priors:
@@ -35,15 +39,24 @@ def check_study(study: Study, device: str | None = None) -> None:
     for model in study.models:
         encoder = load_model(model, device)
         for prior in study.priors:
+            if not study.tasks_of(model, prior):
+                continue
             cut = encoder if prior.layer is None else truncate(encoder, prior.layer)
             study_layers(study, cut)
             if prior.texts is not None:
                 load_masked_head(cut)
 
 
+def _check_precision(study: Study, device: torch.device) -> None:
+    used: set[str] = {task.training.precision for task in study.tasks}
+    used |= {prior.precision for prior in study.priors if prior.words is not None or prior.texts is not None}
+    if "bf16" in used and bf16_instructions(device) is None:
+        raise DeviceError(f"{device} has no bf16 instructions.", hint='Use precision = "fp32".')
+
+
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:
-    """The encoder, pretrained or with weights drawn anew."""
-    encoder = load_encoder(model.model, pooling=model.pooling, device=device)
+    """The encoder, pretrained or with weights drawn anew, the same in every call."""
+    encoder = load_encoder(model.model, pooling=model.pooling, max_length=model.max_length, device=device)
     if model.weights == "random":
         torch.manual_seed(RANDOM_SEED)
         encoder.backbone = random_encoder(encoder.backbone.config).to(encoder.device).backbone
@@ -68,7 +81,8 @@ def prior_words(prior: StudyPrior) -> PairSplits | None:
 
 def study_layers(study: Study, encoder: Encoder) -> tuple[int, ...]:
     """The layers of this encoder that the study trains. Raises the errors of single layers."""
-    layers = parse_layers(study.layers, layers_to_try(encoder), encoder.depth)
-    for layer in layers:
-        check_layer(encoder.backbone.config, layer)
-    return layers
+    if study.layers == "auto":
+        raise UsageError(
+            "A study trains all the layers that it names; it searches none.", hint='Use "all", "3,6,9" or "2..5".'
+        )
+    return layers_named(encoder, study.layers)

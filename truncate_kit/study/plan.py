@@ -1,59 +1,72 @@
-"""What a study runs, read from a TOML file.
+"""What a study runs. Its TOML file may leave out all keys but `model` of a model and `data` of a task.
 
-seeds = 3
-layers = "all"
-published = "reference"          # may be left out: file or folder of published figures, to stand beside the scores
-cka = "mini-bert"                # may be left out: CKA to this model of the study, before and after fine-tuning
+seeds = 3                        # so many, from 0
+layers = "all"                   # or some, such as "3,6,9" or "2..5"
+read_earlier = false             # true: also what a model trained at its last layer gives at earlier ones
+cka = "bert, random weights"     # name of the model that the others are compared with by CKA
+published = "reference"          # file or folder of published figures, to stand beside the scores
 
-[training]                       # as the options of finetune; each task may have its own
-epochs = 10
-
-[[models]]
-model = "mini-electra-discriminator"
+[training]                       # for all tasks, each of which may have its own
+epochs = 10                      # and all of `TrainingSettings`; else 50 epochs of batch 128 for word similarity
 
 [[models]]
 model = "mini-electra-discriminator"
-name = "the same, random weights"
-weights = "random"
 
-[[priors]]                       # may be left out: TMFT alone
+[[models]]
+model = "mini-bert"
+name = "bert, random weights"    # what tables call it
+weights = "random"               # drawn once: all layers and seeds start from the same
+pooling = "cls"                  # mean, cls, max or last; else the model's own
+max_length = 64                  # tokens per text; else the model's limit
+published = "BERT-base"          # what the figures call it; else its name
+
+[[priors]]                       # what is learned before TMFT; an empty one is TMFT alone, as are none at all
 
 [[priors]]
 words = "wordsim"                # a folder of word similarity sets, learned at the same layer before each trial
+tasks = ["bundled"]              # names of the tasks it goes before; else all
 
 [[priors]]
-texts = "domain.txt"             # raw text, adapted to by masked words at `layer` (the last one if left out)
-epochs = 3
+texts = "domain.txt"             # raw text, adapted to by masked words
+name = "in-domain"               # what tables call it; else what it is
+layer = 6                        # the model is cut there before; else the last one
+epochs = 3                       # over the texts
+batch_size = 256                 # texts per step
+learning_rate = 2e-5             # peak, of words as well; else by the model's width
+precision = "fp32"               # or "bf16", of words as well
 
 [[tasks]]
-data = "bundled"
+data = "bundled"                 # a file, a folder, or a name of the hub, as --data of finetune
+name = "bundled"                 # what tables call it
+columns = ["sentence1", "sentence2", "score"]   # else found
+scale = [0, 5]                   # lowest and highest possible score; else found
+objective = "cosine"             # and whatever else [training] knows, for this task alone
+read_earlier = true              # for this task alone
+models = ["bert, random weights", "mini-electra-discriminator"]     # names of those that meet it; else all
+published = "stsb/en"            # what the figures call the data; else its name
 """
 
-import os
-import tomllib
-from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
-from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.priors import AdaptationSettings
+from truncate_kit.priors.words import WORD_BATCH_SIZE, WORD_EPOCHS
 from truncate_kit.results import Result
 from truncate_kit.training import TrainingSettings
-
-_KEYS = {"models", "priors", "tasks", "layers", "seeds", "training", "read_earlier", "cka", "published"}
-WEIGHTS = ("pretrained", "random")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyModel(Result):
     """One model. name: what tables call it. weights: `random` draws them anew, shape and tokenizer stay.
 
-    pooling: None is the model's own. published: what the file of published figures calls it.
+    pooling, max_length (tokens): None is the model's own. published: what the published figures call it, None where
+    that is its name.
     """
 
     model: str
     name: str
     weights: str = "pretrained"
     pooling: str | None = None
+    max_length: int | None = None
     published: str | None = None
 
 
@@ -62,7 +75,8 @@ class StudyPrior(Result):
     """What models learn before TMFT: words, raw texts (then words, where both are given), or nothing.
 
     name: what tables add to the model's name. layer: where to cut before adapting to texts, None for the last one.
-    epochs: over the texts.
+    epochs, batch_size: over the texts. learning_rate (peak, None follows the width), precision: of both. tasks: names
+    of those it goes before, None for all.
     """
 
     name: str = ""
@@ -70,13 +84,36 @@ class StudyPrior(Result):
     texts: str | None = None
     layer: int | None = None
     epochs: int = 10
+    batch_size: int = 256
+    learning_rate: float | None = None
+    precision: str = "fp32"
+    tasks: tuple[str, ...] | None = None
+
+    def adaptation(self) -> AdaptationSettings:
+        """How models adapt to the texts."""
+        return AdaptationSettings(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            precision=self.precision,
+        )
+
+    def word_training(self) -> TrainingSettings:
+        """How models learn the words."""
+        return TrainingSettings(
+            epochs=WORD_EPOCHS,
+            batch_size=WORD_BATCH_SIZE,
+            learning_rate=self.learning_rate,
+            precision=self.precision,  # type: ignore[arg-type]  # checked by the settings themselves
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTask(Result):
     """One task. training: the settings, objective included. columns, scale: as the options of finetune.
 
-    published: what the file of published figures calls the data.
+    read_earlier: also what a model that was trained at its last layer gives at each earlier one. published: what the
+    published figures call the data, None where that is its name. models: names of those that meet it, None for all.
     """
 
     data: str
@@ -84,16 +121,17 @@ class StudyTask(Result):
     training: TrainingSettings
     columns: tuple[str, ...] | None = None
     scale: tuple[float, ...] | None = None
+    read_earlier: bool = False
     published: str | None = None
+    models: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study(Result):
     """Models × priors × tasks × layers × seeds.
 
-    read_earlier: also what a model that was trained at its last layer gives at each earlier one. cka: name of the model
-    of the study that all others are compared with, before and after fine-tuning; None compares none. published: file
-    or folder of published figures (see `published`), or None.
+    cka: name of the model of the study that the others are compared with, before and after fine-tuning, on the tasks
+    that both meet; None compares none. published: file or folder of published figures (see `published`), or None.
     """
 
     models: tuple[StudyModel, ...]
@@ -101,125 +139,13 @@ class Study(Result):
     tasks: tuple[StudyTask, ...]
     layers: str
     seeds: int
-    read_earlier: bool
     published: str | None
     cka: str | None = None
 
-
-def read_study(path: Path) -> Study:
-    """Read a study from TOML; paths in it count from its own folder, and may hold environment variables ($DATA).
-
-    Raises `DataFileError` when the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
-    """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataFileError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataFileError(f"{path} is not TOML: {error}.", hint="Mend the line it names.") from error
-    _check_keys(path, values, "the study", _KEYS)
-    home, training = path.resolve().parent, values.get("training", {})
-    models = tuple(_model(path, entry, home) for entry in _entries(path, values, "models"))
-    tasks = tuple(_task(path, entry, training, home) for entry in _entries(path, values, "tasks"))
-    priors = (
-        tuple(_prior(path, entry, home) for entry in _entries(path, values, "priors")) if "priors" in values else ()
-    )
-    seeds = values.get("seeds", 3)
-    if not isinstance(seeds, int) or seeds < 1:
-        raise UsageError(f"{path}: seeds is {seeds!r}.", hint="It is the number of seeds, such as 3.")
-    if not isinstance(values.get("read_earlier", False), bool):
-        raise UsageError(f"{path}: read_earlier is {values['read_earlier']!r}.", hint="Use true or false.")
-    for what, parts in (("models", models), ("priors", priors), ("tasks", tasks)):
-        names = [part.name for part in parts]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise UsageError(f"{path} has two {what} called {twice!r}.", hint='Tell them apart with name = "…".')
-    published, cka = values.get("published"), values.get("cka")
-    if cka is not None and cka not in [model.name for model in models]:
-        known = ", ".join(model.name for model in models)
-        raise UsageError(f"{path}: cka is {cka!r}, which is no model of the study.", hint=f"Name one of: {known}.")
-    return Study(
-        models=models,
-        priors=priors or (StudyPrior(),),
-        tasks=tasks,
-        layers=str(values.get("layers", "all")),
-        seeds=seeds,
-        read_earlier=values.get("read_earlier", False),
-        published=_found(published, home) if published else None,
-        cka=cka,
-    )
-
-
-def _entries(path: Path, values: dict[str, Any], key: str) -> list[dict[str, Any]]:
-    entries = values.get(key)
-    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise UsageError(f"{path} names no {key}.", hint=f"Give at least one [[{key}]] table.")
-    return entries
-
-
-def _model(path: Path, entry: dict[str, Any], home: Path) -> StudyModel:
-    _check_keys(path, entry, "a model", _names(StudyModel), needed="model")
-    if entry.get("weights", "pretrained") not in WEIGHTS:
-        raise UsageError(f"{path}: weights is {entry['weights']!r}.", hint=f"Use one of: {', '.join(WEIGHTS)}.")
-    return StudyModel(**{"name": Path(entry["model"]).name} | entry | {"model": _found(entry["model"], home)})
-
-
-def _prior(path: Path, entry: dict[str, Any], home: Path) -> StudyPrior:
-    _check_keys(path, entry, "a prior", _names(StudyPrior))
-    given = {key: _found(entry[key], home) for key in ("words", "texts") if key in entry}
-    kinds = {"words": "words", "texts": "masked words"}
-    name = " and ".join(kinds[key] for key in sorted(given))
-    if given.get("texts") and entry.get("layer") is not None:
-        name += f" at layer {entry['layer']}"
-    if "texts" not in given and {"layer", "epochs"} & set(entry):
-        raise UsageError(f"{path}: a prior has layer or epochs but no texts.", hint="Both say how to adapt to texts.")
-    return StudyPrior(**{"name": name} | entry | given)
-
-
-def _task(path: Path, entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyTask:
-    own = {key: value for key, value in entry.items() if key in _names(TrainingSettings)}
-    other = {key: value for key, value in entry.items() if key not in own}
-    _check_keys(path, other, "a task", _names(StudyTask) - {"training"}, needed="data")
-    _check_keys(path, training, "[training]", _names(TrainingSettings))
-    for key in ("columns", "scale"):
-        if key in other:
-            other[key] = tuple(other[key])
-    data = _found(other["data"], home)
-    name = "/".join(Path(data).parts[-2:])
-    settings = _settings(path, training | own)
-    if settings.objective == "distill":
-        raise UsageError(f"{path}: {name} has the objective distill.", hint="Use cosine, paraphrase or entailment.")
-    return StudyTask(**{"name": name} | other | {"data": data, "training": settings})
-
-
-def _settings(path: Path, values: dict[str, Any]) -> TrainingSettings:
-    try:
-        return TrainingSettings(**values)
-    except TypeError as error:
-        raise UsageError(f"{path}: a training setting has the wrong type ({error}).", hint="Mend its value.") from error
-
-
-def _found(name: str, home: Path) -> str:
-    """A path beside the study file where there is one, otherwise the name as it is (hub, bundled).
-
-    Raises `UsageError` for an environment variable that is not set.
-    """
-    full = os.path.expandvars(name)
-    if "$" in full:
-        raise UsageError(f"{name} names an environment variable that is not set.", hint="Set it before the command.")
-    return str(home / full) if (home / full).exists() else full
-
-
-Kind = TypeVar("Kind", StudyModel, StudyPrior, StudyTask, TrainingSettings)
-
-
-def _names(kind: type[Kind]) -> set[str]:
-    return {field.name for field in fields(kind)}
-
-
-def _check_keys(path: Path, values: dict[str, Any], what: str, known: set[str], needed: str | None = None) -> None:
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise UsageError(f"{path}: {what} has no {unknown[0]!r}.", hint=f"It knows: {', '.join(sorted(known))}.")
-    if needed is not None and not isinstance(values.get(needed), str):
-        raise UsageError(f"{path}: {what} lacks {needed!r}.", hint=f'Add {needed} = "…".')
+    def tasks_of(self, model: StudyModel, prior: StudyPrior) -> tuple[StudyTask, ...]:
+        """The tasks that this model meets after this prior."""
+        return tuple(
+            task
+            for task in self.tasks
+            if (task.models is None or model.name in task.models) and (prior.tasks is None or task.name in prior.tasks)
+        )

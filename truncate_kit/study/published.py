@@ -7,10 +7,12 @@ Single figures of its text: task, language, model, layer, metric, value.
 
 import csv
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from truncate_kit.errors import DataFileError
+from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.study.plan import Study, StudyModel, StudyTask
 
 PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # as the scores by layer call them
 STSB = "stsb/en"
@@ -61,6 +63,39 @@ def read_published(path: str | None) -> Published:
     if not found:
         raise _without_figures(path, "there are none")
     return found
+
+
+def check_published(study: Study, figures: Published) -> None:
+    """Raise `UsageError` for a name that the figures do not have, and where they have nothing of the whole study."""
+    models, data = {place.model for place in figures}, {place.data for place in figures}
+    parts: tuple[StudyModel | StudyTask, ...] = (*study.models, *study.tasks)
+    for part in parts:
+        known = models if isinstance(part, StudyModel) else data
+        if part.published is None or part.published in known:
+            continue
+        if not figures:
+            raise UsageError(
+                f"{part.name} has a published name, but the study has no published figures.",
+                hint='Add published = "FILE OR FOLDER" to the top of the study.',
+            )
+        near = get_close_matches(part.published, known)
+        raise UsageError(
+            f"{part.name}: there are no published figures of {part.published!r}.",
+            hint=f"Did you mean {' or '.join(near)}?" if near else f"There are those of: {', '.join(sorted(known))}.",
+        )
+    pairs = {(place.model, place.data) for place in figures}
+    wanted = {(published_name(model), published_name(task)) for model in study.models for task in study.tasks}
+    if figures and not pairs & wanted:
+        raise UsageError(
+            f"No figure in {study.published} is of a model and a task of this study.",
+            hint=f'Give models and tasks published = "NAME". Models: {", ".join(sorted(models))}. '
+            f"Tasks: {', '.join(sorted(data))}.",
+        )
+
+
+def published_name(part: StudyModel | StudyTask) -> str:
+    """What the published figures call a model or the data of a task."""
+    return part.name if part.published is None else part.published
 
 
 def _without_figures(path: str, reason: str) -> DataFileError:

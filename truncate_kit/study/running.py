@@ -8,12 +8,20 @@ from truncate_kit.data import read_texts
 from truncate_kit.encoders import Encoder, paper_parameters
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.files import run_lock
-from truncate_kit.priors import AdaptationSettings, WordPrior, adapted
+from truncate_kit.priors import WordPrior, adapted
 from truncate_kit.progress import Progress, TrialWatcher, silent
 from truncate_kit.study.alignment import LayerStates, cka_rows
 from truncate_kit.study.loading import check_study, load_model, prior_words, study_layers, task_data
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
-from truncate_kit.study.published import AFTER_TEXTS, AFTER_WORDS, PLAIN, Place, Published, read_published
+from truncate_kit.study.published import (
+    AFTER_TEXTS,
+    AFTER_WORDS,
+    PLAIN,
+    Place,
+    Published,
+    published_name,
+    read_published,
+)
 from truncate_kit.study.results import CKARow, StudyResult, StudyRow
 from truncate_kit.sweep.scores import scores_by_layer
 from truncate_kit.sweep.store import TrialStore, fingerprint
@@ -55,20 +63,25 @@ def _run(
     device: str | None,
 ) -> StudyResult:
     start = time.perf_counter()
-    published = read_published(study.published)
     check_study(study, device)
+    published = read_published(study.published)
     rows: list[StudyRow] = []
     cka: list[CKARow] = []
     references: dict[tuple[str, str], LayerStates] = {}
     for model in sorted(study.models, key=lambda model: model.name != study.cka):
         loaded = load_model(model, device)
         for prior in study.priors:
+            tasks = study.tasks_of(model, prior)
+            if not tasks:
+                continue
             encoder, words = _prepared(loaded, prior, out, progress)
-            for task in study.tasks:
+            for task in tasks:
                 runner = _runner(model, task, encoder, words, out, progress)
                 runner.watcher, runner.engine = watcher, engine
                 watcher.part(f"{_called(model, prior)}, {task.name}")
-                states = LayerStates.of(_called(model, prior), runner) if study.cka else None
+                # The model that others are compared with comes first; what it does not meet is not compared.
+                compared = model.name == study.cka or (prior.name, task.name) in references
+                states = LayerStates.of(_called(model, prior), runner) if compared else None
                 rows += _rows(study, model, prior, task, runner, published, states)
                 if states is not None:
                     reference = references.setdefault((prior.name, task.name), states)
@@ -84,12 +97,14 @@ def adapt_all(
 ) -> None:
     """Only the adaptations to raw text of a study, shared by the processes of `group`: `run_study` finds them done.
 
-    Raises what `adapted` raises.
+    Raises what `run_study` raises before its first training, and what `adapted` raises.
     """
+    check_study(study, device)
     for model in study.models:
         loaded = load_model(model, device)
         for prior in study.priors:
-            _adapted(loaded, prior, Path(out), progress, group)
+            if study.tasks_of(model, prior):
+                _adapted(loaded, prior, Path(out), progress, group)
 
 
 def _called(model: StudyModel, prior: StudyPrior) -> str:
@@ -107,13 +122,13 @@ def _prepared(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress
     """The encoder after what all of its trials share, and what each trial learns first."""
     encoder = _adapted(encoder, prior, out, progress)
     words = prior_words(prior)
-    return encoder, None if words is None else WordPrior(encoder, words)
+    return encoder, None if words is None else WordPrior(encoder, words, prior.word_training())
 
 
 def _adapted(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress, group: Group = ALONE) -> Encoder:
     if prior.texts is None:
         return encoder
-    settings, texts = AdaptationSettings(epochs=prior.epochs), read_texts(prior.texts)
+    settings, texts = prior.adaptation(), read_texts(prior.texts)
     return adapted(encoder, texts, out / "adapted", settings, layer=prior.layer, group=group, progress=progress)[0]
 
 
@@ -145,7 +160,7 @@ def _rows(
         if label != name or model.weights != "pretrained":  # the paper's figures of random weights are in a plot only
             return None
         place = Place(
-            model.published or "", task.published or "", _setting(prior), layer, split, metric, encoder.pooling_name
+            published_name(model), published_name(task), _setting(prior), layer, split, metric, encoder.pooling_name
         )
         return published.get(place)
 
@@ -156,9 +171,9 @@ def _rows(
         # What needs weights comes first: the rows then find those trials done.
         if states is not None:
             states.collect(layers)
-        earlier = runner.read_earlier(layers, seeds) if study.read_earlier else ()
+        earlier = runner.read_earlier(layers, seeds) if task.read_earlier else ()
         found = {name: runner.run_all((layer, seed) for seed in seeds for layer in layers)}
-        if study.read_earlier:
+        if task.read_earlier:
             found[f"{name}, trained at layer {encoder.depth}"] = earlier
         if states is not None:
             runner.store.forget_weights(set())

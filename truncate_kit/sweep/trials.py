@@ -194,6 +194,11 @@ def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
     layers = held if text == "auto" else parse_layers(text, held, encoder.depth)
     for layer in layers:
         check_layer(encoder.backbone.config, layer)
+    if 0 in layers and encoder.pooling == "cls":
+        raise UsageError(
+            "At layer 0 the first token is the same for every text: CLS pooling has nothing to train there.",
+            hint="Name layers from 1 on, or use mean pooling.",
+        )
     if encoder.pools_over_layers and layers != held:
         raise UsageError(
             f"The vectors of {encoder.name} are made of several layers, up to layer {encoder.depth}: it cannot be "

@@ -1,0 +1,47 @@
+"""Figures of many models: each curve has a look of its own, and none stands for nothing."""
+
+from matplotlib.figure import Figure
+
+from truncate_kit.report.study_figures import COLORS, curve_style, draw_layers, draw_pareto
+from truncate_kit.study.results import StudyResult, StudyRow
+from truncate_kit.sweep import LayerScores
+
+
+def row(model: str, task: str, layer: int) -> StudyRow:
+    scores = LayerScores(
+        layer=layer, parameters=1_000_000 * (layer + 1), seeds=(0, 1), dev=50.0, dev_std=1.0, test=50.0 + layer,
+        test_std=1.0, test_pearson=None, test_pearson_std=None,
+    )  # fmt: skip
+    return StudyRow(model=model, task=task, metric="x", depth=2, scores=scores, paper_parameters=1, published=None)
+
+
+def test_no_two_of_168_models_look_alike():
+    looks = [tuple(sorted(curve_style(place).items())) for place in range(168)]
+    assert len(set(looks)) == 168
+    assert len({curve_style(place)["color"] for place in range(len(COLORS))}) == len(COLORS)
+    for place in range(20):  # those of one colour differ in line as well as marker
+        one, other = curve_style(place), curve_style(place + len(COLORS))
+        assert one["color"] == other["color"]
+        assert one["linestyle"] != other["linestyle"]
+        assert one["marker"] != other["marker"]
+
+
+def test_models_are_drawn_where_they_have_rows(tmp_path, monkeypatch):
+    drawn = []
+    write = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), write(self, *a, **k))[1])
+    models = [f"model {number}" for number in range(9)]
+    rows = [row(model, "one", layer) for model in models for layer in range(3)]
+    rows += [row(models[8], "other", layer) for layer in range(3)]
+    result = StudyResult(rows=tuple(rows), seconds=0.0)
+    for draw in (draw_layers, draw_pareto):
+        for task in ("one", "other"):
+            assert draw(result, task, tmp_path / "figure.png").stat().st_size > 10_000
+    for figure, wanted in zip(drawn, (models, models[8:]) * 2, strict=True):
+        lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+        assert [name for name in lines if name != "Pareto front"] == wanted
+        for place, model in enumerate(wanted):
+            look = curve_style(place)
+            assert {key: getattr(lines[model], f"get_{key}")() for key in look} == look
+        beside = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+        assert set(beside) == (set(lines) if len(wanted) > 6 else set())

@@ -1,0 +1,194 @@
+"""A study from its TOML file; `truncate_kit.study.plan` shows all keys."""
+
+import os
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from truncate_kit.data.loading import find_split_files
+from truncate_kit.data.words import SCALES
+from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.priors.words import WORD_BATCH_SIZE, WORD_EPOCHS
+from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
+from truncate_kit.training import TrainingSettings
+
+_KEYS = {"models", "priors", "tasks", "layers", "seeds", "training", "read_earlier", "cka", "published"}
+_SINGLE = {"seeds", "cka", "published"}
+_KINDS = {"words": "words", "texts": "masked words"}
+WEIGHTS = ("pretrained", "random")
+
+
+def read_study(path: Path) -> Study:
+    """Read a study from TOML; paths in it count from its own folder, and may hold environment variables ($DATA).
+
+    Raises `DataFileError` when the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
+    """
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataFileError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataFileError(f"{path} is not TOML: {error}.", hint="Mend the line it names.") from error
+    _check_keys(path, values, "the study", _KEYS)
+    _check_types(path, {key: values[key] for key in _SINGLE & set(values)}, Study)
+    home, training = path.resolve().parent, values.get("training", {})
+    models = tuple(_model(path, entry, home) for entry in _entries(path, values, "models"))
+    shared = {"read_earlier": values.get("read_earlier", False)}
+    tasks = tuple(_task(path, shared | entry, training, home) for entry in _entries(path, values, "tasks"))
+    priors = (
+        tuple(_prior(path, entry, home) for entry in _entries(path, values, "priors")) if "priors" in values else ()
+    )
+    seeds = values.get("seeds", 3)
+    if seeds < 1:
+        raise UsageError(f"{path}: seeds is {seeds!r}.", hint="It is the number of seeds, such as 3.")
+    for what, parts in (("models", models), ("priors", priors), ("tasks", tasks)):
+        names = [part.name for part in parts]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise UsageError(f"{path} has two {what} called {twice!r}.", hint='Tell them apart with name = "…".')
+    published, cka = values.get("published"), values.get("cka")
+    study = Study(
+        models=models,
+        priors=priors or (StudyPrior(),),
+        tasks=tasks,
+        layers=str(values.get("layers", "all")),
+        seeds=seeds,
+        published=_found(published, home) if published else None,
+        cka=cka,
+    )
+    _check_names(path, study)
+    return study
+
+
+def _entries(path: Path, values: dict[str, Any], key: str) -> list[dict[str, Any]]:
+    entries = values.get(key)
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise UsageError(f"{path} names no {key}.", hint=f"Give at least one [[{key}]] table.")
+    return entries
+
+
+def _model(path: Path, entry: dict[str, Any], home: Path) -> StudyModel:
+    _check_keys(path, entry, "a model", _names(StudyModel), needed="model")
+    _check_types(path, entry, StudyModel)
+    if entry.get("weights", "pretrained") not in WEIGHTS:
+        raise UsageError(f"{path}: weights is {entry['weights']!r}.", hint=f"Use one of: {', '.join(WEIGHTS)}.")
+    found = {"model": _found(entry["model"], home)}
+    return StudyModel(**{"name": Path(entry["model"]).name} | _tuples(entry) | found)
+
+
+def _prior(path: Path, entry: dict[str, Any], home: Path) -> StudyPrior:
+    _check_keys(path, entry, "a prior", _names(StudyPrior))
+    _check_types(path, entry, StudyPrior)
+    given = {key: _found(entry[key], home) for key in ("words", "texts") if key in entry}
+    for keys, needed in ((("layer", "epochs", "batch_size"), {"texts"}), (("learning_rate", "precision"), set(_KINDS))):
+        idle = next((key for key in keys if key in entry), None)
+        if idle is not None and not needed & set(given):
+            raise UsageError(
+                f"{path}: a prior has {idle} but no {' or '.join(sorted(needed))}.",
+                hint=f"Add {' or '.join(sorted(needed))}, or leave out {idle}.",
+            )
+    name = " and ".join(_KINDS[key] for key in sorted(given))
+    if given.get("texts") and entry.get("layer") is not None:
+        name += f" at layer {entry['layer']}"
+    prior = StudyPrior(**{"name": name} | _tuples(entry) | given)
+    prior.adaptation().training()  # says what is impossible
+    return prior
+
+
+def _task(path: Path, entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyTask:
+    own = {key: value for key, value in entry.items() if key in _names(TrainingSettings)}
+    other = {key: value for key, value in entry.items() if key not in own}
+    _check_keys(path, other, "a task", _names(StudyTask) - {"training"}, needed="data")
+    _check_keys(path, training, "[training]", _names(TrainingSettings))
+    _check_types(path, other, StudyTask)
+    _check_types(path, training | own, TrainingSettings)
+    data = _found(other["data"], home)
+    usual = {"epochs": WORD_EPOCHS, "batch_size": WORD_BATCH_SIZE} if _holds_words(Path(data)) else {}
+    name = "/".join(Path(data).parts[-2:])
+    settings = TrainingSettings(**usual | training | own)
+    if settings.objective == "distill":
+        raise UsageError(f"{path}: {name} has the objective distill.", hint="Use cosine, paraphrase or entailment.")
+    return StudyTask(**{"name": name} | _tuples(other) | {"data": data, "training": settings})
+
+
+def _holds_words(folder: Path) -> bool:
+    """Whether `load_pairs` takes the folder for word similarity sets."""
+    return (
+        folder.is_dir() and any((folder / f"{name}.csv").is_file() for name in SCALES) and not find_split_files(folder)
+    )
+
+
+def _found(name: str, home: Path) -> str:
+    """A path beside the study file where there is one, otherwise the name as it is (hub, bundled).
+
+    Raises `UsageError` for an environment variable that is not set.
+    """
+    full = os.path.expandvars(name)
+    if "$" in full:
+        raise UsageError(f"{name} names an environment variable that is not set.", hint="Set it before the command.")
+    return str(home / full) if (home / full).exists() else full
+
+
+def _check_names(path: Path, study: Study) -> None:
+    """Raise `UsageError` where a model or task is named that is not there, and for one that does not run at all."""
+    models, tasks = tuple(model.name for model in study.models), tuple(task.name for task in study.tasks)
+    named = [("cka", tuple(filter(None, (study.cka,))), models)]
+    named += [("models", task.models or (), models) for task in study.tasks]
+    named += [("tasks", prior.tasks or (), tasks) for prior in study.priors]
+    for key, names, known in named:
+        for name in names:
+            if name not in known:
+                raise UsageError(
+                    f"{path}: {key} names {name!r}, which the study does not have.",
+                    hint=f"Name one of: {', '.join(known)}.",
+                )
+    runs = [(model, task) for model in study.models for prior in study.priors for task in study.tasks_of(model, prior)]
+    running = {part.name for pair in runs for part in pair}
+    for name in (*models, *tasks):
+        if name not in running:
+            raise UsageError(
+                f"{path}: {name!r} does not run at all.",
+                hint="No task has it under models, or no prior has it under tasks: add it there.",
+            )
+
+
+Kind = TypeVar("Kind", Study, StudyModel, StudyPrior, StudyTask, TrainingSettings)
+
+
+def _names(kind: type[Kind]) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def _check_keys(path: Path, values: dict[str, Any], what: str, known: set[str], needed: str | None = None) -> None:
+    if not isinstance(values, dict):
+        raise UsageError(f"{path}: {what} is {values!r}.", hint="Make it a table.")
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise UsageError(f"{path}: {what} has no {unknown[0]!r}.", hint=f"It knows: {', '.join(sorted(known))}.")
+    if needed is not None and needed not in values:
+        raise UsageError(f"{path}: {what} lacks {needed!r}.", hint=f'Add {needed} = "…".')
+
+
+def _check_types(path: Path, values: dict[str, Any], kind: type[Kind]) -> None:
+    hints = get_type_hints(kind)
+    for key, value in values.items():
+        wanted = get_args(hints[key]) if isinstance(hints[key], UnionType) else (hints[key],)
+        if not any(_is(value, one) for one in wanted):
+            raise UsageError(f"{path}: {key} is {value!r}, which is of the wrong type.", hint="Mend its value.")
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a value of TOML fits an annotation; which words a `Literal` takes is left to who takes it."""
+    if get_origin(kind) is tuple:
+        return isinstance(value, list) and all(_is(item, get_args(kind)[0]) for item in value)
+    if get_origin(kind) is Literal:
+        return isinstance(value, str)
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+def _tuples(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
