@@ -8,6 +8,7 @@ import typer
 from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, open_engine
 from .options import (
     DEFAULT_OUT,
+    GRAPH_HELP,
     DeviceOpt,
     DimensionsOpt,
     JsonOpt,
@@ -16,7 +17,7 @@ from .options import (
     ThreadsOpt,
     use_threads,
 )
-from .output import print_json, progress_bar, say
+from .output import note, print_json, progress_bar, say
 from .sources import ModelSource
 from .workspace import Workspace
 
@@ -35,8 +36,10 @@ def encode(
         typer.Option("--model", help="Folder, hub name, miniature or .onnx file; by default the last command's."),
     ] = None,
     runtime: Annotated[
-        str | None, typer.Option("--runtime", help="torch or onnx; by default onnx where the model has a graph.")
+        str | None,
+        typer.Option("--runtime", help="torch or onnx; by default onnx where the model has a graph for the device."),
     ] = None,
+    graph: Annotated[str | None, typer.Option("--graph", help=GRAPH_HELP)] = None,
     column: Annotated[str | None, typer.Option("--column", help="Column of the texts, if no name tells.")] = None,
     precision: Annotated[
         str, typer.Option("--precision", help="Of the vectors: float32, float16, int8 or binary.")
@@ -61,23 +64,32 @@ def encode(
     as_json: JsonOpt = False,
 ) -> None:
     """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
-    from truncate_kit.export import GRAPH_FILE, load_text_encoder
+    from truncate_kit.export import OnnxEncoder, load_text_encoder
+    from truncate_kit.export.record import graph_sentence, graphs_in, suited_precision
     from truncate_kit.serving import encode_file, gives_unit_vectors
     from truncate_kit.vectors import VectorFormat
 
     use_threads(threads)
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     source = _model(model, pooling, max_length, quiet=as_json)
-    if runtime is None and (Path(source.name) / GRAPH_FILE).is_file() and not (source.pooling or source.max_length):
-        runtime = "onnx"
+    folder, inside = Path(source.name).expanduser(), bool(source.pooling or source.max_length)
+    where = "cuda" if gpus_per_worker or (device or "").startswith("cuda") else "cpu"  # of those that encode
+    if graph is None and runtime != "torch" and not inside:
+        graph = suited_precision(folder, where)
     encoder = load_text_encoder(
         source.name,
         runtime=runtime,
         pooling=source.pooling,
         max_length=source.max_length,
+        precision=graph,
         threads=threads,
         device=device,
     )
+    if isinstance(encoder, OnnxEncoder):
+        note(graph_sentence(encoder.file, encoder.report, where), quiet=as_json)
+    elif runtime is None and graphs_in(folder):
+        why = "a graph has its pooling and its length inside" if inside else f"{folder} has no graph for {where}"
+        note(f"This runs in torch: {why}.", quiet=as_json)
     wanted = gives_unit_vectors(encoder) if normalize is None else normalize
     form = VectorFormat(precision=form.precision, dimensions=dimensions, normalize=wanted)
     with (

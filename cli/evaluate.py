@@ -7,6 +7,7 @@ import typer
 
 from .options import (
     DEFAULT_OUT,
+    GRAPH_HELP,
     ColumnsOpt,
     DataOpt,
     DeviceOpt,
@@ -20,7 +21,7 @@ from .options import (
     ThreadsOpt,
     use_threads,
 )
-from .output import print_json, table
+from .output import note, print_json, table
 from .suites import SuiteRun, run_suite, suite_options
 from .workspace import Workspace
 
@@ -34,7 +35,8 @@ def evaluate(
         str | None, typer.Option("--split", help="train, dev or test; by default test, else dev, else what there is.")
     ] = None,
     runtime: Annotated[
-        str | None, typer.Option("--runtime", help="torch or onnx (model.onnx of the folder); an .onnx file is onnx.")
+        str | None,
+        typer.Option("--runtime", help="torch or onnx; by default onnx with --graph or an .onnx file, else torch."),
     ] = None,
     suite: Annotated[
         str | None,
@@ -58,10 +60,7 @@ def evaluate(
         str, typer.Option("--vectors", help="Score them as stored in float32, float16, int8 or binary.")
     ] = "float32",
     dimensions: DimensionsOpt = None,
-    precision: Annotated[
-        str | None,
-        typer.Option("--precision", help="Which graph of the folder: fp32, fp16 or int8; by default model.onnx."),
-    ] = None,
+    graph: Annotated[str | None, typer.Option("--graph", "--precision", help=GRAPH_HELP)] = None,
     data: DataOpt = None,
     columns: ColumnsOpt = None,
     scale: ScaleOpt = None,
@@ -82,6 +81,7 @@ def evaluate(
         raise UsageError("--suite scores the vectors as the model gives them.", hint="Leave out --vectors.")
 
     from truncate_kit.export import load_text_encoder  # seconds, so after the mistakes that need none of it
+    from truncate_kit.export.record import graph_sentence
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.training.evaluation import ModelScore
     from truncate_kit.training.evaluation import evaluate as run
@@ -99,11 +99,13 @@ def evaluate(
         runtime=runtime,
         pooling=source.pooling,
         max_length=source.max_length,
-        precision=precision,
+        precision=graph,
         threads=threads,
         device=device,
     )
     used = "onnx" if isinstance(encoder, OnnxEncoder) else "torch"
+    if isinstance(encoder, OnnxEncoder):
+        note(graph_sentence(encoder.file, encoder.report, encoder.device.type), quiet=as_json)
     if options is not None:
         run_suite(SuiteRun(encoder, source.name, used, options, workspace, threads, as_json))
         return

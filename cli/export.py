@@ -131,14 +131,13 @@ def _source(workspace: Workspace, named: str | None, *, quiet: bool) -> ModelSou
 
 
 def _exported(folder: Path) -> str | None:
-    """The name of the model that an earlier export wrote to `folder`; None where something else wrote it."""
-    from truncate_kit.errors import ModelError
+    """The name of the model that an earlier export wrote to `folder`; None where something else wrote it.
+
+    Raises `ModelError` where its export.json is damaged.
+    """
     from truncate_kit.export import read_exports
 
-    try:
-        return next((report.model for report in read_exports(folder).graphs), None)
-    except ModelError:
-        return None
+    return next((report.model for report in read_exports(folder).graphs), None)
 
 
 def show(report: "ExportReport", folder: Path, *, as_json: bool) -> None:

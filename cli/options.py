@@ -46,6 +46,10 @@ OutOpt = Annotated[Path, typer.Option("--out", help="Folder for results.")]
 JsonOpt = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.")]
 
 DEFAULT_OUT = Path("exported")
+GRAPH_HELP = (
+    "Which graph of the folder: fp32, fp16 or int8. By default what suits the device: on the CPU fp32, else int8; "
+    "on CUDA fp16, else fp32."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,33 +2,86 @@
 
     python benchmarks/gpu/figure.py [--results benchmarks/gpu/results]
 
-Solid: how many times as fast as the best that torch, torch.compile, sentence-transformers or TensorRT reach at equal
-depth. Dashed: against the full model in the best runtime of all; the dotted line is nine tenths of the ratio of
-layers. Over the number of tokens, one colour for each batch size.
+How many times as fast the lean ONNX graph is, at equal depth, as the best of torch, torch.compile and flash attention
+(solid), and as the best of sentence-transformers and TensorRT (dotted); dashed: as the full model in the best runtime
+of all. The grey dotted line is nine tenths of the ratio of layers. Over the number of tokens, one colour for each batch
+size.
 """
 
 import argparse
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib.pyplot as plt
 
-from truncate_kit.bench import BACKENDS, BenchReport
+from truncate_kit.bench import BACKENDS, Backend, BenchReport
 
 HERE = Path(__file__).parent
+KINDS = ("ours", "torch", "others")
+LINES = {"torch": "-", "others": ":", "full": "--"}
 Point = tuple[int, int]  # batch size and length
 
 
-def fastest(report: BenchReport, role: str, *, ours: bool | None) -> dict[Point, float]:
-    """Seconds of the fastest row at each fixed shape; ours: this package's graphs, all others, or None for any."""
+def kind(backend: Backend) -> str:
+    """Whose row it is: this package's graphs, torch itself, or other tools."""
+    if backend.runtime == "onnx" and not backend.tensorrt:
+        return "ours"
+    return "torch" if backend.runtime == "torch" else "others"
+
+
+def fastest(report: BenchReport, role: str, *kinds: str) -> dict[Point, float]:
+    """Seconds of the fastest row of those kinds at each fixed shape."""
     found: dict[Point, float] = {}
     for row in report.timings:
-        backend = BACKENDS[row.backend]
-        mine = backend.runtime == "onnx" and not backend.tensorrt
-        if row.role != role or row.batch_size is None or row.length is None or ours not in (None, mine):
+        if row.role != role or row.batch_size is None or row.length is None or kind(BACKENDS[row.backend]) not in kinds:
             continue
         point = row.batch_size, row.length
         found[point] = min(found.get(point, row.p50_seconds), row.p50_seconds)
     return found
+
+
+def read_reports(file: Path) -> dict[str, BenchReport]:
+    """Reports of the part `shapes` in which the lean graph was measured; ends with a sentence where there is none."""
+    if not file.is_file():
+        sys.exit(f"There is no {file}: measure first with bench_cuda.py --parts shapes.")
+    found = {}
+    for name, values in json.loads(file.read_text()).items():
+        report = None if "error" in values else BenchReport.from_dict(values)
+        if report is None or not fastest(report, "lean", "ours"):
+            print(f"{name}: the lean graph was not measured.")
+        else:
+            found[name] = report
+    if not found:
+        sys.exit(f"{file} holds nothing to draw: see the reasons in it.")
+    return found
+
+
+def draw(panel: Any, name: str, report: BenchReport) -> None:
+    """One panel, its numbers printed."""
+    ours = fastest(report, "lean", "ours")
+    rivals = {
+        "torch": fastest(report, "lean", "torch"),
+        "others": fastest(report, "lean", "others"),
+        "full": fastest(report, "full", *KINDS),
+    }
+    for place, size in enumerate(sorted({size for size, _ in ours})):
+        for what, seconds in rivals.items():
+            shared = sorted(length for other, length in ours if other == size and (size, length) in seconds)
+            ratios = [seconds[size, length] / ours[size, length] for length in shared]
+            label = f"batch {size}" if what == "torch" else None
+            panel.plot(shared, ratios, LINES[what], color=f"C{place}", marker="o", markersize=3, label=label)
+            told = ", ".join(f"{ratio:.2f} at {length}" for length, ratio in zip(shared, ratios, strict=True))
+            print(f"{name}, batch {size}, against {what}: {told or 'not measured'}")
+    layers = {model.role: model.layer for model in report.models}
+    panel.axhline(1, color="grey", linewidth=0.8)
+    panel.axhline(0.9 * layers["full"] / layers["lean"], color="grey", linewidth=0.8, linestyle=":")
+    panel.set(title=f"{name} of {layers['full']} layers", xscale="log", yscale="log", xlabel="tokens")
+    lengths = sorted({length for _, length in ours})
+    panel.set_xticks(lengths, [str(length) for length in lengths])
+    panel.minorticks_off()
+    panel.yaxis.set_major_formatter("{x:g}×")
 
 
 def main() -> None:
@@ -36,32 +89,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=HERE / "results")
     options = parser.parse_args()
-    files = sorted(path for path in options.results.glob("*-*.json") if path.stem.rsplit("-", 1)[1].isdigit())
-    reports = {path.stem: BenchReport.read(path) for path in files}
+    reports = read_reports(options.results / "shapes.json")
     columns = min(3, len(reports))
     rows = -(-len(reports) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.2 * rows), squeeze=False, layout="constrained")
     for panel in axes.flat[len(reports) :]:
         panel.set_visible(False)
     for panel, (name, report) in zip(axes.flat, reports.items(), strict=False):
-        ours = fastest(report, "lean", ours=True)
-        layers = {model.role: model.layer for model in report.models}
-        for place, size in enumerate(sorted({size for size, _ in ours})):
-            lengths = sorted(length for other, length in ours if other == size)
-            for rivals, style in (
-                (fastest(report, "lean", ours=False), "-"),
-                (fastest(report, "full", ours=None), "--"),
-            ):
-                ratios = [rivals[size, length] / ours[size, length] for length in lengths]
-                label = f"batch {size}" if style == "-" else None
-                panel.plot(lengths, ratios, style, color=f"C{place}", marker="o", markersize=3, label=label)
-                print(f"{name}, batch {size}, {style}: " + ", ".join(f"{ratio:.2f}" for ratio in ratios))
-        panel.axhline(1, color="grey", linewidth=0.8)
-        panel.axhline(0.9 * layers["full"] / layers["lean"], color="grey", linewidth=0.8, linestyle=":")
-        panel.set(title=f"{name} of {layers['full']} layers", xscale="log", yscale="log", xlabel="tokens")
-        panel.set_xticks(lengths, [str(length) for length in lengths])
-        panel.minorticks_off()
-        panel.yaxis.set_major_formatter("{x:g}×")
+        draw(panel, name, report)
     axes[0][0].legend(frameon=False)
     axes[0][0].set_ylabel("times as fast")
     figure.savefig(options.results / "ratios.png", dpi=150)

@@ -13,6 +13,7 @@ from truncate_kit.bench import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench import BenchReport, bench
 from truncate_kit.bench.backends import select_backends
 from truncate_kit.bench.machine import OtherWork
+from truncate_kit.bench.onnx_runner import OnnxRunner
 from truncate_kit.bench.peer_runner import PeerRunner
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair
@@ -205,10 +206,64 @@ def test_a_compiler_that_is_missing_is_a_row_with_its_reason(duo, tmp_path, monk
     assert [row.backend for row in result.measured()] == ["torch-fp32"]
 
 
-def test_peak_memory_is_that_of_the_largest_batch(duo):
-    peak = bench(duo / "lean", backends=["onnx-fp32"], **FEW).contestants[0].memory
-    assert (peak.kind, peak.batch_size, peak.length) == ("resident", 3, 9)
-    assert peak.peak_bytes > peak.baseline_bytes > 0
+def test_peak_memory_is_that_of_the_largest_batch_for_rivals_too(duo):
+    rows = bench(duo / "lean", backends=["onnx-fp32", "st-fp32"], **FEW).contestants
+    for peak in (row.memory for row in rows):
+        assert (peak.kind, peak.batch_size, peak.length) == ("resident", 3, 9)
+        assert peak.peak_bytes > peak.baseline_bytes > 0
+
+
+def _failing(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+def test_a_runtime_that_fails_in_the_middle_leaves_the_others_their_figures(duo, monkeypatch):
+    monkeypatch.setattr(OnnxRunner, "encode", _failing(RuntimeError("CUDA error 700\nat line 3")))
+    options = {**FEW, "lengths": (4,), "repeats": 1, "backends": BACKENDS, "memory": False}
+    result = bench(duo / "lean", texts=TEXTS, **options)
+    absent = {row.backend: row.absent for row in result.contestants}
+    assert absent == {
+        "torch-fp32": None,
+        "onnx-fp32": "at one sentence: ONNX Runtime fp32 failed: CUDA error 700",
+    }
+    scenarios = {name: {row.scenario for row in result.timings if row.backend == name} for name in BACKENDS}
+    assert scenarios["onnx-fp32"] == {"latency", "throughput"}  # what was timed before stays
+    assert scenarios["torch-fp32"] == {"latency", "throughput", "one sentence", "real set"}
+    scored = bench(duo / "lean", pairs=PAIRS, **options)
+    reasons = [row.absent for row in scored.contestants if row.absent is not None]
+    assert reasons == ["while scoring: ONNX Runtime fp32 failed: CUDA error 700"]
+    with pytest.raises(UsageError, match="No runtime could be measured: ONNX Runtime fp32: at one sentence"):
+        bench(duo / "lean", texts=TEXTS, **{**options, "backends": ["onnx-fp32"]})
+
+
+def test_a_runtime_that_fails_at_the_start_is_a_row_but_a_damaged_model_an_error(duo, monkeypatch):
+    options = {**FEW, "lengths": (4,), "repeats": 1, "backends": BACKENDS, "memory": False}
+    monkeypatch.setattr(OnnxRunner, "prepare", _failing(RuntimeError("no kernel image")))
+    result = bench(duo / "lean", **options)
+    assert [row.absent for row in result.contestants] == [None, "ONNX Runtime fp32 failed: no kernel image"]
+    monkeypatch.setattr(OnnxRunner, "prepare", _failing(ModelError("It is damaged.", hint="Export it again.")))
+    with pytest.raises(ModelError, match="damaged"):
+        bench(duo / "lean", **options)
+
+
+def test_texts_of_one_batch_may_have_a_limit(duo):
+    encoder = load_encoder(duo / "lean")
+    graph = Subject("lean", duo / "lean", duo).graph()
+    runner = OnnxRunner(BACKENDS_KNOWN["onnx-fp32"], encoder, graph, device=torch.device("cpu"), threads=1)
+    expected, encode, sizes = runner.encode(TEXTS), runner.model.encode_ids, []
+    runner.most_texts = 5
+
+    def watched(ids):
+        sizes.append(len(ids))
+        return encode(ids)
+
+    runner.model.encode_ids = watched
+    torch.testing.assert_close(runner.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    assert max(sizes) == 5
+    assert sum(sizes) == len(TEXTS)
 
 
 def test_a_process_of_its_own_gets_what_it_can_load(duo, tmp_path):
@@ -251,7 +306,8 @@ def test_the_cpu_leaves_out_what_compiles_unless_asked():
     assert len(select_backends(["all"], cpu)) == 9
     cuda = [row.name for row in select_backends(None, torch.device("cuda"))]
     assert {"torch-tf32", "torch-fp16", "compile-fp16", "onnx-fp32"} <= set(cuda)
-    assert not {"st-fp16", "flash-fp16", "tensorrt-fp16", "onnx-graphs-fp16", "onnx-int8"} & set(cuda)
+    rivals = {"st-fp16", "st-flash-fp16", "flash-fp16", "compile-static-fp16", "tensorrt-fp16", "onnx-graphs-fp16"}
+    assert not {*rivals, "onnx-int8"} & set(cuda)
     assert len(select_backends(["all"], torch.device("cuda"))) == len(BACKENDS_KNOWN)
 
 

@@ -94,6 +94,25 @@ def test_a_damaged_note_of_the_export(workspace, capsys):
     assert "export.json is damaged" in err
 
 
+def test_what_runs_is_said(workspace, capsys):
+    lean = workspace / "exported/lean"
+    assert "Graph: exported/lean/model.onnx (fp32)." in run(capsys, "encode", "texts.txt", "--out", "a.npy")[2]
+    said = run(capsys, "encode", "texts.txt", "--out", "b.npy", "--max-length", "8")[2]
+    assert "This runs in torch: a graph has its pooling and its length inside." in said
+    code, _, err = run(capsys, "encode", "texts.txt", "--out", "c.npy", "--graph", "int8")
+    assert (code, "no exported graph exported/lean/model_int8.onnx" in err) == (1, True)
+    assert "no export precision 'int4'" in run(capsys, "encode", "texts.txt", "--out", "c.npy", "--graph", "int4")[2]
+    (lean / "export.json").unlink()
+    (lean / "model.onnx").rename(lean / "model_fp16.onnx")
+    assert "exported/lean has no graph for cpu" in run(capsys, "encode", "texts.txt", "--out", "d.npy")[2]
+    code, _, err = run(capsys, "encode", "texts.txt", "--out", "e.npy", "--runtime", "onnx")
+    assert (code, "a graph in fp16 only, which is made for CUDA" in err) == (1, True)
+    assert "converted back and forth" in run(capsys, "encode", "texts.txt", "--out", "f.npy", "--graph", "fp16")[2]
+    (workspace / "pairs.csv").write_text(PAIRS)
+    said = run(capsys, "evaluate", "--data", "pairs.csv", "--scale", "0,5", "--graph", "fp16")[2]
+    assert "Graph: exported/lean/model_fp16.onnx (fp16). It is made for CUDA" in said
+
+
 def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
     (workspace / "pairs.csv").write_text(PAIRS)
     arguments = ("evaluate", "--data", "pairs.csv", "--scale", "0,5", "--json")

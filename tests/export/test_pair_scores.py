@@ -6,20 +6,31 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from scipy import stats
 
 from tests.heads import with_heads
-from truncate_kit.data import TextPair
+from truncate_kit.data import PairSet, TextPair
 from truncate_kit.encoders import save_encoder
 from truncate_kit.errors import ExportCheckError
-from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.export import OnnxEncoder, build_graph, export_onnx
 from truncate_kit.export.runtime import padded
 from truncate_kit.export.scores import check_scores
+from truncate_kit.export.searching import Trials
 from truncate_kit.training.evaluation import evaluate
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
 SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]
 SCORES = (4.0, 5.0, 0.0, 1.0, 2.0)
 PAIRS = [TextPair(*row) for row in zip(FIRST, SECOND, SCORES, strict=True)]
+GRADED = PairSet(
+    name="tiny/dev",
+    pairs=tuple(PAIRS),
+    scale=(0.0, 5.0),
+    scale_source="told",
+    num_scale_values=0,
+    path="tiny.csv",
+    columns=("a", "b", "c"),
+)
 
 
 @pytest.fixture(scope="module", params=[("bert", "exp"), ("gpt2", "sigmoid")])
@@ -53,6 +64,19 @@ def test_pair_to_score(exported, count):
         assert expected[1] == 1.0  # the same text twice
 
 
+def test_int8_is_searched_by_the_score_of_the_heads(exported, tmp_path):
+    encoder, _, _ = exported
+    graph = build_graph(encoder, "cpu")
+    by_heads = Trials(graph, encoder.reader, GRADED, tmp_path, narrow=False, heads=encoder.heads)
+    by_cosine = Trials(graph, encoder.reader, GRADED, tmp_path, narrow=False)
+    assert by_heads.base == pytest.approx(evaluate(encoder, PAIRS).spearman)
+    first, second = encoder.encode(FIRST), encoder.encode(SECOND)
+    cosines = torch.nn.functional.cosine_similarity(first, second)
+    assert by_cosine.base == pytest.approx(100 * stats.spearmanr(cosines, SCORES).statistic)
+    if encoder.heads.score.kind == "exp":  # with so few pairs the other one ranks them alike
+        assert by_cosine.base != pytest.approx(by_heads.base)
+
+
 def test_an_odd_text_is_in_no_pair(exported):
     encoder, folder, _ = exported
     texts = [FIRST[0], SECOND[0], FIRST[1]]
@@ -77,3 +101,32 @@ def test_a_graph_with_other_scores_fails_its_check(exported):
     other.heads.score.out.data.add_(1.0)
     with pytest.raises(ExportCheckError, match="score of 1 pair: a difference of"):
         check_scores(session_of(folder), other, folder / "model.onnx")
+
+
+@pytest.mark.parametrize(("precision", "target", "limit"), [("fp16", "cuda", 2e-2), ("int8", "cpu", None)])
+def test_scores_in_fewer_bits_are_checked_and_their_difference_is_kept(precision, target, limit, tiny_folder, tmp_path):
+    report = export_onnx(
+        with_heads(tiny_folder("bert"), 1),
+        tmp_path / "out",
+        precision=precision,
+        target=target,
+        search_pairs=GRADED,
+        budget=200,
+    )
+    found = {check.name: check for check in report.checks if check.name.startswith("score of")}
+    assert set(found) == {"score of 1 pair", "score of 8 pairs"}
+    assert {check.limit for check in found.values()} == {limit}
+    assert max(check.difference for check in found.values()) > 1e-5  # fp32 has less
+
+
+def test_a_limit_is_kept_and_without_one_only_numbers_pass(exported):
+    encoder, folder, _ = exported
+    for shift, limit, passes in ((1.0, 2e-2, False), (1.0, None, True), (float("inf"), None, False)):
+        other = copy.deepcopy(encoder)
+        other.heads.score.out.data.add_(shift)
+        if passes:
+            checks = check_scores(session_of(folder), other, folder / "model.onnx", limit=limit)
+            assert max(check.difference for check in checks) > 2e-2
+        else:
+            with pytest.raises(ExportCheckError, match="a difference of"):
+                check_scores(session_of(folder), other, folder / "model.onnx", limit=limit)

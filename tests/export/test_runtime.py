@@ -1,5 +1,7 @@
 """The exported encoder gives what the encoder gives, whatever the order, the repeats and the batches."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -58,6 +60,16 @@ def test_batches_of_few_shapes_give_the_same_vectors(prompted, batch_tokens):
     assert set(loaded._fixed._held) <= shapes
 
 
+def test_threads_that_share_buckets_get_their_own_vectors(prompted):
+    """All texts have one shape, so all threads write into the same buffers."""
+    loaded = OnnxEncoder.load(prompted[1], threads=1, buckets=True)
+    ids = [[2, 5 + number % 20, 6 + number // 20, 3] for number in range(64)]
+    expected = [loaded.encode_ids([row]) for row in ids]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda row: loaded.encode_ids([row]), ids * 20))
+    assert all(torch.equal(vectors, expected[place % 64]) for place, vectors in enumerate(found))
+
+
 def test_a_bucket_holds_its_batch():
     for batch in range(1, 70):
         for length in (1, 8, 9, 200, 512, 600):
@@ -67,9 +79,10 @@ def test_a_bucket_holds_its_batch():
 
 
 def test_what_a_session_is_told_on_cuda():
-    assert CudaOptions().providers(1) == [("CUDAExecutionProvider", {"device_id": 1, "use_tf32": 0})]
-    (cuda,) = CudaOptions(captured=True, stream=17).providers(0)
-    assert cuda[1] == {"device_id": 0, "use_tf32": 0, "enable_cuda_graph": 1, "user_compute_stream": "17"}
+    plain = {"device_id": 1, "use_tf32": 0, "arena_extend_strategy": "kSameAsRequested"}
+    assert CudaOptions().providers(1) == [("CUDAExecutionProvider", plain)]
+    (cuda,) = CudaOptions(captured=True, stream=17).providers(1)
+    assert cuda[1] == plain | {"enable_cuda_graph": 1, "user_compute_stream": "17"}
     first, second = CudaOptions(tensorrt={"trt_fp16_enable": True}).providers(0)
     assert first == ("TensorrtExecutionProvider", {"device_id": 0, "trt_fp16_enable": True})
     assert second[0] == "CUDAExecutionProvider"
@@ -129,5 +142,7 @@ def test_runtime_follows_the_name_or_the_option(prompted, tiny_folder):
     assert isinstance(load_text_encoder(folder, runtime="onnx"), OnnxEncoder)
     with pytest.raises(UsageError, match="no runtime 'tensorrt'"):
         load_text_encoder(folder, runtime="tensorrt")
+    with pytest.raises(UsageError, match="is one graph"):
+        load_text_encoder(folder / "model.onnx", precision="fp32")
     with pytest.raises(UsageError, match="has its pooling"):
         load_text_encoder(folder, runtime="onnx", pooling="cls")

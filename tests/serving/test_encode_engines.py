@@ -56,6 +56,17 @@ def test_two_processes_write_the_bytes_of_one(folder, source, tmp_path, processe
     assert shared.read_bytes() == alone.read_bytes()
 
 
+def test_weights_beside_the_graph_travel_with_it(folder, source, tmp_path, processes):
+    large = tmp_path / "large"
+    export_onnx(load_encoder(folder), large, embed_limit=100)
+    assert list(large.glob("model.onnx.*.data"))
+    encoder = OnnxEncoder.load(large, threads=1)
+    alone, shared = tmp_path / "alone.npy", tmp_path / "shared.npy"
+    encode_file(encoder, source, alone, chunk=CHUNK)
+    encode_file(encoder, source, shared, chunk=CHUNK, engine=processes)
+    assert shared.read_bytes() == alone.read_bytes()
+
+
 def test_the_command_with_workers(folder, source, tmp_path, capfd):
     model = ("--model", folder, "--json")
     run(capfd, "encode", source, "--out", tmp_path / "alone.npy", "--threads", 1, *model)

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from truncate_kit.bench.roofline import products_in, synchronize
-from truncate_kit.encoders import Encoder
+from truncate_kit.encoders import Encoder, length_batches
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.export.precision import GRAPH_FILES
 from truncate_kit.hardware import bf16_instructions
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "int8"]
+Ids = Sequence[Sequence[int]]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts; a GPU wants more to be filled
 
@@ -26,9 +27,9 @@ ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts; a GPU wants more to be filled
 class Backend:
     """One runtime at one precision.
 
-    compiled: by torch.compile, for any shape. captured: as CUDA graphs, one for each shape. attention: the name that
-    transformers gives a kernel, None for its own choice. tensorrt: by TensorRT inside ONNX Runtime, from a graph
-    without ONNX Runtime's own operators.
+    compiled: by torch.compile, for any shape. static: compiled for each shape anew. captured: as CUDA graphs, one for
+    each shape. attention: the name that transformers gives a kernel, None for its own choice. tensorrt: by TensorRT
+    inside ONNX Runtime, from a graph without ONNX Runtime's own operators.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Backend:
     runtime: Literal["torch", "onnx", "sentence-transformers"]
     precision: Precision = "fp32"
     compiled: bool = False
+    static: bool = False
     captured: bool = False
     attention: str | None = None
     tensorrt: bool = False
@@ -60,12 +62,12 @@ class Backend:
     def rival(self) -> bool:
         """Whether it is measured only when asked for."""
         other = self.runtime == "sentence-transformers" or self.tensorrt
-        return other or self.captured or self.attention is not None
+        return other or self.static or self.captured or self.attention is not None
 
     @property
     def fixed_shapes(self) -> bool:
         """Whether texts of all lengths cannot be run: each new shape would be compiled."""
-        return self.runtime == "torch" and self.captured
+        return self.runtime == "torch" and (self.static or self.captured)
 
     @property
     def slow_start(self) -> bool:
@@ -83,11 +85,15 @@ _ROWS = (
     Backend(name="compile-fp32", title="torch.compile fp32", runtime="torch", compiled=True),
     Backend(name="compile-bf16", title="torch.compile bf16", runtime="torch", precision="bf16", compiled=True),
     Backend(name="compile-fp16", title="torch.compile fp16", runtime="torch", precision="fp16", compiled=True),
+    Backend(name="compile-static-fp16", title="torch.compile fp16, static shapes", runtime="torch", precision="fp16",
+            compiled=True, static=True),
     Backend(name="compile-graphs-fp16", title="torch.compile fp16, CUDA graphs", runtime="torch", precision="fp16",
-            compiled=True, captured=True),
+            compiled=True, static=True, captured=True),
     Backend(name="st-fp32", title="sentence-transformers fp32", runtime="sentence-transformers"),
     Backend(name="st-bf16", title="sentence-transformers bf16", runtime="sentence-transformers", precision="bf16"),
     Backend(name="st-fp16", title="sentence-transformers fp16", runtime="sentence-transformers", precision="fp16"),
+    Backend(name="st-flash-fp16", title="sentence-transformers fp16, flash attention without padding",
+            runtime="sentence-transformers", precision="fp16", attention="flash_attention_2"),
     Backend(name="onnx-fp32", title="ONNX Runtime fp32", runtime="onnx"),
     Backend(name="onnx-fp16", title="ONNX Runtime fp16", runtime="onnx", precision="fp16"),
     Backend(name="onnx-graphs-fp16", title="ONNX Runtime fp16, CUDA graphs", runtime="onnx", precision="fp16",
@@ -119,6 +125,9 @@ class Runner(Protocol):
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Vectors (n, d), tokeniser included."""
+
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """How alike the texts of each row are, (n,), from their vectors (n, d), by the model's own measure."""
 
 
 def select_backends(
@@ -195,8 +204,8 @@ class TorchRunner:
             self.detail += f", {instructions}"
         if backend.compiled:
             model = copy.copy(model)  # compiling marks the module; the eager row shares the weights, not the mark
-            model.compile(dynamic=not backend.captured, mode="reduce-overhead" if backend.captured else None)
-            self.detail += ", CUDA graphs of fixed shapes" if backend.captured else ", dynamic shapes"
+            model.compile(dynamic=not backend.static, mode="reduce-overhead" if backend.captured else None)
+            self.detail += f", {_shapes_of(backend)}"
         if not backend.fixed_shapes:
             self.detail += f", {ENCODE_BATCH[device.type]} texts per batch of a set"
         self.model = model.to(device).eval()
@@ -228,6 +237,13 @@ class TorchRunner:
         return self.model.similarities(first, second)
 
 
+def _shapes_of(backend: Backend) -> str:
+    """For which shapes torch.compile makes its kernels."""
+    if backend.captured:
+        return "CUDA graphs of fixed shapes"
+    return "static shapes" if backend.static else "dynamic shapes"
+
+
 def check_precision(precision: Precision, device: torch.device) -> str | None:
     """What computes in bf16 here, None for any other precision. Raises `AbsentError` where nothing does."""
     if precision != "bf16":
@@ -253,6 +269,13 @@ def random_ids(lengths: Sequence[int], vocabulary: int, *, seed: int = 0) -> lis
     generator = np.random.default_rng(seed)
     low = min(vocabulary // 10, 1000)
     return [generator.integers(low, vocabulary, size=length).tolist() for length in lengths]
+
+
+def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Tensor:
+    """Vectors (n, d) in the order of `ids`, by calls of `encode` with at most `size` texts of like length each."""
+    chunks = length_batches([len(row) for row in ids], size)
+    vectors = torch.cat([encode([ids[place] for place in chunk]) for chunk in chunks])
+    return vectors[torch.tensor([place for chunk in chunks for place in chunk]).argsort()]
 
 
 def first_calls(calls: Sequence[Callable[[], object]]) -> float:

@@ -48,9 +48,11 @@ def forget_highest() -> None:
 def answer(request: Request) -> dict[str, Any]:
     """Load, encode the batch, and say what was held before and at most."""
     on_device = request["device"] != "cpu"
-    load = _load_onnx if request["runtime"] == "onnx" else _load_torch
+    load = _load_torch
+    if request["runtime"] == "onnx":
+        load = _load_onnx_on_device if on_device else _load_onnx
     prepare = load(request)  # imports everything, loads nothing
-    before, peak_of = _device_meter(request) if on_device else (resident(), highest)
+    before, peak_of = (0, _device_meter(request)) if on_device else (resident(), highest)
     call = prepare()
     call()  # whatever compiles does it here
     gc.collect()
@@ -69,15 +71,24 @@ def answer(request: Request) -> dict[str, Any]:
 def _load_torch(request: Request) -> Callable[[], Callable[[], object]]:
     import torch
 
-    from truncate_kit.bench.backends import BACKENDS, TorchRunner, random_ids
+    from truncate_kit.bench.backends import BACKENDS, make_runner, random_ids
     from truncate_kit.encoders import load_config, load_encoder, random_encoder
 
+    if request["runtime"] == "sentence-transformers":
+        import sentence_transformers  # noqa: F401
     torch.set_num_threads(request["threads"])
 
     def prepare() -> Callable[[], object]:
-        model = request["model"]
-        encoder = load_encoder(model) if Path(model).is_dir() else random_encoder(load_config(model))
-        runner = TorchRunner(BACKENDS[request["backend"]], encoder, device=torch.device(request["device"]))
+        model = Path(request["model"])
+        encoder = load_encoder(model) if model.is_dir() else random_encoder(load_config(model))
+        runner = make_runner(
+            BACKENDS[request["backend"]],
+            encoder,
+            graph=lambda: model,
+            folder=lambda: model,
+            device=torch.device(request["device"]),
+            threads=request["threads"],
+        )
         vocabulary = encoder.backbone.config.vocab_size
         return runner.prepare(random_ids([request["length"]] * request["batch_size"], vocabulary))
 
@@ -92,16 +103,11 @@ def _load_onnx(request: Request) -> Callable[[], Callable[[], object]]:
         options = ort.SessionOptions()
         options.intra_op_num_threads = request["threads"]
         options.log_severity_level = 3
-        kind, _, index = request["device"].partition(":")
-        providers: list[Any] = ["CPUExecutionProvider"]
-        if kind == "cuda":
-            providers.insert(0, ("CUDAExecutionProvider", {"device_id": int(index or 0), "use_tf32": 0}))
         session = ort.InferenceSession(
             request["graph"],
             options,
-            providers=providers,
-            # as `export.open_session`, whose module would bring torch along
-            disabled_optimizers=None if kind == "cuda" else ["SkipLayerNormFusion"],
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["SkipLayerNormFusion"],  # as `export.open_session`, whose module would bring torch
         )
         shape = (request["batch_size"], request["length"])
         feeds = {entry.name: np.ones(shape, dtype=np.int64) for entry in session.get_inputs()}
@@ -110,20 +116,42 @@ def _load_onnx(request: Request) -> Callable[[], Callable[[], object]]:
     return prepare
 
 
-def _device_meter(request: Request) -> tuple[int, Callable[[], int]]:
-    """Bytes on the GPU before loading, and a reader of the most since: torch counts its own, others are seen whole."""
+def _load_onnx_on_device(request: Request) -> Callable[[], Callable[[], object]]:
+    import numpy as np
     import torch
 
-    if request["runtime"] == "torch":
-        torch.cuda.init()  # type: ignore[no-untyped-call]
-        return torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated
+    from truncate_kit.bench.backends import BACKENDS
+    from truncate_kit.bench.onnx_runner import cuda_options
+    from truncate_kit.export.sessions import FixedShapes, open_session, run_bound
+    from truncate_kit.export.tracing import INPUTS, OUTPUT
+
+    def prepare() -> Callable[[], object]:
+        device, backend = torch.device(request["device"]), BACKENDS[request["backend"]]
+        options = cuda_options(backend, device)
+        session = open_session(Path(request["graph"]), device=device, threads=request["threads"], cuda_options=options)
+        feeds = dict.fromkeys(INPUTS, np.ones((request["batch_size"], request["length"]), np.int64))
+        if not backend.captured:
+            return lambda: run_bound(session, feeds, device=device)
+        width = next(int(value.shape[-1]) for value in session.get_outputs() if value.name == OUTPUT)
+        shapes = FixedShapes(session, device, width)
+        return lambda: shapes.run(feeds)
+
+    return prepare
+
+
+def _device_meter(request: Request) -> Callable[[], int]:
+    """A reader of the bytes that the GPU handed out since this call, to whomever: all others have to rest meanwhile.
+
+    Allocators keep what they took, so the end is the peak, and torch is seen as ONNX Runtime is.
+    """
+    import torch
 
     def used() -> int:
         free, total = torch.cuda.mem_get_info(request["device"])
         return total - free
 
-    before = used()
-    return before, used  # ONNX Runtime's arena keeps what it took, so its end is its peak
+    before = used()  # with the context of this process, which the first reading makes
+    return lambda: used() - before
 
 
 if __name__ == "__main__":

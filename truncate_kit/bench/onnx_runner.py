@@ -6,14 +6,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.backends import AbsentError, Backend
+from truncate_kit.bench.backends import AbsentError, Backend, encode_in_chunks
 from truncate_kit.encoders import Encoder
-from truncate_kit.errors import TruncateKitError
+from truncate_kit.errors import ModelError, TruncateKitError
 from truncate_kit.export import OnnxEncoder, check_record, open_session
+from truncate_kit.export.record import check_device, check_processor
 from truncate_kit.export.runtime import padded
 from truncate_kit.export.sessions import CudaOptions, FixedShapes
 from truncate_kit.export.tracing import OUTPUT
 from truncate_kit.extras import require
+from truncate_kit.hardware import multiplies_narrow
 
 
 def onnx_bytes(graph: Path) -> int:
@@ -21,31 +23,40 @@ def onnx_bytes(graph: Path) -> int:
     return sum(file.stat().st_size for file in graph.parent.glob(f"{graph.name}*"))
 
 
+TENSORRT_TEXTS = 512  # of one batch, at most
 # What TensorRT builds its engines for: one for all shapes, or each new one would take it minutes.
 _TENSORRT_SHAPES = {
     "trt_fp16_enable": True,
     "trt_profile_min_shapes": "input_ids:1x1,attention_mask:1x1",
     "trt_profile_opt_shapes": "input_ids:32x128,attention_mask:32x128",
-    "trt_profile_max_shapes": "input_ids:512x512,attention_mask:512x512",
+    "trt_profile_max_shapes": f"input_ids:{TENSORRT_TEXTS}x512,attention_mask:{TENSORRT_TEXTS}x512",
 }
+
+
+def cuda_options(backend: Backend, device: torch.device) -> CudaOptions:
+    """How a session of that row runs: on torch's current stream, so that one clock on the device sees both."""
+    stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+    return CudaOptions(
+        captured=backend.captured,
+        stream=stream or None,  # ONNX Runtime takes torch's default stream, 0, for none
+        tensorrt=_TENSORRT_SHAPES if backend.tensorrt else None,
+    )
 
 
 class OnnxRunner:
     """The graph of one model, run as `OnnxEncoder` runs it; fixed shapes in a session of their own.
 
-    On CUDA that session works on torch's current stream, so that one clock on the device sees both.
+    Raises `AbsentError` where this machine cannot run it, `ModelError` where the graph or its export.json is damaged.
     """
 
     def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device, threads: int) -> None:
         reader = encoder.reader if encoder.tokenizer is not None else None
-        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        options = CudaOptions(
-            captured=backend.captured,
-            stream=stream or None,  # ONNX Runtime takes torch's default stream, 0, for none
-            tensorrt=_TENSORRT_SHAPES if backend.tensorrt else None,
-        )
+        options = cuda_options(backend, device)
+        self.most_texts = TENSORRT_TEXTS if backend.tensorrt else None
         try:
-            check_record(graph)
+            report = check_record(graph)
+            check_device(graph, report, device.type)
+            check_processor(report, narrow=multiplies_narrow())
             self.model = OnnxEncoder(
                 graph,
                 reader,
@@ -57,6 +68,8 @@ class OnnxRunner:
             )
             self.session = open_session(graph, device=device, threads=threads, cuda_options=options)
         except TruncateKitError as error:
+            if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT does not build every graph
+                raise
             raise AbsentError(f"{error} {error.hint}") from error
         self.fixed = FixedShapes(self.session, device, self.model.width) if backend.captured else None
         self.device = device
@@ -82,11 +95,15 @@ class OnnxRunner:
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """See `Runner`."""
-        return self.model.encode_ids(ids)
+        if self.most_texts is None:
+            return self.model.encode_ids(ids)
+        return encode_in_chunks(ids, self.most_texts, self.model.encode_ids)
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `Runner`."""
-        return self.model.encode(texts)
+        if self.most_texts is None or self.model.reader is None:
+            return self.model.encode(texts)
+        return self.encode_ids(self.model.reader.token_ids(texts))
 
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:
         """By the model's own measure."""

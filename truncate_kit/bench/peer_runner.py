@@ -6,9 +6,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.backends import DTYPES, ENCODE_BATCH, AbsentError, Backend, check_precision
+from truncate_kit.bench.backends import (
+    DTYPES,
+    ENCODE_BATCH,
+    AbsentError,
+    Backend,
+    check_precision,
+    encode_in_chunks,
+)
 from truncate_kit.bench.roofline import synchronize
-from truncate_kit.encoders import Encoder, length_batches
+from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.extras import require
 
@@ -27,13 +34,18 @@ class PeerRunner:
         self.device = device
         self.encoder = encoder
         self.batch_size = ENCODE_BATCH[device.type]
+        wanted = {} if backend.attention is None else {"attn_implementation": backend.attention}
         try:
-            model = peer.SentenceTransformer(str(folder()), device=str(device), local_files_only=True)
+            model = peer.SentenceTransformer(
+                str(folder()), device=str(device), local_files_only=True, model_kwargs=wanted
+            )
         except Exception as error:  # a module of its own, an old version: whatever its loader raises
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise AbsentError(f"sentence-transformers does not load it: {reason}") from error
         self.model = model.to(DTYPES[backend.precision]) if backend.precision in DTYPES else model
         self.detail = f"{peer.__version__}, {self.batch_size} texts per batch of a set"
+        if backend.attention is not None:
+            self.detail += ", without padding where it encodes texts"
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], object]:
         """See `Runner`: its modules without its tokenizer."""
@@ -49,15 +61,13 @@ class PeerRunner:
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """See `Runner`: its modules on batches as this package cuts them, because its encode takes texts only."""
-        chunks = list(length_batches([len(row) for row in ids], self.batch_size))
-        vectors = torch.cat([self._vectors([ids[place] for place in chunk]).float().cpu() for chunk in chunks])
-        return vectors[torch.tensor([place for chunk in chunks for place in chunk]).argsort()]
+        return encode_in_chunks(ids, self.batch_size, self._vectors)
 
     def _vectors(self, ids: Sequence[Sequence[int]]) -> Tensor:
         batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
         with torch.inference_mode():
             found: Tensor = self.model(batch)["sentence_embedding"]
-        return found
+        return found.float().cpu()
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `Runner`."""

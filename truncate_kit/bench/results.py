@@ -52,8 +52,10 @@ class BenchedModel(Result):
 class PeakMemory(Result):
     """Memory of a fresh process that loads one model in one runtime and encodes the largest batch, in bytes.
 
-    kind: `resident` (of the process) or `device` (on the GPU). baseline_bytes: before the model was loaded, libraries
-    imported. peak_bytes: highest while encoding, the model loaded.
+    kind: `resident` (of the process) or `device` (on the GPU, all that it hands out, as its driver counts: allocators
+    keep what they took, so this is what nobody else can have). baseline_bytes: before the model was loaded, libraries
+    imported; on a device 0, because all others hold there is taken off. peak_bytes: highest while encoding, the model
+    loaded.
     """
 
     kind: Literal["resident", "device"]
@@ -65,7 +67,7 @@ class PeakMemory(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant(Result):
-    """One model in one runtime. absent: why it was not measured, None where it was.
+    """One model in one runtime. absent: why it was not measured, or at what it failed, None where it was measured.
 
     prepare_seconds: compiling or opening the session and the first calls, left out of every timing.
     file_bytes: what this runtime loads. spearman: × 100, None without pairs.

@@ -5,9 +5,10 @@ import functools
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
@@ -25,6 +26,7 @@ from truncate_kit.bench.backends import (
 from truncate_kit.bench.costs import costs
 from truncate_kit.bench.energy import EnergyMeter
 from truncate_kit.bench.gains import gains
+from truncate_kit.bench.guarding import ContestantError, Guarded, failure_reason
 from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.memory import MemoryRequest, peak_memories
 from truncate_kit.bench.onnx_runner import onnx_bytes
@@ -50,7 +52,7 @@ from truncate_kit.bench.scenarios import (
 from truncate_kit.bench.subjects import Subject, judge_yardstick, quality_sentence
 from truncate_kit.data import TextPair
 from truncate_kit.encoders import Encoder, select_device
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluation import Evaluation, evaluate
 
@@ -60,6 +62,7 @@ MAX_TEXTS = 1000
 QUIET = 0.1  # share of the processor that others may take before it is worth a warning
 MAX_PASSES = 3  # over the real set: one pass is long enough to be steady
 Shape = tuple[int, int]
+Found = TypeVar("Found")
 
 
 def bench(
@@ -89,8 +92,8 @@ def bench(
     calls in each. threads: of torch and ONNX Runtime, None for torch's own choice. memory: also measure peak memory,
     one fresh process per contestant.
 
-    What this machine lacks is a row with its reason. Raises `DeviceError` where CUDA was asked for and is not active,
-    `UsageError`, `ModelError`, `DataError`.
+    What this machine lacks is a row with its reason, and so is what fails while it runs. Raises `DeviceError` where
+    CUDA was asked for and is not active, `UsageError`, `ModelError`, `DataError`.
     """
     begin = time.perf_counter()
     target = select_device(device)
@@ -157,40 +160,40 @@ class _Bench:
             try:
                 self.rows[key] = self._start(key, subject, backend, batch_size, length)
             except AbsentError as error:
-                self.runners.pop(key, None)
                 self.rows[key] = Contestant(role=key[0], backend=key[1], absent=str(error))
             self.progress("Starting the runtimes", done, len(keys))
         self.notes += [note for subject in self.subjects for note in subject.notes]
+        self._require_some()
+
+    def _require_some(self) -> None:
+        """Raise `UsageError` where no contestant is left."""
         if not self.runners:
             told = (f"{BACKENDS[row.backend].title}: {row.absent}" for row in self.rows.values())
             reasons = "; ".join(dict.fromkeys(told))
             raise UsageError(f"No runtime could be measured: {reasons}.", hint="Add torch-fp32 to --backends.")
 
     def _start(self, key: Key, subject: Subject, backend: Backend, batch_size: int, length: int) -> Contestant:
-        graph = functools.partial(subject.graph, "plain" if backend.tensorrt else backend.precision)
+        graph = functools.partial(subject.graph, _graph_kind(backend))
         if backend.runtime == "onnx":
             graph()  # exporting is no part of starting
         begin = time.perf_counter()
-        runner = make_runner(
-            backend,
-            subject.encoder,
-            graph=graph,
-            folder=subject.for_worker,
-            device=self.device,
-            threads=self.threads,
-        )
         vocabulary = subject.encoder.backbone.config.vocab_size
         shapes = sorted({(1, min(length, 16)), (1, length), (batch_size, length)})
         try:
+            runner = make_runner(
+                backend,
+                subject.encoder,
+                graph=graph,
+                folder=subject.for_worker,
+                device=self.device,
+                threads=self.threads,
+            )
             first_calls([runner.prepare(random_ids([width] * size, vocabulary)) for size, width in shapes])
-        except torch.OutOfMemoryError as error:
-            raise AbsentError(f"the GPU's memory does not hold {batch_size} texts of {length} tokens") from error
+        except TruncateKitError:
+            raise
         except Exception as error:
-            if not backend.compiled:
-                raise
-            # Compilers fail in any way they like: no C++ compiler, an operator they do not know, a full disk.
-            raise AbsentError(f"torch.compile failed: {_first_line(error)}") from error
-        self.runners[key] = runner
+            raise AbsentError(failure_reason(backend, error)) from error
+        self.runners[key] = Guarded(key, backend, runner)
         weights = subject.facts().weights_bytes
         return Contestant(
             role=key[0],
@@ -201,6 +204,21 @@ class _Bench:
             file_bytes=onnx_bytes(graph()) if backend.runtime == "onnx" else weights,
         )
 
+    def _surviving(self, what: str, measure: Callable[[], Found]) -> Found:
+        """What `measure` returns once no contestant fails in it; one that does leaves the bench, its reason in its row.
+
+        It is measured again without that one. What was timed of it before stays in the report.
+        """
+        while True:
+            try:
+                return measure()
+            except ContestantError as error:
+                del self.runners[error.key]
+                self.rows[error.key] = replace(self.rows[error.key], absent=f"{what}: {error}")
+                self._require_some()
+            with contextlib.suppress(RuntimeError):  # what a GPU says again after a fault of its own
+                torch.cuda.empty_cache()  # once the error and what its frames hold are gone; nothing without a GPU
+
     def judge(self, pairs: Sequence[TextPair] | None, seed: int) -> QualityDifference | None:
         """Spearman of every contestant, and lean − full in the first runtime that both share."""
         if pairs is None:
@@ -208,12 +226,9 @@ class _Bench:
         if any(encoder.tokenizer is None for encoder in self.encoders.values()):
             self.notes.append("Random weights have no quality: no Spearman.")
             return None
-        found: dict[Key, Evaluation] = {}
-        readers = self._reading_texts()
-        for done, (key, runner) in enumerate(readers.items(), start=1):
-            found[key] = evaluate(runner, pairs)
-            self.rows[key] = replace(self.rows[key], spearman=found[key].spearman)
-            self.progress("Scoring the pairs", done, len(readers))
+        found = self._surviving("while scoring", lambda: self._score(pairs))
+        for key, score in found.items():
+            self.rows[key] = replace(self.rows[key], spearman=score.spearman)
         if len(self.subjects) < 2:
             return None
         comparable, warnings = judge_yardstick(*self.subjects)
@@ -227,6 +242,14 @@ class _Bench:
                 return quality
         return None
 
+    def _score(self, pairs: Sequence[TextPair]) -> dict[Key, Evaluation]:
+        found: dict[Key, Evaluation] = {}
+        readers = self._reading_texts()
+        for done, (key, runner) in enumerate(readers.items(), start=1):
+            found[key] = evaluate(runner, pairs)
+            self.progress("Scoring the pairs", done, len(readers))
+        return found
+
     def _reading_texts(self) -> dict[Key, Runner]:
         """The runners that take texts of any length."""
         return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].fixed_shapes}
@@ -235,7 +258,8 @@ class _Bench:
         """Latency and throughput at fixed shapes; the machine's ceiling among the largest one."""
         largest = max(shapes, key=lambda shape: shape[0] * shape[1])
         for done, shape in enumerate(shapes, start=1):
-            timings, ceilings = time_shape(
+            measure = functools.partial(
+                time_shape,
                 self.runners,
                 self.encoders,
                 shape,
@@ -243,6 +267,7 @@ class _Bench:
                 device=self.device,
                 with_ceiling=shape == largest,
             )
+            timings, ceilings = self._surviving(f"at {shape[0]} × {shape[1]} tokens", measure)
             self.timings += timings
             self.ceilings += ceilings
             self.progress("Timing fixed shapes", done, len(shapes))
@@ -264,11 +289,17 @@ class _Bench:
             )
         if self.num_texts < distinct:
             self.notes.append(f"The real set is {self.num_texts:,} of {distinct:,} distinct texts, evenly spread.")
-        readers, meter = self._reading_texts(), EnergyMeter(self.device)
-        self.timings += time_one_sentence(readers, self.encoders, sentences, rounds=self.rounds)
+        encoders, meter = self.encoders, EnergyMeter(self.device)
+        self.timings += self._surviving(
+            "at one sentence",
+            lambda: time_one_sentence(self._reading_texts(), encoders, sentences, rounds=self.rounds),
+        )
         self.progress("Timing real sentences", 1, 2)
         rounds = min(self.rounds, MAX_PASSES)
-        self.timings += time_real_set(readers, self.encoders, sentences, rounds=rounds, meter=meter)
+        self.timings += self._surviving(
+            "at the real set",
+            lambda: time_real_set(self._reading_texts(), encoders, sentences, rounds=rounds, meter=meter),
+        )
         self.progress("Timing real sentences", 2, 2)
 
     def judge_quiet(self, others: OtherWork) -> None:
@@ -289,14 +320,13 @@ class _Bench:
                 model=str(models[key[0]]),
                 runtime=row.runtime,
                 backend=key[1],
-                graph=str(graphs[key[0]].graph(row.precision)) if row.runtime == "onnx" else None,
+                graph=str(graphs[key[0]].graph(_graph_kind(row))) if row.runtime == "onnx" else None,
                 device=str(self.device),
                 threads=self.threads,
                 batch_size=batch_size,
                 length=length,
             )
             for key, row in ((key, BACKENDS[key[1]]) for key in self.runners)
-            if not row.rival  # its process would not show what these need
         }
         # Side by side on the CPU, where nothing is timed any more; a GPU counts what all its processes hold.
         at_once = 1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)
@@ -333,6 +363,6 @@ class _Bench:
         )
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def _graph_kind(backend: Backend) -> str:
+    """What `Subject.graph` is asked for."""
+    return "plain" if backend.tensorrt else backend.precision

@@ -8,7 +8,7 @@ from truncate_kit.bench.backends import AbsentError
 from truncate_kit.bench.results import BenchedModel, QualityDifference, Role
 from truncate_kit.encoders import Encoder, load_encoder, save_encoder
 from truncate_kit.errors import MissingExtraError, TruncateKitError
-from truncate_kit.export import GRAPH_FILES, build_graph, export_onnx, save_graph
+from truncate_kit.export import GRAPH_FILES, build_graph, export_onnx, read_exports, save_graph
 
 
 class Subject:
@@ -45,7 +45,8 @@ class Subject:
         """The ONNX graph in this precision; that in fp32 is exported into the model's own folder where it has none yet.
 
         precision: `plain` is the float32 graph as traced, without ONNX Runtime's own operators, for other runtimes. A
-        model that is only in memory is exported to the scratch folder. Raises `AbsentError` with the reason.
+        model that is only in memory is exported to the scratch folder. Raises `AbsentError` with the reason, and
+        `ModelError` where the folder's export.json is damaged.
         """
         if precision not in self._graphs:
             try:
@@ -74,6 +75,7 @@ class Subject:
         if precision != "fp32":
             raise AbsentError(f"no {name}: make it with truncate-kit export MODEL --onnx --precision {precision}")
         target = self.folder or self.scratch / "onnx"
+        read_exports(target)  # raises where it is damaged: that is no trait of this machine
         begin = time.perf_counter()
         try:
             export_onnx(self.encoder, target)

@@ -25,6 +25,9 @@ AHEAD = 2  # tasks handed over for each that the cluster can run at once: none o
 class RayCluster:
     """Runs tasks on a Ray cluster; one whose process or machine is lost is run again elsewhere.
 
+    Tasks of Ray Core, not Ray Data: one process here writes what they find, in order and from where a run was stopped,
+    so that a file has the same bytes as without Ray; and trials of training send messages while they run.
+
     address: `auto` is the cluster that this machine belongs to, else HOST:PORT of its head. gpus, cpus: what each task
     needs; fractions of a GPU are shared, and with any the tasks run on CUDA. The package must be installed on every
     machine of the cluster. An open connection (`ray.init`) is used and left open. Raises `UsageError` for impossible

@@ -7,53 +7,45 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truncate_kit.export.quantizing import Rounding, quantized_inputs
-from truncate_kit.extras import require
+from truncate_kit.export.tracing import EMBED_LIMIT
+from truncate_kit.export.watching import Feeds, Watch, watching
 
-Feeds = dict[str, NDArray[np.int64]]
 Array = NDArray[np.float32]
 _ZEROS = np.arange(1, 255)
 _OUTLYING = 3.0  # times the median channel
 
 
-def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
+def calibrate(model: Any, inputs: Sequence[Feeds], *, embed_limit: int = EMBED_LIMIT) -> dict[str, Rounding]:
     """How `quantize` should round each value that it turns to bytes.
 
-    inputs: texts without padding. The step is found for each token when the graph runs. Fixed here is what each channel
-    is divided by, where some reach much farther than others, as after a layer norm (`divisor_of`), and how the bytes
-    are shared between values above and below zero (`best_zero`): after a GELU nearly all of them go upward.
+    inputs: texts without padding. embed_limit: see `watching`. The step is found for each token when the graph runs.
+    Fixed here is what each channel is divided by, where some reach much farther than others, as after a layer norm
+    (`divisor_of`), and how the bytes are shared between values above and below zero (`best_zero`): after a GELU nearly
+    all of them go upward. Raises `CannotWriteError`.
     """
     weights = quantized_inputs(model)
     names = list(weights)
     channels: dict[str, Array] = {}
-    for name, states in _watch(model, names, inputs):
-        reach = np.abs(states).max(axis=0)
-        channels[name] = np.maximum(channels.get(name, reach), reach)
-    divisors = {name: divisor_of(channels[name], weights[name]) for name in names}
     reaches: dict[str, list[Array]] = {name: [] for name in names}
-    for name, states in _watch(model, names, inputs):
-        divisor = divisors[name]
-        shown = states if divisor is None else states / divisor
-        reaches[name].append(np.stack([shown.max(axis=1), -shown.min(axis=1)]).clip(min=0))
+    with watching(model, names, embed_limit=embed_limit) as watch:
+        for name, states in _states(watch, inputs):
+            reach = np.abs(states).max(axis=0)
+            channels[name] = np.maximum(channels.get(name, reach), reach)
+        divisors = {name: divisor_of(channels[name], weights[name]) for name in names}
+        for name, states in _states(watch, inputs):
+            divisor = divisors[name]
+            shown = states if divisor is None else states / divisor
+            reaches[name].append(np.stack([shown.max(axis=1), -shown.min(axis=1)]).clip(min=0))
     return {
         name: Rounding(zero=best_zero(*np.concatenate(found, axis=1)), divisor=divisors[name])
         for name, found in reaches.items()
     }
 
 
-def _watch(model: Any, names: Sequence[str], inputs: Sequence[Feeds]) -> Iterator[tuple[str, Array]]:
-    """Each of these values of the graph for each input, (tokens, channels), with its name."""
-    ir = require("onnx_ir", extra="cpu")
-    runtime = require("onnxruntime", extra="cpu")
-    watched = model.clone()
-    values = {value.name: value for node in watched.graph for value in node.outputs}
-    watched.graph.outputs[:] = [values[name] for name in names]
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    session = runtime.InferenceSession(
-        ir.to_proto(watched).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+def _states(watch: Watch, inputs: Sequence[Feeds]) -> Iterator[tuple[str, Array]]:
+    """Each watched value for each input, (tokens, channels), with its name."""
     for feeds in inputs:
-        for name, array in zip(names, session.run(names, feeds), strict=True):
+        for name, array in watch(feeds).items():
             yield name, array.reshape(-1, array.shape[-1])
 
 

@@ -38,9 +38,9 @@ def check_graph(
     """Compare the graph with the encoder, which normalises if the graph does, over shapes and paddings.
 
     Batch 1, 2, 17 × length 2, 16, 128 and the model's maximum, rows of different lengths; then odd texts (one token
-    over and over); then one text with and without padding; then the states of tokens. Runs on the CPU whatever the
-    target. Raises `ExportCheckError` on the first difference above the limit of the precision (1e-4 in fp32, none in
-    int8) and on NaN, and where ONNX Runtime cannot load the file.
+    over and over); then one text with and without padding; then the states of tokens, or the scores of pairs where
+    heads give them. Runs on the CPU whatever the target. Raises `ExportCheckError` on the first difference above the
+    limit of the precision (1e-4 in fp32, none in int8) and on NaN, and where ONNX Runtime cannot load the file.
     """
     try:
         session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
@@ -57,8 +57,7 @@ def check_graph(
     checks.append(_padding_check(session, encoder, LIMITS[precision], unit=unit))
     if encoder.pools_tokens:
         checks.append(_states_check(session, encoder, LIMITS[precision]))
-    if precision == "fp32":
-        checks += check_scores(session, encoder, file)
+    checks += check_scores(session, encoder, file, limit=LIMITS[precision])
     progress("Checking the graph", len(cases) + 1, len(cases) + 1)
     return tuple(checks)
 

@@ -17,11 +17,12 @@ from truncate_kit.export.half import to_half
 from truncate_kit.export.invariance import measure_invariance
 from truncate_kit.export.masks import REASONS, choose_mask, set_mask
 from truncate_kit.export.precision import GRAPH_FILES, Precision, Target, check_combination
-from truncate_kit.export.record import add_report, digest_of
+from truncate_kit.export.record import REPORT_FILE, digest_of, read_exports, record_with
 from truncate_kit.export.results import ExportReport, HalfPrecision, Quantization
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.searching import BUDGET, search_layers
 from truncate_kit.export.tracing import (
+    EMBED_LIMIT,
     build_graph,
     count_fused_attention,
     count_fused_nodes,
@@ -47,6 +48,7 @@ class _Wish:
     pairs: PairSet | None
     search_pairs: PairSet | None
     budget: float
+    embed_limit: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ def export_onnx(
     pairs: PairSet | None = None,
     search_pairs: PairSet | None = None,
     budget: float = BUDGET,
+    embed_limit: int = EMBED_LIMIT,
     progress: Progress = silent,
 ) -> ExportReport:
     """Write one graph, from token ids to sentence vectors, into the saved folder of `encoder`, and check it.
@@ -80,9 +83,10 @@ def export_onnx(
     target: `cpu` or `cuda`, whose kernels the graph is made for; the checks run on the CPU. normalize: end in unit
     vectors or leave the final Normalize out; None does what the encoder does. pairs: graded pairs on which the score
     must stay (fp32, fp16) or is stated (int8). search_pairs: other graded pairs on which int8 decides which layers
-    stay in float, losing at most `budget` Spearman points there; int8 needs them.
-    Raises `UsageError`, `ExportError`, `ExportCheckError`, `MissingExtraError`, `CannotWriteError`; what was in
-    `folder` before is then as it was.
+    stay in float, losing at most `budget` Spearman points there; int8 needs them. embed_limit: bytes of weights that
+    the graph's own file may hold; more of them go to a file beside it.
+    Raises `UsageError`, `ExportError`, `ExportCheckError`, `MissingExtraError`, `CannotWriteError`, and `ModelError`
+    where the folder's export.json is damaged; what was in `folder` before is then as it was.
     """
     chosen, where = check_combination(precision, target)
     if chosen == "int8" and search_pairs is None:
@@ -94,7 +98,13 @@ def export_onnx(
         require(module, extra="cpu")
     folder = Path(folder)
     wish = _Wish(
-        precision=chosen, target=where, normalize=normalize, pairs=pairs, search_pairs=search_pairs, budget=budget
+        precision=chosen,
+        target=where,
+        normalize=normalize,
+        pairs=pairs,
+        search_pairs=search_pairs,
+        budget=budget,
+        embed_limit=embed_limit,
     )
     if _holds(folder, encoder):
         return _export_into(encoder, folder, wish, progress)
@@ -135,29 +145,37 @@ def _make(encoder: Encoder, wish: _Wish, progress: Progress) -> _Made:
     mask = set_mask(graph, choose_mask(wish.target))
     fuse_embeddings(graph, encoder.family, wish.precision)
     if wish.precision == "fp16":
-        graph, half = to_half(graph, encoder.family, odd_inputs(encoder))
+        graph, half = to_half(graph, encoder.family, odd_inputs(encoder), embed_limit=wish.embed_limit)
         return _Made(graph=graph, mask=mask, fused_expected=expected, half=half)
     if wish.precision == "int8":
         assert wish.search_pairs is not None
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILES["fp32"]
-            save_graph(graph, exact)
+            save_graph(graph, exact, embed_limit=wish.embed_limit)
             check_graph(exact, encoder)  # int8 has no limit of its own: the graph it starts from must be right
             graph, quantization = search_layers(
-                graph, encoder.reader, wish.search_pairs, Path(scratch), budget=wish.budget, progress=progress
+                graph,
+                encoder.reader,
+                wish.search_pairs,
+                Path(scratch),
+                budget=wish.budget,
+                heads=encoder.heads,
+                progress=progress,
             )
         return _Made(graph=graph, mask=mask, fused_expected=expected, quantization=quantization)
     return _Made(graph=graph, mask=mask, fused_expected=expected)
 
 
 def _export_into(encoder: Encoder, folder: Path, wish: _Wish, progress: Progress) -> ExportReport:
+    read_exports(folder)  # replacing a damaged one would lose what it says of the other graphs
     traced = with_normalization(encoder, wish.normalize)
     made = _make(traced, wish, progress)
     strip_notes(made.graph)
     name = GRAPH_FILES[wish.precision]
     path = folder / name
-    with replacing(path) as target:
-        data = save_graph(made.graph, target)
+    # Both are written before either is renamed: where the disk is full, the old graph keeps its old record.
+    with replacing(folder / REPORT_FILE) as record, replacing(path) as target:
+        data = save_graph(made.graph, target, embed_limit=wish.embed_limit)
         size = sum(file.stat().st_size for file in (target, data) if file is not None)
         checks = check_graph(target, traced, precision=wish.precision, progress=progress)
         reader = encoder.reader if encoder.tokenizer is not None else None
@@ -191,13 +209,15 @@ def _export_into(encoder: Encoder, folder: Path, wish: _Wish, progress: Progress
             invariance=invariance,
             quantization=made.quantization,
             half=made.half,
+            weights_file=None if data is None else data.name,
+            weights_sha256=None if data is None else digest_of(data),
         )
+        record.write_text(record_with(folder, report), encoding="utf-8")
         if data is not None:  # before the graph that names it, and beside the one that may still be there
             data.replace(folder / data.name)
     for old in folder.glob(f"{name}.*.data"):
         if data is None or old.name != data.name:
             old.unlink()
-    add_report(folder, report)
     return report
 
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from truncate_kit.encoders.families import Family
 from truncate_kit.errors import ExportCheckError
 from truncate_kit.export.casting import narrow
 from truncate_kit.export.quantizing import quantizable
 from truncate_kit.export.results import HalfPrecision
-from truncate_kit.extras import require
+from truncate_kit.export.tracing import EMBED_LIMIT
+from truncate_kit.export.watching import Feeds, watching
 
 LARGEST = 65_504.0  # the largest float16
 _MASKED = -1e30  # below it, a score is masked
@@ -20,20 +20,21 @@ _MASKED = -1e30  # below it, a score is masked
 _WIDE_OPERATORS = frozenset(
     ("Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Reciprocal", "Sqrt", "Range", "CumSum", "Max", "Min")
 )
-Feeds = dict[str, NDArray[np.int64]]
 
 
-def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[Any, HalfPrecision]:
+def to_half(
+    model: Any, family: Family, odd_inputs: Sequence[Feeds], *, embed_limit: int = EMBED_LIMIT
+) -> tuple[Any, HalfPrecision]:
     """A copy of an `onnx_ir.Model` in float16, inputs and outputs as they are, and what stayed in float32.
 
     Sums over tokens stay in float32 in every family; attention scores where the family's row says so. odd_inputs: the
-    longest and oddest batches; every value of the float32 graph on them has to fit into float16. Raises
-    `ExportCheckError` naming the first that does not.
+    longest and oddest batches; every value of the float32 graph on them has to fit into float16. embed_limit: see
+    `watching`. Raises `ExportCheckError` naming the first that does not, `CannotWriteError`.
     """
     names = wide_nodes(model)
     if family.float32_scores:
         names |= score_nodes(model)
-    largest, where = largest_value(model, names, odd_inputs)
+    largest, where = largest_value(model, names, odd_inputs, embed_limit=embed_limit)
     if largest > LARGEST:
         raise ExportCheckError(f"a value of {largest:.3g} at {where} does not fit into float16, which ends at 65,504")
     half = model.clone()
@@ -95,36 +96,28 @@ def score_nodes(model: Any) -> set[str]:
     return found
 
 
-def largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tuple[float, str]:
+def largest_value(
+    model: Any, islands: set[str], inputs: Sequence[Feeds], *, embed_limit: int = EMBED_LIMIT
+) -> tuple[float, str]:
     """The largest magnitude outside the islands on these inputs, computed in float32, and the node that gave it.
 
     What a fused attention holds inside is not seen; its kernels sum in float32. What stands for minus infinity in a
-    mask does not count.
+    mask does not count. embed_limit: see `watching`.
     """
-    ir = require("onnx_ir", extra="cpu")
-    runtime = require("onnxruntime", extra="cpu")
-    watched = model.clone()
-    shown = {str(value.name): value for value in watched.graph.outputs}
-    for node in watched.graph:
+    shown = dict.fromkeys(str(value.name) for value in model.graph.outputs)
+    for node in model.graph:
         if node.name not in islands and node.op_type in _VALUES:
-            shown |= {str(value.name): value for value in node.outputs[:1]}
-    watched.graph.outputs[:] = list(shown.values())
-    for value in shown.values():
-        value.dtype = value.dtype or ir.DataType.FLOAT
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    session = runtime.InferenceSession(
-        ir.to_proto(watched).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+            shown |= dict.fromkeys(str(value.name) for value in node.outputs[:1])
     largest, where = 0.0, ""
-    for feeds in inputs:
-        for name, array in zip(shown, session.run(list(shown), feeds), strict=True):
-            if array.dtype != np.float32:
-                continue
-            values = array[~(array < _MASKED)]  # NaN stays
-            peak = float(np.abs(values).max()) if values.size else 0.0
-            if not peak <= largest:  # NaN as well
-                largest, where = peak if np.isfinite(peak) else float("inf"), name
+    with watching(model, list(shown), embed_limit=embed_limit) as watch:
+        for feeds in inputs:
+            for name, array in watch(feeds).items():
+                if array.dtype != np.float32:
+                    continue
+                values = array[~(array < _MASKED)]  # NaN stays
+                peak = float(np.abs(values).max()) if values.size else 0.0
+                if not peak <= largest:  # NaN as well
+                    largest, where = peak if np.isfinite(peak) else float("inf"), name
     return largest, where
 
 

@@ -1,54 +1,111 @@
-"""export.json: written with every graph, and held against the graph whenever that is loaded."""
+"""export.json: written with every graph, and held against the graph whenever that is loaded.
 
+It carries a digest of itself, which shows an edit or a damaged disk. No key is in it: whoever makes a digest anew is
+not found out.
+"""
+
+import functools
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 from truncate_kit.errors import DeviceError, ModelError
 from truncate_kit.export.precision import GRAPH_FILES, check_precision
 from truncate_kit.export.results import ExportReport, Exports
 
 REPORT_FILE = "export.json"
-_HINT = "Export the model again with: truncate-kit export MODEL --onnx"
+_DIGEST = "digest"
+_SUITED = {"cpu": ("fp32", "int8"), "cuda": ("fp16", "fp32")}  # the best one first
+_DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
+_ALL_ANEW = "Remove that file, then export each graph again with: truncate-kit export MODEL --onnx"
 
 
 def digest_of(file: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
+    """SHA-256 of a file's bytes, in hexadecimal; read once per process as long as size and time stay the same."""
+    found = file.stat()
+    return _digest_as_of(file.resolve(), found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _digest_as_of(file: Path, inode: int, size: int, changed: int) -> str:
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def read_exports(folder: Path) -> Exports:
-    """The reports on the graphs in a folder; none without export.json. Raises `ModelError` for a damaged one."""
+    """The reports on the graphs in a folder; none without export.json.
+
+    Raises `ModelError` for one that is damaged, was changed, or has no digest (as those of earlier versions).
+    """
     path = folder / REPORT_FILE
-    if not path.is_file():
+    if not path.exists():
         return Exports(graphs=())
     try:
-        return Exports.read(path)
+        values = json.loads(path.read_text(encoding="utf-8"))
+        exports = Exports.from_dict(values)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}.", hint=_HINT) from error
-
-
-def add_report(folder: Path, report: ExportReport) -> None:
-    """Put a report into export.json; those on graphs that are no longer there, and a damaged file, are replaced."""
-    try:
-        before = read_exports(folder)
-    except ModelError:
-        before = Exports(graphs=())
-    kept = tuple(item for item in before.graphs if item.file in GRAPH_FILES.values() and (folder / item.file).is_file())
-    Exports(graphs=kept).with_report(report).write(folder / REPORT_FILE)
-
-
-def check_record(file: Path) -> ExportReport | None:
-    """The report on a graph, None where nothing beside it speaks of it.
-
-    Raises `ModelError` where export.json is damaged or describes other bytes than the graph's.
-    """
-    report = read_exports(file.parent).of(file.name)
-    if report is not None and report.sha256 != digest_of(file):
+        raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}.", hint=_ALL_ANEW) from error
+    if _DIGEST not in values:
         raise ModelError(
-            f"{file} is not the graph that {REPORT_FILE} beside it describes: one of them was changed.", hint=_HINT
+            f"{path} has no digest: an earlier version of truncate-kit wrote it, or it was changed.", hint=_ALL_ANEW
         )
+    if values.pop(_DIGEST) != _digest(values):
+        raise ModelError(f"{path} was changed after the export: its digest is that of something else.", hint=_ALL_ANEW)
+    return exports
+
+
+def record_with(folder: Path, report: ExportReport) -> str:
+    """The text of a folder's export.json with one report more; those on graphs that are no longer there are left out.
+
+    Raises `ModelError` as `read_exports`.
+    """
+    before = read_exports(folder).graphs
+    kept = tuple(item for item in before if item.file in GRAPH_FILES.values() and (folder / item.file).is_file())
+    values = Exports(graphs=kept).with_report(report).to_dict()
+    return json.dumps(values | {_DIGEST: _digest(values)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _digest(values: dict[str, Any]) -> str:
+    """SHA-256 of JSON values, however they are laid out."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def check_record(graph: Path) -> ExportReport | None:
+    """The report on a graph, None where there is no export.json beside it.
+
+    The graph and a file with its weights are hashed, at one to two GB a second, once per process. Raises `ModelError`
+    where export.json is damaged, was changed, does not know the graph, or describes other bytes than those of the
+    graph or its weights.
+    """
+    record = graph.parent / REPORT_FILE
+    if not record.exists():
+        return None
+    report = read_exports(graph.parent).of(graph.name)
+    command = _export_command(precision_of(graph, report) or "fp32")
+    again = f"Export the model again with: {command}"
+    if report is None:
+        raise ModelError(f"{record} does not know {graph.name}, so nobody checked that graph.", hint=again)
+    if report.sha256 != digest_of(graph):
+        raise ModelError(
+            f"{graph} is not the graph that {REPORT_FILE} beside it describes: one of them was changed.", hint=again
+        )
+    if report.weights_file is not None:
+        weights = graph.parent / report.weights_file
+        if not weights.is_file():
+            raise ModelError(
+                f"{graph} lacks its weights: there is no {weights.name} beside it.",
+                hint=f"Copy that file there, or export the model again with: {command}",
+            )
+        if report.weights_sha256 != digest_of(weights):
+            raise ModelError(
+                f"{weights} does not hold the weights that {REPORT_FILE} describes: it was changed.", hint=again
+            )
     return report
+
+
+def _export_command(precision: str) -> str:
+    return "truncate-kit export MODEL --onnx" + ("" if precision == "fp32" else f" --precision {precision}")
 
 
 def check_processor(report: ExportReport | None, *, narrow: bool) -> None:
@@ -64,21 +121,61 @@ def check_processor(report: ExportReport | None, *, narrow: bool) -> None:
         )
 
 
-def find_graph(folder: Path, precision: str | None = None) -> Path:
-    """The graph of a folder; precision None takes `model.onnx`, or the only other one. Raises `ModelError`."""
-    if precision is not None:
-        wanted = folder / GRAPH_FILES[check_precision(precision)]
-        option = "" if precision == "fp32" else f" --precision {precision}"
-    else:
-        found = [folder / name for name in GRAPH_FILES.values() if (folder / name).is_file()]
-        if found and (found[0].name == GRAPH_FILES["fp32"] or len(found) == 1):
-            return found[0]
-        if found:
-            names = " and ".join(file.name for file in found)
-            raise ModelError(f"{folder} holds {names}.", hint="Name one of the files.")
-        wanted, option = folder / GRAPH_FILES["fp32"], ""
+def precision_of(graph: Path, report: ExportReport | None) -> str | None:
+    """A graph's precision by its report, else by its name; None where neither tells."""
+    if report is not None:
+        return report.precision
+    return next((name for name, file in GRAPH_FILES.items() if file == graph.name), None)
+
+
+def check_device(graph: Path, report: ExportReport | None, device: str) -> None:
+    """Raise `DeviceError` for an int8 graph on CUDA. device: `cpu` or `cuda`."""
+    if device == "cuda" and precision_of(graph, report) == "int8":
+        raise DeviceError(
+            f"{graph} is in int8, for which ONNX Runtime has no kernels on CUDA: its nodes would run on the CPU.",
+            hint="Use --graph fp16 or fp32, or --device cpu.",
+        )
+
+
+def graph_sentence(graph: Path, report: ExportReport | None, device: str) -> str:
+    """Which graph runs on `cpu` or `cuda`, and what it is made for if that is the other one; for the user."""
+    precision = precision_of(graph, report)
+    said = f"Graph: {graph}" + (f" ({precision})." if precision else ".")
+    if (precision, device) == ("fp16", "cpu"):
+        return f"{said} It is made for CUDA: on the CPU its numbers are converted back and forth, which takes longer."
+    if report is not None and report.target != device:
+        return f"{said} It is made for {_DEVICES[report.target]}; export with --target {device} suits this device."
+    return said
+
+
+def graphs_in(folder: Path) -> tuple[str, ...]:
+    """The precisions in which a folder holds a graph."""
+    return tuple(name for name, file in GRAPH_FILES.items() if (folder / file).is_file())
+
+
+def suited_precision(folder: Path, device: str = "cpu") -> str | None:
+    """The precision of a folder's graph that suits `cpu` (fp32, else int8) or `cuda` (fp16, else fp32), or None."""
+    held = graphs_in(folder)
+    return next((name for name in _SUITED[device] if name in held), None)
+
+
+def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") -> Path:
+    """The graph of a folder in this precision; None takes the `suited_precision` for `cpu` or `cuda`.
+
+    Raises `ModelError` where it is not there, `DeviceError` where those that are there suit another device only.
+    """
+    chosen = suited_precision(folder, device) if precision is None else check_precision(precision)
+    held = graphs_in(folder)
+    if chosen is None and held:
+        other, command = "cuda" if device == "cpu" else "cpu", _export_command(_SUITED[device][0])
+        raise DeviceError(
+            f"{folder} has a graph in {held[0]} only, which is made for {_DEVICES[other]}.",
+            hint=f"Use --device {other}, or make one for {_DEVICES[device]} with: {command}",
+        )
+    wanted = folder / GRAPH_FILES[chosen or "fp32"]
     if not wanted.is_file():
         raise ModelError(
-            f"There is no exported graph {wanted}.", hint=f"Make one with: truncate-kit export MODEL --onnx{option}"
+            f"There is no exported graph {wanted}.",
+            hint=f"Make one with: {_export_command(chosen or 'fp32')}",
         )
     return wanted

@@ -99,7 +99,8 @@ class ExportReport(Result):
     layers: blocks in it. width: numbers per vector. fused_attention_expected, …_found: nodes that hold a whole
     attention. fused_nodes: ONNX Runtime's own operators in the graph and their number. mask: how attention learns what
     is padding. file_bytes: the graph with its weights. sha256: of the graph's file. task: None where no
-    pairs were given. invariance: for int8 and fp16. quantization: for int8. half: for fp16.
+    pairs were given. invariance: for int8 and fp16. quantization: for int8. half: for fp16. weights_file, …_sha256:
+    None where the weights are in the graph's own file.
     """
 
     model: str
@@ -126,6 +127,8 @@ class ExportReport(Result):
     invariance: Invariance | None = None
     quantization: Quantization | None = None
     half: HalfPrecision | None = None
+    weights_file: str | None = None
+    weights_sha256: str | None = None
 
     def fusion_sentence(self) -> str:
         """How attention is computed in the graph, as one sentence for the user."""

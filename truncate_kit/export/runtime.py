@@ -15,7 +15,8 @@ from truncate_kit.encoders.loading import load_reader
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.export.record import check_processor, check_record, find_graph
+from truncate_kit.export.record import check_device, check_processor, check_record, find_graph
+from truncate_kit.export.results import ExportReport
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
 from truncate_kit.export.tracing import INPUTS, OUTPUT
 from truncate_kit.hardware import multiplies_narrow, usable_cores
@@ -31,10 +32,10 @@ CUDA_BATCH_TOKENS = 16_384
 class OnnxEncoder:
     """The graph of one encoder. Many texts run as batches side by side, one core each; few use all cores per call.
 
-    reader: None for a graph without a tokenizer; it then takes ids only. heads: what scores its vectors, None for
-    their cosine. buckets: bring every batch into one of a few shapes (`bucket`), and on CUDA record each as a CUDA
-    graph: for small batches and single texts, where starting the kernels takes longer than running them.
-    cuda_options: None for what `buckets` needs.
+    reader: None for a graph without a tokenizer; it then takes ids only. report: on the graph, None where nothing is
+    known of it. heads: what scores its vectors, None for their cosine. buckets: bring every batch into one of a few
+    shapes (`bucket`), and on CUDA record each as a CUDA graph: for small batches and single texts, where starting the
+    kernels takes longer than running them; threads take turns. cuda_options: None for what `buckets` needs.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class OnnxEncoder:
         threads: int | None = None,
         device: str | None = None,
         batch_tokens: int | None = None,
+        report: ExportReport | None = None,
         heads: LayerHeads | None = None,
         buckets: bool = False,
         cuda_options: CudaOptions | None = None,
     ) -> None:
         self.file = file
         self.reader = reader
+        self.report = report
         self.heads = heads
         self.device = select_device(device)
         self.threads = threads or usable_cores()
@@ -75,13 +78,17 @@ class OnnxEncoder:
     ) -> Self:
         """Load a graph of a folder, or an .onnx file, with the tokenizer beside it.
 
-        precision: `fp32`, `fp16` or `int8`; None takes `model.onnx`, or the folder's only other graph. threads: CPU
-        cores in all; None takes those this process may use. device: `cpu` or `cuda[:i]`; None is the CPU.
-        batch_tokens: None suits the device. buckets: see the class. Raises `ModelError`, also where export.json
-        describes another graph, `DeviceError`, `MissingExtraError`.
+        precision: `fp32`, `fp16` or `int8`; None suits the device, see `find_graph`. threads: CPU cores in all; None
+        takes those this process may use. device: `cpu` or `cuda[:i]`; None is the CPU. batch_tokens: None suits the
+        device. buckets: see the class. Raises `ModelError`, also where export.json was changed or describes another
+        graph, `DeviceError`, also for int8 on CUDA, `UsageError`, `MissingExtraError`.
         """
-        path = Path(path).expanduser()
-        file = find_graph(path, precision) if path.is_dir() else path
+        path, where = Path(path).expanduser(), select_device(device).type
+        if precision is not None and path.is_file():
+            raise UsageError(
+                f"{path} is one graph.", hint="Name its folder to choose by --graph, or leave out --graph."
+            )
+        file = find_graph(path, precision, where) if path.is_dir() else path
         if not file.is_file():
             raise ModelError(
                 f"There is no exported graph {file}.", hint="Make one with: truncate-kit export MODEL --onnx"
@@ -91,7 +98,9 @@ class OnnxEncoder:
                 f"There is no config.json beside {file}.",
                 hint="Leave the graph in the folder that export wrote: its tokenizer and configuration are there.",
             )
-        check_processor(check_record(file), narrow=multiplies_narrow())
+        report = check_record(file)
+        check_device(file, report, where)
+        check_processor(report, narrow=multiplies_narrow())
         heads = read_pipeline(file.parent).heads
         return cls(
             file,
@@ -99,6 +108,7 @@ class OnnxEncoder:
             threads=threads,
             device=device,
             batch_tokens=batch_tokens,
+            report=report,
             heads=heads,
             buckets=buckets,
         )
@@ -188,7 +198,7 @@ def load_text_encoder(
         raise UsageError(f"There is no runtime {chosen!r}.", hint=f"Use one of: {', '.join(RUNTIMES)}.")
     if chosen == "torch":
         if precision is not None:
-            raise UsageError("--precision chooses among exported graphs.", hint="Use it with --runtime onnx.")
+            raise UsageError("--graph chooses among exported graphs.", hint="Use it with --runtime onnx.")
         return load_encoder(name, pooling=pooling, max_length=max_length, device=device)
     if pooling is not None or max_length is not None:
         raise UsageError("An exported graph has its pooling and its length inside.", hint="Leave those options out.")

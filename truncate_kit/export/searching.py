@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from truncate_kit.data import PairSet
+from truncate_kit.encoders import LayerHeads
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.errors import DataError, ExportCheckError, UsageError
 from truncate_kit.export.calibrating import calibrate
@@ -25,10 +26,20 @@ _HARM_TEXTS = 128
 
 
 class Trials:
-    """Scores of one float graph with some of its layers in int8."""
+    """Scores of one float graph with some of its layers in int8. heads: what scores its vectors, None for cosines."""
 
-    def __init__(self, model: Any, reader: TextReader, pairs: PairSet, scratch: Path, *, narrow: bool) -> None:
+    def __init__(
+        self,
+        model: Any,
+        reader: TextReader,
+        pairs: PairSet,
+        scratch: Path,
+        *,
+        narrow: bool,
+        heads: LayerHeads | None = None,
+    ) -> None:
         self.model, self.reader, self.pairs, self.scratch, self.narrow = model, reader, pairs, scratch, narrow
+        self.heads = heads
         self.layers = quantizable(model)
         self.base = evaluate(self._open(model), pairs.pairs).spearman
         texts = pairs.texts()
@@ -61,17 +72,25 @@ class Trials:
         for old in folder.iterdir():
             old.unlink()
         save_graph(model, folder / "model.onnx")
-        return OnnxEncoder(folder / "model.onnx", self.reader)
+        return OnnxEncoder(folder / "model.onnx", self.reader, heads=self.heads)
 
     def _vectors(self, model: Any) -> Tensor:
         return torch.nn.functional.normalize(self._open(model).encode(self._texts), dim=1)
 
 
 def search_layers(
-    model: Any, reader: TextReader, pairs: PairSet, scratch: Path, *, budget: float, progress: Progress = silent
+    model: Any,
+    reader: TextReader,
+    pairs: PairSet,
+    scratch: Path,
+    *,
+    budget: float,
+    heads: LayerHeads | None = None,
+    progress: Progress = silent,
 ) -> tuple[Any, Quantization]:
     """Put as much of a float graph into int8 as costs at most `budget` Spearman points on `pairs`.
 
+    heads: what scores the graph's vectors, None for their cosines.
     All layers are tried first. Where they cost more, layers go back to float in the order of the harm that each does
     alone per weight it holds, as few as suffice (bisection, every step scored). Returns the graph and how it was found.
     Raises `UsageError` for a budget below 0, `ExportCheckError` where no layer can be in int8.
@@ -79,7 +98,7 @@ def search_layers(
     if not budget >= 0:
         raise UsageError(f"A budget of {budget:g} points makes no sense.", hint="Use --budget 0.3, or 0 to allow none.")
     narrow = multiplies_narrow()
-    trials = Trials(model, reader, pairs, scratch, narrow=narrow)
+    trials = Trials(model, reader, pairs, scratch, narrow=narrow, heads=heads)
     everything = trials.drop(())
     kept: tuple[tuple[Quantizable, float], ...] = ()
     drop = everything

@@ -1,5 +1,7 @@
 """ONNX Runtime sessions that run what was asked for, or say why they cannot."""
 
+import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +17,7 @@ from truncate_kit.extras import require
 
 _CUDA, _TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _EXPORT_HINT = "Export the model again with: truncate-kit export MODEL --onnx"
+_GPU_FAILURE = re.compile("CUDA failure|CUBLAS|CUDNN|allocate memory", re.IGNORECASE)  # of ONNX Runtime's messages
 # Slower on the CPU than the Add and LayerNormalization it stands for; see tracing.py.
 _SLOW_ON_CPU = ["SkipLayerNormFusion"]
 
@@ -33,7 +36,9 @@ class CudaOptions:
 
     def providers(self, index: int) -> list[Any]:
         """Providers and their options for the GPU of that index; without TF32, as torch's float32."""
-        options: dict[str, Any] = {"device_id": index, "use_tf32": 0}
+        # A lean and a full model, or two servers, share the GPU: memory is taken as needed, not doubled each time.
+        memory = {"arena_extend_strategy": "kSameAsRequested"}
+        options: dict[str, Any] = {"device_id": index, "use_tf32": 0, **memory}
         if self.captured:
             options["enable_cuda_graph"] = 1
         if self.stream is not None:
@@ -68,6 +73,11 @@ def open_session(file: Path, *, device: torch.device, threads: int, cuda_options
         )
     except Exception as error:  # the runtime has a class of its own for each status, all plain exceptions
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if cuda and _GPU_FAILURE.search(str(error)):
+            raise DeviceError(
+                f"The GPU fails while {file} is loaded: {reason}",
+                hint="Free its memory, or look at truncate-kit doctor.",
+            ) from error
         raise ModelError(f"ONNX Runtime cannot load {file}: {reason}", hint=_EXPORT_HINT) from error
     if cuda:
         _check_active(runtime, session.get_providers())  # what runs, not what the build could run
@@ -103,25 +113,28 @@ class FixedShapes:
     """Runs of one session over buffers that stay where they are, so that each shape is recorded once as a CUDA graph.
 
     A graph is replayed with one call instead of one for every kernel; at small batches those calls are most of the
-    time. On the CPU the same buffers are used and nothing is recorded. width: of the vectors.
+    time. On the CPU the same buffers are used and nothing is recorded. width: of the vectors. Threads take turns: one
+    would overwrite the inputs of another.
     """
 
     session: Any
     device: torch.device
     width: int
     _held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = field(default_factory=dict)
+    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, feeds: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Vectors (b, out) of one batch whose inputs are (b, t) each."""
-        inputs, output, binding, options = self._buffers(next(iter(feeds.values())).shape)
-        for name, value in feeds.items():
-            inputs[name].update_inplace(value)
-        self.session.run_with_iobinding(binding, options)
-        vectors: NDArray[np.float32] = output.numpy()
-        return vectors if self.device.type == "cuda" else vectors.copy()  # a view on the CPU
+        with self._turn:
+            inputs, output, binding, options = self._buffers(next(iter(feeds.values())).shape)
+            for name, value in feeds.items():
+                inputs[name].update_inplace(value)
+            self.session.run_with_iobinding(binding, options)
+            vectors: NDArray[np.float32] = output.numpy()
+            return vectors if self.device.type == "cuda" else vectors.copy()  # a view on the CPU
 
     def bound(self, feeds: Mapping[str, NDArray[np.int64]]) -> Callable[[], None]:
-        """A call that runs these feeds again and again, waits, and fetches nothing."""
+        """A call that runs these feeds again and again, waits, and fetches nothing; for one thread."""
         inputs, _, binding, options = self._buffers(next(iter(feeds.values())).shape)
         for name, value in feeds.items():
             inputs[name].update_inplace(value)

@@ -229,6 +229,11 @@ def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Pat
     return data
 
 
+def graph_files(graph: Path) -> list[Path]:
+    """The graph, and beside it the files of weights that are named after it."""
+    return [graph, *sorted(graph.parent.glob(f"{graph.name}*.data"))]
+
+
 def _digest(weights: Sequence[Any]) -> str:
     """The first twelve digits of the SHA-256 of weights in their order."""
     digest = hashlib.sha256()

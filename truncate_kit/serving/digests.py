@@ -7,6 +7,7 @@ from pathlib import Path
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.reading import TextReader
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.tracing import graph_files
 from truncate_kit.progress import Progress, silent
 
 _BLOCK = 2**20
@@ -17,9 +18,8 @@ def encoder_digest(encoder: Encoder | OnnxEncoder) -> str:
     """SHA-256 over all that the vectors of an encoder hang on: weights, pooling, tokenizer, length, prompts."""
     digest = hashlib.sha256()
     if isinstance(encoder, OnnxEncoder):
-        for file in sorted(encoder.file.parent.glob(f"{encoder.file.name}*")):
-            if file == encoder.file or file.suffix == ".data":
-                _add_file(digest, file)
+        for file in graph_files(encoder.file):
+            _add_file(digest, file)
     else:
         _add(digest, repr(encoder.backbone.config.to_dict()), *encoder.pooling_details, repr(encoder.tail))
         for name, weight in encoder.state_dict().items():

@@ -21,7 +21,6 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pipeline import Normalize, read_pipeline
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import CannotWriteError, DataFileError, TruncateKitError, UsageError
-from truncate_kit.export.record import read_exports
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.tracing import ends_normalized
 from truncate_kit.files import run_lock, write_json
@@ -82,6 +81,7 @@ def encode_file(
     return EncodedFile(
         file=str(out),
         source=str(source),
+        graph=encoder.file.name if isinstance(encoder, OnnxEncoder) else None,
         shape=shape,
         dtype=str(form.dtype),
         file_bytes=out.stat().st_size,
@@ -92,15 +92,11 @@ def encode_file(
 
 
 def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
-    """Whether the encoder scales its vectors to length 1: by the note of its export, else by the model's modules.
-
-    Raises `ModelError` where export.json is damaged.
-    """
+    """Whether the encoder scales its vectors to length 1: by the note of its export, else by the model's modules."""
     if isinstance(encoder, Encoder):
         return ends_normalized(encoder)
-    report = read_exports(encoder.file.parent).of(encoder.file.name)
-    if report is not None:
-        return report.normalized
+    if encoder.report is not None:
+        return encoder.report.normalized
     tail = read_pipeline(encoder.file.parent).tail
     return bool(tail) and isinstance(tail[-1], Normalize)
 

@@ -27,12 +27,14 @@ class EncodingJob(Result):
 class EncodedFile(Result):
     """One run of `encode_file`.
 
-    shape: of the stored array. file_bytes: its size on disk. resumed_at: rows that an earlier run had left.
-    seconds: of this run, counting and encoding. job: what the file was made from.
+    graph: the file that ran in ONNX Runtime, None in torch. shape: of the stored array. file_bytes: its size on disk.
+    resumed_at: rows that an earlier run had left. seconds: of this run, counting and encoding. job: what the file was
+    made from.
     """
 
     file: str
     source: str
+    graph: str | None
     shape: tuple[int, ...]
     dtype: str
     file_bytes: int

@@ -12,6 +12,7 @@ import torch
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Tell
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.tracing import graph_files
 from truncate_kit.vectors import VectorFormat
 
 
@@ -67,7 +68,7 @@ class _Graph:
     @classmethod
     def of(cls, encoder: OnnxEncoder) -> "_Graph":
         name, folder = encoder.file.name, encoder.file.parent
-        found = [folder / name, folder / f"{name}.data"]
+        found = graph_files(encoder.file)
         found += [file for file in folder.iterdir() if file.suffix in _SETTINGS]
         listing = folder / "modules.json"
         modules = json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []

@@ -1,0 +1,171 @@
+"""export.json against what it describes: no value of it, no byte of a graph or its weights changes unseen."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import DeviceError, ModelError
+from truncate_kit.export import ExportReport, OnnxEncoder, check_record, export_onnx, find_graph, read_exports
+from truncate_kit.export.record import check_device, graph_sentence, record_with, suited_precision
+from truncate_kit.export.results import FloatLayer, HalfPrecision, Invariance, Quantization, TaskScore
+
+QUANTIZED = Quantization(
+    layers=9,
+    in_float=(FloatLayer(layer="encoder.layer.1.output.dense", harm=0.1),),
+    weight_bits=7,
+    instructions=None,
+    budget=0.3,
+    searched_on="dev",
+    num_pairs=49,
+    drop_all_int8=0.4,
+    drop=0.2,
+    why="1 in float.",
+)
+INVARIANCE = Invariance(
+    data="dev",
+    num_texts=9,
+    num_pairs=49,
+    batch_difference=1e-6,
+    batch_cosine=0.999,
+    padding_difference=1e-7,
+    padding_cosine=0.999,
+    spearman_alone=81.2,
+    spearman_batched=81.1,
+)
+HALF = HalfPrecision(islands={"Pow": 2}, why="squares stay.", largest_value=120.5, largest_at="MatMul")
+TASK = TaskScore(
+    data="test", num_pairs=49, spearman_before=80.1, spearman_after=80.0, pearson_before=79.5, pearson_after=79.4
+)
+
+
+@pytest.fixture(scope="module")
+def exported(tiny_folder, tmp_path_factory) -> tuple[Path, ExportReport]:
+    """A model whose graph has its weights beside it; tests copy it before they change it."""
+    folder = tmp_path_factory.mktemp("record") / "model"
+    return folder, export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder, embed_limit=100)
+
+
+@pytest.fixture
+def folder(exported, tmp_path) -> Path:
+    return Path(shutil.copytree(exported[0], tmp_path / "model"))
+
+
+def leaves(value, place=()):
+    """Each place in JSON values that holds no further ones."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = [leaf for key, inner in items for leaf in leaves(inner, (*place, key))]
+    return found or [place]
+
+
+def changed(value, place):
+    """A copy with another value at one place."""
+    if not place:
+        return not value if isinstance(value, bool) else value + 1 if isinstance(value, int | float) else f"{value}x"
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[place[0]] = changed(value[place[0]], place[1:])
+    return copy
+
+
+def test_each_value_of_the_record_is_kept_as_written(exported, tmp_path):
+    whole = replace(exported[1], quantization=QUANTIZED, invariance=INVARIANCE, half=HALF, task=TASK)
+    text = record_with(tmp_path, whole)
+    (tmp_path / "export.json").write_text(text)
+    assert read_exports(tmp_path).graphs == (whole,)
+    values = json.loads(text)
+    places = leaves(values)
+    assert len(places) > 70
+    assert ("graphs", 0, "quantization", "weight_bits") in places
+    for place in places:
+        (tmp_path / "export.json").write_text(json.dumps(changed(values, place)))
+        with pytest.raises(ModelError, match=r"export\.json (was changed|is damaged)"):
+            read_exports(tmp_path)
+    for other in (values | {"graphs": []}, values | {"note": "mine"}):
+        (tmp_path / "export.json").write_text(json.dumps(other))
+        with pytest.raises(ModelError, match="was changed after the export"):
+            read_exports(tmp_path)
+    (tmp_path / "export.json").write_text(json.dumps(values, sort_keys=True))  # laid out anew, and the same
+    assert read_exports(tmp_path).graphs == (whole,)
+
+
+def test_a_record_of_an_earlier_version_says_what_to_do(folder):
+    values = json.loads((folder / "export.json").read_text())
+    del values["digest"]
+    (folder / "export.json").write_text(json.dumps(values))
+    with pytest.raises(ModelError, match="has no digest: an earlier version of truncate-kit wrote it") as problem:
+        check_record(folder / "model.onnx")
+    assert "export each graph again" in problem.value.hint
+
+
+def test_weights_beside_the_graph_are_known_by_their_bytes(exported, folder):
+    report = exported[1]
+    weights = folder / report.weights_file
+    assert weights.is_file()
+    assert check_record(folder / "model.onnx") == report
+    data = bytearray(weights.read_bytes())
+    data[len(data) // 2] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(ModelError, match="does not hold the weights"):
+        OnnxEncoder.load(folder)
+    weights.unlink()
+    with pytest.raises(ModelError, match=f"there is no {weights.name}"):
+        OnnxEncoder.load(folder)
+
+
+def test_a_graph_that_the_record_does_not_know(folder):
+    (folder / "model.onnx").rename(folder / "model_int8.onnx")
+    with pytest.raises(ModelError, match=r"does not know model_int8\.onnx") as problem:
+        OnnxEncoder.load(folder)
+    assert problem.value.hint.endswith("--onnx --precision int8")
+
+
+def test_a_damaged_record_is_not_replaced(folder):
+    (folder / "export.json").write_text("{")
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    with pytest.raises(ModelError, match="is damaged"):
+        export_onnx(load_encoder(folder), folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize(
+    ("held", "on_cpu", "on_cuda"),
+    [
+        (("fp32", "fp16", "int8"), "fp32", "fp16"),
+        (("fp16", "int8"), "int8", "fp16"),
+        (("fp32", "int8"), "fp32", "fp32"),
+        (("int8",), "int8", None),
+        (("fp16",), None, "fp16"),
+        ((), None, None),
+    ],
+)
+def test_the_graph_follows_the_device(held, on_cpu, on_cuda, tmp_path):
+    names = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "int8": "model_int8.onnx"}
+    for precision in held:
+        (tmp_path / names[precision]).write_bytes(b"")
+    for device, precision in (("cpu", on_cpu), ("cuda", on_cuda)):
+        assert suited_precision(tmp_path, device) == precision
+        if precision is not None:
+            assert find_graph(tmp_path, device=device) == tmp_path / names[precision]
+        elif held:
+            with pytest.raises(DeviceError, match=f"a graph in {held[0]} only"):
+                find_graph(tmp_path, device=device)
+        else:
+            with pytest.raises(ModelError, match="no exported graph"):
+                find_graph(tmp_path, device=device)
+
+
+def test_what_a_graph_is_made_for(exported):
+    report, graph = exported[1], Path("lean/model.onnx")
+    assert graph_sentence(graph, report, "cpu") == "Graph: lean/model.onnx (fp32)."
+    assert "made for the CPU; export with --target cuda" in graph_sentence(graph, report, "cuda")
+    assert "made for CUDA; export with --target cpu" in graph_sentence(graph, replace(report, target="cuda"), "cpu")
+    half = replace(report, precision="fp16", target="cuda")
+    assert "takes longer" in graph_sentence(Path("model_fp16.onnx"), half, "cpu")
+    assert "made for" not in graph_sentence(Path("model_fp16.onnx"), half, "cuda")
+    check_device(graph, report, "cuda")
+    for known in (replace(report, precision="int8"), None):  # by its report, else by its name
+        with pytest.raises(DeviceError, match="no kernels on CUDA"):
+            check_device(Path("model_int8.onnx"), known, "cuda")
