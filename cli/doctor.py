@@ -13,11 +13,22 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    device: Annotated[str | None, typer.Option("--device", help="What has to run: cpu or cuda.")] = None,
-    extra: Annotated[
-        list[str] | None, typer.Option("--extra", help="What has to be installed: cpu, gpu, ray, st, search, test.")
+    device: Annotated[
+        str | None, typer.Option("--device", help="What torch and exported graphs have to run on: cpu or cuda.")
     ] = None,
-    precision: Annotated[str | None, typer.Option("--precision", help="What has to run: fp32, bf16 or int8.")] = None,
+    runtime: Annotated[
+        str | None, typer.Option("--runtime", help="Which of them has to run: torch or onnx; by default both.")
+    ] = None,
+    extra: Annotated[
+        list[str] | None,
+        typer.Option("--extra", help="What has to be installed, such as cpu, gpu or ray; a wrong name lists them."),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision", help="What has to run: fp32, bf16 (torch), fp16 (graphs on CUDA) or int8 (graphs)."
+        ),
+    ] = None,
     as_json: JsonOpt = False,
 ) -> None:
     """Tell what is installed and what really starts here, what does not fit, and the pins that would.
@@ -26,7 +37,8 @@ def doctor(
     """
     from truncate_kit.doctor import Wish, diagnose
 
-    diagnosis = diagnose(Wish(device=device, extras=tuple(extra or ()), precision=precision))
+    wish = Wish(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision)
+    diagnosis = diagnose(wish)
     if as_json:
         print_json(diagnosis)
     else:

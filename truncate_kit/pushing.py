@@ -40,13 +40,18 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
     """Upload a saved model as one commit to the hub, into a new private repository or into the one that is there.
 
     public: let everyone see it; a repository that is public already is refused without it, a private one stays so.
-    endpoint: address of the hub, None for the usual one (HF_ENDPOINT). Raises `ModelError` where there is no model,
-    `UsageError`, `PushError`.
+    endpoint: address of the hub, None for the usual one (HF_ENDPOINT). Raises `ModelError` where there is no model, or
+    a graph is not the one that export.json describes; `UsageError`, `PushError`.
     """
+    from truncate_kit.export import GRAPH_FILES, check_record  # loads torch, for which a wrong name must not wait
+
     check_hub_name(name)
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ModelError(f"There is no model in {folder} to push.", hint="Make one with finetune or export first.")
+    for graph in GRAPH_FILES.values():
+        if (folder / graph).is_file():
+            check_record(folder / graph)
     api = HfApi(endpoint=endpoint)
     with _reaching_the_hub(name):
         api.create_repo(name, private=not public, exist_ok=True)

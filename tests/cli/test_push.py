@@ -1,34 +1,24 @@
 """`--push-to` against a hub on this machine: private, only when asked, and never into a public place by accident."""
 
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+from huggingface_hub import constants
 
 from tests.fake_hub import TOKEN, FakeHub
 from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import ModelError, PushError, UsageError
 from truncate_kit.export import export_onnx
+from truncate_kit.pushing import push_folder
+from truncate_kit_cli.app import main
 
 WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran"]
 PAIRS = "sentence1,sentence2,score\n" + "".join(
     f"{a},{b},{(3 * i + 2 * j) % 6}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS) if i < j
 )
-CODE = """
-import sys
-from pathlib import Path
-if sys.argv[1] == "folder":
-    from truncate_kit.pushing import push_folder
-    from truncate_kit.errors import TruncateKitError
-    try:
-        print(push_folder(Path(sys.argv[2]), sys.argv[3], public="--public" in sys.argv).to_json())
-    except TruncateKitError as error:
-        print(error, error.hint)
-        raise SystemExit(1)
-else:
-    from truncate_kit_cli.app import main
-    main(sys.argv[1:])
-"""
 
 
 @pytest.fixture(scope="module")
@@ -41,28 +31,20 @@ def folder(tiny_folder, tmp_path_factory):
 
 
 @pytest.fixture
-def hub():
+def hub(monkeypatch):
+    """A hub that this process is logged in to. Its settings were read from the environment at import."""
     with FakeHub() as hub:
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        # Xet, by which large files usually go, is a protocol of its own that the hub of these tests does not speak.
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         yield hub
 
 
-def run(hub, *arguments, token=TOKEN, **environment):
-    """Exit code, stdout and stderr in a process of its own: the hub's address is read when it is imported."""
-    settings = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": token, "HF_HUB_DISABLE_XET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=os.environ | settings | environment,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout, done.stderr
-
-
 def test_a_folder_arrives_whole_and_private(hub, folder):
-    code, out, err = run(hub, "folder", folder, "me/lean")
-    assert code == 0, out + err
-    assert '"private": true' in out
+    done = push_folder(folder, "me/lean")
+    assert (done.private, done.url) == (True, f"{hub.endpoint}/me/lean")
     repo = hub.repos["me/lean"]
     assert repo["private"]
     expected = {
@@ -75,39 +57,63 @@ def test_a_folder_arrives_whole_and_private(hub, folder):
 
 
 def test_public_only_when_told(hub, folder):
-    assert run(hub, "folder", folder, "me/open", "--public")[0] == 0
+    assert not push_folder(folder, "me/open", public=True).private
     assert not hub.repos["me/open"]["private"]
     hub.repos["me/open"]["files"].clear()
-    code, out, _ = run(hub, "folder", folder, "me/open")
-    assert code == 1
-    assert "me/open on the hub is public" in out
+    with pytest.raises(UsageError, match="me/open on the hub is public"):
+        push_folder(folder, "me/open")
     assert hub.repos["me/open"]["files"] == {}
 
 
-def test_who_may_not_write_is_told_how_to_log_in(hub, folder):
-    code, out, _ = run(hub, "folder", folder, "me/lean", token="hf_wrong")
-    assert (code, "not logged in" in out, "hf auth login" in out) == (1, True, True)
+def test_who_may_not_write_is_told_how_to_log_in(hub, folder, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(PushError, match="not logged in") as found:
+        push_folder(folder, "me/lean")
+    assert "hf auth login" in found.value.hint
     assert hub.repos == {}
 
 
-def test_a_hub_that_is_not_there(hub, folder):
-    nowhere = {"HF_ENDPOINT": "http://127.0.0.1:9"}
-    code, out, _ = run(hub, "folder", folder, "me/lean", **nowhere)
-    assert (code, "cannot be reached" in out) == (1, True)
-    code, out, _ = run(hub, "folder", folder, "me/lean", HF_HUB_OFFLINE="1")
-    assert (code, "HF_HUB_OFFLINE" in out) == (1, True)
+def test_a_hub_that_is_not_there(hub, folder, monkeypatch):
+    with pytest.raises(PushError, match="cannot be reached"):
+        push_folder(folder, "me/lean", endpoint="http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(PushError, match="HF_HUB_OFFLINE"):
+        push_folder(folder, "me/lean")
+    assert hub.asked == []
 
 
-def test_the_command_pushes_when_asked_and_never_else(hub, tiny_folder, tmp_path):
+@pytest.mark.parametrize("damaged", ["model.onnx", "export.json"])
+def test_a_graph_that_is_not_what_its_record_says_stays_here(damaged, hub, folder, tmp_path):
+    copy = shutil.copytree(folder, tmp_path / "model")
+    content = bytearray((copy / damaged).read_bytes())
+    content[len(content) // 2] ^= 1
+    (copy / damaged).write_bytes(content)
+    with pytest.raises(ModelError, match=r"export\.json"):
+        push_folder(copy, "me/lean")
+    assert hub.asked == []
+
+
+def test_the_command_pushes_when_asked_and_never_else(hub, tiny_folder, tmp_path, capsys):
     (tmp_path / "pairs.csv").write_text(PAIRS)
-    common = ("export", tiny_folder("bert"), "--onnx", "--data", tmp_path / "pairs.csv", "--out", tmp_path / "out")
-    code, _, err = run(hub, *common)
-    assert (code, hub.asked) == (0, []), err
+    places = {"--data": tmp_path / "pairs.csv", "--out": tmp_path / "out"}
+    common = ["export", str(tiny_folder("bert")), "--onnx", *(str(part) for pair in places.items() for part in pair)]
+    with pytest.raises(SystemExit) as end:
+        main(common)
+    assert (end.value.code or 0, hub.asked) == (0, []), capsys.readouterr().err
     wrongs = {"no owner": ("--push-to", "no owner"), "whose": ("--push-to", "lean"), "--public": ("--public",)}
     for named, wrong in wrongs.items():
-        code, _, err = run(hub, *common, *wrong)
-        assert (code, named in err, hub.asked) == (1, True, [])
-    code, _, err = run(hub, *common, "--push-to", "me/lean")
-    assert code == 0, err
-    assert f"Pushed: {hub.endpoint}/me/lean (private)" in err
+        with pytest.raises(SystemExit) as end:
+            main([*common, *wrong])
+        assert (end.value.code, named in capsys.readouterr().err, hub.asked) == (1, True, [])
+    # In a process of its own the hub's address comes as users give it.
+    settings = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
+    code = "import sys; from truncate_kit_cli.app import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *common, "--push-to", "me/lean"],
+        capture_output=True,
+        text=True,
+        env=os.environ | settings,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"Pushed: {hub.endpoint}/me/lean (private)" in done.stderr
     assert hub.repos["me/lean"]["files"]["model.onnx"] == (tmp_path / "out/lean/model.onnx").read_bytes()

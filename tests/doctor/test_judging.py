@@ -1,5 +1,6 @@
 """What follows from facts: each misfit gives its finding, with pins that name the versions."""
 
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from truncate_kit.doctor import CudaVersions, Processor, Provider, Requirement, Wish
 from truncate_kit.doctor.judging import PINS, judge
+from truncate_kit.doctor.packages import requirements
 from truncate_kit.doctor.providers import CPU, CUDA, TORCH_CUDA, cudnn_version
 from truncate_kit.doctor.results import Diagnosis, Facts
 from truncate_kit.errors import UsageError
@@ -54,14 +56,21 @@ def without(facts, name, reason="no such thing"):
 
 
 @pytest.mark.parametrize(
-    "wish", [Wish(), Wish(device="cpu", extras=("cpu",), precision="bf16"), Wish(precision="int8")]
+    "wish",
+    [
+        Wish(),
+        Wish(device="cpu", extras=("cpu",), precision="bf16"),
+        Wish(precision="int8"),
+        Wish(device="cpu", runtime="onnx"),
+    ],
 )
 def test_a_machine_that_fits_has_no_findings(wish):
     assert findings(ON_CPU, wish) == []
 
 
-def test_a_gpu_that_fits_has_no_findings():
-    assert findings(ON_GPU, GPU) == []
+@pytest.mark.parametrize("wish", [GPU, Wish(device="cuda"), Wish(device="cuda", precision="fp16")])
+def test_a_gpu_that_fits_has_no_findings(wish):
+    assert findings(ON_GPU, wish) == []
 
 
 def test_pins_are_the_versions_that_the_tests_run_with():
@@ -156,11 +165,57 @@ def test_torch_that_does_not_start_on_the_gpu():
     assert finding.severity == "problem"
 
 
-def test_a_cpu_wheel_on_a_gpu_machine():
-    facts = replace(ON_GPU, wheels={"onnxruntime": "1.31.1"}, providers=(ON_GPU.providers[0], ON_GPU.providers[2]))
-    finding = only(facts, Wish(device="cuda"))
-    assert finding.severity == "warning"
-    assert finding.remedy.startswith("pip uninstall -y onnxruntime && pip install 'onnxruntime-gpu")
+@pytest.mark.parametrize(
+    ("wish", "severity", "torch_alone"),
+    [
+        (Wish(device="cuda"), "problem", True),
+        (Wish(device="cuda", runtime="onnx"), "problem", False),
+        (Wish(precision="fp16"), "problem", False),
+        (Wish(device="cuda", runtime="torch"), "warning", False),
+        (Wish(), "warning", False),
+    ],
+)
+@pytest.mark.parametrize("wheels", [{"onnxruntime": "1.31.1"}, {}])
+def test_a_gpu_without_its_wheel_runs_torch_and_no_graph(wish, severity, torch_alone, wheels):
+    rows = [row for row in ON_GPU.providers if row.name == TORCH_CUDA or (row.name == CPU and wheels)]
+    finding = only(replace(ON_GPU, wheels=wheels, providers=tuple(rows)), wish)
+    assert (finding.severity, "graphs cannot run on CUDA" in finding.text) == (severity, True)
+    uninstall = "pip uninstall -y onnxruntime && " if wheels else ""
+    assert finding.remedy.startswith(f"{uninstall}pip install 'onnxruntime-gpu")
+    assert ("--runtime torch" in finding.remedy) == torch_alone
+
+
+@pytest.mark.parametrize(
+    ("wish", "severity"),
+    [
+        (Wish(device="cpu"), "problem"),
+        (Wish(runtime="onnx"), "problem"),
+        (Wish(precision="int8"), "problem"),
+        (Wish(device="cpu", runtime="torch"), "warning"),
+        (Wish(), None),
+    ],
+)
+def test_a_machine_without_onnxruntime_runs_torch_alone(wish, severity):
+    found = findings(replace(ON_CPU, wheels={}, providers=()), wish)
+    assert [row.severity for row in found] == ([severity] if severity else [])
+
+
+def test_fp16_graphs_are_for_cuda_and_int8_graphs_for_the_cpu():
+    slow = only(ON_CPU, Wish(device="cpu", precision="fp16"))
+    assert (slow.severity, "made for CUDA" in slow.text) == ("warning", True)
+    assert any("No NVIDIA driver" in row.text for row in findings(ON_CPU, Wish(precision="fp16"), "problem"))
+    wrong = only(ON_GPU, Wish(device="cuda", precision="int8"))
+    assert (wrong.severity, "made for the CPU" in wrong.text) == ("problem", True)
+
+
+def test_fp16_needs_a_wheel_that_does_not_overflow():
+    fp16 = Wish(device="cuda", precision="fp16")
+    finding = only(replace(ON_GPU, wheels={"onnxruntime-gpu": "1.27.0"}), fp16)
+    assert (finding.severity, "1.27.0 can overflow" in finding.text) == ("problem", True)
+    assert PINS[13].runtime in finding.remedy
+    old_driver = replace(ON_GPU.cuda, driver="12.8", torch="12.8", onnxruntime="12.8")
+    finding = only(replace(ON_GPU, wheels={"onnxruntime-gpu": "1.26.0"}, cuda=old_driver), fp16)
+    assert finding.remedy == "Use --precision fp32."  # no wheel for CUDA 12 does
 
 
 def test_a_runtime_that_does_not_start_at_all():
@@ -187,10 +242,26 @@ def test_a_torch_that_cannot_be_imported_is_the_only_thing_said_about_it():
     assert "libcudart.so.13" in only(facts, GPU).text
 
 
-@pytest.mark.parametrize("wish", [{"device": "tpu"}, {"extras": ("cpu", "quick")}, {"precision": "int4"}])
+@pytest.mark.parametrize(
+    "wish", [{"device": "tpu"}, {"extras": ("cpu", "quick")}, {"precision": "int4"}, {"runtime": "jax"}]
+)
 def test_unknown_wishes_are_refused(wish):
     with pytest.raises(UsageError, match="is not known here"):
         Wish(**wish)
+
+
+def test_a_precision_of_graphs_is_none_of_torch():
+    with pytest.raises(UsageError, match="--precision fp16 is one of exported graphs"):
+        Wish(precision="fp16", runtime="torch")
+
+
+def test_every_extra_of_the_project_can_be_asked_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert Wish(extras=tuple(extras)).extras == tuple(extras)
+    found = list(requirements())
+    assert {row.extra for row in found} == {None, *extras}
+    assert {"pytest", "ray", "onnxscript"} <= {row.name for row in found if row.extra == "test"}  # some by other extras
 
 
 def test_a_diagnosis_comes_back_from_its_json():

@@ -14,18 +14,22 @@ import torch
 from truncate_kit.doctor import Wish, diagnose
 from truncate_kit.doctor.providers import start_provider
 from truncate_kit.hardware import core_quota
+from truncate_kit_cli.app import main
 
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there")
 
 
-def doctor(*arguments, **environment):
-    """The program in a process of its own: exit code, stdout, stderr."""
-    code = "import sys; from truncate_kit_cli.app import main; main(['doctor', *sys.argv[1:]])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=os.environ | environment
-    )
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout, done.stderr
+@pytest.fixture
+def doctor(capsys):
+    """A function that runs the program here: exit code, stdout, stderr."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as end:
+            main(["doctor", *arguments])
+        printed = capsys.readouterr()
+        return end.value.code or 0, printed.out, printed.err
+
+    return run
 
 
 def test_this_machine_runs_what_the_tests_need():
@@ -47,7 +51,7 @@ def test_what_cannot_start_says_why():
 
 
 @NO_CUDA
-def test_cuda_that_is_not_there_is_exit_code_1():
+def test_cuda_that_is_not_there_is_exit_code_1(doctor):
     code, out, _ = doctor("--device", "cuda", "--extra", "gpu", "--json")
     diagnosis = json.loads(out)
     assert code == 1
@@ -56,32 +60,34 @@ def test_cuda_that_is_not_there_is_exit_code_1():
     assert "NVIDIA driver" in said or "torch" in said
 
 
-def test_two_wheels_at_once_are_seen(tmp_path):
+def test_two_wheels_at_once_are_seen(doctor, monkeypatch, tmp_path):
     record = tmp_path / "onnxruntime_gpu-1.26.0.dist-info"
     record.mkdir()
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: onnxruntime-gpu\nVersion: 1.26.0\n")
-    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    code, out, _ = doctor(PYTHONPATH=path)
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, _ = doctor()
     assert code == 0
     assert "Everything that was asked for can run." in out
     said = " ".join(out.split())
     assert f"Warning: onnxruntime {onnxruntime.__version__} and onnxruntime-gpu 1.26.0 are installed at once" in said
-    assert doctor("--extra", "gpu", PYTHONPATH=path)[0] == 1
+    assert doctor("--extra", "gpu")[0] == 1
 
 
-def test_tables_for_the_eye_and_json_for_programs():
-    code, out, err = doctor()
-    assert (code, err) == (0, "")
-    assert all(word in out for word in ("CPUExecutionProvider", "torch threads", "VNNI", version("torch")))
-    code, out, err = doctor("--json")
+def test_tables_for_the_eye_and_json_for_programs(doctor):
+    code = "from truncate_kit_cli.app import main; main(['doctor'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # as users start it
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(word in done.stdout for word in ("CPUExecutionProvider", "torch threads", "VNNI", version("torch")))
+    code, out, err = doctor("--runtime", "torch", "--extra", "suites", "--extra", "tensorboard", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["facts"]["processor"]["cores"] == os.cpu_count()
 
 
-def test_wishes_that_nobody_knows(tmp_path):
+def test_wishes_that_nobody_knows(doctor):
     code, out, err = doctor("--extra", "quick")
     assert (code, out) == (1, "")
     assert err.startswith("Error: --extra 'quick' is not known here.")
+    assert "energy" in err
 
 
 def test_a_quota_is_read_as_the_kernel_writes_it(tmp_path: Path):

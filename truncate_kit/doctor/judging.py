@@ -13,6 +13,7 @@ from truncate_kit.doctor.results import Facts, Finding, Wish
 _GPU_WHEEL, _CPU_WHEEL = "onnxruntime-gpu", "onnxruntime"
 _NEEDED_CUDNN = 9
 _FIRST_CUDA_13_WHEEL = (1, 27)
+_FIRST_SOUND_FP16 = (1, 28)
 _DRIVERS = {12: "525", 13: "580"}  # the oldest Linux driver for each CUDA, as NVIDIA's release notes list them
 
 
@@ -39,6 +40,7 @@ def judge(facts: Facts, wish: Wish) -> Iterator[Finding]:
     if facts.torch_problem is None and (wish.cuda or facts.cuda.driver is not None):
         yield from _cuda(facts, wish)
     yield from _cpu_provider(facts, wish)
+    yield from _precision(facts, wish)
     yield from _processor(facts, wish)
 
 
@@ -70,7 +72,7 @@ def _wheels(facts: Facts, wish: Wish) -> Iterator[Finding]:
         return
     names = " and ".join(f"{name} {version}" for name, version in facts.wheels.items())
     cuda = facts.provider(CUDA)
-    broken = (wish.cuda and not (cuda and cuda.starts)) or not _starts(facts, CPU)
+    broken = (wish.cuda_graphs and not (cuda and cuda.starts)) or not _starts(facts, CPU)
     wanted = _pins(facts).runtime if _GPU_WHEEL in facts.wheels else f"{_CPU_WHEEL}=={facts.wheels[_CPU_WHEEL]}"
     yield _found(
         broken,
@@ -114,12 +116,17 @@ def _cuda(facts: Facts, wish: Wish) -> Iterator[Finding]:
 
 def _cuda_runtime(facts: Facts, wish: Wish) -> Iterator[Finding]:
     pins, row = _pins(facts), facts.provider(CUDA)
-    asked = "gpu" in wish.extras or (wish.cuda and _GPU_WHEEL in facts.wheels)
+    asked = wish.cuda_graphs
     built = _runtime_cuda(facts)
     if _GPU_WHEEL not in facts.wheels:
         if "gpu" not in wish.extras:  # else its requirement has been said to be missing
-            text = "Exported graphs run on the CPU only: there is no onnxruntime-gpu."
-            yield _found(False, text, _one_wheel(facts, pins.runtime))
+            torch_alone = asked and wish.runtime is None and wish.precision != "fp16"
+            yield _found(
+                asked,
+                "Exported graphs cannot run on CUDA: there is no onnxruntime-gpu.",
+                _one_wheel(facts, pins.runtime)
+                + ("; or add --runtime torch, where no graph has to run there" if torch_alone else ""),
+            )
         return
     started = row is not None and row.starts
     if not started:
@@ -148,11 +155,34 @@ def _cpu_provider(facts: Facts, wish: Wish) -> Iterator[Finding]:
     if row is not None and not row.starts:
         wanted = _pins(facts).runtime if _GPU_WHEEL in facts.wheels else _CPU_WHEEL
         yield _found(True, f"ONNX Runtime does not start: {row.reason}.", _one_wheel(facts, wanted))
-    elif row is None and wish.device == "cpu" and "cpu" not in wish.extras:
+    elif row is None and not wish.cuda and "cpu" not in wish.extras and (wish.graphs or wish.device == "cpu"):
         yield _found(
-            False,
+            wish.graphs,
             "ONNX Runtime is not installed: models run in torch, and there is no export.",
             "pip install 'truncate-kit[cpu]'",
+        )
+
+
+def _precision(facts: Facts, wish: Wish) -> Iterator[Finding]:
+    """Graphs in fewer bits, each made for one device."""
+    version = facts.wheels.get(_GPU_WHEEL)
+    if wish.precision == "int8" and wish.cuda:
+        yield _found(
+            True,
+            "int8 graphs are made for the CPU: ONNX Runtime has no kernels for them on CUDA.",
+            "Use --precision fp16, or --device cpu.",
+        )
+    elif wish.precision == "fp16" and wish.device == "cpu":
+        yield _found(
+            False,
+            "fp16 graphs are made for CUDA: on the CPU their numbers are converted back and forth, which takes longer.",
+            "Use --precision int8 or fp32, or --device cuda.",
+        )
+    elif wish.precision == "fp16" and version is not None and _numbers(version) < _FIRST_SOUND_FP16:
+        yield _found(
+            True,
+            f"onnxruntime-gpu {version} can overflow in fp16: before 1.28 its skip-layer-norms add in float16.",
+            "Use --precision fp32." if _pins(facts).float32_only else _one_wheel(facts, _pins(facts).runtime),
         )
 
 
@@ -206,7 +236,12 @@ def _runtime_cuda(facts: Facts) -> int | None:
     version = facts.wheels.get(_GPU_WHEEL)
     if version is None:
         return None
-    return 13 if tuple(int(part) for part in version.split(".")[:2]) >= _FIRST_CUDA_13_WHEEL else 12
+    return 13 if _numbers(version) >= _FIRST_CUDA_13_WHEEL else 12
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Major and minor."""
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def _major(version: str) -> int:

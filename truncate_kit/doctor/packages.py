@@ -1,15 +1,14 @@
 """Installed packages against what truncate-kit's own metadata wants."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from packaging.requirements import Requirement as Wanted
 
-from truncate_kit.doctor.results import EXTRAS, Requirement
-from truncate_kit.errors import TruncateKitError
+from truncate_kit.doctor.metadata import PACKAGE, extras, wanted
+from truncate_kit.doctor.results import Requirement
 
-_PACKAGE = "truncate-kit"
 # Every one of them installs the module `onnxruntime` into the same folder.
 WHEELS = (
     "onnxruntime",
@@ -42,17 +41,22 @@ def requirements() -> Iterator[Requirement]:
     onnxruntime-gpu runs on the CPU as well, so it satisfies the extra `cpu`. Raises `TruncateKitError` where this
     package is not installed.
     """
-    try:
-        wanted = [Wanted(text) for text in metadata.requires(_PACKAGE) or ()]
-    except metadata.PackageNotFoundError as error:
-        raise TruncateKitError(
-            "truncate-kit runs from a folder and is not installed, so what it needs is not known.",
-            hint="Install it with: pip install -e .",
-        ) from error
-    for extra in (None, *EXTRAS):
-        for row in wanted:
-            if row.name != _PACKAGE and _belongs(row, extra):
-                yield _judged(row, extra)
+    rows = wanted()
+    for extra in (None, *extras()):
+        for row in _named(rows, extra):
+            yield _judged(row, extra)
+
+
+def _named(rows: Sequence[Wanted], extra: str | None) -> Iterator[Wanted]:
+    """The packages of an extra, and of those extras that it takes in."""
+    for row in rows:
+        if not _belongs(row, extra):
+            continue
+        if row.name == PACKAGE:
+            for other in sorted(row.extras):
+                yield from _named(rows, other)
+        else:
+            yield row
 
 
 def _belongs(row: Wanted, extra: str | None) -> bool:

@@ -3,35 +3,60 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from truncate_kit.doctor.metadata import extras
 from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
 
 DEVICES = ("cpu", "cuda")
-EXTRAS = ("cpu", "gpu", "ray", "st", "search", "test")
-PRECISIONS = ("fp32", "bf16", "int8")
+RUNTIMES = ("torch", "onnx")
+PRECISIONS = ("fp32", "fp16", "bf16", "int8")
+_GRAPHS_ONLY = ("fp16", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish(Result):
-    """What the user wants to run. device: None asks for none in particular. Raises `UsageError` on unknown names."""
+    """What the user wants to run.
+
+    device: None asks for none in particular; one that is named has to run torch and exported graphs. runtime: `torch`
+    or `onnx` asks for one of them only, None for both. precision: fp16 and int8 ask for graphs, fp16 for CUDA unless
+    `device` is the CPU. Raises `UsageError` on unknown names and on graphs' precisions in torch.
+    """
 
     device: str | None = None
     extras: tuple[str, ...] = ()
     precision: str | None = None
+    runtime: str | None = None
 
     def __post_init__(self) -> None:
         for option, value, known in (
             ("--device", self.device, DEVICES),
-            *(("--extra", extra, EXTRAS) for extra in self.extras),
+            ("--runtime", self.runtime, RUNTIMES),
+            *(("--extra", extra, extras()) for extra in self.extras),
             ("--precision", self.precision, PRECISIONS),
         ):
             if value is not None and value not in known:
                 raise UsageError(f"{option} {value!r} is not known here.", hint=f"Use one of: {', '.join(known)}.")
+        if self.runtime == "torch" and self.precision in _GRAPHS_ONLY:
+            raise UsageError(
+                f"--precision {self.precision} is one of exported graphs, and --runtime torch runs none.",
+                hint="Leave out --runtime torch, or use --precision fp32 or bf16.",
+            )
 
     @property
     def cuda(self) -> bool:
         """Whether anything that was asked for needs CUDA."""
-        return self.device == "cuda" or "gpu" in self.extras
+        return self.device == "cuda" or "gpu" in self.extras or (self.precision == "fp16" and self.device is None)
+
+    @property
+    def graphs(self) -> bool:
+        """Whether exported graphs have to run."""
+        named = self.runtime is None and self.device is not None
+        return named or self.runtime == "onnx" or self.precision in _GRAPHS_ONLY
+
+    @property
+    def cuda_graphs(self) -> bool:
+        """Whether exported graphs have to run on CUDA."""
+        return "gpu" in self.extras or (self.cuda and self.graphs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
