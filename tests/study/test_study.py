@@ -1,19 +1,14 @@
 """A study on tiny models: the file, the rows, tables and figures, what continues, what is said of bad files."""
 
-import contextlib
 import csv
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
+from tests.study.killing import killed
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, DataFileError, ModelError, RunInUseError, UsageError
 from truncate_kit.study import read_study, run_study, summaries
@@ -21,7 +16,6 @@ from truncate_kit.study.loading import load_model
 from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
 from truncate_kit.sweep import LayerScores, SweepSettings, finetune
 from truncate_kit.sweep.card import points
-from truncate_kit.sweep.results import Trial
 from truncate_kit_cli.app import main
 
 WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
@@ -186,80 +180,8 @@ def test_finished_trials_are_not_run_again(file, done):
     assert before == {path: path.stat().st_mtime_ns for path in (out / "trials").glob("*/layer*.json")}
 
 
-_SERVER = """
-import os, sys
-from pathlib import Path
-from truncate_kit.study import read_study, run_study
-
-# Everything is loaded once; each line on stdin starts a child that runs the study, so that kills fall inside its work.
-# The number on the line, where it is not 0, kills the child at that moment of its writing: when a temporary file is
-# begun, when it is flushed, or when it is renamed.
-left = 0
-
-def kill_in_writing(event, arguments):
-    global left
-    if event in ("open", "os.rename") and ".tmp/" in str(arguments[0]):
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), 9)
-
-for line in sys.stdin:
-    child = os.fork()
-    if child == 0:
-        left = int(line)
-        if left:
-            sys.addaudithook(kill_in_writing)
-        run_study(read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[2]) / "study.json")
-        os._exit(0)
-    print(child, flush=True)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-# Each write has three moments; as many as let the study get on between two kills.
-MOMENTS = (16, 17, 18)
-
-
-@pytest.fixture
-def start(file, tmp_path):
-    """A function that starts the study in `tmp_path` and returns its process number; and one that waits for its end."""
-    root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-c", _SERVER, str(file), str(tmp_path)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=root
-    ) as server:
-
-        def begin(moment: int = 0) -> int:
-            server.stdin.write(f"{moment}\n")
-            server.stdin.flush()
-            return int(server.stdout.readline())
-
-        yield begin, lambda: int(server.stdout.readline())
-        server.stdin.close()
-
-
-def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(start, done, tmp_path):
-    """Killed again and again, in turn a little later each time and inside a write, until it gets through."""
-    begin, ended = start
-    kills, instant, trials = 0, 0.0, tmp_path / "trials"
-    while True:
-        in_writing = kills % 2 == 1
-        child = begin(MOMENTS[kills // 2 % 3] if in_writing else 0)
-        if not in_writing:
-            instant += 0.01
-            time.sleep(instant)
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        if ended() == 0:
-            break
-        kills += 1
-        assert not in_writing or list(trials.glob("*/.*.tmp"))
-        for path in trials.glob("*/layer*.json"):
-            Trial.read(path)  # a file under its final name is always whole
-    assert kills >= 20
-    assert not list(trials.glob("*/.*.tmp"))
-    assert not list(trials.glob("*/*.checkpoint"))
+def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, done, tmp_path):
+    assert killed(file, tmp_path) >= 20
     last = StudyResult.read(tmp_path / "study.json")
     assert (last.rows, last.cka) == (done[0].rows, done[0].cka)
 

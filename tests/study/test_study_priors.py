@@ -4,12 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.study.killing import killed
 from tests.study.test_study import pairs_file
 from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataFileError, UsageError
 from truncate_kit.priors import AdaptationSettings, WordPrior, adapt
 from truncate_kit.study import read_study, run_study
+from truncate_kit.study.results import StudyResult
 from truncate_kit.sweep import SweepSettings, finetune
 from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.training import TrainingSettings, train
@@ -71,6 +73,11 @@ def test_every_prior_and_the_control_have_rows_of_their_own(done):
         for name in (model, f"{model}, trained at layer {depth}")
     ]
     assert all(set(scores(result, model)) == {1, 2} for model in result.models())
+
+
+def test_killed_in_priors_and_in_the_control_it_ends_like_an_undisturbed_one(home, done, tmp_path):
+    assert killed(home / "study.toml", tmp_path, later=0.05) >= 20
+    assert StudyResult.read(tmp_path / "study.json").rows == done[0].rows
 
 
 def test_published_figures_are_those_of_the_same_prior(done):
