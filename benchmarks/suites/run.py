@@ -52,11 +52,12 @@ def main() -> None:
     arguments.add_argument("--layers", help="layers separated by commas; by default all")
     told = arguments.parse_args()
     sets, encoder = find_sts(told.data), load_encoder(told.model or bundled_minilm())
+    name = Path(told.model).name if told.model else "all-MiniLM-L6-v2"  # no path of this machine in the table
     layers = [int(part) for part in told.layers.split(",")] if told.layers else range(encoder.depth + 1)
     rows = []
     for layer in layers:
         cut = truncate(encoder, layer, copy_weights=False)
-        report = score_sts(cut, sets, model=f"{encoder.name} at layer {layer}")
+        report = score_sts(cut, sets, model=f"{name} at layer {layer}")
         rows.append(Truncation(layer=layer, parameters=cut.num_parameters, report=report))
         print(layer, " ".join(f"{row.name} {row.spearman:.2f}" for row in report.sets), flush=True)
     table = Table(
