@@ -68,6 +68,8 @@ def test_hub_only_where_no_path_exists(tmp_path, monkeypatch):
 def test_names_and_paths_are_told_apart():
     assert hub_name("stsb") == "sentence-transformers/stsb"
     assert hub_name("stsb-de") == "PhilipMay/stsb_multi_mt:de"
+    assert hub_name("stsb-es") == "PhilipMay/stsb_multi_mt:es"
+    assert hub_name("korsts") == "dkoterwa/kor-sts"
     assert all(map(is_hub_name, ("stsb", "sentence-transformers/stsb", "mteb/stsbenchmark-sts", "a/b:de")))
     assert not any(map(is_hub_name, ("a.csv", "data/pairs.jsonl.gz", "./stsb", "a/b/c", "/x", "../y", "", "a b")))
 
