@@ -136,14 +136,14 @@ def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
     bench = json.loads(run(capsys, "bench", lean, "--data", data, "--out", out, *short))
     scores = {row["backend"]: row["spearman"] for row in bench["contestants"]}
     assert scores == {"torch-fp32": before["spearman"], "onnx-fp32": pytest.approx(before["spearman"], abs=0.01)}
-    # It can be trained further; below its highest layer it is an ordinary model.
+    # It can be trained further; below its highest layer it would be another model.
     fast = ("--seeds", "1", "--epochs", "1", "--data", data, "--out", tmp_path / "tuned", "--json")
     run(capsys, "finetune", out / "combined", "--layer", "2", *fast)
     assert load_encoder(tmp_path / "tuned/lean").pooling_name == "layer-max"
     assert "trust_remote_code=True" in (tmp_path / "tuned/lean/README.md").read_text()
-    run(capsys, "finetune", out / "combined", "--layer", "1", *fast)
-    assert load_encoder(tmp_path / "tuned/lean").pooling_name == "mean"
-    assert "trust_remote_code" not in (tmp_path / "tuned/lean/README.md").read_text()
+    told = refused(capsys, "finetune", out / "combined", "--layer", "1", *fast)
+    assert "are made of several layers, up to layer 2" in told
+    assert load_encoder(tmp_path / "tuned/lean").pooling_name == "layer-max"  # as it was
 
 
 def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, tmp_path, capsys):

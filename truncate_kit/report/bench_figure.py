@@ -91,9 +91,9 @@ def _marker(name: str) -> str:
     if backend.runtime == "onnx":
         return "X" if backend.tensorrt else "v" if backend.captured else "D"
     if backend.runtime == "sentence-transformers":
-        return "P"
+        return "P" if backend.attention is None else "*"
     if backend.compiled:
-        return "^" if backend.captured else "s"
+        return "^" if backend.captured else "h" if backend.static else "s"
     return "o" if backend.attention is None else "<"
 
 
