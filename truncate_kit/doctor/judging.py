@@ -120,7 +120,7 @@ def _cuda_runtime(facts: Facts, wish: Wish) -> Iterator[Finding]:
     built = _runtime_cuda(facts)
     if _GPU_WHEEL not in facts.wheels:
         if "gpu" not in wish.extras:  # else its requirement has been said to be missing
-            torch_alone = asked and wish.runtime is None and wish.precision != "fp16"
+            torch_alone = asked and wish.runtime is None and wish.precision in (None, "fp32", "bf16")
             yield _found(
                 asked,
                 "Exported graphs cannot run on CUDA: there is no onnxruntime-gpu.",
