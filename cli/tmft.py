@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from truncate_kit.training import TrainingSettings
 
 EPOCHS, BATCH_SIZE = 10, 32
-WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
 
 
@@ -51,6 +50,7 @@ class TmftOptions(SharedOptions):
 
     def training(self, *, words: bool = False) -> "TrainingSettings":
         """Settings of every trial; words: of single words, which are short, few and cheap."""
+        from truncate_kit.priors.words import WORD_BATCH_SIZE, WORD_EPOCHS
         from truncate_kit.training import TrainingSettings
 
         epochs, batch_size = (WORD_EPOCHS, WORD_BATCH_SIZE) if words else (EPOCHS, BATCH_SIZE)

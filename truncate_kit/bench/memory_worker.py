@@ -75,7 +75,7 @@ def _load_torch(request: Request) -> Callable[[], Callable[[], object]]:
     from truncate_kit.encoders import load_config, load_encoder, random_encoder
 
     if request["runtime"] == "sentence-transformers":
-        import sentence_transformers  # noqa: F401
+        import sentence_transformers  # noqa: F401  # counted with the libraries, before the model
     torch.set_num_threads(request["threads"])
 
     def prepare() -> Callable[[], object]:

@@ -13,14 +13,14 @@ from truncate_kit.export import OnnxEncoder, check_record, open_session
 from truncate_kit.export.record import check_device, check_processor
 from truncate_kit.export.runtime import padded
 from truncate_kit.export.sessions import CudaOptions, FixedShapes
-from truncate_kit.export.tracing import OUTPUT
+from truncate_kit.export.tracing import OUTPUT, graph_files
 from truncate_kit.extras import require
 from truncate_kit.hardware import multiplies_narrow
 
 
 def onnx_bytes(graph: Path) -> int:
     """Size of the graph with the weights kept beside it."""
-    return sum(file.stat().st_size for file in graph.parent.glob(f"{graph.name}*"))
+    return sum(file.stat().st_size for file in graph_files(graph))
 
 
 TENSORRT_TEXTS = 512  # of one batch, at most

@@ -10,7 +10,7 @@ from truncate_kit.data.pairs import pair_sets, short_name
 from truncate_kit.data.scales import Scale, told_scale
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.types import PairSplits
-from truncate_kit.data.words import load_words
+from truncate_kit.data.words import load_words, word_files
 from truncate_kit.errors import DataFileError, UsageError
 
 BUNDLED = "bundled"
@@ -38,16 +38,21 @@ def load_pairs(
     if classes and told is not None:
         raise UsageError("Classes have no scale.", hint="Leave out --scale.")
     path = Path(name_or_path)
-    if not classes and path.is_dir() and not find_split_files(path):
+    if not classes and holds_words(path):
         words = load_words(path)
-        if words is not None:
-            return words
+        assert words is not None
+        return words
     name, tables = read_tables(name_or_path)
     if classes:
         sets = class_sets(name, tables, columns)
     else:
         sets = pair_sets(name, tables, columns, told or (_BUNDLED_SCALE if name == BUNDLED else known_scale(name)))
     return PairSplits(name=name, train=sets.get("train"), dev=sets.get("dev"), test=sets.get("test"))
+
+
+def holds_words(folder: Path) -> bool:
+    """Whether `load_pairs` takes a folder for word similarity sets; False for what is no folder."""
+    return folder.is_dir() and not find_split_files(folder) and bool(word_files(folder))
 
 
 def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:

@@ -16,7 +16,7 @@ def load_words(folder: Path) -> PairSplits | None:
     one split, `train`, of which every seed draws its own 70 : 15 : 15 (`shares`), as the paper does. Raises
     `DataError`.
     """
-    found = [read_pairs(folder / f"{name}.csv", scale=scale) for name, scale in SCALES.items() if _file(folder, name)]
+    found = [read_pairs(file, scale=SCALES[name]) for name, file in word_files(folder).items()]
     if not found:
         return None
     scores: dict[frozenset[str], list[float]] = {}
@@ -45,5 +45,7 @@ def load_words(folder: Path) -> PairSplits | None:
     return PairSplits(name=name, train=merged, notes=(note,), shares=SHARES)
 
 
-def _file(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.csv").is_file()
+def word_files(folder: Path) -> dict[str, Path]:
+    """The files of a folder that hold word similarity sets, by the name of the set."""
+    files = {name: folder / f"{name}.csv" for name in SCALES}
+    return {name: file for name, file in files.items() if file.is_file()}

@@ -7,8 +7,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from truncate_kit.data.loading import find_split_files
-from truncate_kit.data.words import SCALES
+from truncate_kit.data.loading import holds_words
 from truncate_kit.errors import DataFileError, UsageError
 from truncate_kit.priors.words import WORD_BATCH_SIZE, WORD_EPOCHS
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
@@ -105,19 +104,12 @@ def _task(path: Path, entry: dict[str, Any], training: dict[str, Any], home: Pat
     _check_types(path, other, StudyTask)
     _check_types(path, training | own, TrainingSettings)
     data = _found(other["data"], home)
-    usual = {"epochs": WORD_EPOCHS, "batch_size": WORD_BATCH_SIZE} if _holds_words(Path(data)) else {}
+    usual = {"epochs": WORD_EPOCHS, "batch_size": WORD_BATCH_SIZE} if holds_words(Path(data)) else {}
     name = "/".join(Path(data).parts[-2:])
     settings = TrainingSettings(**usual | training | own)
     if settings.objective == "distill":
         raise UsageError(f"{path}: {name} has the objective distill.", hint="Use cosine, paraphrase or entailment.")
     return StudyTask(**{"name": name} | _tuples(other) | {"data": data, "training": settings})
-
-
-def _holds_words(folder: Path) -> bool:
-    """Whether `load_pairs` takes the folder for word similarity sets."""
-    return (
-        folder.is_dir() and any((folder / f"{name}.csv").is_file() for name in SCALES) and not find_split_files(folder)
-    )
 
 
 def _found(name: str, home: Path) -> str:
