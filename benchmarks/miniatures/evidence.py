@@ -2,11 +2,12 @@
 
     python benchmarks/miniatures/evidence.py --models FOLDER_OF_PRETRAINING --data FOLDER_OF_STSB_EN
 
-Reads the snapshots that `pretrain.py --keep` left. For each: the untrained Spearman of every layer on STS Benchmark
-test, debiased CKA to the BERT of the same step, what `truncate-kit analyze` foretells, and the dev score of every layer
-after one short run that trains all of them at once. Every snapshot is measured once: the command may be stopped at any
-time. It writes `snapshots.csv`, the two tables of losses, and a figure of each. The finished models go through
-`truncate-kit study benchmarks/miniatures/study.toml` with MODELS and DATA set, for TMFT at every layer.
+Reads the snapshots that `pretrain.py --keep` left, and the finished models. For each: the untrained Spearman of every
+layer on STS Benchmark test, debiased CKA to the finished BERT, what `truncate-kit analyze` foretells, and the dev score
+of every layer after one short run that trains all of them at once. Each is measured once: the command may be stopped at
+any time. It writes `snapshots.csv`, copies what pretraining wrote about itself, and draws the losses and the falls. The
+finished models go through `truncate-kit study benchmarks/miniatures/study.toml` with MODELS and DATA set, for TMFT at
+every layer.
 """
 
 import argparse
@@ -29,8 +30,20 @@ from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training import TrainingSettings
 
 HERE = Path(__file__).parent
-MODELS = ("bert", "electra-generator", "electra-discriminator")
+RUNS = {"bert": ("bert",), "electra": ("electra-generator", "electra-discriminator")}
 PAIRS, RATE = 1280, 3e-4  # of the short run that trains all layers at once
+
+
+def moments(models: Path) -> dict[tuple[str, int], Path]:
+    """The folder of each model at each step that was kept, in their order; the last one is the finished model."""
+    found = {}
+    for folder in (models / "snapshots").iterdir():
+        model, step = folder.name.rsplit("-", 1)
+        found[model, int(step)] = folder
+    for run, names in RUNS.items():
+        steps = json.loads((models / f"{run}.json").read_text())["steps"]
+        found |= {(name, steps): models / name for name in names}
+    return dict(sorted(found.items(), key=lambda moment: moment[0][1]))
 
 
 def fewer(pairs: PairSet | None, count: int) -> PairSet:
@@ -90,7 +103,7 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 def draw_falls(found: dict[tuple[str, int], dict[str, Any]], out: Path) -> None:
     """How far the last layer lies below the best one, by step, untrained and trained."""
     figure, axes = open_panel("Last layer against the best one, in points", "pretraining steps")
-    for place, model in enumerate(MODELS):
+    for place, model in enumerate(name for names in RUNS.values() for name in names):
         steps = sorted(step for name, step in found if name == model)
         for key, style in (("trained", "-"), ("untrained", ":")):
             falls = [found[model, step][key][-1] - max(found[model, step][key]) for step in steps]
@@ -124,25 +137,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=HERE)
     told = parser.parse_args(arguments)
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    for folder in sorted((told.models / "snapshots").iterdir(), key=lambda path: int(path.name.rsplit("-", 1)[1])):
-        model, step = folder.name.rsplit("-", 1)
-        reference = told.models / "snapshots" / f"bert-{step}"
-        kept = told.models / "evidence" / f"{folder.name}.json"
+    for (model, step), folder in moments(told.models).items():
+        kept = told.models / "evidence" / f"{model}-{step}.json"
         if not kept.exists():
             kept.parent.mkdir(exist_ok=True)
-            write_json(kept, measure(folder, reference, told.data, told.models / "evidence" / "trials"))
-        found[model, int(step)] = json.loads(kept.read_text())
-        figures = found[model, int(step)]
+            write_json(kept, measure(folder, told.models / "bert", told.data, told.models / "evidence" / "trials"))
+        figures = found[model, step] = json.loads(kept.read_text())
         for key in ("untrained", "trained"):
-            print(f"{folder.name} {key}: {' '.join(f'{score:.1f}' for score in figures[key])}", flush=True)
+            print(f"{model} {step} {key}: {' '.join(f'{score:.1f}' for score in figures[key])}", flush=True)
     write_rows(
         told.out / "snapshots.csv",
         [row for (model, step), figures in sorted(found.items()) for row in rows_of(model, step, figures)],
     )
     draw_falls(found, told.out / "falls.png")
     draw_losses(told.models, told.out / "losses.png")
-    for name in ("bert", "electra"):
+    for name in RUNS:
         shutil.copy(told.models / f"{name}-losses.csv", told.out)
+        shutil.copy(told.models / f"{name}.json", told.out)
 
 
 if __name__ == "__main__":

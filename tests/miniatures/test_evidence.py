@@ -1,0 +1,156 @@
+"""What pretraining wrote becomes tables, half-precision weights and model cards."""
+
+import argparse
+import csv
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from scipy.stats import spearmanr
+from transformers import AutoModel, AutoTokenizer
+
+from tests.families import WORDS
+from truncate_kit.encoders import load_encoder
+
+RECIPE = Path(__file__).resolve().parents[2] / "benchmarks" / "miniatures"
+MODELS = ("bert", "electra-discriminator", "electra-generator")
+LAYERS = range(9)
+
+
+def sentence(draw):
+    return " ".join(draw.choices(WORDS, k=draw.randint(3, 9)))
+
+
+@pytest.fixture(scope="module")
+def recipe():
+    sys.path.insert(0, str(RECIPE))
+    import bundle
+    import evidence
+    import pretrain
+
+    yield argparse.Namespace(bundle=bundle, evidence=evidence, pretrain=pretrain)
+    sys.path.remove(str(RECIPE))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    draw = random.Random(1)
+    folder = tmp_path_factory.mktemp("pairs")
+    for split, count in (("train", 64), ("dev", 24), ("test", 24)):
+        with (folder / f"{split}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["sentence1", "sentence2", "score"])
+            writer.writerows([sentence(draw), sentence(draw), round(draw.uniform(0, 5), 2)] for _ in range(count))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def measured(recipe, data, tmp_path_factory):
+    """A tiny pretraining of all three with one snapshot each, and the tables of it."""
+    draw = random.Random(0)
+    text = tmp_path_factory.mktemp("text") / "text.txt"
+    text.write_text("\n".join(sentence(draw) for _ in range(120)), encoding="utf-8")
+    models, tables = tmp_path_factory.mktemp("models"), tmp_path_factory.mktemp("tables")
+    for model in ("bert", "electra"):
+        told = [model, "--text", str(text), "--out", str(models), "--steps", "9", "--batch-size", "40"]
+        recipe.pretrain.main([*told, "--every", "3", "--keep", "6"])
+    recipe.evidence.main(["--models", str(models), "--data", str(data), "--out", str(tables)])
+    return argparse.Namespace(models=models, tables=tables)
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_every_moment_and_layer_is_measured(measured, data):
+    found = rows(measured.tables / "snapshots.csv")
+    # Nine steps: a snapshot after six of them, and the finished models.
+    moments = {(row["model"], int(row["step"])) for row in found}
+    assert moments == {(model, step) for model in MODELS for step in (6, 9)}
+    assert [int(row["layer"]) for row in found] == list(LAYERS) * len(moments)
+    layers = {int(row["layer"]): row for row in found if row["model"] == "bert" and row["step"] == "9"}
+    assert {row["cka_to_bert"] for row in layers.values()} == {"1.000"}  # all are held against the finished BERT
+    backbone = AutoModel.from_pretrained(measured.models / "bert").eval()
+    tokenizer = AutoTokenizer.from_pretrained(measured.models / "bert")
+    pairs = rows(data / "test.csv")
+
+    @torch.no_grad()
+    def vectors(texts):
+        means = []
+        for text in texts:
+            states = backbone(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+            means.append(torch.stack(states)[:, 0].mean(dim=1))
+        return torch.stack(means, dim=1)
+
+    left, right = (vectors([row[side] for row in pairs]) for side in ("sentence1", "sentence2"))
+    cosines = torch.cosine_similarity(left, right, dim=2)
+    for layer in LAYERS:
+        expected = 100 * spearmanr(cosines[layer], [float(row["score"]) for row in pairs]).statistic
+        assert float(layers[layer]["untrained_test"]) == pytest.approx(expected, abs=0.2)  # nearly equal cosines
+
+
+def test_a_second_call_measures_nothing_again(recipe, measured, data, monkeypatch):
+    monkeypatch.setattr(recipe.evidence, "measure", None)
+    before = (measured.tables / "snapshots.csv").read_bytes()
+    recipe.evidence.main(["--models", str(measured.models), "--data", str(data), "--out", str(measured.tables)])
+    assert (measured.tables / "snapshots.csv").read_bytes() == before
+    assert {path.name for path in measured.tables.iterdir()} >= {"falls.png", "losses.png", "bert.json", "electra.json"}
+
+
+def write_scores(tables):
+    """Tables as a study writes them, of the columns that cards take."""
+    for name, columns in (
+        ("scores", ("parameters", "dev", "dev_std", "test", "test_std")),
+        ("cka", ("untrained", "own_trained")),
+    ):
+        with (tables / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(["model", "layer", *columns])
+            for model in MODELS:
+                if (name, model) != ("cka", "bert"):  # nothing is held against itself
+                    values = range(1000, 1000 + len(columns))
+                    writer.writerows([model, layer, *(value + 10 * layer for value in values)] for layer in LAYERS)
+
+
+def test_bundled_miniatures_are_the_pretrained_ones_in_half_precision(recipe, measured, tmp_path):
+    write_scores(measured.tables)
+    told = ["--models", str(measured.models), "--tables", str(measured.tables), "--out", str(tmp_path)]
+    recipe.bundle.main(told)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"mini-{model}" for model in MODELS]
+    for model in MODELS:
+        folder = tmp_path / f"mini-{model}"
+        stored, trained = (load_file(place / "model.safetensors") for place in (folder, measured.models / model))
+        assert stored.keys() == trained.keys()
+        assert all(torch.equal(stored[name], trained[name].half()) for name in trained)
+        assert next(load_encoder(folder).backbone.parameters()).dtype == torch.float32
+        assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_cards_say_what_the_tables_say(recipe, measured):
+    write_scores(measured.tables)
+    cards = {model: recipe.bundle.card(model, measured.tables) for model in MODELS}
+    for model, text in cards.items():
+        untrained = {
+            row["layer"]: row["untrained_test"]
+            for row in rows(measured.tables / "snapshots.csv")
+            if row["model"] == model and row["step"] == "9"
+        }
+        near = "– | –" if model == "bert" else "1020 | 1021"
+        assert f"| 2 | 1,020 | {untrained['2']} | 1021 ± 1022 | 1023 ± 1024 | {near} |" in text
+        assert "9 steps of 40 texts" in text
+        assert "license: other" in text
+        assert "| SICK, training sentences (Marelli et al. 2014) | CC BY-NC-SA 3.0 |" in text
+    assert "8 blocks × 64, 2 heads" in cards["electra-generator"]
+    assert "replaced words are found" not in cards["bert"]
+    assert "replaced words are found" in cards["electra-discriminator"]
+
+
+def test_a_model_that_is_no_miniature_is_refused(recipe, measured, tmp_path, monkeypatch):
+    monkeypatch.setattr(recipe.bundle, "MOST_BYTES", 1000)
+    with pytest.raises(SystemExit, match="more than the 1,000 of a miniature"):
+        recipe.bundle.halve(measured.models / "bert", tmp_path / "half")
