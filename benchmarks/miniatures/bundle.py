@@ -1,34 +1,22 @@
-"""Put finished miniatures into the package: weights in half precision, and a model card each.
+"""Put pretrained miniatures into the package, with weights in half precision.
 
-    python benchmarks/miniatures/bundle.py --models FOLDER_OF_PRETRAINING
-
-Run it after `evidence.py` and the study: the cards take their figures from the tables beside this file, the sources and
-terms of the text from LICENSE-WEIGHTS.md.
+python benchmarks/miniatures/bundle.py --models FOLDER_OF_PRETRAINING
 """
 
 import argparse
-import csv
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
 
 from truncate_kit.files import replacing, write_json
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
+MINIATURES = Path(__file__).parents[2] / "truncate_kit" / "encoders" / "miniatures"
+MODELS = ("bert", "electra-generator", "electra-discriminator")
 MOST_BYTES = 8 * 2**20
-RUNS = {"bert": "bert", "electra-generator": "electra", "electra-discriminator": "electra"}
-ABOUT = {
-    "bert": "A BERT, pretrained to fill in masked words.",
-    "electra-generator": "The generator of an ELECTRA pair, pretrained to fill in masked words. It shares its "
-    "embeddings with the discriminator.",
-    "electra-discriminator": "The discriminator of an ELECTRA pair, pretrained to tell which words its generator has "
-    "replaced. As in models of its kind, its last layers make worse sentence embeddings than the ones before.",
-}
+CARD = "README.md"
 
 
 def halve(folder: Path, target: Path) -> None:
@@ -43,123 +31,19 @@ def halve(folder: Path, target: Path) -> None:
         raise SystemExit(f"{folder} takes {size:,} bytes in float16, more than the {MOST_BYTES:,} of a miniature.")
 
 
-def rows_of(path: Path, model: str) -> list[dict[str, str]]:
-    """The rows of one model in a table."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["model"] == model]
-
-
-def layer_table(tables: Path, model: str) -> list[str]:
-    """Scores and CKA of every layer, as lines of Markdown."""
-    found = rows_of(tables / "snapshots.csv", model)
-    last = max(int(row["step"]) for row in found)
-    untrained = {row["layer"]: row["untrained_test"] for row in found if int(row["step"]) == last}
-    cka = {row["layer"]: row for row in rows_of(tables / "cka.csv", model)}
-    lines = [
-        "| layer | parameters | untrained, test | TMFT, dev | TMFT, test | CKA before | CKA after |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows_of(tables / "scores.csv", model):
-        near = cka.get(row["layer"], {"untrained": "–", "own_trained": "–"})
-        cells = (
-            row["layer"],
-            f"{int(row['parameters']):,}",
-            untrained[row["layer"]],
-            f"{row['dev']} ± {row['dev_std']}",
-            f"{row['test']} ± {row['test_std']}",
-            near["untrained"],
-            near["own_trained"],
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def losses(tables: Path, run: str) -> str:
-    """What pretraining ended with, in words."""
-    with (tables / f"{run}-losses.csv").open(newline="", encoding="utf-8") as file:
-        last = list(csv.DictReader(file))[-1]
-    told = f"{last['words']} nats for a masked word"
-    if "replaced" in last:
-        told += (
-            f"; {last['replaced']} nats a token for replaced words, where naming their share costs "
-            f"{last['base_rate']}; {100 * float(last['found']):.0f} % of the replaced words are found"
-        )
-    return told
-
-
-def sources() -> list[str]:
-    """The table of the text's sources and their terms."""
-    lines = (ROOT / "LICENSE-WEIGHTS.md").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line.startswith("|")]
-
-
-def card(model: str, tables: Path) -> str:
-    """The model card of a miniature."""
-    run: dict[str, Any] = json.loads((tables / f"{RUNS[model]}.json").read_text())
-    shape, training = run["shape"], run["training"]
-    width = shape["generator_width"] if model == "electra-generator" else shape["width"]
-    heads = shape["generator_heads"] if model == "electra-generator" else shape["heads"]
-    begun = ""
-    if model == "electra-discriminator" and run["start"]:
-        begun = f" It began as the BERT of this family after {run['start'].rsplit('-', 1)[1]} of its steps."
-    return "\n".join(
-        [
-            "---",
-            "language: en",
-            "library_name: transformers",
-            "license: other",
-            "license_name: research-evaluation-demonstration",
-            "license_link: LICENSE-WEIGHTS.md",
-            "---",
-            "",
-            f"# mini-{model}",
-            "",
-            f"{ABOUT[model]} {shape['depth']} blocks × {width}, {heads} heads, lower-cased WordPiece vocabulary of "
-            "8,192, at most 128 tokens, weights in float16.",
-            "",
-            "It comes with truncate-kit so that every command works without a download, and shows in small what the "
-            "package is about. It is no model to serve: any pretrained encoder of ordinary size is far better.",
-            "",
-            "## Pretraining",
-            "",
-            f"`benchmarks/miniatures/pretrain.py` with seed {run['seed']}: {run['steps']:,} steps of "
-            f"{training['batch_size']} texts, {run['tokens'] / 1e6:.0f} million tokens, AdamW with a peak rate of "
-            f"{training['learning_rate']:g}, {training['precision']}, {run['seconds'] / 3600:.1f} hours.{begun}",
-            "",
-            f"Held-out text at the end: {losses(tables, RUNS[model])}.",
-            "",
-            f"SHA-256 of the text's lines: `{run['text']}`.",
-            "",
-            "## Scores by layer",
-            "",
-            "STS Benchmark, English, Spearman × 100. Untrained: the mean of a layer's states as they are. TMFT: "
-            "fine-tuned at that layer, 10 epochs, mean ± standard deviation over 3 seeds. CKA: debiased, linear, to "
-            "the same layer of mini-bert, before and after both were fine-tuned there.",
-            "",
-            *layer_table(tables, model),
-            "",
-            "## Licence",
-            "",
-            "For research, evaluation and demonstration only, not commercially: the terms of the text it was "
-            "pretrained on.",
-            "",
-            *sources(),
-            "",
-        ]
-    )
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the folders of all three."""
+    """Write the folders of all three; a card that lies there stays."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, required=True, help="the folder that pretrain.py wrote to")
-    parser.add_argument("--tables", type=Path, default=HERE, help="the folder that evidence.py and the study wrote to")
-    parser.add_argument("--out", type=Path, default=ROOT / "truncate_kit" / "encoders" / "miniatures")
+    parser.add_argument("--out", type=Path, default=MINIATURES)
     told = parser.parse_args(arguments)
-    for model in RUNS:
-        with replacing(told.out / f"mini-{model}") as target:
+    for model in MODELS:
+        folder = told.out / f"mini-{model}"
+        card = (folder / CARD).read_bytes() if (folder / CARD).exists() else None
+        with replacing(folder) as target:
             halve(told.models / model, target)
-            (target / "README.md").write_text(card(model, told.tables), encoding="utf-8")
+            if card is not None:
+                (target / CARD).write_bytes(card)
 
 
 if __name__ == "__main__":

@@ -29,10 +29,11 @@ def sentence(draw):
 def recipe():
     sys.path.insert(0, str(RECIPE))
     import bundle
+    import cards
     import evidence
     import pretrain
 
-    yield argparse.Namespace(bundle=bundle, evidence=evidence, pretrain=pretrain)
+    yield argparse.Namespace(bundle=bundle, cards=cards, evidence=evidence, pretrain=pretrain)
     sys.path.remove(str(RECIPE))
 
 
@@ -114,13 +115,13 @@ def write_scores(tables):
             for model in MODELS:
                 if (name, model) != ("cka", "bert"):  # nothing is held against itself
                     values = range(1000, 1000 + len(columns))
-                    writer.writerows([model, layer, *(value + 10 * layer for value in values)] for layer in LAYERS)
+                    writer.writerows(
+                        [f"mini-{model}", layer, *(value + 10 * layer for value in values)] for layer in LAYERS
+                    )
 
 
 def test_bundled_miniatures_are_the_pretrained_ones_in_half_precision(recipe, measured, tmp_path):
-    write_scores(measured.tables)
-    told = ["--models", str(measured.models), "--tables", str(measured.tables), "--out", str(tmp_path)]
-    recipe.bundle.main(told)
+    recipe.bundle.main(["--models", str(measured.models), "--out", str(tmp_path)])
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"mini-{model}" for model in MODELS]
     for model in MODELS:
         folder = tmp_path / f"mini-{model}"
@@ -131,9 +132,12 @@ def test_bundled_miniatures_are_the_pretrained_ones_in_half_precision(recipe, me
         assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
 
 
-def test_cards_say_what_the_tables_say(recipe, measured):
+def test_cards_say_what_the_tables_say(recipe, measured, tmp_path):
     write_scores(measured.tables)
-    cards = {model: recipe.bundle.card(model, measured.tables) for model in MODELS}
+    recipe.bundle.main(["--models", str(measured.models), "--out", str(tmp_path)])
+    recipe.cards.main(["--tables", str(measured.tables), "--out", str(tmp_path)])
+    recipe.bundle.main(["--models", str(measured.models), "--out", str(tmp_path)])  # leaves the cards
+    cards = {model: (tmp_path / f"mini-{model}" / "README.md").read_text(encoding="utf-8") for model in MODELS}
     for model, text in cards.items():
         untrained = {
             row["layer"]: row["untrained_test"]
