@@ -100,15 +100,39 @@ def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def draw_falls(found: dict[tuple[str, int], dict[str, Any]], out: Path) -> None:
-    """How far the last layer lies below the best one, by step, untrained and trained."""
-    figure, axes = open_panel("Last layer against the best one, in points", "pretraining steps")
+def last_against_best(values: Sequence[float]) -> float:
+    """How far the last layer lies from the best one, 0 or less."""
+    return values[-1] - max(values)
+
+
+def falls(found: dict[tuple[str, int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row for each moment: the last layer against the best one, and what the analysis said of it."""
+    return [
+        {
+            "model": model,
+            "step": step,
+            "best_layer": figures["trained"].index(max(figures["trained"])),
+            "best_dev": f"{max(figures['trained']):.2f}",
+            "trained": f"{last_against_best(figures['trained']):.2f}",
+            "untrained": f"{last_against_best(figures['untrained']):.2f}",
+            "cka": f"{last_against_best(figures['cka']):.3f}",
+            "foretold_from": "" if figures["foretold_from"] is None else figures["foretold_from"],
+            "confidence": f"{figures['confidence']:.2f}",
+        }
+        for (model, step), figures in sorted(found.items())
+    ]
+
+
+def draw_falls(rows: Sequence[dict[str, Any]], out: Path) -> None:
+    """How far the last layer lies below the best one, by step: trained, untrained, and in CKA to the BERT."""
+    figure, axes = open_panel("Last layer against the best one", "pretraining steps")
     for place, model in enumerate(name for names in RUNS.values() for name in names):
-        steps = sorted(step for name, step in found if name == model)
-        for key, style in (("trained", "-"), ("untrained", ":")):
-            falls = [found[model, step][key][-1] - max(found[model, step][key]) for step in steps]
-            axes.plot(steps, falls, style, marker="o", color=f"C{place}", label=f"{model}, {key}")
-    axes.set_ylabel("Spearman × 100, last − best")
+        own = [row for row in rows if row["model"] == model]
+        for key, style, scale in (("trained", "-", 1), ("untrained", ":", 1), ("cka", "--", 100)):
+            values = [scale * float(row[key]) for row in own]
+            label = f"{model}, {'CKA × 100' if key == 'cka' else key}"
+            axes.plot([row["step"] for row in own], values, style, marker="o", color=f"C{place}", label=label)
+    axes.set_ylabel("Spearman × 100 (or CKA × 100), last − best")
     write_panel(figure, axes, out)
 
 
@@ -149,7 +173,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         told.out / "snapshots.csv",
         [row for (model, step), figures in sorted(found.items()) for row in rows_of(model, step, figures)],
     )
-    draw_falls(found, told.out / "falls.png")
+    write_rows(told.out / "falls.csv", falls(found))
+    draw_falls(falls(found), told.out / "falls.png")
     draw_losses(told.models, told.out / "losses.png")
     for name in RUNS:
         shutil.copy(told.models / f"{name}-losses.csv", told.out)

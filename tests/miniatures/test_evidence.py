@@ -95,6 +95,17 @@ def test_every_moment_and_layer_is_measured(measured, data):
         assert float(layers[layer]["untrained_test"]) == pytest.approx(expected, abs=0.2)  # nearly equal cosines
 
 
+def test_falls_are_the_last_layer_against_the_best(measured):
+    layers = rows(measured.tables / "snapshots.csv")
+    for row in rows(measured.tables / "falls.csv"):
+        own = [other for other in layers if (other["model"], other["step"]) == (row["model"], row["step"])]
+        for name, column in (("trained", "all_layers_dev"), ("untrained", "untrained_test"), ("cka", "cka_to_bert")):
+            values = [float(other[column]) for other in own]
+            assert float(row[name]) == pytest.approx(values[-1] - max(values), abs=0.02)
+        assert float(row["best_dev"]) == max(float(other["all_layers_dev"]) for other in own)
+        assert float(own[int(row["best_layer"])]["all_layers_dev"]) == float(row["best_dev"])
+
+
 def test_a_second_call_measures_nothing_again(recipe, measured, data, monkeypatch):
     monkeypatch.setattr(recipe.evidence, "measure", None)
     before = (measured.tables / "snapshots.csv").read_bytes()
