@@ -81,12 +81,12 @@ def check_shared(group: "Group", has_texts: bool) -> None:
         )
 
 
-def word_prior(encoder: "Encoder", folder: Path | None, *, quiet: bool) -> "WordPrior | None":
+def word_prior(encoder: "Encoder", folder: Path | None, precision: str, *, quiet: bool) -> "WordPrior | None":
     """Word similarity as the first training of every trial. Raises `UsageError` for a folder without such sets."""
     if folder is None:
         return None
     from truncate_kit.data import load_words
-    from truncate_kit.priors import WordPrior
+    from truncate_kit.priors import WordPrior, word_training
 
     words = load_words(folder) if folder.is_dir() else None
     if words is None:
@@ -96,4 +96,4 @@ def word_prior(encoder: "Encoder", folder: Path | None, *, quiet: bool) -> "Word
         )
     for statement in words.notes:
         note(f"Before each trial: {statement}", quiet=quiet)
-    return WordPrior(encoder, words)
+    return WordPrior(encoder, words, word_training(precision))

@@ -103,7 +103,7 @@ def run_tmft(told: TmftOptions) -> None:
             raise DeviceError(f"{encoder.device} has no bf16 instructions.", hint="Use --precision fp32.")
         # All that can be wrong is said before an adaptation, which may take days.
         check_sweep(encoder if told.prior_layer is None else truncate(encoder, told.prior_layer), settings)
-        word_prior(encoder, told.prior_words, quiet=True)
+        word_prior(encoder, told.prior_words, told.precision, quiet=True)
         lesson = _read(told, workspace, quiet=quiet)
         if lesson.pairs is not None and lesson.pairs.shares is not None:
             training = told.training(words=True)
@@ -122,7 +122,7 @@ def run_tmft(told: TmftOptions) -> None:
             )
     if not group.leads:
         return
-    prior = word_prior(encoder, told.prior_words, quiet=told.as_json)
+    prior = word_prior(encoder, told.prior_words, told.precision, quiet=told.as_json)
     with (
         open_engine(
             told.engine,

@@ -9,7 +9,9 @@ import pytest
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.files import run_lock
+from truncate_kit.training import TrainingSettings
 from truncate_kit_cli.app import main
+from truncate_kit_cli.priors import word_prior
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
@@ -169,12 +171,17 @@ def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path
     assert "only test counts" in err
 
 
+def write_words(folder):
+    """A word similarity set of 28 pairs."""
+    names = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
+    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(names) for j, other in enumerate(names) if i < j]
+    (folder / "rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
+
+
 def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file):
     words = single_file.parent / "words"
     words.mkdir()
-    names = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
-    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(names) for j, other in enumerate(names) if i < j]
-    (words / "rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
+    write_words(words)
     command = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--learning-rate", 1e-3)
     weights = single_file.parent / "exported/lean/model.safetensors"
     code, _, err = run(*command)
@@ -191,6 +198,13 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file):
     assert "3 (full model)" in out  # the yardstick is not cut with the model that was adapted
     card = (weights.parent / "README.md").read_text()
     assert "masked words of pairs.csv at layer 2, but for the full model" in card
+
+
+def test_words_are_learned_in_the_precision_that_was_asked_for(tiny_folder, tmp_path):
+    write_words(tmp_path)
+    encoder = load_encoder(tiny_folder("bert"))
+    prior = word_prior(encoder, tmp_path, "bf16", quiet=True)
+    assert prior.settings == TrainingSettings(epochs=50, batch_size=128, precision="bf16")
 
 
 @pytest.mark.parametrize(

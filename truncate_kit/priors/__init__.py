@@ -3,7 +3,7 @@
 from truncate_kit.priors.adapting import AdaptationResult, AdaptationSettings, adapt, adapted
 from truncate_kit.priors.masked_head import MaskedHead, load_masked_head
 from truncate_kit.priors.masking import MaskedJudge, MaskedTexts, mask_tokens
-from truncate_kit.priors.words import WordPrior
+from truncate_kit.priors.words import WordPrior, word_training
 
 __all__ = [
     "AdaptationResult",
@@ -16,4 +16,5 @@ __all__ = [
     "adapted",
     "load_masked_head",
     "mask_tokens",
+    "word_training",
 ]

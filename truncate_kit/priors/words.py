@@ -12,12 +12,22 @@ from truncate_kit.wording import counted
 WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128
 
 
+def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:
+    """How word pairs are learned, in the TMFT paper's epochs and batches. Raises `UsageError` as the settings do."""
+    return TrainingSettings(
+        epochs=WORD_EPOCHS,
+        batch_size=WORD_BATCH_SIZE,
+        learning_rate=learning_rate,
+        precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
+    )
+
+
 class WordPrior:
     """TMFT on word pairs before TMFT on sentences: batch 128, 50 epochs, the best on dev kept, as the paper does."""
 
     def __init__(self, full: Encoder, words: PairSplits, settings: TrainingSettings | None = None) -> None:
         """full: the encoder before truncation, for its tokenizer. Raises `DataError` for unusable word pairs."""
-        self.settings = settings or TrainingSettings(epochs=WORD_EPOCHS, batch_size=WORD_BATCH_SIZE)
+        self.settings = settings or word_training()
         self._task, self._words = LabelledTask(full, words), words
 
     def fingerprint(self) -> str:

@@ -48,8 +48,7 @@ published = "stsb/en"            # what the figures call the data; else its name
 
 from dataclasses import dataclass
 
-from truncate_kit.priors import AdaptationSettings
-from truncate_kit.priors.words import WORD_BATCH_SIZE, WORD_EPOCHS
+from truncate_kit.priors import AdaptationSettings, word_training
 from truncate_kit.results import Result
 from truncate_kit.training import TrainingSettings
 
@@ -100,12 +99,7 @@ class StudyPrior(Result):
 
     def word_training(self) -> TrainingSettings:
         """How models learn the words."""
-        return TrainingSettings(
-            epochs=WORD_EPOCHS,
-            batch_size=WORD_BATCH_SIZE,
-            learning_rate=self.learning_rate,
-            precision=self.precision,  # type: ignore[arg-type]  # checked by the settings themselves
-        )
+        return word_training(self.precision, self.learning_rate)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
