@@ -21,6 +21,7 @@ from truncate_kit.bench import BACKENDS, Backend, BenchReport
 HERE = Path(__file__).parent
 KINDS = ("ours", "torch", "others")
 LINES = {"torch": "-", "others": ":", "full": "--"}
+RIVALS = {"torch": "against torch", "others": "against other tools", "full": "against the full model"}
 Point = tuple[int, int]  # batch size and length
 
 
@@ -97,7 +98,9 @@ def main() -> None:
         panel.set_visible(False)
     for panel, (name, report) in zip(axes.flat, reports.items(), strict=False):
         draw(panel, name, report)
-    axes[0][0].legend(frameon=False)
+    for what, style in LINES.items():
+        axes[0][0].plot([], [], style, color="black", label=RIVALS[what])
+    axes[0][0].legend(frameon=False, fontsize="x-small")
     axes[0][0].set_ylabel("times as fast")
     figure.savefig(options.results / "ratios.png", dpi=150)
 
