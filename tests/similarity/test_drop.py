@@ -20,9 +20,18 @@ def test_discriminator_falls_from_layer_six():
     assert found.from_layer == 6
     assert found.confidence == 0.8
     assert found.with_reference
-    assert "from layer 6 on CKA to mini-bert leaves its plateau (0.85 in the middle, 0.50 at the last" in found.sentence
+    assert "from layer 6 on CKA to mini-bert leaves its plateau (0.91 in the lower half, 0.50 at the" in found.sentence
     assert "confidence 0.80, not calibrated" in found.sentence
     assert not found.calibrated
+
+
+def test_a_model_that_parts_from_its_reference_long_before_its_end_falls():
+    """CKA of a discriminator of which training got 58.0 points out of layer 2 and 32.1 out of layer 8."""
+    found = predict_drop(
+        (0.98, 0.91, 0.88, 0.78, 0.71, 0.62, 0.55, 0.51, 0.58), reference="b", effective_rank=SHRINKING
+    )
+    assert found.falls
+    assert found.from_layer == 5  # the first below 0.83 − 0.15, the median of layers 1 to 4 less what counts as a fall
 
 
 @pytest.mark.parametrize("curve", [GENERATOR, ALIKE])
@@ -68,7 +77,7 @@ def test_without_reference_it_is_less_sure_and_says_so():
 
 def test_wide_interval_takes_the_confidence():
     sure = predict_drop(DISCRIMINATOR, reference="b", high=DISCRIMINATOR, effective_rank=SHRINKING)
-    unsure = predict_drop(DISCRIMINATOR, reference="b", high=(1.0,) * 8 + (0.72,), effective_rank=SHRINKING)
+    unsure = predict_drop(DISCRIMINATOR, reference="b", high=(1.0,) * 8 + (0.77,), effective_rank=SHRINKING)
     assert sure.confidence == 0.8
     assert unsure.falls
     assert unsure.confidence == 0.5
@@ -87,6 +96,8 @@ def test_undefined_layers_and_curves_that_do_not_fit():
     assert predict_drop((None, *DISCRIMINATOR[1:]), reference="b").from_layer == 6
     with pytest.raises(UndefinedCKAError):
         predict_drop((*DISCRIMINATOR[:-1], None), reference="b")
+    with pytest.raises(UndefinedCKAError, match="layer 1, 2, 3, 4 of the model: there is nothing to compare"):
+        predict_drop((0.9, None, None, None, None, 0.9, 0.9, 0.9, 0.9), reference="b")
     with pytest.raises(UsageError, match="do not all belong"):
         predict_drop(DISCRIMINATOR, reference="b", effective_rank=STEADY[1:])
     with pytest.raises(UsageError, match="do not all belong"):
@@ -123,6 +134,7 @@ def test_real_models_fall_where_training_showed_it(shared_models, shared_data):
         found = predict_drop(curve.values, reference="bert", low=curve.low, high=curve.high, effective_rank=rank)
         alone = predict_drop(compare_layers(states[name], blocks=0).matrix[4], effective_rank=rank)
         assert found.falls == alone.falls == falls
-        assert alone.confidence < found.confidence
+        assert alone.confidence <= 0.65
         if falls:
+            assert alone.confidence < found.confidence
             assert found.from_layer in (5, 6, 7)

@@ -3,8 +3,10 @@
 The rule, in three steps.
 
 1. *Necessary.* Where sentence scores fall at the end, CKA falls there first (the TMFT paper; the reverse does not
-   hold). The level of a curve is its median over the middle half of the layers; CKA falls when the last layer lies
-   more than `CKA_FALL` below it. The curve is CKA to a reference, or without one CKA to the model's own middle layer.
+   hold). CKA falls when the last layer lies more than `CKA_FALL` below the level of its curve. The curve is CKA to a
+   reference, and its level the median over the lower half of the blocks: a discriminator may part from its reference
+   long before its end. Or it is, without a reference, CKA to the model's own middle layer, and its level, like that of
+   every other curve here, the median over the middle half of the layers.
 2. *Corroborated.* CKA also falls when a model's end becomes something else that is just as good, or when it is the
    reference that falls. So the fall must show in the model itself: in the untrained Spearman scores where there are
    any, else in a collapse of the effective rank. With a reference and neither of the two, step 1 decides alone.
@@ -106,7 +108,7 @@ def predict_drop(
             "Without a reference the drop cannot be predicted from CKA alone.",
             hint="Give the effective rank of the layers, scores of the untrained states, or a reference model.",
         )
-    level, last = _level(cka), cka[-1]
+    level, last = (_level(cka) if reference is None else _lower_level(cka)), cka[-1]
     if last is None:
         raise UndefinedCKAError([depth], "the model", "the last layer has no value to compare")
     necessary = Sign(
@@ -179,10 +181,19 @@ def _sign(name: str, value: float, threshold: float, says_fall: bool) -> Sign:
 def _level(curve: Sequence[float | None]) -> float:
     """Median over the middle half of the layers, depth / 4 … 3 depth / 4."""
     depth = len(curve) - 1
-    middle = [value for layer, value in enumerate(curve) if depth <= 4 * layer <= 3 * depth and value is not None]
-    if not middle:
-        raise UndefinedCKAError(list(range(depth + 1)), "the model", "no layer in the middle has a value")
-    return median(middle)
+    return _median(curve, [layer for layer in range(depth + 1) if depth <= 4 * layer <= 3 * depth])
+
+
+def _lower_level(curve: Sequence[float | None]) -> float:
+    """Median over the lower half of the blocks, 1 … depth / 2: the embeddings are no block's work."""
+    return _median(curve, list(range(1, (len(curve) - 1) // 2 + 1)))
+
+
+def _median(curve: Sequence[float | None], layers: list[int]) -> float:
+    values = [value for layer in layers if (value := curve[layer]) is not None]
+    if not values:
+        raise UndefinedCKAError(layers, "the model", "there is nothing to compare the last layer with")
+    return median(values)
 
 
 def _first_fallen(cka: Sequence[float | None], floor: float) -> int:
@@ -203,7 +214,7 @@ def _sentence(
     corroborating: Sign | None,
 ) -> str:
     compared = f"CKA to {reference}" if reference else "CKA to the model's own middle layer"
-    move = f"({ends[0]:.2f} in the middle, {ends[1]:.2f} at the last layer)"
+    move = f"({ends[0]:.2f} in the {'lower half' if reference else 'middle'}, {ends[1]:.2f} at the last layer)"
     if falls:
         said = f"The end of this model is expected to fall: from layer {from_layer} on {compared} "
         said += f"leaves its plateau {move}"
