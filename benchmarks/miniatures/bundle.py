@@ -26,6 +26,10 @@ def halve(folder: Path, target: Path) -> None:
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(target)
     config = json.loads((target / "config.json").read_text())
     write_json(target / "config.json", config | {"dtype": "float32"})
+    told = json.loads((target / "tokenizer_config.json").read_text())
+    told = {name: value for name, value in told.items() if name.endswith("_token") or name == "model_max_length"}
+    # The name that older versions of transformers know as well.
+    write_json(target / "tokenizer_config.json", told | {"tokenizer_class": "PreTrainedTokenizerFast"})
     size = (target / "model.safetensors").stat().st_size
     if size > MOST_BYTES:
         raise SystemExit(f"{folder} takes {size:,} bytes in float16, more than the {MOST_BYTES:,} of a miniature.")

@@ -34,28 +34,23 @@ def rows_of(path: Path, model: str) -> list[dict[str, str]]:
 
 
 def layer_table(tables: Path, model: str) -> list[str]:
-    """Scores and CKA of every layer, as lines of Markdown."""
+    """Scores and CKA of every layer, as lines of Markdown; those of the study where it has been run."""
     found = rows_of(tables / "snapshots.csv", model)
     last = max(int(row["step"]) for row in found)
-    untrained = {row["layer"]: row["untrained_test"] for row in found if int(row["step"]) == last}
-    cka = {row["layer"]: row for row in rows_of(tables / "cka.csv", f"mini-{model}")}
-    lines = [
-        "| layer | parameters | untrained, test | TMFT, dev | TMFT, test | CKA before | CKA after |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows_of(tables / "scores.csv", f"mini-{model}"):
-        near = cka.get(row["layer"], {"untrained": "–", "own_trained": "–"})
-        cells = (
-            row["layer"],
-            f"{int(row['parameters']):,}",
-            untrained[row["layer"]],
-            f"{row['dev']} ± {row['dev_std']}",
-            f"{row['test']} ± {row['test_std']}",
-            near["untrained"],
-            near["own_trained"],
-        )
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    cells = {
+        row["layer"]: [row["layer"], row["untrained_test"], row["all_layers_dev"], row["cka_to_bert"]]
+        for row in found
+        if int(row["step"]) == last
+    }
+    heads = ["layer", "untrained, test", "all layers in one short run, dev", "CKA"]
+    if (tables / "scores.csv").exists():
+        heads += ["TMFT, dev", "TMFT, test", "CKA after TMFT"]
+        after = {row["layer"]: row["own_trained"] for row in rows_of(tables / "cka.csv", f"mini-{model}")}
+        for row in rows_of(tables / "scores.csv", f"mini-{model}"):
+            scores = [f"{row[split]} ± {row[f'{split}_std']}" for split in ("dev", "test")]
+            cells[row["layer"]] += [*scores, after.get(row["layer"], "–")]
+    rows = [heads, ["---"] * len(heads), *cells.values()]
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def losses(tables: Path, run: str) -> str:
@@ -116,9 +111,10 @@ def card(model: str, tables: Path) -> str:
             "",
             "## Scores by layer",
             "",
-            "STS Benchmark, English, Spearman × 100. Untrained: the mean of a layer's states as they are. TMFT: "
-            "fine-tuned at that layer, 10 epochs, mean ± standard deviation over 3 seeds. CKA: debiased, linear, to "
-            "the same layer of mini-bert, before and after both were fine-tuned there.",
+            "STS Benchmark, English, Spearman × 100. Untrained: the mean of a layer's states as they are. One short "
+            "run: one epoch over 1,280 pairs that trains all layers at once. TMFT: fine-tuned at that layer, 10 "
+            "epochs, mean ± standard deviation over 3 seeds. CKA: debiased, linear, to the same layer of mini-bert, before "
+            "any fine-tuning or after both were fine-tuned there.",
             "",
             *layer_table(tables, model),
             "",

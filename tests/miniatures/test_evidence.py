@@ -117,8 +117,8 @@ def test_a_second_call_measures_nothing_again(recipe, measured, data, monkeypatc
 def write_scores(tables):
     """Tables as a study writes them, of the columns that cards take."""
     for name, columns in (
-        ("scores", ("parameters", "dev", "dev_std", "test", "test_std")),
-        ("cka", ("untrained", "own_trained")),
+        ("scores", ("dev", "dev_std", "test", "test_std")),
+        ("cka", ("own_trained",)),
     ):
         with (tables / f"{name}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
@@ -141,22 +141,26 @@ def test_bundled_miniatures_are_the_pretrained_ones_in_half_precision(recipe, me
         assert all(torch.equal(stored[name], trained[name].half()) for name in trained)
         assert next(load_encoder(folder).backbone.parameters()).dtype == torch.float32
         assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
+        told = json.loads((folder / "tokenizer_config.json").read_text())
+        assert (told["tokenizer_class"], told["model_max_length"]) == ("PreTrainedTokenizerFast", 128)
 
 
 def test_cards_say_what_the_tables_say(recipe, measured, tmp_path):
-    write_scores(measured.tables)
     recipe.bundle.main(["--models", str(measured.models), "--out", str(tmp_path)])
+    assert "TMFT, test" not in recipe.cards.card("bert", measured.tables)  # nothing is said of a study that has not run
+    write_scores(measured.tables)
     recipe.cards.main(["--tables", str(measured.tables), "--out", str(tmp_path)])
     recipe.bundle.main(["--models", str(measured.models), "--out", str(tmp_path)])  # leaves the cards
     cards = {model: (tmp_path / f"mini-{model}" / "README.md").read_text(encoding="utf-8") for model in MODELS}
     for model, text in cards.items():
-        untrained = {
-            row["layer"]: row["untrained_test"]
+        (row,) = (
+            row
             for row in rows(measured.tables / "snapshots.csv")
-            if row["model"] == model and row["step"] == "9"
-        }
-        near = "– | –" if model == "bert" else "1020 | 1021"
-        assert f"| 2 | 1,020 | {untrained['2']} | 1021 ± 1022 | 1023 ± 1024 | {near} |" in text
+            if (row["model"], row["step"], row["layer"]) == (model, "9", "2")
+        )
+        before = f"| 2 | {row['untrained_test']} | {row['all_layers_dev']} | {row['cka_to_bert']} |"
+        after = "–" if model == "bert" else "1020"
+        assert f"{before} 1020 ± 1021 | 1022 ± 1023 | {after} |" in text
         assert "9 steps of 40 texts" in text
         assert "license: other" in text
         assert "| SICK, training sentences (Marelli et al. 2014) | CC BY-NC-SA 3.0 |" in text
