@@ -113,8 +113,8 @@ def card(model: str, tables: Path) -> str:
             "",
             "STS Benchmark, English, Spearman × 100. Untrained: the mean of a layer's states as they are. One short "
             "run: one epoch over 1,280 pairs that trains all layers at once. TMFT: fine-tuned at that layer, 10 "
-            "epochs, mean ± standard deviation over 3 seeds. CKA: debiased, linear, to the same layer of mini-bert, before "
-            "any fine-tuning or after both were fine-tuned there.",
+            "epochs, mean ± standard deviation over 3 seeds. CKA: debiased, linear, to the same layer of mini-bert, "
+            "before any fine-tuning or after both were fine-tuned there.",
             "",
             *layer_table(tables, model),
             "",

@@ -175,13 +175,14 @@ def pretrain(
         buckets=not told.packed,
         compact_vocabulary=False,  # any word may be predicted
     )
+    total = settings.epochs * -(-len(examples) // settings.batch_size)
     if told.compile:
         for part in parts.values():
             part.encoder.backbone.compile(dynamic=not told.packed)
 
     def note(stage: int, loss: float, score: float) -> None:
         """A line of losses, and a snapshot after every `--keep` steps."""
-        step = stage * told.every
+        step = min(stage * told.every, total)
         figures = getattr(judge, "figures", {"words": -score})
         row = {"step": step, "training_loss": f"{loss:.4f}"} | {key: f"{value:.4f}" for key, value in figures.items()}
         print(time.strftime("%H:%M:%S"), json.dumps(row), flush=True)
@@ -214,7 +215,7 @@ def pretrain(
             "text": told.digest,
             "pieces": len(examples),
             "tokens": sum(examples.lengths()) * settings.epochs,
-            "steps": settings.epochs * -(-len(examples) // settings.batch_size),
+            "steps": total,
             "seconds": state.seconds,
         },
     )

@@ -1,6 +1,7 @@
 """The recipe of the miniatures: its objective against plain computations, and that a stopped run ends like another."""
 
 import argparse
+import json
 import random
 import sys
 from pathlib import Path
@@ -119,6 +120,13 @@ def test_a_stopped_run_ends_with_the_same_weights(recipe, text, tmp_path, monkey
     assert losses[0] == losses[1]
     assert [line.split(",")[0] for line in losses[0]] == ["step", "3", "6", "9"]
     assert len(list((tmp_path / "whole" / "snapshots").iterdir())) == len(whole)
+
+
+def test_the_last_row_of_losses_is_that_of_the_last_step(recipe, text, tmp_path):
+    run(recipe, text, tmp_path, "bert", "--every", "4")
+    rows = (tmp_path / "bert-losses.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in rows] == ["step", "4", "8", "9"]
+    assert json.loads((tmp_path / "bert.json").read_text())["steps"] == 9
 
 
 def test_generator_and_discriminator_share_their_embeddings(recipe, text, tmp_path):
