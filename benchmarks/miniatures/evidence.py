@@ -2,12 +2,12 @@
 
     python benchmarks/miniatures/evidence.py --models FOLDER_OF_PRETRAINING --data FOLDER_OF_STSB_EN
 
-Reads the snapshots that `pretrain.py --keep` left, and the finished models. For each: the untrained Spearman of every
-layer on STS Benchmark test, debiased CKA to the finished BERT, what `truncate-kit analyze` foretells, and the dev score
-of every layer after one short run that trains all of them at once. Each is measured once: the command may be stopped at
-any time. It writes `snapshots.csv`, copies what pretraining wrote about itself, and draws the losses and the falls. The
-finished models go through `truncate-kit study benchmarks/miniatures/study.toml` with MODELS and DATA set, for TMFT at
-every layer.
+Reads the snapshots that `pretrain.py --keep` left, and the finished models; random weights are step 0. For each: the
+untrained Spearman of every layer on STS Benchmark test, debiased CKA to the finished BERT, what `truncate-kit analyze`
+foretells, and the dev score of every layer after one short run that trains all of them at once. Each is measured once:
+the command may be stopped at any time. It writes `snapshots.csv` and `falls.csv`, copies what pretraining wrote about
+itself, and draws the losses and the falls. The bundled models go through `truncate-kit study
+benchmarks/miniatures/study.toml` with DATA set, for TMFT at every layer.
 """
 
 import argparse
@@ -19,9 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from truncate_kit.analysis import profile
 from truncate_kit.data import PairSet, load_pairs
-from truncate_kit.encoders import load_encoder
+from truncate_kit.encoders import load_encoder, random_encoder
 from truncate_kit.files import replacing, write_json
 from truncate_kit.report.panel import open_panel, write_panel
 from truncate_kit.sweep.store import TrialStore, fingerprint
@@ -31,18 +33,26 @@ from truncate_kit.training import TrainingSettings
 
 HERE = Path(__file__).parent
 RUNS = {"bert": ("bert",), "electra": ("electra-generator", "electra-discriminator")}
+SEED = 0  # of the random weights
 PAIRS, RATE = 1280, 3e-4  # of the short run that trains all layers at once
 
 
 def moments(models: Path) -> dict[tuple[str, int], Path]:
-    """The folder of each model at each step that was kept, in their order; the last one is the finished model."""
+    """The folder of each model at each step that was kept, in their order; the last one is the finished model.
+
+    Step 0, random weights, has the finished model's folder, for its shape; a discriminator that began as a BERT has no
+    such step.
+    """
     found = {}
     for folder in (models / "snapshots").iterdir():
         model, step = folder.name.rsplit("-", 1)
         found[model, int(step)] = folder
     for run, names in RUNS.items():
-        steps = json.loads((models / f"{run}.json").read_text())["steps"]
-        found |= {(name, steps): models / name for name in names}
+        told = json.loads((models / f"{run}.json").read_text())
+        for name in names:
+            found[name, told["steps"]] = models / name
+            if name != "electra-discriminator" or told["start"] is None:
+                found[name, 0] = models / name
     return dict(sorted(found.items(), key=lambda moment: moment[0][1]))
 
 
@@ -52,9 +62,12 @@ def fewer(pairs: PairSet | None, count: int) -> PairSet:
     return replace(pairs, pairs=pairs.pairs[:: max(1, len(pairs) // count)][:count])
 
 
-def measure(folder: Path, reference: Path, data: Path, work: Path) -> dict[str, Any]:
-    """All figures of one snapshot by layer."""
+def measure(folder: Path, step: int, reference: Path, data: Path, work: Path) -> dict[str, Any]:
+    """All figures of one moment by layer."""
     encoder, splits = load_encoder(folder), load_pairs(str(data))
+    if step == 0:
+        torch.manual_seed(SEED)
+        encoder.backbone = random_encoder(encoder.backbone.config).backbone
     seen = profile(encoder, pairs=list(splits.split("test")), reference=load_encoder(reference), intervals=0)
     small = replace(splits, train=fewer(splits.train, PAIRS))
     settings = TrainingSettings(epochs=1, learning_rate=RATE)
@@ -165,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kept = told.models / "evidence" / f"{model}-{step}.json"
         if not kept.exists():
             kept.parent.mkdir(exist_ok=True)
-            write_json(kept, measure(folder, told.models / "bert", told.data, told.models / "evidence" / "trials"))
+            write_json(kept, measure(folder, step, told.models / "bert", told.data, kept.parent / "trials"))
         figures = found[model, step] = json.loads(kept.read_text())
         for key in ("untrained", "trained"):
             print(f"{model} {step} {key}: {' '.join(f'{score:.1f}' for score in figures[key])}", flush=True)

@@ -70,9 +70,9 @@ def rows(path):
 
 def test_every_moment_and_layer_is_measured(measured, data):
     found = rows(measured.tables / "snapshots.csv")
-    # Nine steps: a snapshot after six of them, and the finished models.
+    # Random weights, nine steps with a snapshot after six of them, and the finished models.
     moments = {(row["model"], int(row["step"])) for row in found}
-    assert moments == {(model, step) for model in MODELS for step in (6, 9)}
+    assert moments == {(model, step) for model in MODELS for step in (0, 6, 9)}
     assert [int(row["layer"]) for row in found] == list(LAYERS) * len(moments)
     layers = {int(row["layer"]): row for row in found if row["model"] == "bert" and row["step"] == "9"}
     assert {row["cka_to_bert"] for row in layers.values()} == {"1.000"}  # all are held against the finished BERT
