@@ -26,6 +26,11 @@ ABOUT = {
     "replaced. As in models of its kind, its last layers make worse sentence embeddings than the ones before.",
 }
 
+STUDIED = (
+    " TMFT: fine-tuned at that layer, 10 epochs, mean ± standard deviation over 3 seeds; CKA after it: both models "
+    "fine-tuned at that layer."
+)
+
 
 def rows_of(path: Path, model: str) -> list[dict[str, str]]:
     """The rows of one model in a table."""
@@ -112,9 +117,8 @@ def card(model: str, tables: Path) -> str:
             "## Scores by layer",
             "",
             "STS Benchmark, English, Spearman × 100. Untrained: the mean of a layer's states as they are. One short "
-            "run: one epoch over 1,280 pairs that trains all layers at once. TMFT: fine-tuned at that layer, 10 "
-            "epochs, mean ± standard deviation over 3 seeds. CKA: debiased, linear, to the same layer of mini-bert, "
-            "before any fine-tuning or after both were fine-tuned there.",
+            "run: one epoch over 1,280 pairs that trains all layers at once. CKA: debiased, linear, to the same layer "
+            f"of mini-bert.{STUDIED if (tables / 'scores.csv').exists() else ''}",
             "",
             *layer_table(tables, model),
             "",

@@ -146,6 +146,7 @@ def draw_falls(rows: Sequence[dict[str, Any]], out: Path) -> None:
             label = f"{model}, {'CKA × 100' if key == 'cka' else key}"
             axes.plot([row["step"] for row in own], values, style, marker="o", color=f"C{place}", label=label)
     axes.set_ylabel("Spearman × 100 (or CKA × 100), last − best")
+    axes.set_ylim(bottom=1.7 * axes.get_ylim()[0])  # room for nine names below the curves
     write_panel(figure, axes, out)
 
 
