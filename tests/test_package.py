@@ -60,3 +60,14 @@ def test_bundled_models_are_small_and_half_precision():
     for folder in folders:
         assert (folder / "model.safetensors").stat().st_size <= 8 * 2**20
         assert {str(weight.dtype) for weight in load_file(folder / "model.safetensors").values()} == {"torch.float16"}
+
+
+def test_every_bundled_model_has_a_card_with_the_sources_of_its_text_and_its_licence():
+    terms = [line for line in (ROOT / "LICENSE-WEIGHTS.md").read_text().splitlines() if line.startswith("| ")]
+    assert len(terms) > 10
+    for folder in (ROOT / "truncate_kit/encoders/miniatures").iterdir():
+        card = (folder / "README.md").read_text()
+        assert card.startswith("---\nlanguage: en\n")
+        assert f"# {folder.name}\n" in card
+        assert "For research, evaluation and demonstration only, not commercially" in card
+        assert all(line in card for line in terms)
