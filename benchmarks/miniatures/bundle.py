@@ -14,7 +14,8 @@ import transformers
 from truncate_kit.files import replacing, write_json
 
 MINIATURES = Path(__file__).parents[2] / "truncate_kit" / "encoders" / "miniatures"
-MODELS = ("bert", "electra-generator", "electra-discriminator")
+RUNS = {"bert": ("bert",), "electra": ("electra-generator", "electra-discriminator")}
+"""The models that each run of `pretrain.py` leaves."""
 MOST_BYTES = 8 * 2**20
 CARD = "README.md"
 
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", type=Path, required=True, help="the folder that pretrain.py wrote to")
     parser.add_argument("--out", type=Path, default=MINIATURES)
     told = parser.parse_args(arguments)
-    for model in MODELS:
+    for model in (name for names in RUNS.values() for name in names):
         folder = told.out / f"mini-{model}"
         card = (folder / CARD).read_bytes() if (folder / CARD).exists() else None
         with replacing(folder) as target:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bundle import CARD, MINIATURES, RUNS
+
 from truncate_kit.files import replacing
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-MINIATURES = ROOT / "truncate_kit" / "encoders" / "miniatures"
-RUNS = {"bert": "bert", "electra-generator": "electra", "electra-discriminator": "electra"}
 ABOUT = {
     "bert": "A BERT, pretrained to fill in masked words.",
     "electra-generator": "The generator of an ELECTRA pair, pretrained to fill in masked words. It shares its "
@@ -77,9 +77,9 @@ def sources() -> list[str]:
     return [line for line in lines if line.startswith("|")]
 
 
-def card(model: str, tables: Path) -> str:
-    """The model card of a miniature."""
-    run: dict[str, Any] = json.loads((tables / f"{RUNS[model]}.json").read_text())
+def card(model: str, name: str, tables: Path) -> str:
+    """The model card of a miniature. name: of its run."""
+    run: dict[str, Any] = json.loads((tables / f"{name}.json").read_text())
     shape, training = run["shape"], run["training"]
     width = shape["generator_width"] if model == "electra-generator" else shape["width"]
     heads = shape["generator_heads"] if model == "electra-generator" else shape["heads"]
@@ -110,7 +110,7 @@ def card(model: str, tables: Path) -> str:
             f"{training['batch_size']} texts, {run['tokens'] / 1e6:.0f} million tokens, AdamW with a peak rate of "
             f"{training['learning_rate']:g}, {training['precision']}, {run['seconds'] / 3600:.1f} hours.{begun}",
             "",
-            f"Held-out text at the end: {losses(tables, RUNS[model])}.",
+            f"Held-out text at the end: {losses(tables, name)}.",
             "",
             f"SHA-256 of the text's lines: `{run['text']}`.",
             "",
@@ -139,9 +139,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--tables", type=Path, default=HERE, help="the folder that evidence.py and the study wrote to")
     parser.add_argument("--out", type=Path, default=MINIATURES)
     told = parser.parse_args(arguments)
-    for model in RUNS:
-        with replacing(told.out / f"mini-{model}" / "README.md") as target:
-            target.write_text(card(model, told.tables), encoding="utf-8")
+    for name, models in RUNS.items():
+        for model in models:
+            with replacing(told.out / f"mini-{model}" / CARD) as target:
+                target.write_text(card(model, name, told.tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

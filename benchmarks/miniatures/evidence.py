@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bundle import RUNS
 
 from truncate_kit.analysis import profile
 from truncate_kit.data import PairSet, load_pairs
@@ -32,7 +33,6 @@ from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training import TrainingSettings
 
 HERE = Path(__file__).parent
-RUNS = {"bert": ("bert",), "electra": ("electra-generator", "electra-discriminator")}
 SEED = 0  # of the random weights
 PAIRS, RATE = 1280, 3e-4  # of the short run that trains all layers at once
 
@@ -187,8 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         told.out / "snapshots.csv",
         [row for (model, step), figures in sorted(found.items()) for row in rows_of(model, step, figures)],
     )
-    write_rows(told.out / "falls.csv", falls(found))
-    draw_falls(falls(found), told.out / "falls.png")
+    fallen = falls(found)
+    write_rows(told.out / "falls.csv", fallen)
+    draw_falls(fallen, told.out / "falls.png")
     draw_losses(told.models, told.out / "losses.png")
     for name in RUNS:
         shutil.copy(told.models / f"{name}-losses.csv", told.out)

@@ -95,6 +95,20 @@ def test_every_moment_and_layer_is_measured(measured, data):
         assert float(layers[layer]["untrained_test"]) == pytest.approx(expected, abs=0.2)  # nearly equal cosines
 
 
+def test_a_discriminator_that_began_as_a_bert_has_no_random_weights(recipe, tmp_path):
+    (tmp_path / "snapshots" / "electra-discriminator-6").mkdir(parents=True)
+    (tmp_path / "bert.json").write_text('{"steps": 9, "start": null}')
+    (tmp_path / "electra.json").write_text('{"steps": 8, "start": "bert-3"}')
+    assert list(recipe.evidence.moments(tmp_path)) == [
+        ("bert", 0),
+        ("electra-generator", 0),
+        ("electra-discriminator", 6),
+        ("electra-generator", 8),
+        ("electra-discriminator", 8),
+        ("bert", 9),
+    ]
+
+
 def test_falls_are_the_last_layer_against_the_best(measured):
     layers = rows(measured.tables / "snapshots.csv")
     for row in rows(measured.tables / "falls.csv"):
@@ -107,7 +121,7 @@ def test_falls_are_the_last_layer_against_the_best(measured):
 
 
 def test_a_second_call_measures_nothing_again(recipe, measured, data, monkeypatch):
-    monkeypatch.setattr(recipe.evidence, "measure", None)
+    monkeypatch.setattr(recipe.evidence, "measure", None)  # measuring once more would fail
     before = (measured.tables / "snapshots.csv").read_bytes()
     recipe.evidence.main(["--models", str(measured.models), "--data", str(data), "--out", str(measured.tables)])
     assert (measured.tables / "snapshots.csv").read_bytes() == before
@@ -147,7 +161,7 @@ def test_bundled_miniatures_are_the_pretrained_ones_in_half_precision(recipe, me
 
 def test_cards_say_what_the_tables_say(recipe, measured, tmp_path):
     recipe.bundle.main(["--models", str(measured.models), "--out", str(tmp_path)])
-    assert "TMFT, test" not in recipe.cards.card("bert", measured.tables)  # nothing is said of a study that has not run
+    assert "TMFT, test" not in recipe.cards.card("bert", "bert", measured.tables)  # no study has run
     write_scores(measured.tables)
     recipe.cards.main(["--tables", str(measured.tables), "--out", str(tmp_path)])
     recipe.bundle.main(["--models", str(measured.models), "--out", str(tmp_path)])  # leaves the cards
@@ -170,6 +184,6 @@ def test_cards_say_what_the_tables_say(recipe, measured, tmp_path):
 
 
 def test_a_model_that_is_no_miniature_is_refused(recipe, measured, tmp_path, monkeypatch):
-    monkeypatch.setattr(recipe.bundle, "MOST_BYTES", 1000)
+    monkeypatch.setattr(recipe.bundle, "MOST_BYTES", 1000)  # instead of a model of more than 8 MiB
     with pytest.raises(SystemExit, match="more than the 1,000 of a miniature"):
         recipe.bundle.halve(measured.models / "bert", tmp_path / "half")
