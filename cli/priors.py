@@ -82,18 +82,13 @@ def check_shared(group: "Group", has_texts: bool) -> None:
 
 
 def word_prior(encoder: "Encoder", folder: Path | None, precision: str, *, quiet: bool) -> "WordPrior | None":
-    """Word similarity as the first training of every trial. Raises `UsageError` for a folder without such sets."""
+    """Word similarity as the first training of every trial. Raises the errors of `load_words`."""
     if folder is None:
         return None
     from truncate_kit.data import load_words
     from truncate_kit.priors import WordPrior, word_training
 
-    words = load_words(folder) if folder.is_dir() else None
-    if words is None:
-        raise UsageError(
-            f"{folder} holds no word similarity set.",
-            hint="It needs rg65.csv, wordsim353_sim.csv, simlex999.csv or simverb3500.csv.",
-        )
+    words = load_words(folder)
     for statement in words.notes:
         note(f"Before each trial: {statement}", quiet=quiet)
     return WordPrior(encoder, words, word_training(precision))

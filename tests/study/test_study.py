@@ -208,7 +208,7 @@ def test_a_second_process_is_told_also_between_two_models(file, done, tmp_path):
         ('name = "labels"', '[[tasks]]\ndata = "none.csv"', "none.csv does not exist"),
         ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "paraphrase pairs are labelled 0 or 1"),
         ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
-        ("[training]", '[[priors]]\nwords = "none"\n[training]', "no word similarity set"),
+        ("[training]", '[[priors]]\nwords = "none"\n[training]', "none does not exist"),
         ("[training]", '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]', "Layer 9 does not exist"),
         ("[training]", 'read_earlier = true\n[training]\nobjective = "entailment"', "does not fit an earlier one"),
     ],

@@ -136,7 +136,7 @@ def test_bad_priors_are_said(home, line, message):
 
 def test_a_folder_without_word_sets_is_said(home, tmp_path):
     (home / "bad.toml").write_text((home / "study.toml").read_text().replace('words = "words"', 'words = "nowhere"'))
-    with pytest.raises(DataFileError, match="holds no word similarity set"):
+    with pytest.raises(DataFileError, match="nowhere does not exist"):
         run_study(read_study(home / "bad.toml"), tmp_path)
 
 

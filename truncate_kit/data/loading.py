@@ -39,9 +39,7 @@ def load_pairs(
         raise UsageError("Classes have no scale.", hint="Leave out --scale.")
     path = Path(name_or_path)
     if not classes and holds_words(path):
-        words = load_words(path)
-        assert words is not None
-        return words
+        return load_words(path)
     name, tables = read_tables(name_or_path)
     if classes:
         sets = class_sets(name, tables, columns)

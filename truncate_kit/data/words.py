@@ -4,21 +4,25 @@ from pathlib import Path
 
 from truncate_kit.data.pairs import read_pairs, short_name
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
+from truncate_kit.errors import DataFileError
 
 SCALES = {"rg65": (0, 4), "wordsim353_sim": (0, 10), "simlex999": (0, 10), "simverb3500": (0, 10)}
 SHARES = (0.70, 0.15, 0.15)
 
 
-def load_words(folder: Path) -> PairSplits | None:
-    """Merge the word similarity sets of a folder (`rg65.csv`, …); None where it holds none of them.
+def load_words(folder: Path) -> PairSplits:
+    """Merge the word similarity sets of a folder: `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv`, `simverb3500.csv`.
 
     Each set is divided by its scale; a pair that several sets hold, in either order, gets their mean. The result has
     one split, `train`, of which every seed draws its own 70 : 15 : 15 (`shares`), as the paper does. Raises
-    `DataError`.
+    `DataFileError` for a folder that is missing or holds none of them, `DataError` for what is wrong in one.
     """
     found = [read_pairs(file, scale=SCALES[name]) for name, file in word_files(folder).items()]
     if not found:
-        return None
+        raise DataFileError(
+            f"{folder} holds no word similarity set." if folder.exists() else f"{folder} does not exist.",
+            hint=f"Name a folder with {', '.join(f'{name}.csv' for name in SCALES)}, or some of them.",
+        )
     scores: dict[frozenset[str], list[float]] = {}
     words: dict[frozenset[str], tuple[str, str]] = {}
     for words_set in found:

@@ -6,7 +6,7 @@ import torch
 
 from truncate_kit.data import PairSplits, complete_splits, load_pairs, load_words, read_texts
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder, select_device, truncate
-from truncate_kit.errors import DataFileError, DeviceError, UsageError
+from truncate_kit.errors import DeviceError, UsageError
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.priors import load_masked_head
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
@@ -70,13 +70,8 @@ def task_data(task: StudyTask) -> PairSplits:
 
 
 def prior_words(prior: StudyPrior) -> PairSplits | None:
-    """The word pairs of a prior, None where it has none. Raises `DataFileError` for a folder without them."""
-    if prior.words is None:
-        return None
-    words = load_words(Path(prior.words)) if Path(prior.words).is_dir() else None
-    if words is None:
-        raise DataFileError(f"{prior.words} holds no word similarity set.", hint="It needs rg65.csv or the like.")
-    return words
+    """The word pairs of a prior, None where it has none. Raises the errors of `load_words`."""
+    return None if prior.words is None else load_words(Path(prior.words))
 
 
 def study_layers(study: Study, encoder: Encoder) -> tuple[int, ...]:
