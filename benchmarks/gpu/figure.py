@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator
 
 from truncate_kit.bench import BACKENDS, Backend, BenchReport
 
@@ -77,11 +78,13 @@ def draw(panel: Any, name: str, report: BenchReport) -> None:
             print(f"{name}, batch {size}, against {what}: {told or 'not measured'}")
     layers = {model.role: model.layer for model in report.models}
     panel.axhline(1, color="grey", linewidth=0.8)
-    panel.axhline(0.9 * layers["full"] / layers["lean"], color="grey", linewidth=0.8, linestyle=":")
+    aim = 0.9 * layers["full"] / layers["lean"]
+    panel.axhline(aim, color="grey", linewidth=0.8, linestyle=":", label="0.9 × ratio of layers")
     panel.set(title=f"{name} of {layers['full']} layers", xscale="log", yscale="log", xlabel="tokens")
     lengths = sorted({length for _, length in ours})
     panel.set_xticks(lengths, [str(length) for length in lengths])
     panel.minorticks_off()
+    panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.yaxis.set_major_formatter("{x:g}×")
 
 
@@ -100,7 +103,7 @@ def main() -> None:
         draw(panel, name, report)
     for what, style in LINES.items():
         axes[0][0].plot([], [], style, color="black", label=RIVALS[what])
-    axes[0][0].legend(frameon=False, fontsize="x-small")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     axes[0][0].set_ylabel("times as fast")
     figure.savefig(options.results / "ratios.png", dpi=150)
 
