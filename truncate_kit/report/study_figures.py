@@ -38,6 +38,7 @@ def draw_curves(result: StudyResult, task: str, path: Path) -> Path:
         _panel(axes, result.of(model, task))
         axes.set_title(model, loc="left", fontsize="medium")
     grid[0].legend(loc="best", fontsize="small")
+    figure.supylabel(f"points ({result.of(models[0], task)[0].metric})", fontsize="medium")
     figure.suptitle(f"Fine-tuned at each layer: {task}", x=0.01, ha="left")
     return _write(figure, path)
 
@@ -66,7 +67,6 @@ def _panel(axes: Axes, rows: list[StudyRow]) -> None:
     if published:
         layers, values = zip(*published, strict=True)
         axes.plot(layers, values, linestyle=":", color=TEST, label="published, test")
-    axes.set_ylabel(f"points ({rows[0].metric})")
     _layer_axis(axes)
 
 
@@ -124,9 +124,9 @@ def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
             points = [(layer, value) for layer, value in found if value is not None]
             axes.plot([p[0] for p in points], [p[1] for p in points], marker=marker, color=color, label=label)
         axes.set_title(model, loc="left", fontsize="medium")
-        axes.set_ylabel(f"CKA to {next(row.reference for row in rows if row.model == model)}")
         _layer_axis(axes)
     grid[0].legend(loc="best", fontsize="small")
+    figure.supylabel(f"CKA to {rows[0].reference}", fontsize="medium")
     figure.suptitle(f"Before and after fine-tuning: {task}", x=0.01, ha="left")
     return _write(figure, path)
 
