@@ -26,10 +26,7 @@ ABOUT = {
     "replaced. As in models of its kind, its last layers make worse sentence embeddings than the ones before.",
 }
 
-STUDIED = (
-    " TMFT: fine-tuned at that layer, 10 epochs, mean ± standard deviation over 3 seeds; CKA after it: both models "
-    "fine-tuned at that layer."
-)
+REFERENCE = "bert"  # the miniature that CKA compares the others with
 
 
 def rows_of(path: Path, model: str) -> list[dict[str, str]]:
@@ -39,23 +36,40 @@ def rows_of(path: Path, model: str) -> list[dict[str, str]]:
 
 
 def layer_table(tables: Path, model: str) -> list[str]:
-    """Scores and CKA of every layer, as lines of Markdown; those of the study where it has been run."""
-    found = rows_of(tables / "snapshots.csv", model)
-    last = max(int(row["step"]) for row in found)
-    cells = {
-        row["layer"]: [row["layer"], row["untrained_test"], row["all_layers_dev"], row["cka_to_bert"]]
-        for row in found
-        if int(row["step"]) == last
+    """What the scores are, the scores and CKA of every layer, and what random weights get, as lines of Markdown."""
+    moments = rows_of(tables / "snapshots.csv", model)
+    last = max(int(row["step"]) for row in moments)
+    finished = [row for row in moments if int(row["step"]) == last]
+    scores, random = (rows_of(tables / "scores.csv", f"mini-{model}{weights}") for weights in ("", ", random weights"))
+    columns = {
+        "layer": [row["layer"] for row in finished],
+        "untrained, test": [row["untrained_test"] for row in finished],
+        "one short run, dev": [row["all_layers_dev"] for row in finished],
+        "TMFT, dev": [with_deviation(row, "dev") for row in scores],
+        "TMFT, test": [with_deviation(row, "test") for row in scores],
     }
-    heads = ["layer", "untrained, test", "all layers in one short run, dev", "CKA"]
-    if (tables / "scores.csv").exists():
-        heads += ["TMFT, dev", "TMFT, test", "CKA after TMFT"]
-        after = {row["layer"]: row["own_trained"] for row in rows_of(tables / "cka.csv", f"mini-{model}")}
-        for row in rows_of(tables / "scores.csv", f"mini-{model}"):
-            scores = [f"{row[split]} ± {row[f'{split}_std']}" for split in ("dev", "test")]
-            cells[row["layer"]] += [*scores, after.get(row["layer"], "–")]
-    rows = [heads, ["---"] * len(heads), *cells.values()]
-    return [f"| {' | '.join(row)} |" for row in rows]
+    told = (
+        "STS Benchmark, English, Spearman × 100. Untrained: the mean of a layer's states as they are. One short run: "
+        "one epoch over 1,280 pairs that trains all layers at once. TMFT: fine-tuned at that layer, 10 epochs, mean ± "
+        f"standard deviation over {scores[0]['seeds']} seeds."
+    )
+    if model != REFERENCE:
+        compared = rows_of(tables / "cka.csv", f"mini-{model}")
+        columns["CKA, untrained"] = [row["untrained"] for row in compared]
+        columns["CKA after TMFT"] = [row["own_trained"] for row in compared]
+        told += f" CKA: debiased, linear, to the same layer of mini-{REFERENCE}."
+    rows = [columns, ["---"] * len(columns), *zip(*columns.values(), strict=True)]
+    lines = [told, "", *(f"| {' | '.join(row)} |" for row in rows)]
+    if random:
+        best = max(random, key=lambda row: float(row["test"]))
+        score = with_deviation(best, "test")
+        lines += ["", f"Random weights of this shape, fine-tuned so, get {score} on test at layer {best['layer']}."]
+    return lines
+
+
+def with_deviation(row: dict[str, str], split: str) -> str:
+    """A score with its standard deviation over the seeds."""
+    return f"{row[split]} ± {row[f'{split}_std']}"
 
 
 def losses(tables: Path, run: str) -> str:
@@ -115,10 +129,6 @@ def card(model: str, name: str, tables: Path) -> str:
             f"SHA-256 of the text's lines: `{run['text']}`.",
             "",
             "## Scores by layer",
-            "",
-            "STS Benchmark, English, Spearman × 100. Untrained: the mean of a layer's states as they are. One short "
-            "run: one epoch over 1,280 pairs that trains all layers at once. CKA: debiased, linear, to the same layer "
-            f"of mini-bert.{STUDIED if (tables / 'scores.csv').exists() else ''}",
             "",
             *layer_table(tables, model),
             "",
