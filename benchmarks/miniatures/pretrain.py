@@ -3,6 +3,8 @@
     python benchmarks/miniatures/pretrain.py bert --text FILE --out FOLDER --steps 20000
     python benchmarks/miniatures/pretrain.py electra --text FILE --out FOLDER --steps 20000
     python benchmarks/miniatures/pretrain.py electra … --start FOLDER/bert      # the discriminator begins as this BERT
+    python benchmarks/miniatures/pretrain.py bert … --start FINISHED/bert       # goes on, with a schedule of its own
+    python benchmarks/miniatures/pretrain.py electra … --start FINISHED         # so does the pair in this folder
     python benchmarks/miniatures/pretrain.py bert … --shape small --device cuda --packed --compile
 
 Any text file serves, plain or .xz, one text a line. The vocabulary is learned from it and kept in `FOLDER/vocabulary`.
@@ -21,6 +23,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +50,7 @@ from truncate_kit.training import TrainingSettings, train
 
 HELD_OUT, MOST_HELD_OUT = 0.05, 1000
 VOCABULARY, MAX_LENGTH = 8192, 128
+ELECTRA = ("electra-discriminator", "electra-generator")
 INITIAL_DEVIATION = 0.04
 """Of the weights: BERT's 0.02 is for 768 columns; narrow models start too flat with it."""
 
@@ -98,9 +102,10 @@ def new_encoder(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast, de
     return encoder.to(device)
 
 
-def begin_as(discriminator: Encoder, start: Path) -> None:
-    """Give the discriminator the weights of a BERT of its width; both name their modules alike."""
-    discriminator.backbone.load_state_dict(load_encoder(start).backbone.state_dict())
+def begin_as(encoder: Encoder, start: Path) -> None:
+    """Give an encoder the weights of another of its shape; BERT and ELECTRA name their modules alike."""
+    encoder.backbone.load_state_dict(load_encoder(start).backbone.state_dict())
+    encoder.name = str(start)  # where `load_masked_head` looks for the head
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,8 @@ class Part:
 def bert(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], told: argparse.Namespace) -> None:
     """Masked words over a BERT."""
     encoder = new_encoder(bert_config(SHAPES[told.shape], len(tokenizer)), tokenizer, told.device)
+    if told.start is not None:
+        begin_as(encoder, told.start)
     head = load_masked_head(encoder)
     held, rest = divided(ids)
     judge = MaskedJudge(encoder, held, head)
@@ -141,19 +148,24 @@ def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], told: argp
         new_encoder(electra_config(shape, len(tokenizer), generator=which), tokenizer, told.device)
         for which in (False, True)
     )
-    if told.start is not None:
-        begin_as(discriminator, told.start)
+    pair = [told.start / name for name in ELECTRA] if told.start and (told.start / ELECTRA[0]).is_dir() else []
+    for encoder, start in zip((discriminator, generator), pair or [told.start], strict=False):
+        if start is not None:
+            begin_as(encoder, start)
     generator.backbone.embeddings = discriminator.backbone.embeddings
     heads = ElectraHeads(discriminator, generator, load_masked_head(generator)).to(told.device)
+    if pair:
+        finished = ElectraForPreTraining.from_pretrained(pair[0])
+        heads.replaced.load_state_dict(finished.discriminator_predictions.state_dict())
     held, rest = divided(ids)
-    examples = MaskedTexts(discriminator, rest, heads, objective=electra_loss)
+    examples = MaskedTexts(discriminator, rest, heads, objective=partial(electra_loss, weight=told.detection_weight))
     parts = {
-        "electra-discriminator": Part(
+        ELECTRA[0]: Part(
             ElectraForPreTraining,
             discriminator,
             lambda: {f"discriminator_predictions.{name}": value for name, value in heads.replaced.state_dict().items()},
         ),
-        "electra-generator": Part(ElectraForMaskedLM, generator, heads.words.weights),
+        ELECTRA[1]: Part(ElectraForMaskedLM, generator, heads.words.weights),
     }
     pretrain("electra", discriminator, examples, ElectraJudge(generator, heads, held), parts, told)
 
@@ -212,6 +224,7 @@ def pretrain(
             "shape": asdict(SHAPES[told.shape]),
             "seed": told.seed,
             "start": told.start.name if told.start else None,
+            "detection_weight": told.detection_weight,
             "text": told.digest,
             "pieces": len(examples),
             "tokens": sum(examples.lengths()) * settings.epochs,
@@ -265,7 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--packed", action="store_true", help="full pieces without padding: faster on a GPU")
     parser.add_argument("--compile", action="store_true", help="compile the backbones with torch.compile")
-    parser.add_argument("--start", type=Path, help="electra: the BERT that the discriminator begins as")
+    parser.add_argument("--start", type=Path, help="weights to begin with: a BERT, or a folder with a finished pair")
+    parser.add_argument("--detection-weight", type=float, default=50.0, help="electra: beside the generator's loss")
     parser.add_argument("--every", type=int, default=250, help="steps between two looks at the held-out text")
     parser.add_argument("--keep", type=int, default=0, help="steps between two snapshots, a multiple of --every")
     parser.add_argument("--seed", type=int, default=0)

@@ -13,9 +13,6 @@ from truncate_kit.encoders import Batch, Encoder, evaluating
 from truncate_kit.priors import MaskedHead, MaskedJudge
 from truncate_kit.priors.masking import HiddenWords
 
-WEIGHT = 50.0
-"""Of the detection loss beside the generator's, as in the paper's section 3.1."""
-
 
 def draw_words(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """One word for each row of logits (m, v) by their softmax, (m,): where the summed chances pass a random number.
@@ -82,10 +79,15 @@ def electra_losses(
     return Losses(words, (terms * seen).sum() / seen.sum(), truth.sum() / seen.sum(), marked)
 
 
-def electra_loss(discriminator: Encoder, heads: ElectraHeads, batch: Batch, hidden: HiddenWords) -> Tensor:
-    """The generator's loss plus 50 times the discriminator's, 0-d."""
+def electra_loss(
+    discriminator: Encoder, heads: ElectraHeads, batch: Batch, hidden: HiddenWords, weight: float = 50.0
+) -> Tensor:
+    """The generator's loss plus `weight` times the discriminator's, 0-d; 50 in section 3.1 of the paper.
+
+    Adam scales every gradient to its own size, so the weight matters to what both share: the embeddings.
+    """
     losses = electra_losses(discriminator, heads, batch, hidden)
-    return losses.words + WEIGHT * losses.replaced
+    return losses.words + weight * losses.replaced
 
 
 class ElectraJudge(MaskedJudge):

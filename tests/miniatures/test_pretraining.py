@@ -78,6 +78,11 @@ def test_losses_are_those_of_the_paper(recipe, text, tmp_path):
     with torch.no_grad():
         hidden = HiddenWords.of(labels)
         found = recipe.replaced.electra_losses(parts[0], heads, batch, hidden, torch.Generator().manual_seed(3))
+        torch.manual_seed(5)
+        parted = recipe.replaced.electra_losses(parts[0], heads, batch, hidden)
+        torch.manual_seed(5)
+        whole = recipe.replaced.electra_loss(parts[0], heads, batch, hidden, weight=7.0)
+        torch.testing.assert_close(whole, parted.words + 7 * parted.replaced)
         logits = generator(**batch).logits[labels != IGNORED].log_softmax(dim=1)
         truth = labels[labels != IGNORED]
         torch.testing.assert_close(found.words, -logits[torch.arange(3), truth].mean())
@@ -144,6 +149,18 @@ def test_a_discriminator_can_begin_as_a_bert(recipe, text, tmp_path):
     for key, value in saved["bert"].items():
         if key.startswith("bert.encoder."):
             torch.testing.assert_close(saved["electra-discriminator"][key.replace("bert", "electra", 1)], value)
+
+
+@pytest.mark.parametrize("model", ["bert", "electra"])
+def test_a_finished_model_goes_on_from_its_weights(recipe, text, tmp_path, model):
+    run(recipe, text, tmp_path / "first", model)
+    start = tmp_path / "first" / "bert" if model == "bert" else tmp_path / "first"
+    run(recipe, text, tmp_path / "second", model, "--start", str(start), "--rate", "1e-9")
+    first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
+    for name, saved in first.items():
+        assert saved.keys() == second[name].keys()
+        for key, value in saved.items():  # heads included
+            torch.testing.assert_close(second[name][key], value)
 
 
 def test_pieces_hold_every_token_once(recipe, text):
