@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from scipy.stats import spearmanr
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertForMaskedLM
 
 from tests.families import WORDS
 from truncate_kit.encoders import load_encoder
@@ -120,11 +120,14 @@ def test_falls_are_the_last_layer_against_the_best(measured):
         assert float(own[int(row["best_layer"])]["all_layers_dev"]) == float(row["best_dev"])
 
 
-def test_a_second_call_measures_nothing_again(recipe, measured, data, monkeypatch):
-    monkeypatch.setattr(recipe.evidence, "measure", None)  # measuring once more would fail
+def test_a_second_call_measures_nothing_again(recipe, measured, data):
     before = (measured.tables / "snapshots.csv").read_bytes()
+    kept = sorted(measured.models.glob("evidence/*.json"))
+    written = [path.stat().st_mtime_ns for path in kept]
+    assert len(kept) == 9  # three moments of each model
     recipe.evidence.main(["--models", str(measured.models), "--data", str(data), "--out", str(measured.tables)])
     assert (measured.tables / "snapshots.csv").read_bytes() == before
+    assert [path.stat().st_mtime_ns for path in kept] == written
     assert {path.name for path in measured.tables.iterdir()} >= {"falls.png", "losses.png", "bert.json", "electra.json"}
 
 
@@ -184,7 +187,9 @@ def test_cards_say_what_the_tables_say(recipe, measured, tmp_path):
     assert "replaced words are found" in cards["electra-discriminator"]
 
 
-def test_a_model_that_is_no_miniature_is_refused(recipe, measured, tmp_path, monkeypatch):
-    monkeypatch.setattr(recipe.bundle, "MOST_BYTES", 1000)  # instead of a model of more than 8 MiB
-    with pytest.raises(SystemExit, match="more than the 1,000 of a miniature"):
-        recipe.bundle.halve(measured.models / "bert", tmp_path / "half")
+def test_a_model_that_is_no_miniature_is_refused(recipe, measured, tmp_path):
+    big = BertConfig(vocab_size=8192, hidden_size=768, intermediate_size=768, num_hidden_layers=1)
+    BertForMaskedLM(big).save_pretrained(tmp_path / "big")  # about 11 million weights of two bytes
+    AutoTokenizer.from_pretrained(measured.models / "bert").save_pretrained(tmp_path / "big")
+    with pytest.raises(SystemExit, match="more than the 8,388,608 of a miniature"):
+        recipe.bundle.halve(tmp_path / "big", tmp_path / "half")
