@@ -97,9 +97,9 @@ def card(model: str, name: str, tables: Path) -> str:
     shape, training = run["shape"], run["training"]
     width = shape["generator_width"] if model == "electra-generator" else shape["width"]
     heads = shape["generator_heads"] if model == "electra-generator" else shape["heads"]
-    begun = ""
-    if model == "electra-discriminator" and run["start"]:
-        begun = f" It began as the BERT of this family after {run['start'].rsplit('-', 1)[1]} of its steps."
+    begun = (
+        f" The run began with the weights of the snapshot `{run['start']}` (model and steps)." if run["start"] else ""
+    )
     return "\n".join(
         [
             "---",

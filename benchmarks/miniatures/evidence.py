@@ -19,21 +19,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from bundle import RUNS
 
 from truncate_kit.analysis import profile
 from truncate_kit.data import PairSet, load_pairs
-from truncate_kit.encoders import load_encoder, random_encoder
+from truncate_kit.encoders import load_encoder
 from truncate_kit.files import replacing, write_json
 from truncate_kit.report.panel import open_panel, write_panel
+from truncate_kit.study import StudyModel
+from truncate_kit.study.loading import load_model
 from truncate_kit.sweep.store import TrialStore, fingerprint
 from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training import TrainingSettings
 
 HERE = Path(__file__).parent
-SEED = 0  # of the random weights
 PAIRS, RATE = 1280, 3e-4  # of the short run that trains all layers at once
 
 
@@ -64,10 +64,9 @@ def fewer(pairs: PairSet | None, count: int) -> PairSet:
 
 def measure(folder: Path, step: int, reference: Path, data: Path, work: Path) -> dict[str, Any]:
     """All figures of one moment by layer."""
-    encoder, splits = load_encoder(folder), load_pairs(str(data))
-    if step == 0:
-        torch.manual_seed(SEED)
-        encoder.backbone = random_encoder(encoder.backbone.config).backbone
+    weights = "pretrained" if step else "random"
+    encoder = load_model(StudyModel(model=str(folder), name=folder.name, weights=weights))
+    splits = load_pairs(str(data))
     seen = profile(encoder, pairs=list(splits.split("test")), reference=load_encoder(reference), intervals=0)
     small = replace(splits, train=fewer(splits.train, PAIRS))
     settings = TrainingSettings(epochs=1, learning_rate=RATE)

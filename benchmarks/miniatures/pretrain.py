@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bundle import RUNS
 from corpus import digest, learn_vocabulary, pieces, read_lines
 from replaced import ElectraHeads, ElectraJudge, electra_loss
 from torch import Tensor
@@ -50,7 +51,7 @@ from truncate_kit.training import TrainingSettings, train
 
 HELD_OUT, MOST_HELD_OUT = 0.05, 1000
 VOCABULARY, MAX_LENGTH = 8192, 128
-ELECTRA = ("electra-discriminator", "electra-generator")
+GENERATOR, DISCRIMINATOR = RUNS["electra"]
 INITIAL_DEVIATION = 0.04
 """Of the weights: BERT's 0.02 is for 768 columns; narrow models start too flat with it."""
 
@@ -148,24 +149,26 @@ def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], told: argp
         new_encoder(electra_config(shape, len(tokenizer), generator=which), tokenizer, told.device)
         for which in (False, True)
     )
-    pair = [told.start / name for name in ELECTRA] if told.start and (told.start / ELECTRA[0]).is_dir() else []
-    for encoder, start in zip((discriminator, generator), pair or [told.start], strict=False):
-        if start is not None:
-            begin_as(encoder, start)
+    pair = told.start is not None and (told.start / DISCRIMINATOR).is_dir()
+    if pair:
+        begin_as(discriminator, told.start / DISCRIMINATOR)
+        begin_as(generator, told.start / GENERATOR)
+    elif told.start is not None:
+        begin_as(discriminator, told.start)
     generator.backbone.embeddings = discriminator.backbone.embeddings
     heads = ElectraHeads(discriminator, generator, load_masked_head(generator)).to(told.device)
     if pair:
-        finished = ElectraForPreTraining.from_pretrained(pair[0])
+        finished = ElectraForPreTraining.from_pretrained(told.start / DISCRIMINATOR)
         heads.replaced.load_state_dict(finished.discriminator_predictions.state_dict())
     held, rest = divided(ids)
     examples = MaskedTexts(discriminator, rest, heads, objective=partial(electra_loss, weight=told.detection_weight))
     parts = {
-        ELECTRA[0]: Part(
+        DISCRIMINATOR: Part(
             ElectraForPreTraining,
             discriminator,
             lambda: {f"discriminator_predictions.{name}": value for name, value in heads.replaced.state_dict().items()},
         ),
-        ELECTRA[1]: Part(ElectraForMaskedLM, generator, heads.words.weights),
+        GENERATOR: Part(ElectraForMaskedLM, generator, heads.words.weights),
     }
     pretrain("electra", discriminator, examples, ElectraJudge(generator, heads, held), parts, told)
 
