@@ -85,6 +85,15 @@ def losses(tables: Path, run: str) -> str:
     return told
 
 
+def schedules(runs: Sequence[dict[str, Any]]) -> str:
+    """The runs one after another, in words: steps, peak rate, and the detection loss's weight where there is one."""
+    return ", then ".join(
+        f"{run['steps']:,} steps with a peak rate of {run['training']['learning_rate']:g}"
+        + (f" and a detection weight of {run['detection_weight']:g}" if run["detection_weight"] is not None else "")
+        for run in runs
+    )
+
+
 def sources() -> list[str]:
     """The table of the text's sources and their terms."""
     lines = (ROOT / "LICENSE-WEIGHTS.md").read_text(encoding="utf-8").splitlines()
@@ -93,13 +102,12 @@ def sources() -> list[str]:
 
 def card(model: str, name: str, tables: Path) -> str:
     """The model card of a miniature. name: of its run."""
-    run: dict[str, Any] = json.loads((tables / f"{name}.json").read_text())
-    shape, training = run["shape"], run["training"]
+    runs: list[dict[str, Any]] = json.loads((tables / f"{name}.json").read_text())["runs"]
+    shape, training = runs[0]["shape"], runs[0]["training"]
     width = shape["generator_width"] if model == "electra-generator" else shape["width"]
     heads = shape["generator_heads"] if model == "electra-generator" else shape["heads"]
-    begun = (
-        f" The run began with the weights of the snapshot `{run['start']}` (model and steps)." if run["start"] else ""
-    )
+    start = runs[0]["start"]
+    begun = f" The run began with the weights of the snapshot `{start}` (model and steps)." if start else ""
     return "\n".join(
         [
             "---",
@@ -120,13 +128,13 @@ def card(model: str, name: str, tables: Path) -> str:
             "",
             "## Pretraining",
             "",
-            f"`benchmarks/miniatures/pretrain.py` with seed {run['seed']}: {run['steps']:,} steps of "
-            f"{training['batch_size']} texts, {run['tokens'] / 1e6:.0f} million tokens, AdamW with a peak rate of "
-            f"{training['learning_rate']:g}, {training['precision']}, {run['seconds'] / 3600:.1f} hours.{begun}",
+            f"`benchmarks/miniatures/pretrain.py` with seed {runs[0]['seed']}: {schedules(runs)}, with "
+            f"{training['batch_size']} texts a step; {sum(run['tokens'] for run in runs) / 1e6:.0f} million tokens in "
+            f"all, AdamW, {training['precision']}, {sum(run['seconds'] for run in runs) / 3600:.1f} hours.{begun}",
             "",
             f"Held-out text at the end: {losses(tables, name)}.",
             "",
-            f"SHA-256 of the text's lines: `{run['text']}`.",
+            f"SHA-256 of the text's lines: `{runs[0]['text']}`.",
             "",
             "## Scores by layer",
             "",

@@ -1,8 +1,10 @@
 """What pretraining did, step by step: losses, untrained and trained scores of each layer, and CKA to the BERT.
 
     python benchmarks/miniatures/evidence.py --models FOLDER_OF_PRETRAINING --data FOLDER_OF_STSB_EN
+    python benchmarks/miniatures/evidence.py --models FIRST_FOLDER FOLDER_OF_WHAT_WENT_ON …
 
-Reads the snapshots that `pretrain.py --keep` left, and the finished models; random weights are step 0. For each: the
+Reads the snapshots that `pretrain.py --keep` left, and the finished models; random weights are step 0. Where a run went
+on in another folder, steps are counted through. For each: the
 untrained Spearman of every layer on STS Benchmark test, debiased CKA to the finished BERT, what `truncate-kit analyze`
 foretells, and the dev score of every layer after one short run that trains all of them at once. Each is measured once:
 the command may be stopped at any time. It writes `snapshots.csv` and `falls.csv`, copies what pretraining wrote about
@@ -13,8 +15,7 @@ benchmarks/miniatures/study.toml` with DATA set, for TMFT at every layer.
 import argparse
 import csv
 import json
-import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,23 +38,40 @@ HERE = Path(__file__).parent
 PAIRS, RATE = 1280, 3e-4  # of the short run that trains all layers at once
 
 
-def moments(models: Path) -> dict[tuple[str, int], Path]:
+def runs_of(models: Sequence[Path], run: str) -> Iterator[tuple[Path, int, dict[str, Any]]]:
+    """A run and those that went on from it: folder, steps behind it when it began, what `pretrain.py` wrote of it."""
+    before = 0
+    for folder in models:
+        told = json.loads((folder / f"{run}.json").read_text())
+        yield folder, before, told
+        before += told["steps"]
+
+
+def moments(models: Sequence[Path]) -> dict[tuple[str, int], Path]:
     """The folder of each model at each step that was kept, in their order; the last one is the finished model.
 
-    Step 0, random weights, has the finished model's folder, for its shape; a discriminator that began as a BERT has no
-    such step.
+    models: folders of runs, each of which went on from the one before; steps are counted through. Step 0, random
+    weights, has the first finished model's folder, for its shape; a discriminator that began as a BERT has none.
     """
     found = {}
-    for folder in (models / "snapshots").iterdir():
-        model, step = folder.name.rsplit("-", 1)
-        found[model, int(step)] = folder
     for run, names in RUNS.items():
-        told = json.loads((models / f"{run}.json").read_text())
-        for name in names:
-            found[name, told["steps"]] = models / name
-            if name != "electra-discriminator" or told["start"] is None:
-                found[name, 0] = models / name
+        for folder, before, told in runs_of(models, run):
+            for name in names:
+                if not before and (name != "electra-discriminator" or told["start"] is None):
+                    found[name, 0] = folder / name
+                for snapshot in (folder / "snapshots").glob(f"{name}-*"):
+                    found[name, before + int(snapshot.name.removeprefix(f"{name}-"))] = snapshot
+                found[name, before + told["steps"]] = folder / name
     return dict(sorted(found.items(), key=lambda moment: moment[0][1]))
+
+
+def loss_rows(models: Sequence[Path], run: str) -> list[dict[str, Any]]:
+    """Losses on held-out text over all steps of a run and of those that went on from it."""
+    rows: list[dict[str, Any]] = []
+    for folder, before, _told in runs_of(models, run):
+        with (folder / f"{run}-losses.csv").open(newline="") as file:
+            rows += [row | {"step": before + int(row["step"])} for row in csv.DictReader(file)]
+    return rows
 
 
 def fewer(pairs: PairSet | None, count: int) -> PairSet:
@@ -149,8 +167,8 @@ def draw_falls(rows: Sequence[dict[str, Any]], out: Path) -> None:
     write_panel(figure, axes, out)
 
 
-def draw_losses(models: Path, out: Path) -> None:
-    """Losses on held-out text over time."""
+def draw_losses(losses: dict[str, list[dict[str, Any]]], out: Path) -> None:
+    """Losses on held-out text over time, by run."""
     figure, axes = open_panel("Losses on held-out text", "pretraining steps")
     for name, column, label in (
         ("bert", "words", "BERT, masked words"),
@@ -158,10 +176,9 @@ def draw_losses(models: Path, out: Path) -> None:
         ("electra", "replaced", "discriminator, replaced tokens × 10"),
         ("electra", "base_rate", "… naming the base rate × 10"),
     ):
-        with (models / f"{name}-losses.csv").open(newline="") as file:
-            rows = list(csv.DictReader(file))
         scale = 1 if column == "words" else 10
-        axes.plot([int(row["step"]) for row in rows], [scale * float(row[column]) for row in rows], label=label)
+        steps = [row["step"] for row in losses[name]]
+        axes.plot(steps, [scale * float(row[column]) for row in losses[name]], label=label)
     axes.set_ylabel("nats per token")
     write_panel(figure, axes, out)
 
@@ -169,16 +186,24 @@ def draw_losses(models: Path, out: Path) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the snapshots that have not been measured, then write tables and figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=Path, required=True, help="the folder that pretrain.py wrote to")
+    parser.add_argument(
+        "--models",
+        type=Path,
+        nargs="+",
+        required=True,
+        help="the folder that pretrain.py wrote to, and others where it went on",
+    )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=HERE)
     told = parser.parse_args(arguments)
+    models: list[Path] = told.models
+    finished = models[-1]
     found: dict[tuple[str, int], dict[str, Any]] = {}
-    for (model, step), folder in moments(told.models).items():
-        kept = told.models / "evidence" / f"{model}-{step}.json"
+    for (model, step), folder in moments(models).items():
+        kept = finished / "evidence" / f"{model}-{step}.json"
         if not kept.exists():
             kept.parent.mkdir(exist_ok=True)
-            write_json(kept, measure(folder, step, told.models / "bert", told.data, kept.parent / "trials"))
+            write_json(kept, measure(folder, step, finished / "bert", told.data, kept.parent / "trials"))
         figures = found[model, step] = json.loads(kept.read_text())
         for key in ("untrained", "trained"):
             print(f"{model} {step} {key}: {' '.join(f'{score:.1f}' for score in figures[key])}", flush=True)
@@ -189,10 +214,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     fallen = falls(found)
     write_rows(told.out / "falls.csv", fallen)
     draw_falls(fallen, told.out / "falls.png")
-    draw_losses(told.models, told.out / "losses.png")
-    for name in RUNS:
-        shutil.copy(told.models / f"{name}-losses.csv", told.out)
-        shutil.copy(told.models / f"{name}.json", told.out)
+    losses = {run: loss_rows(models, run) for run in RUNS}
+    draw_losses(losses, told.out / "losses.png")
+    for run, rows in losses.items():
+        write_rows(told.out / f"{run}-losses.csv", rows)
+        write_json(told.out / f"{run}.json", {"runs": [told for _, _, told in runs_of(models, run)]})
 
 
 if __name__ == "__main__":

@@ -227,7 +227,7 @@ def pretrain(
             "shape": asdict(SHAPES[told.shape]),
             "seed": told.seed,
             "start": told.start.name if told.start else None,
-            "detection_weight": told.detection_weight,
+            "detection_weight": told.detection_weight if name == "electra" else None,
             "text": told.digest,
             "pieces": len(examples),
             "tokens": sum(examples.lengths()) * settings.epochs,

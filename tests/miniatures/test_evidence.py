@@ -4,6 +4,7 @@ import argparse
 import csv
 import json
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -95,11 +96,18 @@ def test_every_moment_and_layer_is_measured(measured, data):
         assert float(layers[layer]["untrained_test"]) == pytest.approx(expected, abs=0.2)  # nearly equal cosines
 
 
+def write_run(folder, run, steps, start=None, losses=()):
+    """What pretraining leaves beside the models."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{run}.json").write_text(json.dumps({"steps": steps, "start": start}))
+    (folder / f"{run}-losses.csv").write_text("step,words\n" + "".join(f"{step},{loss}\n" for step, loss in losses))
+
+
 def test_a_discriminator_that_began_as_a_bert_has_no_random_weights(recipe, tmp_path):
     (tmp_path / "snapshots" / "electra-discriminator-6").mkdir(parents=True)
-    (tmp_path / "bert.json").write_text('{"steps": 9, "start": null}')
-    (tmp_path / "electra.json").write_text('{"steps": 8, "start": "bert-3"}')
-    assert list(recipe.evidence.moments(tmp_path)) == [
+    write_run(tmp_path, "bert", 9)
+    write_run(tmp_path, "electra", 8, "bert-3")
+    assert list(recipe.evidence.moments([tmp_path])) == [
         ("bert", 0),
         ("electra-generator", 0),
         ("electra-discriminator", 6),
@@ -107,6 +115,25 @@ def test_a_discriminator_that_began_as_a_bert_has_no_random_weights(recipe, tmp_
         ("electra-discriminator", 8),
         ("bert", 9),
     ]
+
+
+def test_steps_of_a_run_that_went_on_elsewhere_are_counted_through(recipe, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    write_run(first, "bert", 9, losses=[(6, 3.5), (9, 3.25)])
+    write_run(first, "electra", 8, "bert-3")
+    write_run(second, "bert", 7, "bert", losses=[(6, 3.0), (7, 2.5)])
+    write_run(second, "electra", 5, "first")
+    (second / "snapshots" / "bert-6").mkdir(parents=True)
+    found = recipe.evidence.moments([first, second])
+    assert {moment: folder for moment, folder in found.items() if moment[0] == "bert"} == {
+        ("bert", 0): first / "bert",  # random weights come once
+        ("bert", 9): first / "bert",
+        ("bert", 15): second / "snapshots" / "bert-6",
+        ("bert", 16): second / "bert",
+    }
+    assert [step for model, step in found if model == "electra-discriminator"] == [8, 13]
+    losses = recipe.evidence.loss_rows([first, second], "bert")
+    assert [(row["step"], row["words"]) for row in losses] == [(6, "3.5"), (9, "3.25"), (15, "3.0"), (16, "2.5")]
 
 
 def test_falls_are_the_last_layer_against_the_best(measured):
@@ -179,12 +206,28 @@ def test_cards_say_what_the_tables_say(recipe, measured, tmp_path):
         assert f"{untrained} 1020 ± 1021 | 1022 ± 1023 |{cka}\n" in text
         told = "Random weights of this shape, fine-tuned so, get 1082 ± 1083 on test at layer 8."
         assert (told in text) == (model == "bert")
-        assert "9 steps of 40 texts" in text
+        assert "9 steps with a peak rate of 0.0015" in text
+        assert ("and a detection weight of 50" in text) == (model != "bert")
         assert "license: other" in text
         assert "| SICK, training sentences (Marelli et al. 2014) | CC BY-NC-SA 3.0 |" in text
     assert "8 blocks × 64, 2 heads" in cards["electra-generator"]
     assert "replaced words are found" not in cards["bert"]
     assert "replaced words are found" in cards["electra-discriminator"]
+
+
+def test_a_card_tells_all_runs_and_adds_them_up(recipe, measured, tmp_path):
+    write_scores(measured.tables)
+    tables = tmp_path / "tables"
+    shutil.copytree(measured.tables, tables)
+    (run,) = json.loads((tables / "bert.json").read_text())["runs"]
+    run |= {"tokens": 2_000_000, "seconds": 3600}
+    more = run | {"steps": 1234, "training": run["training"] | {"learning_rate": 0.001}, "start": "bert"}
+    (tables / "bert.json").write_text(json.dumps({"runs": [run, more]}))
+    text = recipe.cards.card("bert", "bert", tables)
+    assert (
+        "9 steps with a peak rate of 0.0015, then 1,234 steps with a peak rate of 0.001, with 40 texts a step; "
+        "4 million tokens in all, AdamW, bf16, 2.0 hours.\n" in text
+    )
 
 
 def test_a_model_that_is_no_miniature_is_refused(recipe, measured, tmp_path):

@@ -64,6 +64,12 @@ def paper(tmp_path, monkeypatch) -> Study:
     return read_study(PAPER)
 
 
+@pytest.mark.parametrize(("given", "layers"), [("[2, 5, 8]", "2,5,8"), ("5", "5"), ('"2..5"', "2..5"), ("[]", "")])
+def test_layers_are_a_list_a_number_or_text(tmp_path, given, layers):
+    tables = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "bundled"\n'
+    assert read(tmp_path, f"layers = {given}\n{tables}").layers == layers
+
+
 def test_the_papers_study_has_its_settings(paper, tmp_path):
     assert paper.seeds == 5
     assert paper.layers == "all"

@@ -1,7 +1,7 @@
 """What a study runs. Its TOML file may leave out all keys but `model` of a model and `data` of a task.
 
 seeds = 3                        # so many, from 0
-layers = "all"                   # or some, such as "3,6,9" or "2..5"
+layers = "all"                   # or some, such as [3, 6, 9] or "2..5"
 read_earlier = false             # true: also what a model trained at its last layer gives at earlier ones
 cka = "bert, random weights"     # name of the model that the others are compared with by CKA
 published = "reference"          # file or folder of published figures, to stand beside the scores

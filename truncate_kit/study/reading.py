@@ -52,13 +52,18 @@ def read_study(path: Path) -> Study:
         models=models,
         priors=priors or (StudyPrior(),),
         tasks=tasks,
-        layers=str(values.get("layers", "all")),
+        layers=_layers(values.get("layers", "all")),
         seeds=seeds,
         published=_found(published, home) if published else None,
         cka=cka,
     )
     _check_names(path, study)
     return study
+
+
+def _layers(named: Any) -> str:
+    """Layers as --layer takes them; TOML may also list numbers."""
+    return ",".join(map(str, named)) if isinstance(named, list) else str(named)
 
 
 def _entries(path: Path, values: dict[str, Any], key: str) -> list[dict[str, Any]]:
