@@ -69,23 +69,29 @@ class LayerStates:
     def _read(self, trial: Trial) -> None:
         store = self.runner.store
         if trial.layer < self.depth:
-            store.tensor(_own(trial.layer), lambda: layer_states(self._trained(trial), self.texts)[-1])
+            store.tensor(_own(trial.layer), lambda: self._trained(trial)[-1])
             store.forget_weights({(self.depth, SEED)})
 
-    def _trained(self, trial: Trial) -> Encoder:
-        return self.runner.store.encoder(trial, self.runner.full.device)
+    def _trained(self, trial: Trial) -> Tensor:
+        trained = self.runner.store.encoder(trial, self.runner.full.device)
+        return self._states(trained, f"trained at layer {trial.layer}")
+
+    def _states(self, encoder: Encoder, stage: str) -> Tensor:
+        def progress(task: str, done: int, total: int) -> None:
+            self.runner.progress(f"Reading states of {self.name}, {stage}", done, total)
+
+        return layer_states(encoder, self.texts, progress=progress)
 
     def untrained(self) -> Tensor:
         """(L', n, d) of the model before any training for the task."""
-        return self.runner.store.tensor("states-untrained", lambda: layer_states(self.runner.full, self.texts))
+        return self.runner.store.tensor("states-untrained", lambda: self._states(self.runner.full, "untrained"))
 
     def last_trained(self) -> Tensor:
         """(L', n, d) of the model trained at its last layer, which is run again where its weights are gone."""
         store = self.runner.store
 
         def read() -> Tensor:
-            trial = self.runner.run(self.depth, SEED, keep_weights=True)
-            return layer_states(self._trained(trial), self.texts)
+            return self._trained(self.runner.run(self.depth, SEED, keep_weights=True))
 
         return store.tensor("states-last-layer-trained", read)
 
