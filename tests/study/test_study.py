@@ -203,13 +203,13 @@ def test_a_second_process_is_told_also_between_two_models(file, done, tmp_path):
     ("old", "new", "error"),
     [
         ('pooling = "cls"', '[[models]]\nmodel = "none/such"', "no folder 'none/such'"),
-        ("cka =", 'layers = "3,4"\ncka =', "Layer 4 does not exist"),
+        ("cka =", 'layers = "3,4"\ncka =', "/model: Layer 4 does not exist"),
         ("cka =", 'layers = "auto"\ncka =', "it searches none"),
         ('name = "labels"', '[[tasks]]\ndata = "none.csv"', "none.csv does not exist"),
         ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "paraphrase pairs are labelled 0 or 1"),
         ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
         ("[training]", '[[priors]]\nwords = "none"\n[training]', "none does not exist"),
-        ("[training]", '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]', "Layer 9 does not exist"),
+        ("[training]", '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]', "/model: Layer 9 does not exist"),
         ("[training]", 'read_earlier = true\n[training]\nobjective = "entailment"', "does not fit an earlier one"),
     ],
 )
@@ -218,8 +218,9 @@ def test_what_is_wrong_in_the_last_line_is_said_before_the_first_training(file, 
     assert text.count(old) == 1
     copy = file.with_name("wrong.toml")
     copy.write_text("\n".join(line.strip() for line in text.replace(old, new).splitlines()))
-    with pytest.raises((UsageError, DataError, ModelError), match=error):
+    with pytest.raises((UsageError, DataError, ModelError), match=error) as raised:
         run_study(read_study(copy), tmp_path)
+    assert "--layer" not in raised.value.hint
     assert not (tmp_path / "trials").exists()
 
 

@@ -1,12 +1,14 @@
 """What a study names, loaded: models, tasks, words, layers; and a look at all of it before the first training."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 
 from truncate_kit.data import PairSplits, complete_splits, load_pairs, load_words, read_texts
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder, select_device, truncate
-from truncate_kit.errors import DeviceError, UsageError
+from truncate_kit.errors import DeviceError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.priors import load_masked_head
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
@@ -41,7 +43,8 @@ def check_study(study: Study, device: str | None = None) -> None:
         for prior in study.priors:
             if not study.tasks_of(model, prior):
                 continue
-            cut = encoder if prior.layer is None else truncate(encoder, prior.layer)
+            with _layers_of(encoder):
+                cut = encoder if prior.layer is None else truncate(encoder, prior.layer)
             study_layers(study, cut)
             if prior.texts is not None:
                 load_masked_head(cut)
@@ -75,9 +78,21 @@ def prior_words(prior: StudyPrior) -> PairSplits | None:
 
 
 def study_layers(study: Study, encoder: Encoder) -> tuple[int, ...]:
-    """The layers of this encoder that the study trains. Raises the errors of single layers."""
+    """The layers of this encoder that the study trains. Raises `UsageError`, `ModelError`, `LayerNotHeldError`."""
     if study.layers == "auto":
         raise UsageError(
             "A study trains all the layers that it names; it searches none.", hint='Use "all", "3,6,9" or "2..5".'
         )
-    return layers_named(encoder, study.layers)
+    with _layers_of(encoder):
+        return layers_named(encoder, study.layers)
+
+
+@contextmanager
+def _layers_of(encoder: Encoder) -> Iterator[None]:
+    """A layer that does not exist is told of with the model's name, and without the options of other commands."""
+    try:
+        yield
+    except LayerOutOfRangeError as error:
+        raise ModelError(
+            f"{encoder.name}: {error}", hint="Name layers in the study's file that each of its models has."
+        ) from error
