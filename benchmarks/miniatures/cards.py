@@ -1,13 +1,15 @@
-"""Write the model cards of the bundled miniatures, after `evidence.py` and the study.
+"""Write the model cards of the bundled miniatures, after `evidence.py` and the studies.
 
     python benchmarks/miniatures/cards.py
 
-Figures come from the tables beside this file, the sources of the text and their terms from LICENSE-WEIGHTS.md.
+Figures come from the tables beside this file (`random.csv` holds those of the study `random.toml`, whose tasks are
+named after their rates), the sources of the text and their terms from LICENSE-WEIGHTS.md.
 """
 
 import argparse
 import csv
 import json
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +42,8 @@ def layer_table(tables: Path, model: str) -> list[str]:
     moments = rows_of(tables / "snapshots.csv", model)
     last = max(int(row["step"]) for row in moments)
     finished = [row for row in moments if int(row["step"]) == last]
-    scores, random = (rows_of(tables / "scores.csv", f"mini-{model}{weights}") for weights in ("", ", random weights"))
+    scores = rows_of(tables / "scores.csv", f"mini-{model}")
+    random = rows_of(tables / "random.csv", f"mini-{model}, random weights")
     columns = {
         "layer": [row["layer"] for row in finished],
         "untrained, test": [row["untrained_test"] for row in finished],
@@ -50,8 +53,8 @@ def layer_table(tables: Path, model: str) -> list[str]:
     }
     told = (
         "STS Benchmark, English, Spearman × 100. Untrained: the mean of a layer's states as they are. One short run: "
-        "one epoch over 1,280 pairs that trains all layers at once. TMFT: fine-tuned at that layer, 10 epochs, mean ± "
-        f"standard deviation over {scores[0]['seeds']} seeds."
+        "one epoch over 1,280 pairs that trains all layers at once. TMFT: fine-tuned at that layer, 10 epochs, peak "
+        f"rate {peak_rate():g}, mean ± standard deviation over {scores[0]['seeds']} seeds."
     )
     if model != REFERENCE:
         compared = rows_of(tables / "cka.csv", f"mini-{model}")
@@ -61,10 +64,20 @@ def layer_table(tables: Path, model: str) -> list[str]:
     rows = [columns, ["---"] * len(columns), *zip(*columns.values(), strict=True)]
     lines = [told, "", *(f"| {' | '.join(row)} |" for row in rows)]
     if random:
-        best = max(random, key=lambda row: float(row["test"]))
-        score = with_deviation(best, "test")
-        lines += ["", f"Random weights of this shape, fine-tuned so, get {score} on test at layer {best['layer']}."]
+        best = max(random, key=lambda row: float(row["dev"]))
+        lines += [
+            "",
+            f"Random weights of this shape get {with_deviation(best, 'test')} on test at layer {best['layer']} with a "
+            f"peak rate of {best['task']}, their best on dev.",
+        ]
     return lines
+
+
+def peak_rate() -> float:
+    """At which the study of the pretrained models fine-tunes."""
+    with (HERE / "study.toml").open("rb") as file:
+        rate: float = tomllib.load(file)["training"]["learning_rate"]
+    return rate
 
 
 def with_deviation(row: dict[str, str], split: str) -> str:
