@@ -10,20 +10,29 @@ import typer
 
 from truncate_kit import __version__
 
+from .help_panels import PanelCommand, PanelGroup
 from .problems import EXIT_INTERRUPTED, describe
 
-COMMANDS = ("analyze", "finetune", "combine", "export", "bench", "evaluate", "encode", "study", "demo", "doctor")
+PANELS = {
+    "Main job": ("analyze", "finetune", "export", "bench", "demo"),
+    "Other training": ("distill", "contrast", "freeze", "combine", "cut"),
+    "Measure and use": ("evaluate", "encode", "study", "status", "doctor"),
+}
+"""Every command by panel of the help; each is a function of the module that has its name."""
+COMMANDS = tuple(name for names in PANELS.values() for name in names)
 
 app = typer.Typer(
     name="truncate-kit",
-    help="Find the best layer of a text encoder, fine-tune it there, strip the rest, export it, and measure the gain.",
+    cls=PanelGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for name in COMMANDS:
-    app.command(name)(getattr(import_module(f".{name}", __package__), name))
+for panel, names in PANELS.items():
+    for name in names:
+        command = getattr(import_module(f".{name}", __package__), name)
+        app.command(name, cls=PanelCommand, rich_help_panel=panel)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -52,7 +61,8 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         from .output import print_problem
 
-        message, hint, code = describe(error)
+        given = sys.argv[1:] if argv is None else argv
+        message, hint, code = describe(error, next((word for word in given if not word.startswith("-")), ""))
         if os.environ.get("TRUNCATE_KIT_TRACEBACK"):
             traceback.print_exception(error)
         print_problem(message, hint)

@@ -1,108 +1,98 @@
 """`truncate-kit bench`."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .options import (
-    DEFAULT_OUT,
-    ColumnsOpt,
-    DataOpt,
-    DeviceOpt,
-    JsonOpt,
-    OutOpt,
-    ScaleOpt,
-    ThreadsOpt,
-    numbers_of,
-)
-from .output import note, print_json, progress_bar, say, table
+from truncate_kit.errors import UsageError
+
+from . import options
+from .options import layers_option, machine_option, names_in, refuse, whole_numbers_in
+from .output import print_json, progress_bar, say, table
+from .parameters import in_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.bench import BenchReport
+    from truncate_kit.bench.results import BenchReport
     from truncate_kit.encoders import Encoder
 
     Model = Path | Encoder
-
-QUICK_REPEATS, QUICK_TEXTS = 3, 256
 
 
 def bench(
     lean: Annotated[
         str | None,
-        typer.Argument(metavar="[LEAN]", help="Lean model: folder, hub name or miniature; by default OUT/lean."),
+        typer.Argument(metavar="LEAN", help="Lean model: folder, hub name or miniature; by default WORKSPACE/lean."),
     ] = None,
-    full: Annotated[str | None, typer.Option("--full", help="The model to compare with; by default OUT/full.")] = None,
-    data: DataOpt = None,
-    columns: ColumnsOpt = None,
-    scale: ScaleOpt = None,
-    batch_sizes: Annotated[str, typer.Option("--batch-sizes", help="Texts per batch; latency is always timed.")] = (
-        "1,32"
-    ),
-    lengths: Annotated[
-        str | None, typer.Option("--lengths", help="Tokens per text; by default 16,128 or the models' limit.")
-    ] = None,
-    backends: Annotated[
-        str | None,
-        typer.Option(
-            "--backends",
-            help="all, or some, such as torch-bf16,compile-bf16,st-fp32,onnx-fp32,onnx-int8 (a wrong name lists them); "
-            "by default torch and ONNX Runtime, compiled as well on CUDA.",
-        ),
-    ] = None,
-    repeats: Annotated[int | None, typer.Option("--repeats", help="Rounds; each times every model in turn.")] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer rounds and sentences, no memory: for a first look.")
-    ] = False,
+    full: Annotated[str | None, layers_option("The model to compare with; by default WORKSPACE/full.")] = None,
     random_weights: Annotated[
         str | None,
-        typer.Option("--random-weights", metavar="CONFIG", help="Time a shape: a config.json, folder or hub name."),
+        layers_option("Time a shape: a config.json, folder or hub name, with random weights.", metavar="CONFIG"),
     ] = None,
     layer: Annotated[
-        int | None, typer.Option("--layer", help="With --random-weights: layer of the lean cut; by default half.")
+        int | None, layers_option("With --random-weights: layer of the lean cut; by default half.")
     ] = None,
-    device: DeviceOpt = None,
-    threads: ThreadsOpt = None,
-    out: OutOpt = DEFAULT_OUT,
-    as_json: JsonOpt = False,
-) -> None:
+    data: options.Data = None,
+    columns: options.Columns = None,
+    scale: options.Scale = None,
+    batch_sizes: Annotated[str, machine_option("Texts per batch; latency is always timed.")] = "1,32",
+    lengths: Annotated[str | None, machine_option("Tokens per text; by default 16,128 or the models' limit.")] = None,
+    backends: Annotated[
+        str | None,
+        machine_option(
+            "all, or some, such as torch-bf16,compile-bf16,st-fp32,onnx-fp32,onnx-int8 (a wrong name lists them); by "
+            "default torch and ONNX Runtime, compiled as well on CUDA."
+        ),
+    ] = None,
+    repeats: Annotated[int | None, machine_option("Rounds; each times every model in turn.")] = None,
+    quick: Annotated[
+        bool, machine_option("Fewer rounds and sentences, no memory: for a first look.", "--quick")
+    ] = False,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    as_json: options.Json = False,
+) -> Any:  # a BenchReport, whose module the command line must not import yet
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
-    from truncate_kit.bench import bench as run
-    from truncate_kit.bench.run import MAX_TEXTS, REPEATS
-    from truncate_kit.encoders import select_device
-    from truncate_kit.errors import UsageError
+    from truncate_kit.bench.run import bench as run
+    from truncate_kit.bench.settings import QUICK, BenchSettings
+    from truncate_kit.hardware import select_device
 
     select_device(device)  # before anything is loaded
-    if random_weights is None and layer is not None:
-        raise UsageError("--layer goes with --random-weights only.", hint="Cut a model with finetune, then bench it.")
-    if random_weights is not None and (lean or full):
+    if random_weights is None:
+        refuse("--random-weights", layer=layer)
+    elif lean or full:
         raise UsageError("--random-weights stands for both models.", hint="Leave out LEAN and --full.")
-    workspace = Workspace(out)
-    ours, theirs = (
-        _pair(workspace, lean, full, quiet=as_json) if random_weights is None else _random_pair(random_weights, layer)
-    )
+    workspace = Workspace(folder, quiet=as_json)
+    ours, theirs = _pair(workspace, lean, full) if random_weights is None else _random_pair(random_weights, layer)
     if quick:
-        note("Quick: fewer rounds and sentences than without --quick, and no peak memory.", quiet=as_json)
-    splits, _ = workspace.data(data, columns, scale, quiet=as_json)
-    pairs = workspace.unseen(splits, quiet=as_json).evaluation
+        workspace.note("Quick: fewer rounds and sentences than without --quick, and no peak memory.")
+    splits, _ = workspace.data(data, columns, scale)
+    pairs = workspace.unseen(splits).evaluation
+    settings = replace(
+        QUICK if quick else BenchSettings(),
+        batch_sizes=whole_numbers_in(batch_sizes, "--batch-sizes"),
+        lengths=whole_numbers_in(lengths, "--lengths") if lengths is not None else None,
+        backends=names_in(backends),
+        threads=threads,
+        device=device,
+    )
+    if repeats is not None:
+        settings = replace(settings, repeats=repeats)
     with progress_bar(quiet=as_json) as progress:
         report = run(
             ours,
             theirs,
+            settings,
             pairs=pairs.pairs,
             texts=pairs.texts(),
-            batch_sizes=numbers_of(batch_sizes, "--batch-sizes"),
-            lengths=numbers_of(lengths, "--lengths") if lengths is not None else None,
-            backends=[name.strip() for name in backends.split(",")] if backends is not None else None,
-            repeats=repeats if repeats is not None else QUICK_REPEATS if quick else REPEATS,
-            threads=threads,
-            device=device,
-            memory=not quick,
-            max_texts=QUICK_TEXTS if quick else MAX_TEXTS,
+            graphs=workspace.graphs,
             progress=progress,
         )
-    show(report, workspace, as_json=as_json)
+    show(report, workspace)
+    return report
 
 
 def _random_pair(config_name: str, layer: int | None) -> "tuple[Model, Model]":
@@ -113,53 +103,46 @@ def _random_pair(config_name: str, layer: int | None) -> "tuple[Model, Model]":
     return random_encoder(cut, name=config_name), random_encoder(config, name=config_name)
 
 
-def _pair(workspace: Workspace, lean: str | None, full: str | None, *, quiet: bool) -> "tuple[Model, Model | None]":
-    """The models named, else those in the workspace, else the bundled miniature cut at half depth; says which."""
-    from truncate_kit.encoders import DEFAULT_MINIATURE, load_encoder, truncate
-    from truncate_kit.errors import ModelError
-
-    if lean is None and full is None and not workspace.lean.is_dir():
-        whole = load_encoder(DEFAULT_MINIATURE)
-        half = whole.depth // 2
-        note(
-            f"{workspace.lean} does not exist yet, so this is the bundled miniature {DEFAULT_MINIATURE}, cut at layer "
-            f"{half} of {whole.depth} and not fine-tuned: read the speed, not the scores. "
-            "`truncate-kit finetune` makes the pair to compare.",
-            quiet=quiet,
-        )
-        return truncate(whole, half), whole
-    if lean is None and not workspace.lean.is_dir():
-        raise ModelError(f"There is no lean model {workspace.lean}.", hint="Name it, or make it with finetune first.")
-    ours: Model = workspace.lean if lean is None else _model(lean)
+def _pair(workspace: Workspace, lean: str | None, full: str | None) -> "tuple[Model, Model | None]":
+    """The models named, else those in the workspace; says which. Raises `UsageError` where there is no lean one."""
+    ours = _model(workspace.finished_model(lean).name)
     if full is not None:
         return ours, _model(full)
-    if lean is None and workspace.full.is_dir():
-        note(f"Models: {workspace.lean} against {workspace.full}.", quiet=quiet)
-        return ours, workspace.full
-    note("No full model to compare with: name it with --full.", quiet=quiet)
+    cut = workspace.cut() if lean is None else None
+    beside = cut.model if cut is not None else str(workspace.full)
+    if lean is None and (cut is not None or workspace.full.is_dir()):
+        workspace.note(f"Compared with: {beside}.")
+        return ours, _model(beside)
+    workspace.note("No full model to compare with: name it with --full.")
     return ours, None
 
 
 def _model(name: str) -> "Model":
-    """A folder as it is, so that it gets its ONNX graph; what is only known by name, loaded."""
+    """A folder as it is, whose graphs are used; what is only known by name, loaded."""
     from truncate_kit.encoders import load_encoder
 
     path = Path(name).expanduser()
     return path if path.is_dir() else load_encoder(name)
 
 
-def show(report: "BenchReport", workspace: Workspace, *, as_json: bool) -> None:
+def show(report: "BenchReport", workspace: Workspace) -> None:
     """The report into the workspace, and as JSON, or as tables and sentences."""
+    from truncate_kit.bench.saving import file_for
     from truncate_kit.report.bench_figure import draw_bench
     from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
 
-    report.write(workspace.bench_report)
-    figure = draw_bench(report, workspace.bench_figure)
-    if as_json:
+    path = file_for(report, workspace.bench)
+    report.write(path)
+    figure = draw_bench(report, path.with_suffix(".png"))
+    if figure is None:
+        path.with_suffix(".png").unlink(missing_ok=True)  # that of the report that was replaced
+    if workspace.quiet:
         print_json(report)
         return
+    if path != workspace.bench:
+        workspace.note(f"{workspace.bench} measured more than this bench and stays as it is.")
     for cells in bench_tables(report):
         table(cells.title, cells.columns, cells.rows)
     for sentence in (machine_sentence(report), *ceiling_sentences(report), *absences(report), *report.notes):
-        say(sentence)
-    say(f"Saved: {workspace.bench_report}" + (f", {figure}" if figure else " (no figure without scores)"))
+        say(in_options(sentence, "bench"))
+    say(f"Saved: {path}" + (f", {figure}" if figure else " (no figure without scores)"))

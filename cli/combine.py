@@ -2,94 +2,86 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from truncate_kit.combine.settings import CombineSettings
 
-from .options import (
-    DEFAULT_OUT,
-    ColumnsOpt,
-    DataOpt,
-    DeviceOpt,
-    JsonOpt,
-    MaxLengthOpt,
-    ModelArg,
-    OutOpt,
-    PoolingOpt,
-    ScaleOpt,
-    ThreadsOpt,
-    use_threads,
-)
-from .output import note, print_json, progress_bar, say, table
+from . import options
+from .options import data_option, layers_option, use_threads
+from .output import print_json, progress_bar, say, table
+from .parameters import in_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.combine import CombinationReport
-    from truncate_kit.combine.results import Span
+    from truncate_kit.combine.report import CombinationReport, Span
     from truncate_kit.encoders import Encoder
-    from truncate_kit.encoders.pipeline import Dense
+    from truncate_kit.encoders.tail import Dense
+
+
+SETTINGS = CombineSettings()
 
 
 def combine(
-    model: ModelArg = None,
-    over: Annotated[str, typer.Option("--over", help="mean or max over the layers.")] = "mean",
-    head: Annotated[
-        bool, typer.Option("--head", help="Feed the mean through the model's trained pooler head.")
-    ] = False,
-    up_to: Annotated[
-        int | None, typer.Option("--layers-up-to", metavar="SIZE", help="Most layers in a combination; else all.")
-    ] = None,
-    search: Annotated[str, typer.Option("--search", help="exact, beam, or auto: exact for up to 27 layers.")] = "auto",
-    width: Annotated[int, typer.Option("--beam-width", help="Combinations of each size that a beam keeps.")] = 64,
-    dev_pairs: Annotated[int, typer.Option("--dev-pairs", help="Pairs to choose on; the rest is for testing.")] = 350,
-    num_splits: Annotated[int, typer.Option("--splits", help="Random divisions into dev and test.")] = 5,
+    model: options.Model = None,
+    data: options.Data = None,
+    columns: options.Columns = None,
+    scale: options.Scale = None,
     split: Annotated[
-        str | None, typer.Option("--split", help="Split that is divided: train, dev or test; by default as evaluate.")
+        str | None, data_option("Split that is divided: train, dev or test; by default as evaluate.")
     ] = None,
-    data: DataOpt = None,
-    columns: ColumnsOpt = None,
-    scale: ScaleOpt = None,
-    pooling: PoolingOpt = None,
-    max_length: MaxLengthOpt = None,
-    device: DeviceOpt = None,
-    threads: ThreadsOpt = None,
-    out: OutOpt = DEFAULT_OUT,
-    as_json: JsonOpt = False,
+    dev_pairs: Annotated[int, data_option("Pairs to choose on; the rest is for testing.")] = SETTINGS.dev_pairs,
+    splits: Annotated[int, data_option("Random divisions into dev and test.")] = SETTINGS.splits,
+    pooling: options.Pooling = None,
+    max_length: options.MaxLength = None,
+    over: Annotated[str, layers_option("mean or max over the layers.")] = SETTINGS.over,
+    head: Annotated[
+        bool, layers_option("Feed the mean through the model's trained pooler head.", "--head")
+    ] = SETTINGS.head,
+    up_to: Annotated[
+        int | None, layers_option("Most layers in a combination; by default all.", "--layers-up-to", metavar="SIZE")
+    ] = SETTINGS.up_to,
+    search: Annotated[str, layers_option("exact, beam, or auto: exact for up to 27 layers.")] = SETTINGS.search,
+    width: Annotated[
+        int, layers_option("Combinations of each size that a beam keeps.", "--beam-width")
+    ] = SETTINGS.width,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    as_json: options.Json = False,
 ) -> None:
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
-    from truncate_kit.combine import CombineSettings
-    from truncate_kit.combine import combine as run
-    from truncate_kit.encoders import load_encoder, load_pooler_head
+    from truncate_kit.combine.bert_lc import combine as run
+    from truncate_kit.encoders import load_pooler_head
     from truncate_kit.hardware import usable_cores
 
     settings = CombineSettings(
-        over=over, head=head, up_to=up_to, search=search, width=width, dev_pairs=dev_pairs, splits=num_splits
+        over=over, head=head, up_to=up_to, search=search, width=width, dev_pairs=dev_pairs, splits=splits
     )
     use_threads(threads)
-    workspace = Workspace(out)
+    workspace = Workspace(folder, quiet=as_json)
     if model is None and workspace.lean.is_dir():
-        model = str(workspace.lean)
-        workspace.note_lean(quiet=as_json)
-    source = workspace.model(model, pooling, max_length, quiet=as_json)
-    encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
+        source = workspace.finished_model(None, pooling, max_length)
+    else:
+        source = workspace.starting_model(model, pooling, max_length)
+    encoder = workspace.load(source, device=device)
     trained = load_pooler_head(source.name) if head else None
-    splits, _ = workspace.data(data, columns, scale, quiet=as_json)
-    pairs = workspace.unseen(splits, quiet=as_json).split(split)
+    found, _ = workspace.data(data, columns, scale)
+    pairs = workspace.unseen(found).split(split)
     if len(pairs) // 2 < dev_pairs:
-        note(f"{pairs.name} holds {len(pairs):,} pairs: half of them are for choosing.", quiet=as_json)
+        workspace.note(f"{pairs.name} holds {len(pairs):,} pairs: half of them are for choosing.")
     with progress_bar(quiet=as_json) as progress:
         report = run(
             encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
         )
-    saved = _save(encoder, report, trained, workspace)
-    show(report, workspace, saved, as_json=as_json)
+    show(report, workspace, _save(encoder, report, trained, workspace))
 
 
 def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None", workspace: Workspace) -> str:
-    """Write report, figures and, where a folder can hold it, the model; what to tell about the model."""
-    from truncate_kit.combine import combined_encoder
+    """Write report, figures and, where a folder can hold it, the model; what to say of the model."""
     from truncate_kit.combine.card import combination_card
+    from truncate_kit.combine.model import combined_encoder
     from truncate_kit.encoders import save_encoder
     from truncate_kit.errors import ModelError
     from truncate_kit.report.combination_figure import draw_effects, draw_sizes
+    from truncate_kit.runs.output import output_folder
 
     report.write(workspace.combination / "combination.json")
     draw_sizes(report, workspace.combination / "sizes.png")
@@ -99,19 +91,19 @@ def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None",
     try:
         lean = combined_encoder(encoder, report.chosen, over=over, head=head)  # type: ignore[arg-type]  # checked there
     except ModelError as error:
-        return f"The model was not saved: {error} {error.hint}{earlier}"
-    save_encoder(lean, workspace.combined, model_card=combination_card(report, lean))
+        return in_options(f"The model was not saved: {error} {error.hint}{earlier}", "combine")
+    with output_folder(workspace.folder, encoder, workspace.combined.name):
+        save_encoder(lean, workspace.combined, model_card=combination_card(report, lean).text(lean))
     saved = f"Saved: {workspace.combined} ({lean.depth} of {report.depth} layers, {lean.num_parameters:,} parameters)."
     if lean.pooler is not None:
         saved += " sentence-transformers loads it with trust_remote_code=True."
-    return (
-        f"{saved} As a graph: truncate-kit export {workspace.combined} --onnx --out {workspace.out / 'combined-onnx'}"
-    )
+    graph = f"export {workspace.combined} --onnx --workspace {workspace.folder / 'combined-onnx'}"
+    return f"{saved} As a graph: truncate-kit {graph}"
 
 
-def show(report: "CombinationReport", workspace: Workspace, saved: str, *, as_json: bool) -> None:
+def show(report: "CombinationReport", workspace: Workspace, saved: str) -> None:
     """The report as JSON, or as sentences and tables."""
-    if as_json:
+    if workspace.quiet:
         print_json(report)
         return
     for statement in report.statements():
@@ -142,7 +134,7 @@ def show(report: "CombinationReport", workspace: Workspace, saved: str, *, as_js
 
 
 def _points(span: "Span | None") -> str:
-    from truncate_kit.sweep.card import points
+    from truncate_kit.wording import points
 
     return points(None, None) if span is None else points(span.mean, span.std)
 

@@ -1,24 +1,23 @@
 """`truncate-kit demo`: the four steps in one go, on what comes with the package."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from . import options
 from .bench import bench
 from .finetune import finetune
-from .options import DEFAULT_OUT, OutOpt
 from .output import say, table
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.bench import BenchReport
+    from truncate_kit.bench.results import BenchReport
 
 EPOCHS, SEEDS = 3, 1  # small enough for a few minutes on two cores; real work takes the defaults of finetune
 
 
 def demo(
-    out: OutOpt = DEFAULT_OUT / "demo",  # a folder of its own: what the user has made in the usual one stays
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; by default all.")] = None,
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE
+    / "demo",  # of its own: what the user has made in the usual one stays
 ) -> None:
     """Analyze, fine-tune, export and bench the bundled miniature ELECTRA: about three minutes, no download."""
     from truncate_kit.data import BUNDLED
@@ -28,22 +27,20 @@ def demo(
     from .export import export
 
     say(f"1 of 4  analyze {DEFAULT_MINIATURE}: what do its layers show before any training?")
-    analyze(model=DEFAULT_MINIATURE, data=BUNDLED, out=out)
+    analyze(model=DEFAULT_MINIATURE, data=BUNDLED, folder=folder)
     say(f"\n2 of 4  finetune --layer auto --epochs {EPOCHS} --seeds {SEEDS}: find the best layer, train there.")
-    finetune(model=DEFAULT_MINIATURE, data=BUNDLED, epochs=EPOCHS, seeds=SEEDS, threads=threads, out=out)
+    finetune(model=DEFAULT_MINIATURE, data=BUNDLED, epochs=EPOCHS, seeds=SEEDS, threads=threads, folder=folder)
     say("\n3 of 4  export --onnx: one graph from token ids to the sentence vector, checked.")
-    export(onnx=True, out=out)
+    export(onnx=True, folder=folder)
     say("\n4 of 4  bench --quick: the lean model against the full one, trained with the same budget.")
-    bench(quick=True, threads=threads, out=out)
-    _summary(Workspace(out))
+    _summary(Workspace(folder), bench(quick=True, threads=threads, folder=folder))
 
 
-def _summary(workspace: Workspace) -> None:
+def _summary(workspace: Workspace, report: "BenchReport") -> None:
     """What a newcomer wants to know, in one table and three sentences."""
-    from truncate_kit.bench import BenchReport
-    from truncate_kit.sweep import SweepResult
+    from truncate_kit.sweep.results import SweepResult
 
-    sweep, report = SweepResult.read(workspace.out / "sweep.json"), BenchReport.read(workspace.bench_report)
+    sweep = SweepResult.read(workspace.sweep_file)
     lean, full = sweep.lean, sweep.full
     rows = [
         ("layers", f"{lean.layer}", f"{full.layer}", f"{full.layer / max(1, lean.layer):.1f}× fewer"),

@@ -4,41 +4,38 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import JsonOpt
+from . import options
+from .options import machine_option
 from .output import print_json, say, table
+from .parameters import in_options
 from .problems import EXIT_PROBLEM
 
 if TYPE_CHECKING:
-    from truncate_kit.doctor import Diagnosis
+    from truncate_kit.doctor.results import Diagnosis
 
 
 def doctor(
-    device: Annotated[
-        str | None, typer.Option("--device", help="What torch and exported graphs have to run on: cpu or cuda.")
-    ] = None,
-    runtime: Annotated[
-        str | None, typer.Option("--runtime", help="Which of them has to run: torch or onnx; by default both.")
-    ] = None,
+    device: Annotated[str | None, machine_option("What torch and exported graphs have to run on: cpu or cuda.")] = None,
+    runtime: Annotated[str | None, machine_option("Which of them has to run: torch or onnx; by default both.")] = None,
     extra: Annotated[
         list[str] | None,
-        typer.Option("--extra", help="What has to be installed, such as cpu, gpu or ray; a wrong name lists them."),
+        machine_option("What has to be installed, such as cpu, gpu or ray; a wrong name lists them."),
     ] = None,
     precision: Annotated[
         str | None,
-        typer.Option(
-            "--precision", help="What has to run: fp32, bf16 (torch), fp16 (graphs on CUDA) or int8 (graphs)."
-        ),
+        machine_option("What has to run: fp32, bf16 (torch), fp16 (graphs on CUDA) or int8 (graphs)."),
     ] = None,
-    as_json: JsonOpt = False,
+    as_json: options.Json = False,
 ) -> None:
-    """Tell what is installed and what really starts here, what does not fit, and the pins that would.
+    """Say what is installed and what really starts here, what does not fit, and the pins that would.
 
     Exit code 1 when something that was asked for cannot run.
     """
-    from truncate_kit.doctor import Wish, diagnose
+    from truncate_kit.doctor.diagnosis import diagnose
+    from truncate_kit.doctor.results import Request
 
-    wish = Wish(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision)
-    diagnosis = diagnose(wish)
+    request = Request(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision)
+    diagnosis = diagnose(request)
     if as_json:
         print_json(diagnosis)
     else:
@@ -62,7 +59,7 @@ def show(diagnosis: "Diagnosis") -> None:
                 "yes" if row.fits else "no",
             )
             for row in facts.requirements
-            if row.extra != "test" or "test" in diagnosis.wish.extras
+            if row.extra != "test" or "test" in diagnosis.request.extras
         ],
     )
     table(
@@ -81,6 +78,6 @@ def show(diagnosis: "Diagnosis") -> None:
         f"{processor.torch_threads or 'unknown'}, bf16 {processor.bf16 or 'none'}, VNNI {processor.int8 or 'none'}."
     )
     for finding in sorted(diagnosis.findings, key=lambda finding: finding.severity):
-        say(f"{finding.severity.title()}: {finding.text}\n  Do: {finding.remedy}")
+        say(f"{finding.severity.title()}: {in_options(finding.text)}\n  Do: {in_options(finding.remedy)}")
     if diagnosis.able:
         say("Everything that was asked for can run.")

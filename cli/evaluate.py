@@ -3,97 +3,68 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from truncate_kit.errors import UsageError
 
-from .options import (
-    DEFAULT_OUT,
-    GRAPH_HELP,
-    ColumnsOpt,
-    DataOpt,
-    DeviceOpt,
-    DimensionsOpt,
-    JsonOpt,
-    MaxLengthOpt,
-    ModelArg,
-    OutOpt,
-    PoolingOpt,
-    ScaleOpt,
-    ThreadsOpt,
-    use_threads,
-)
-from .output import note, print_json, table
-from .suites import SuiteRun, run_suite, suite_options
+from . import options
+from .options import data_option, machine_option, refuse, results_option, use_threads
+from .output import print_json, table
+from .suites import SUITES, SuiteRun, check_suite, run_suite
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSet, PairSplits
+    from truncate_kit.data import PairSplits
+    from truncate_kit.evaluation import ModelScore
+    from truncate_kit.vectors import VectorFormat
 
 
 def evaluate(
-    model: ModelArg = None,
+    model: options.Model = None,
+    data: options.Data = None,
+    columns: options.Columns = None,
+    scale: options.Scale = None,
     split: Annotated[
-        str | None, typer.Option("--split", help="train, dev or test; by default test, else dev, else what there is.")
+        str | None, data_option("train, dev or test; by default test, else dev, else what there is.")
     ] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option("--runtime", help="torch or onnx; by default onnx with --graph or an .onnx file, else torch."),
-    ] = None,
-    suite: Annotated[
-        str | None,
-        typer.Option("--suite", help="sts, transfer or retrieval: score on the sets that --data holds."),
-    ] = None,
+    suite: Annotated[str | None, data_option(f"{', '.join(SUITES)}: score on the sets that --data holds.")] = None,
     seen: Annotated[
-        str | None,
-        typer.Option("--seen", help="With --suite sts: pairs the model was trained on, a file or folder of splits."),
+        str | None, data_option("With --suite sts: pairs the model was trained on, a file or folder of splits.")
     ] = None,
     fractions: Annotated[
-        str | None,
-        typer.Option("--fractions", help="With --suite transfer: shares of the training rows, such as 0.1,0.5,1."),
+        str | None, data_option("With --suite transfer: shares of the training rows, such as 0.1,0.5,1.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="With --suite transfer: 3 splits, 2,000 rows a set: for a first look.")
+        bool, data_option("With --suite transfer: 3 splits, 2,000 rows a set: for a first look.", "--quick")
     ] = False,
-    corpus: Annotated[
-        str | None, typer.Option("--corpus", help="With --suite retrieval: a file of more texts to search.")
+    corpus: Annotated[str | None, data_option("With --suite retrieval: a file of more texts to search.")] = None,
+    pooling: options.Pooling = None,
+    max_length: options.MaxLength = None,
+    runtime: Annotated[
+        str | None, machine_option("torch or onnx; by default onnx with --graph or an .onnx file, else torch.")
     ] = None,
-    vectors: Annotated[
-        str, typer.Option("--vectors", help="Score them as stored in float32, float16, int8 or binary.")
-    ] = "float32",
-    dimensions: DimensionsOpt = None,
-    graph: Annotated[str | None, typer.Option("--graph", "--precision", help=GRAPH_HELP)] = None,
-    data: DataOpt = None,
-    columns: ColumnsOpt = None,
-    scale: ScaleOpt = None,
-    pooling: PoolingOpt = None,
-    max_length: MaxLengthOpt = None,
-    device: DeviceOpt = None,
-    threads: ThreadsOpt = None,
-    out: OutOpt = DEFAULT_OUT,
-    as_json: JsonOpt = False,
+    graph: options.Graph = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    vectors: Annotated[str, results_option("Score them as stored in float32, float16, int8 or binary.")] = "float32",
+    dimensions: options.Dimensions = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    as_json: options.Json = False,
 ) -> None:
     """Score a model on graded pairs, by the correlation of cosine similarity with the scores, or on a whole suite."""
-    from truncate_kit.errors import UsageError
+    own = {"seen": seen, "fractions": fractions, "quick": quick, "corpus": corpus}
+    check_suite(suite, data, own)
+    if suite is not None:
+        refuse("graded pairs", split=split, columns=columns, scale=scale, dimensions=dimensions)
+        if vectors != "float32":
+            raise UsageError("--suite scores the vectors as the model gives them.", hint="Leave out --vectors.")
 
-    options = suite_options(suite, data, seen=seen, corpus=corpus, fractions=fractions, quick=quick)
-    if options is not None and (split is not None or columns is not None or scale is not None):
-        raise UsageError("--suite knows its splits, columns and scales.", hint="Leave those options out.")
-    if options is not None and (vectors != "float32" or dimensions is not None):
-        raise UsageError("--suite scores the vectors as the model gives them.", hint="Leave out --vectors.")
-
-    from truncate_kit.export import load_text_encoder  # seconds, so after the mistakes that need none of it
-    from truncate_kit.export.record import graph_sentence
-    from truncate_kit.export.runtime import OnnxEncoder
-    from truncate_kit.training.evaluation import ModelScore
-    from truncate_kit.training.evaluation import evaluate as run
-    from truncate_kit.vectors import StoredVectors, VectorFormat
+    from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
+    from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
+    from truncate_kit.vectors import VectorFormat
 
     use_threads(threads)
     form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
-    workspace = Workspace(out)
-    if model is None and workspace.lean.is_dir():
-        model = str(workspace.lean)
-        workspace.note_lean(quiet=as_json)
-    source = workspace.model(model, pooling, max_length, quiet=as_json)
+    workspace = Workspace(folder, quiet=as_json)
+    source = workspace.finished_model(model, pooling, max_length)
     encoder = load_text_encoder(
         source.name,
         runtime=runtime,
@@ -103,24 +74,36 @@ def evaluate(
         threads=threads,
         device=device,
     )
-    used = "onnx" if isinstance(encoder, OnnxEncoder) else "torch"
+    used = "torch"
     if isinstance(encoder, OnnxEncoder):
-        note(graph_sentence(encoder.file, encoder.report, encoder.device.type), quiet=as_json)
-    if options is not None:
-        run_suite(SuiteRun(encoder, source.name, used, options, workspace, threads, as_json))
+        used = "onnx"
+        workspace.note(graph_sentence(encoder.file, encoder.report, encoder.device.type))
+    run = SuiteRun(encoder, source.name, used, data or "", own, workspace, threads)
+    if suite is not None:
+        run_suite(suite, run)
         return
-    splits, _ = workspace.data(data, columns, scale, quiet=as_json)
-    if Path(source.name).resolve().is_relative_to(workspace.out.resolve()):
-        splits = workspace.unseen(splits, quiet=as_json)
-    chosen, pairs = _split(splits, split)
-    workspace.note_combined(source.name, pairs.name, quiet=as_json)
-    stored = StoredVectors(encoder, form)
-    found = run(stored, pairs.pairs)
-    score = ModelScore(
-        model=source.name,
-        runtime=used,
+    splits, _ = workspace.data(data, columns, scale)
+    if Path(source.name).resolve().is_relative_to(workspace.folder.resolve()):
+        splits = workspace.unseen(splits)
+    show(_scored(run, splits, split, form), workspace)
+
+
+def _scored(run: SuiteRun, splits: "PairSplits", split: str | None, form: "VectorFormat") -> "ModelScore":
+    """The score on a split, by default on the one to measure on; says where the model was chosen on the same pairs."""
+    from truncate_kit.evaluation import ModelScore, evaluate
+    from truncate_kit.vectors import StoredVectors
+    from truncate_kit.workspace.leakage import chosen_on
+
+    pairs = splits.split(split)
+    if chosen_here := chosen_on(run.workspace, run.name, pairs.name):
+        run.workspace.note(chosen_here)
+    stored = StoredVectors(run.encoder, form)
+    found = evaluate(stored, pairs.pairs)
+    return ModelScore(
+        model=run.name,
+        runtime=run.runtime,
         data=pairs.name,
-        split=chosen,
+        split=split or splits.items()[-1][0],
         num_pairs=found.num_pairs,
         spearman=found.spearman,
         pearson=found.pearson,
@@ -128,33 +111,21 @@ def evaluate(
         dimensions=form.kept(stored.width),
         bytes_per_vector=form.bytes_per_vector(stored.width),
     )
-    if as_json:
+
+
+def show(score: "ModelScore", workspace: Workspace) -> None:
+    """The score as JSON or as a table of one row."""
+    if workspace.quiet:
         print_json(score)
         return
-    table(
-        f"{score.model} in {score.runtime}, correlation with the scores × 100",
-        ("set", "pairs", "Spearman", "Pearson", "vectors", "dimensions", "bytes per vector"),
-        [
-            (
-                f"{score.data}, {chosen}",
-                f"{score.num_pairs:,}",
-                f"{score.spearman:.2f}",
-                f"{score.pearson:.2f}",
-                score.vectors,
-                f"{score.dimensions:,}",
-                f"{score.bytes_per_vector:,}",
-            )
-        ],
+    cells = (
+        f"{score.data}, {score.split}",
+        f"{score.num_pairs:,}",
+        f"{score.spearman:.2f}",
+        f"{score.pearson:.2f}",
+        score.vectors,
+        f"{score.dimensions:,}",
+        f"{score.bytes_per_vector:,}",
     )
-
-
-def _split(splits: "PairSplits", name: str | None) -> "tuple[str, PairSet]":
-    """The split of that name, by default the one to measure on. Raises `UsageError` where there is none."""
-    from truncate_kit.errors import UsageError
-
-    found = dict(splits.items())
-    if name is None:
-        return splits.items()[-1]
-    if name not in found:
-        raise UsageError(f"{splits.name} has no split {name!r}.", hint=f"Use one of: {', '.join(found)}.")
-    return name, found[name]
+    columns = ("set", "pairs", "Spearman", "Pearson", "vectors", "dimensions", "bytes per vector")
+    table(f"{score.model} in {score.runtime}, correlation with the scores × 100", columns, [cells])

@@ -1,98 +1,99 @@
 """`truncate-kit export`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from truncate_kit.workspace.sources import ModelSource
 
-from .options import DEFAULT_OUT, ColumnsOpt, DataOpt, JsonOpt, ModelArg, OutOpt, ScaleOpt, ThreadsOpt, use_threads
-from .output import note, print_json, progress_bar, say, table
-from .pushing import PublicOpt, PushOpt, check_push, push
-from .sources import ModelSource
+from . import options
+from .cut import save_cut
+from .options import layers_option, machine_option, refuse, results_option, use_threads
+from .output import print_json, progress_bar, say, table
+from .pushing import check_push, push
 from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
-    from truncate_kit.export import ExportReport
+    from truncate_kit.export.results import ExportReport
 
 
 def export(
-    model: ModelArg = None,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Write one ONNX graph, from token ids to the vector.")] = False,
+    model: options.Model = None,
+    onnx: Annotated[bool, results_option("Write one ONNX graph, from token ids to the vector.", "--onnx")] = False,
+    data: options.Data = None,
+    columns: options.Columns = None,
+    scale: options.Scale = None,
+    layer: Annotated[int | None, layers_option("Cut the model there first, without training.")] = None,
+    precision: Annotated[
+        str, machine_option("fp32, fp16 (for CUDA) or int8 (for the CPU); each has its own file.")
+    ] = "fp32",
+    target: Annotated[
+        str | None, machine_option("cpu or cuda, whose kernels the graph is for; by default cpu, for fp16 cuda.")
+    ] = None,
+    budget: Annotated[
+        float | None, machine_option("With int8: Spearman points it may cost on dev pairs; by default 0.3.")
+    ] = None,
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
     normalize: Annotated[
         bool | None,
-        typer.Option(
+        results_option(
+            "Vectors of length 1, or not; by default as the model does.",
             "--normalize/--no-normalize",
-            help="Vectors of length 1, or not; by default as the model does.",
             show_default=False,
         ),
     ] = None,
-    precision: Annotated[
-        str, typer.Option("--precision", help="fp32, fp16 (for CUDA) or int8 (for the CPU); each has its own file.")
-    ] = "fp32",
-    target: Annotated[
-        str | None,
-        typer.Option("--target", help="cpu or cuda, whose kernels the graph is for; by default cpu, for fp16 cuda."),
-    ] = None,
-    budget: Annotated[
-        float | None,
-        typer.Option("--budget", help="With int8: Spearman points it may cost on dev pairs; 0.3 by default."),
-    ] = None,
-    data: DataOpt = None,
-    columns: ColumnsOpt = None,
-    scale: ScaleOpt = None,
-    threads: ThreadsOpt = None,
-    push_to: PushOpt = None,
-    public: PublicOpt = False,
-    out: OutOpt = DEFAULT_OUT,
-    as_json: JsonOpt = False,
+    push_to: options.Push = None,
+    public: options.Public = False,
+    as_json: options.Json = False,
 ) -> None:
     """Write the model as one checked ONNX graph beside its tokenizer and configuration."""
     from truncate_kit.errors import UsageError
+    from truncate_kit.export.exporting import export_onnx
+    from truncate_kit.export.settings import ExportSettings
+    from truncate_kit.precisions import check_target
 
     check_push(push_to, public)
-    from truncate_kit.encoders import load_encoder
-    from truncate_kit.export import export_onnx
-    from truncate_kit.export.precision import check_combination
-    from truncate_kit.export.searching import BUDGET
-
     if not onnx:
         raise UsageError("No format is named.", hint="Add --onnx.")
-    where = target or ("cuda" if precision == "fp16" else "cpu")
-    check_combination(precision, where)  # before anything is loaded
-    if budget is not None and precision != "int8":
-        raise UsageError("--budget goes with int8 only.", hint="Add --precision int8, or leave --budget out.")
+    chosen, where = check_target(precision, target)  # before anything is loaded
+    settings = ExportSettings(precision=chosen, target=where, normalize=normalize)
+    if budget is not None:
+        settings = replace(settings, budget=budget)
+    if precision != "int8":
+        refuse("--precision int8", budget=budget)
     use_threads(threads)
-    workspace = Workspace(out)
-    source = _source(workspace, model, quiet=as_json)
-    encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length)
-    splits, found = workspace.data(data, columns, scale, quiet=as_json)
-    splits = workspace.unseen(splits, quiet=as_json)
+    workspace = Workspace(folder, quiet=as_json)
+    if layer is not None:
+        cut = save_cut(workspace.starting_model(model, None, None), layer, workspace)
+        workspace.note(cut.sentence)
+        model = None
+    source = _source(workspace, model)
+    encoder = workspace.load(source)
+    splits, found = workspace.data(data, columns, scale)
+    splits = workspace.unseen(splits)
     if precision == "int8":
-        splits = _searchable(splits, quiet=as_json)
+        splits = _searchable(splits, workspace)
     with progress_bar(quiet=as_json) as progress:
         report = export_onnx(
             encoder,
             workspace.lean,
-            precision=precision,
-            target=where,
-            normalize=normalize,
+            settings,
             pairs=splits.evaluation,
             search_pairs=splits.dev if precision == "int8" else None,
-            budget=BUDGET if budget is None else budget,
             progress=progress,
         )
     workspace.remember(None if source.name == str(workspace.lean) else source, found)
-    show(report, workspace.lean, as_json=as_json)
+    show(report, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
 
 
-def _searchable(splits: "PairSplits", *, quiet: bool) -> "PairSplits":
+def _searchable(splits: "PairSplits", workspace: Workspace) -> "PairSplits":
     """Splits with dev pairs to choose layers on and others to report on; what is missing comes out of train.
 
     Raises `UsageError` where there is no train split to take them from.
     """
-    from truncate_kit.data import complete_splits
     from truncate_kit.errors import UsageError
 
     if splits.dev is not None and splits.test is not None:
@@ -103,31 +104,24 @@ def _searchable(splits: "PairSplits", *, quiet: bool) -> "PairSplits":
             f"{' and '.join(name for name, _ in splits.items())}.",
             hint="Give a folder with both, or one file: it is divided. Or use --precision fp32.",
         )
-    divided = complete_splits(splits)
-    for statement in divided.notes[len(splits.notes) :]:
-        note(statement, quiet=quiet)
-    return divided
+    return workspace.divided(splits)
 
 
-def _source(workspace: Workspace, named: str | None, *, quiet: bool) -> ModelSource:
-    """The model named, else the one that finetune left, else as for every command.
+def _source(workspace: Workspace, named: str | None) -> ModelSource:
+    """The model named, else the lean one here.
 
-    Raises `UsageError` where another model than the one in the workspace would take its place.
+    Raises `UsageError` where there is neither, or where another model than the lean one would take its place.
     """
     from truncate_kit.errors import UsageError
 
     lean = workspace.lean
-    if not lean.is_dir():
-        return workspace.model(named, quiet=quiet)
-    if named is None:
-        workspace.note_lean(quiet=quiet)
-        return ModelSource(str(lean))
-    if Path(named).resolve() != lean.resolve() and named != _exported(lean):
+    other = named is not None and lean.is_dir() and Path(named).resolve() != lean.resolve()
+    if other and named != _exported(lean):
         raise UsageError(
             f"{lean} holds another model, which exporting {named} would replace.",
-            hint="Name another folder with --out, or leave MODEL out to export the one that is there.",
+            hint="Name another folder with --workspace, or leave MODEL out to export the one that is there.",
         )
-    return ModelSource(named)
+    return workspace.finished_model(named)
 
 
 def _exported(folder: Path) -> str | None:
@@ -135,20 +129,20 @@ def _exported(folder: Path) -> str | None:
 
     Raises `ModelError` where its export.json is damaged.
     """
-    from truncate_kit.export import read_exports
+    from truncate_kit.export.record import read_exports
 
     return next((report.model for report in read_exports(folder).graphs), None)
 
 
-def show(report: "ExportReport", folder: Path, *, as_json: bool) -> None:
+def show(report: "ExportReport", workspace: Workspace) -> None:
     """The report as JSON, or as a table and sentences."""
-    from truncate_kit.export.checks import SCORE_LIMITS
+    from truncate_kit.precisions import PRECISIONS
 
-    if as_json:
+    if workspace.quiet:
         print_json(report)
         return
     rows = [(check.name, f"{check.difference:.1e}", _allowed(check.limit)) for check in report.checks]
-    limit = SCORE_LIMITS[report.precision]
+    limit = PRECISIONS[report.precision].score_limit
     if report.task is not None:
         task = report.task
         for measure, before, after in (
@@ -166,8 +160,8 @@ def show(report: "ExportReport", folder: Path, *, as_json: bool) -> None:
     for sentence in (report.fusion_sentence(), *report.precision_sentences()):
         say(sentence)
     say(
-        f"Exported: {folder / report.file} ({report.file_bytes / 1e6:.1f} MB), vectors of {report.width} numbers"
-        f"{' and length 1' if report.normalized else ''}."
+        f"Exported: {workspace.lean / report.file} ({report.file_bytes / 1e6:.1f} MB), vectors of {report.width} "
+        f"numbers{' and length 1' if report.normalized else ''}."
     )
 
 

@@ -1,152 +1,136 @@
-"""`truncate-kit finetune`."""
+"""`truncate-kit finetune`: TMFT on labelled pairs, at a layer, at several, or at the best one."""
 
-from dataclasses import fields
-from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from truncate_kit.sweep.picking import PICK_RULES
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.strategies import STRATEGIES
+from truncate_kit.training.configuration import TrainingSettings, word_training
+from truncate_kit.training.objectives import described, find_objective
+from truncate_kit.workspace.sources import ModelSource
 
-from .contrastive import (
-    AttendOpt,
-    ChunkOpt,
-    ContrastiveOptions,
-    JudgeEveryOpt,
-    LastClsOpt,
-    LiteralOpt,
-    RemovePoolerOpt,
-    SentencesOpt,
-    TemperatureOpt,
-    TrainedPoolingOpt,
-    TripletColumnsOpt,
-    TripletsOpt,
-    is_contrastive,
-    refuse_contrastive,
-    run_contrastive,
-)
-from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, check_alone, shares_work
-from .frozen import FrozenOptions, MethodOpt, NliOpt, ScoreOpt, StepsOpt, check_method, run_frozen
-from .options import (
-    DEFAULT_OUT,
-    ColumnsOpt,
-    DataOpt,
-    DeviceOpt,
-    JsonOpt,
-    MaxLengthOpt,
-    ModelArg,
-    OutOpt,
-    ScaleOpt,
-    SharedOptions,
-    ThreadsOpt,
-    refuse,
-    use_threads,
-)
-from .priors import PriorEpochsOpt, PriorLayerOpt, PriorTextsOpt, PriorWordsOpt, check_priors
-from .pushing import PublicOpt, PushOpt, check_push, push
-from .tmft import TmftOptions, run_tmft
-from .watching import TensorboardOpt
+from . import options
+from .machine import Machine
+from .options import given, layers_option, training_option, use_threads
+from .output import progress_bar
+from .priors import PriorEpochsOpt, PriorLayerOpt, Priors, PriorTextsOpt, PriorWordsOpt
+from .pushing import check_push, push
+from .sweeps import show
+from .workspace import Workspace
 
-Options = TypeVar("Options", ContrastiveOptions, FrozenOptions, SharedOptions, TmftOptions)
-PRECISIONS = "fp32, or bf16 autocast where the processor has it."
+if TYPE_CHECKING:
+    from truncate_kit.data import PairSplits
+    from truncate_kit.encoders import Encoder
+    from truncate_kit.similarity import DropPrediction
+
+SWEEP, TRAINING, WORDS = SweepSettings(), TrainingSettings(), word_training()
+SEEDS = len(SWEEP.seeds)
+WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in PICK_RULES.values() if row.within)
+ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
 
 
 def finetune(
-    model: ModelArg = None,
-    method: MethodOpt = "tmft",
-    layer: Annotated[str, typer.Option("--layer", help="auto, all, or layers such as 3, 3,6,9 or 2..5.")] = "auto",
+    model: options.Model = None,
+    data: options.Data = None,
+    columns: options.Columns = None,
+    scale: options.Scale = None,
+    pooling: options.Pooling = None,
+    max_length: options.MaxLength = None,
+    layer: options.Layers = SWEEP.layers,
     strategy: Annotated[
         str | None,
-        typer.Option(
-            "--strategy",
-            help="Behind auto: rankings (default with labels), guided (default without), exhaustive, "
-            "probe, multi-exit, cka, last or random.",
-        ),
-    ] = None,
-    pick: Annotated[
-        str | None, typer.Option("--pick", help="depth-bonus, best-dev, robust or small; by default the first.")
-    ] = None,
-    within: Annotated[
-        float | None, typer.Option("--within", help="Points of the pick rule; by default 2.5, depth-bonus 4.")
-    ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", help="How many seeds, from 0.")] = 3,
+        layers_option(f"Behind auto: {', '.join(STRATEGIES)}; by default the first."),
+    ] = SWEEP.strategy,
+    pick: Annotated[str, layers_option(f"Among trained layers: {', '.join(PICK_RULES)}.")] = SWEEP.pick,
+    within: Annotated[float | None, layers_option(f"Points of --pick; by default {WITHIN}.")] = SWEEP.within,
+    objective: Annotated[str, training_option(f"{described('tmft')}.")] = TRAINING.objective,
+    seeds: options.Seeds = SEEDS,
     epochs: Annotated[
-        int | None, typer.Option("--epochs", help="The best on dev is kept; by default 10, for word pairs 50.")
+        int | None,
+        training_option(f"The best on dev is kept; by default {TRAINING.epochs}, {WORDS.epochs} for words."),
     ] = None,
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help="Pairs per step; by default 32, for word pairs 128.")
+        int | None,
+        training_option(f"Pairs per step; by default {TRAINING.batch_size}, {WORDS.batch_size} for words."),
     ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option("--learning-rate", help="Peak rate; by default 2e-5, more for narrow models.")
-    ] = None,
-    precision: Annotated[str, typer.Option("--precision", help=PRECISIONS)] = "fp32",
-    objective: Annotated[
-        str,
-        typer.Option(
-            "--objective",
-            help="cosine, paraphrase (labels 0, 1), entailment (classes), distill (raw text); contrastive: in-batch, "
-            "hard-negatives, dropout (raw text).",
-        ),
-    ] = "cosine",
-    texts: Annotated[
-        Path | None,
-        typer.Option("--texts", help="Raw text to distil from, for dropout, or for the autoencoders of frozen."),
-    ] = None,
+    learning_rate: options.Rate = TRAINING.learning_rate,
+    precision: options.Precision = TRAINING.precision,
     prior_words: PriorWordsOpt = None,
     prior_texts: PriorTextsOpt = None,
     prior_layer: PriorLayerOpt = None,
     prior_epochs: PriorEpochsOpt = None,
-    triplets: TripletsOpt = None,
-    triplet_columns: TripletColumnsOpt = None,
-    attend: AttendOpt = "both",
-    last_cls: LastClsOpt = True,
-    literal: LiteralOpt = False,
-    remove_pooler: RemovePoolerOpt = False,
-    temperature: TemperatureOpt = 0.05,
-    chunk_size: ChunkOpt = None,
-    judge_every: JudgeEveryOpt = 100,
-    sentences: SentencesOpt = None,
-    steps: StepsOpt = None,
-    score: ScoreOpt = None,
-    nli: NliOpt = None,
-    data: DataOpt = None,
-    columns: ColumnsOpt = None,
-    scale: ScaleOpt = None,
-    pooling: TrainedPoolingOpt = None,
-    max_length: MaxLengthOpt = None,
-    engine: EngineOpt = "local",
-    workers: WorkersOpt = None,
-    ray_address: RayAddressOpt = None,
-    gpus_per_worker: GpusOpt = None,
-    device: DeviceOpt = None,
-    threads: ThreadsOpt = None,
-    tensorboard: TensorboardOpt = False,
-    push_to: PushOpt = None,
-    public: PublicOpt = False,
-    out: OutOpt = DEFAULT_OUT,
-    as_json: JsonOpt = False,
+    engine: options.Engine = "local",
+    workers: options.Workers = None,
+    ray_address: options.RayAddress = None,
+    gpus_per_worker: options.Gpus = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    tensorboard: options.Tensorboard = False,
+    push_to: options.Push = None,
+    public: options.Public = False,
+    as_json: options.Json = False,
 ) -> None:
     """Fine-tune the model cut at a layer, at several, or at the best one; save it beside the full model."""
+    from truncate_kit.encoders import truncate
+    from truncate_kit.sweep.finetune import Before, check_sweep
+    from truncate_kit.sweep.finetune import finetune as run
+    from truncate_kit.training.distributed import joined
+
     check_push(push_to, public)
-    check_priors(prior_texts, prior_layer, prior_epochs)
-    sharing = shares_work(engine, workers, ray_address, gpus_per_worker)
-    told = locals()
+    priors = Priors(prior_words, prior_texts, prior_layer, prior_epochs, precision)
+    machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
+    settings = SweepSettings(layers=layer, strategy=strategy, pick=pick, within=within, seeds=tuple(range(seeds)))
+    row = find_objective(objective, "tmft")
     use_threads(threads)
-    search: dict[str, object] = {"strategy": strategy, "pick": pick, "within": within, "tensorboard": tensorboard}
-    search |= {"prior_words": prior_words, "prior_texts": prior_texts}
-    contrast = _part(ContrastiveOptions, told)
-    if check_method(method, steps=steps, score=score, nli=nli):
-        refuse_contrastive(contrast, "--method frozen", "Leave it out.")
-        refuse("--method tmft", objective=None if objective == "cosine" else objective, **search)
-        check_alone(sharing, "heads over a frozen model are trained in one process")
-        run_frozen(_part(FrozenOptions, told))
-    elif is_contrastive(objective, pooling, contrast):
-        refuse("an objective of TMFT", **search)
-        check_alone(sharing, "contrastive training uses several processes where torchrun starts it")
-        if run_contrastive(_part(SharedOptions, told), contrast):
-            push(Path(out) / "lean", push_to, public, quiet=as_json)
-    else:
-        run_tmft(_part(TmftOptions, told))
+    with joined(device) as (group, here):
+        workspace = Workspace(folder, quiet=as_json or not group.leads)
+        source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None)
+        pairs, found = workspace.data(data, columns, scale, classes=row.data == "classes")
+        pairs = workspace.divided(pairs)
+        usual = TRAINING if pairs.shares is None else WORDS
+        numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+        training = replace(usual, objective=objective, **given(precision=precision), **numbers)
+        row.check_targets(pairs)
+        full = workspace.load(source, device=here, precision=precision)
+        # All that can be wrong is said before an adaptation, which may take days.
+        check_sweep(full if prior_layer is None else truncate(full, prior_layer), settings)
+        priors.word_prior(full)
+        with progress_bar(quiet=workspace.quiet) as progress:
+            encoder = priors.adapt(full, workspace, group=group, progress=progress)
+    if not group.leads:  # only an adaptation is shared
+        return
+    with machine.at_work(folder, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher):
+        result = run(
+            encoder,
+            pairs,
+            out=folder,
+            settings=settings,
+            training=training,
+            prediction=_prediction(encoder, source, pairs) if layer in ("auto", "all") else None,
+            before=Before(
+                prior=priors.word_prior(encoder, workspace),
+                full=full if encoder.depth < full.depth else None,
+                words=priors.for_card(encoder.depth, full.depth),
+            ),
+            watcher=watcher,
+            engine=at_work,
+        )
+    # Classes are no scores: what comes next must not look for similarity in them.
+    workspace.remember(source, None if row.data == "classes" else found)
+    show(result, workspace)
+    push(workspace.lean, push_to, public, quiet=as_json)
 
 
-def _part(kind: type[Options], told: dict[str, Any]) -> Options:
-    """The options of one way to fine-tune, by their names, from all that the command was told."""
-    return kind(**{field.name: told[field.name] for field in fields(kind)})
+def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits") -> "DropPrediction | None":
+    """A look at the layers on training texts alone: what `analyze` stored may have seen the test scores."""
+    from truncate_kit.analysis import AnalysisSettings, profile
+    from truncate_kit.encoders import default_reference, load_encoder
+
+    if splits.train is None:
+        return None
+    usual = default_reference(source.name)
+    reference = load_encoder(usual, max_length=source.max_length) if usual else None
+    settings = AnalysisSettings(max_texts=ANALYSED_TEXTS)
+    return profile(encoder, splits.train.texts(), reference=reference, settings=settings).drop

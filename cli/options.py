@@ -1,137 +1,126 @@
-"""Options that several commands share."""
+"""Options that several commands share, and the panels under which `--help` lists all options."""
 
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from truncate_kit.errors import UsageError
 
-ModelArg = Annotated[
+Number = TypeVar("Number", int, float)
+
+
+def _option(panel: str, text: str, *names: str, **details: Any) -> Any:
+    """An option of a help panel, called like its parameter where no other name is given."""
+    return typer.Option(*names, help=text, rich_help_panel=panel, **details)
+
+
+data_option = partial(_option, "Data")
+layers_option = partial(_option, "Layers")
+training_option = partial(_option, "Training")
+machine_option = partial(_option, "Machine")
+results_option = partial(_option, "Results")
+
+Model = Annotated[
     str | None,
     typer.Argument(
-        metavar="[MODEL]",
-        help="Model folder, hub name or bundled miniature; by default what the last command left, else a miniature.",
+        metavar="MODEL",
+        help="Model folder, hub name or bundled miniature; by default the last command's.",
         show_default=False,
     ),
 ]
-DataOpt = Annotated[
+Data = Annotated[
     str | None,
-    typer.Option(
-        "--data",
-        help="Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; "
-        "by default the bundled set.",
+    data_option(
+        "Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; by default the last "
+        "command's, else the bundled set."
     ),
 ]
-ColumnsOpt = Annotated[
-    str | None, typer.Option("--columns", metavar="FIRST,SECOND,SCORE", help="Columns, if their names do not tell.")
+Columns = Annotated[str | None, data_option("Columns, if their names do not say it.", metavar="FIRST,SECOND,SCORE")]
+Scale = Annotated[str | None, data_option("Lowest and highest possible score; else inferred.", metavar="LOW,HIGH")]
+Pooling = Annotated[str | None, data_option("mean, cls, max or last; by default the model's own, else mean.")]
+MaxLength = Annotated[int | None, data_option("Tokens per text; by default the model's limit.")]
+Dimensions = Annotated[int | None, data_option("Keep only this number of dimensions of a vector, the first ones.")]
+Layers = Annotated[str, layers_option("auto, all, or layers such as 3, 3,6,9 or 2..5.")]
+Seeds = Annotated[int, training_option("Number of seeds, from 0.")]
+Rate = Annotated[float | None, training_option("Peak learning rate; by default 2e-5, more for narrow models.")]
+Precision = Annotated[str, training_option("fp32, or bf16 autocast where the processor has it.")]
+Device = Annotated[str | None, machine_option("cpu or cuda; an error if it is not there.")]
+Threads = Annotated[int | None, machine_option("CPU threads; by default all cores.", min=1)]
+Graph = Annotated[
+    str | None,
+    machine_option(
+        "Which graph of the folder: fp32, fp16 or int8. By default what suits the device: on the CPU fp32, else int8; "
+        "on CUDA fp16, else fp32."
+    ),
 ]
-ScaleOpt = Annotated[
-    str | None, typer.Option("--scale", metavar="LOW,HIGH", help="Lowest and highest possible score; else inferred.")
-]
-PoolingOpt = Annotated[
-    str | None, typer.Option("--pooling", help="mean, cls, max or last; by default the model's own, else mean.")
-]
-MaxLengthOpt = Annotated[
-    int | None, typer.Option("--max-length", help="Tokens per text; by default the model's limit.")
-]
-DeviceOpt = Annotated[str | None, typer.Option("--device", help="cpu or cuda; an error if it is not there.")]
-ThreadsOpt = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads; by default all cores.")]
-DimensionsOpt = Annotated[
+Engine = Annotated[str, machine_option("Where the work is done: local (this machine) or ray (a Ray cluster).")]
+Workers = Annotated[
     int | None,
-    typer.Option("--dimensions", help="Keep the first so many dimensions of a vector.", show_default=False),
+    machine_option("Processes on this machine that share the work; with --device cuda each has a GPU."),
 ]
-OutOpt = Annotated[Path, typer.Option("--out", help="Folder for results.")]
-JsonOpt = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else on stdout.")]
+RayAddress = Annotated[
+    str | None, machine_option("HOST:PORT of the cluster's head; by default the cluster of this machine.")
+]
+Gpus = Annotated[float | None, machine_option("Ray: such as 1 or 0.5; by default 1 with --device cuda, else none.")]
+Tensorboard = Annotated[
+    bool, results_option("Log losses and scores of every trial to tensorboard/ in the workspace.", "--tensorboard")
+]
+WorkspaceFolder = Annotated[
+    Path, results_option("Folder in which each command finds what the one before it left.", "--workspace")
+]
+Push = Annotated[
+    str | None, results_option("Upload the lean model to the hub, as a private one.", metavar="OWNER/NAME")
+]
+Public = Annotated[bool, results_option("With --push-to: let everyone see it.", "--public")]
+Json = Annotated[bool, results_option("Print the result as JSON, and nothing else on stdout.", "--json")]
 
-DEFAULT_OUT = Path("exported")
-GRAPH_HELP = (
-    "Which graph of the folder: fp32, fp16 or int8. By default what suits the device: on the CPU fp32, else int8; "
-    "on CUDA fp16, else fp32."
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedOptions:
-    """Options of every way to fine-tune, as they were given."""
-
-    model: str | None
-    layer: str
-    seeds: int
-    epochs: int | None
-    batch_size: int | None
-    learning_rate: float | None
-    precision: str
-    objective: str
-    texts: Path | None
-    data: str | None
-    columns: str | None
-    scale: str | None
-    pooling: str | None
-    max_length: int | None
-    device: str | None
-    out: Path
-    as_json: bool
+WORKSPACE = Path("exported")
 
 
-def columns_of(text: str | None) -> tuple[str, str, str] | None:
-    """The three names of `--columns`, None when it was not given. Raises `UsageError`."""
-    if text is None:
-        return None
-    names = tuple(part.strip() for part in text.split(","))
-    if len(names) != 3 or not all(names):
-        raise UsageError(
-            f"--columns {text!r} does not name three columns.", hint="Write it as --columns FIRST,SECOND,SCORE."
-        )
-    return names[0], names[1], names[2]
+def given(**values: Any) -> dict[str, Any]:
+    """The values that are not None: what is left out keeps the default of the settings it goes into."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def triplet_columns_of(text: str | None) -> tuple[str, ...] | None:
-    """The two or three names of `--triplet-columns`, None when it was not given. Raises `UsageError`."""
-    if text is None:
-        return None
-    names = tuple(part.strip() for part in text.split(","))
-    if len(names) not in (2, 3) or not all(names):
-        raise UsageError(
-            f"--triplet-columns {text!r} does not name two or three columns.",
-            hint="Write it as --triplet-columns ANCHOR,POSITIVE[,NEGATIVE].",
-        )
-    return names
+def names_in(text: str | None) -> tuple[str, ...] | None:
+    """What stands between commas; None where nothing was given."""
+    return None if text is None else tuple(part.strip() for part in text.split(","))
 
 
-def scale_of(text: str | None) -> tuple[float, float] | None:
-    """The two numbers of `--scale`, None when it was not given. Raises `UsageError`."""
-    if text is None:
-        return None
-    parts = text.replace("..", ",").split(",")
+def whole_numbers_in(text: str, option: str) -> tuple[int, ...]:
+    """The whole numbers between commas. Raises `UsageError` naming the option."""
+    return _converted(text, option, int, "a list of whole numbers", "1,32")
+
+
+def shares_in(text: str, option: str) -> tuple[float, ...]:
+    """The shares between commas. Raises `UsageError` naming the option."""
+    return _converted(text, option, float, "a list of numbers", "0.1,0.5,1")
+
+
+def scale_in(text: str | None) -> tuple[float, ...] | None:
+    """The ends of `--scale`, None where it was not given. Raises `UsageError`."""
+    return None if text is None else _converted(text.replace("..", ","), "--scale", float, "two numbers", "0,5")
+
+
+def _converted(text: str, option: str, kind: type[Number], what: str, example: str) -> tuple[Number, ...]:
     try:
-        low, high = (float(part) for part in parts)
+        return tuple(kind(part) for part in text.split(","))
     except ValueError as error:
-        raise UsageError(f"--scale {text!r} is not two numbers.", hint="Write it as --scale 0,5.") from error
-    return low, high
+        raise UsageError(f"{option} {text!r} is not {what}.", hint=f"Write it as {option} {example}.") from error
 
 
-def numbers_of(text: str, option: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas. Raises `UsageError` naming the option."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(
-            f"{option} {text!r} is not a list of whole numbers.", hint=f"Write it as {option} 1,32."
-        ) from error
-
-
-def refuse(kind: str, **told: object) -> None:
-    """Raise `UsageError` for an option that was told and would be ignored. kind: the one that takes them, in words."""
-    for option, value in told.items():
+def refuse(goes_with: str, **values: object) -> None:
+    """Raise `UsageError` for an option that was given and would be ignored. goes_with: what it needs, in words."""
+    for name, value in values.items():
         if value is not None and value is not False:
-            name = "--" + option.replace("_", "-")
-            raise UsageError(f"{name} goes with {kind} only.", hint=f"Leave out {name}.")
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"{option} goes with {goes_with} only.", hint=f"Leave out {option}.")
 
 
 def use_threads(threads: int | None) -> None:
-    """Let torch use so many threads; None leaves its choice."""
+    """Let torch use this number of threads; None leaves its choice."""
     if threads is not None:
         import torch
 

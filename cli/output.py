@@ -83,7 +83,7 @@ def say(text: str) -> None:
 
 
 class Pace:
-    """How far something is; what was done when it was first heard of, as after a kill, took none of our time."""
+    """How far a task is, and how fast. What was done before the first call, as after a kill, took none of our time."""
 
     def __init__(self, done: int, total: int, clock: Clock) -> None:
         self._total, self._clock = total, clock
@@ -91,18 +91,18 @@ class Pace:
 
     def _begin(self, done: int) -> None:
         self._first = self._done = done
-        self._begun = self._heard = self._clock()
+        self._begun = self._latest = self._clock()
 
     def at(self, done: int) -> None:
-        """So many steps are done; fewer than before where a lost worker's task is run again."""
+        """The number of steps done so far; smaller than before where a lost worker's task is run again."""
         if done < self._done:
             self._begin(done)
-        self._done, self._heard = done, self._clock()
+        self._done, self._latest = done, self._clock()
 
     @property
     def seconds(self) -> float:
-        """From the first to the latest that was heard."""
-        return self._heard - self._begun
+        """From the first to the latest call."""
+        return self._latest - self._begun
 
     @property
     def left(self) -> float | None:
@@ -122,7 +122,7 @@ class ProgressLines:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock, self._said = clock, clock()
         self._paces: dict[str, Pace] = {}  # of what runs now
-        self._told: set[str] = set()  # those of them that a line told of, so that another one tells of their end
+        self._announced: set[str] = set()  # those of them that had a line, so that their end has one
 
     def say(self, line: str) -> None:
         """A line, after which there may be silence again."""
@@ -135,11 +135,11 @@ class ProgressLines:
         pace.at(done)
         if done >= total:
             del self._paces[task]
-            if task in self._told:
-                self._told.remove(task)
+            if task in self._announced:
+                self._announced.remove(task)
                 self.say(f"{capitalized(task)}: done after {lasting(pace.seconds)}.")
         elif self._clock() - self._said >= SILENCE:
-            self._told.update(self._paces)
+            self._announced.update(self._paces)
             self.say(capitalized(self._standing()))
 
     def _standing(self) -> str:

@@ -5,11 +5,13 @@ import sys
 
 from truncate_kit.errors import TruncateKitError
 
+from .parameters import in_options
+
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
 
-_SPACE = "Free some space or name another place with --out; what was there before is unchanged."
-_RIGHTS = "Check who may read and write there, or name another place with --out."
-_MEMORY = "Use a smaller --batch-size or --max-length, or close other programs."
+_SPACE = "Free some space or name another place as `out`; what was there before is unchanged."
+_RIGHTS = "Check who may read and write there, or name another place as `out`."
+_MEMORY = "Use a smaller `batch_size` or `max_length`, or close other programs."
 _OS_HINTS = {
     errno.ENOENT: "Check the path; a relative one starts in this folder.",
     errno.ENOSPC: _SPACE,
@@ -17,14 +19,19 @@ _OS_HINTS = {
     errno.EROFS: _RIGHTS,
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,
-    errno.ENOTDIR: "A file stands where a folder is needed: name another place with --out.",
+    errno.ENOTDIR: "A file stands where a folder is needed: name another place as `out`.",
     errno.ENOMEM: _MEMORY,
     errno.EMFILE: "Raise the limit of open files (ulimit -n) and run the same command again.",
 }
 
 
-def describe(error: Exception) -> tuple[str, str, int]:
-    """Message, hint and exit code of whatever escaped a command."""
+def describe(error: Exception, command: str) -> tuple[str, str, int]:
+    """Message, hint and exit code of whatever escaped a command, in the words of the command's options."""
+    message, hint, code = _described(error)
+    return in_options(message, command), in_options(hint, command), code
+
+
+def _described(error: Exception) -> tuple[str, str, int]:
     if isinstance(error, TruncateKitError):
         return str(error), error.hint, EXIT_PROBLEM
     if _is_out_of_memory(error):

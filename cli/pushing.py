@@ -1,17 +1,8 @@
 """`--push-to` and `--public`, for every command that leaves a model."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from .output import note
-
-PushOpt = Annotated[
-    str | None,
-    typer.Option("--push-to", metavar="OWNER/NAME", help="Upload the lean model to the hub, as a private one."),
-]
-PublicOpt = Annotated[bool, typer.Option("--public", help="With --push-to: let everyone see it.")]
 
 
 def check_push(name: str | None, public: bool) -> None:

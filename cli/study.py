@@ -5,27 +5,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .engines import EngineOpt, GpusOpt, RayAddressOpt, WorkersOpt, open_engine
-from .options import DEFAULT_OUT, DeviceOpt, JsonOpt, OutOpt, ThreadsOpt, use_threads
+from . import options
+from .machine import Machine
+from .options import use_threads
 from .output import print_json, progress_bar, say, table
 from .priors import check_shared
-from .watching import TensorboardOpt, watching
+from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.study import StudyResult
+    from truncate_kit.study.results import StudyResult
 
 
 def study(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with models, tasks and, if wanted, priors.")],
-    engine: EngineOpt = "local",
-    workers: WorkersOpt = None,
-    ray_address: RayAddressOpt = None,
-    gpus_per_worker: GpusOpt = None,
-    device: DeviceOpt = None,
-    threads: ThreadsOpt = None,
-    tensorboard: TensorboardOpt = False,
-    out: OutOpt = DEFAULT_OUT / "study",
-    as_json: JsonOpt = False,
+    engine: options.Engine = "local",
+    workers: options.Workers = None,
+    ray_address: options.RayAddress = None,
+    gpus_per_worker: options.Gpus = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    tensorboard: options.Tensorboard = False,
+    as_json: options.Json = False,
 ) -> None:
     """Fine-tune every model of a study at every layer on every task; tables and figures as the TMFT paper has them.
 
@@ -42,11 +43,13 @@ def study(
     max_length, published. [[priors]], learned before the tasks: words, texts, name, layer, epochs, batch_size,
     learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, read_earlier, published, models.
     """
-    from truncate_kit.study import adapt_all, read_study, run_study
+    from truncate_kit.study.reading import read_study
+    from truncate_kit.study.running import adapt_all, run_study
     from truncate_kit.training.distributed import joined
 
+    machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
     use_threads(threads)
-    plan = read_study(file)
+    plan, out = read_study(file), Workspace(folder).study
     with joined(device) as (group, place):
         check_shared(group, any(prior.texts for prior in plan.priors))
         if group.size > 1:
@@ -54,17 +57,13 @@ def study(
                 adapt_all(plan, out, device=place, group=group, progress=progress)
     if not group.leads:  # only adaptations are shared
         return
-    with (
-        open_engine(engine, workers, ray_address, gpus_per_worker, device=device, threads=threads) as chosen,
-        watching(out, tensorboard=tensorboard, quiet=as_json) as (progress, watcher),
-    ):
+    with machine.at_work(out, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher):
         result = run_study(
             plan,
             out,
-            progress=progress,
             watcher=watcher,
             finished=lambda so_far: _write(so_far, out),
-            engine=chosen,
+            engine=at_work,
             device=device,
         )
     if as_json:
@@ -91,8 +90,8 @@ def _write(result: "StudyResult", out: Path) -> None:
 def show(result: "StudyResult", out: Path) -> None:
     """The best layers of each task, and where everything is."""
     from truncate_kit.report.study_tables import PAGE, SCORES
-    from truncate_kit.study import summaries
-    from truncate_kit.sweep.card import points
+    from truncate_kit.study.results import summaries
+    from truncate_kit.wording import points
 
     lines = summaries(result)
     for task in result.tasks():

@@ -1,9 +1,15 @@
 """Fixtures shared by all tests: the data and models beside the checkout, and quiet, economical libraries."""
 
+import gc
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from truncate_kit.engines import Processes
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -41,9 +47,9 @@ def minilm() -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory: pytest.TempPathFactory):
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A function from the name of a row of `TINY_CONFIGS` to a saved random model; each is made once."""
-    from tests.families import make_tiny
+    from tests.support.families import make_tiny
 
     made: dict[str, Path] = {}
 
@@ -53,3 +59,36 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory):
         return made[name]
 
     return folder
+
+
+@pytest.fixture(scope="session")
+def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shared"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _traces(session_folder: Path) -> Iterator[None]:
+    """Tests that export the same model share its trace, which takes seconds; all that follows it is done each time."""
+    from tests.support.traces import remembered_traces
+
+    with remembered_traces(session_folder):
+        yield
+
+
+@pytest.fixture(scope="session")
+def two_processes() -> Iterator["Processes"]:
+    """An engine whose processes stay for the next test; each takes seconds to start."""
+    from truncate_kit.engines import Processes
+
+    with Processes(2) as engine:
+        yield engine
+
+
+def pytest_collection_finish() -> None:
+    """What the libraries hold stays until the end: the garbage collector need not look through it again and again."""
+    gc.collect()
+    gc.freeze()

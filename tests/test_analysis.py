@@ -3,36 +3,18 @@
 import itertools
 import json
 import math
-import random
 
 import pytest
 import torch
 
-from tests.families import WORDS
-from tests.similarity import reference as plain
-from truncate_kit.analysis import LayerProfile, profile
+from tests.support import cka as plain
+from tests.support.pairs import TEXTS, made_texts, pairs_of
+from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
 from truncate_kit.data import TextPair, load_pairs
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import BatchTooSmallError, DataError, UsageError
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.evaluation import evaluate
 from truncate_kit.representations import layer_states
-from truncate_kit.training.evaluation import evaluate
-
-
-def made_texts(count: int, *, seed: int = 0) -> list[str]:
-    """Distinct texts of two to nine known words."""
-    draw = random.Random(seed)
-    texts: dict[str, None] = {}
-    while len(texts) < count:
-        texts[" ".join(draw.choices(WORDS, k=draw.randint(2, 9)))] = None
-    return list(texts)
-
-
-def made_pairs(texts: list[str]) -> list[TextPair]:
-    draw = random.Random(1)
-    return [TextPair(draw.choice(texts), draw.choice(texts), draw.uniform(0, 5)) for _ in range(80)]
-
-
-TEXTS = made_texts(60)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +42,7 @@ def test_miniatures_show_what_was_published_of_them(name, falls, published, shar
         load_encoder(shared_models / f"mini-{name}"),
         reference=load_encoder(shared_models / "mini-bert"),
         pairs=pairs,
-        drop_outliers=0,
+        settings=AnalysisSettings(outliers=0),
     )
     short = name.removeprefix("electra-")
     assert found.cka.values == pytest.approx(published[f"{short}, CKA to bert"], abs=0.011)
@@ -76,10 +58,10 @@ def test_miniatures_show_what_was_published_of_them(name, falls, published, shar
 
 def test_bert_is_not_predicted_to_fall(published, shared_models, shared_data):
     bert, pairs = load_encoder(shared_models / "mini-bert"), load_pairs(shared_data / "stsb/en").test
-    alone = profile(bert, pairs=pairs, drop_outliers=0, intervals=0)
+    alone = profile(bert, pairs=pairs, settings=AnalysisSettings(outliers=0, intervals=0))
     assert alone.spearman == pytest.approx(published["bert, untrained, test"], abs=0.11)
     assert not alone.drop.falls
-    itself = profile(bert, reference=bert, pairs=pairs, max_texts=300, drop_outliers=0)
+    itself = profile(bert, reference=bert, pairs=pairs, settings=AnalysisSettings(max_texts=300, outliers=0))
     assert itself.cka.values == pytest.approx([1.0] * 9, abs=1e-6)
     assert not itself.drop.falls
     assert itself.num_texts in (299, 300)
@@ -89,7 +71,7 @@ def test_bert_is_not_predicted_to_fall(published, shared_models, shared_data):
 @pytest.mark.parametrize("estimator", ["debiased", "biased"])
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])
 def test_cka_of_both_estimators_and_kernels(estimator, kernel, encoder, other):
-    found = profile(encoder, TEXTS, reference=other, estimator=estimator, kernel=kernel)
+    found = profile(encoder, TEXTS, reference=other, settings=AnalysisSettings(estimator=estimator, kernel=kernel))
     own, theirs = layer_states(encoder, TEXTS), layer_states(other, TEXTS)
     options = {"estimator": estimator, "kernel": kernel}
     expected = plain.matrix(own, theirs, **options)
@@ -104,7 +86,7 @@ def test_cka_of_both_estimators_and_kernels(estimator, kernel, encoder, other):
 
 
 def test_curve_without_outlier_dimensions(encoder, other):
-    found = profile(encoder, TEXTS, reference=other, drop_outliers=2)
+    found = profile(encoder, TEXTS, reference=other, settings=AnalysisSettings(outliers=2))
     cleaned = []
     for states in (layer_states(encoder, TEXTS), layer_states(other, TEXTS)):
         kept = [layer[:, layer.var(0).argsort()[:-2]] for layer in states]  # all but the two of largest variance
@@ -112,13 +94,13 @@ def test_curve_without_outlier_dimensions(encoder, other):
     expected = plain.matrix(*cleaned).diagonal().tolist()
     assert found.cka_without_outliers.values == pytest.approx(expected, abs=1e-5)
     assert found.cka_without_outliers.values != pytest.approx(found.cka.values, abs=1e-3)
-    assert profile(encoder, TEXTS, reference=other, drop_outliers=0).cka_without_outliers is None
+    assert profile(encoder, TEXTS, reference=other, settings=AnalysisSettings(outliers=0)).cka_without_outliers is None
     with pytest.raises(UsageError, match="16 of 16 dimensions"):
-        profile(encoder, TEXTS, drop_outliers=16)
+        profile(encoder, TEXTS, settings=AnalysisSettings(outliers=16))
 
 
 def test_token_scores_leave_padding_out(encoder):
-    found = profile(encoder, TEXTS, batch_size=16)
+    found = profile(encoder, TEXTS, settings=AnalysisSettings(batch_size=16))
     influence, angle, count = torch.zeros(3), torch.zeros(3), 0
     for text in TEXTS:  # one by one: no padding anywhere
         with torch.no_grad():
@@ -147,8 +129,8 @@ def test_scores_of_pooled_states(encoder):
 
 @pytest.mark.parametrize("texts", [None, TEXTS, made_texts(30, seed=5)])
 def test_spearman_is_that_of_the_model_cut_at_each_layer(texts, encoder):
-    pairs = made_pairs(TEXTS)
-    found = profile(encoder, texts, pairs=pairs, pooling="max")
+    pairs = pairs_of(TEXTS)
+    found = profile(encoder, texts, pairs=pairs, settings=AnalysisSettings(pooling="max"))
     for layer in range(4):
         cut = truncate(encoder, layer)
         cut.pooling = "max"
@@ -196,9 +178,9 @@ def test_without_reference_the_model_is_compared_with_its_middle_and_says_so(enc
 
 @pytest.mark.parametrize("with_reference", [True, False])
 def test_streamed_equals_in_memory(with_reference, encoder, other):
-    options = {"reference": other if with_reference else None, "pairs": made_pairs(TEXTS), "drop_outliers": 2}
-    held = profile(encoder, TEXTS, streamed=False, **options)
-    streamed = profile(encoder, TEXTS, streamed=True, **options)
+    beside = {"reference": other if with_reference else None, "pairs": pairs_of(TEXTS)}
+    held = profile(encoder, TEXTS, settings=AnalysisSettings(streamed=False, outliers=2), **beside)
+    streamed = profile(encoder, TEXTS, settings=AnalysisSettings(streamed=True, outliers=2), **beside)
     assert streamed.streamed
     assert any("streamed" in note for note in streamed.statements())
     assert streamed.cka.values == pytest.approx(held.cka.values, abs=1e-5)
@@ -212,11 +194,11 @@ def test_streamed_equals_in_memory(with_reference, encoder, other):
 
 def test_many_texts_are_streamed_by_themselves_and_rbf_is_refused(encoder):
     texts = made_texts(10_001)
-    found = profile(encoder, texts, drop_outliers=1, intervals=2, batch_size=1024)
+    found = profile(encoder, texts, settings=AnalysisSettings(outliers=1, intervals=2, batch_size=1024))
     assert found.streamed
     assert (found.num_texts, found.matrix_texts) == (10_001, 4_096)
     with pytest.raises(UsageError, match="rbf kernel needs all states in memory"):
-        profile(encoder, texts, kernel="rbf")
+        profile(encoder, texts, settings=AnalysisSettings(kernel="rbf"))
 
 
 def test_repeats_are_left_out_and_counted(encoder):
@@ -228,23 +210,23 @@ def test_repeats_are_left_out_and_counted(encoder):
 
 
 def test_a_limit_draws_texts_and_pairs(encoder):
-    pairs = made_pairs(TEXTS)
-    found = profile(encoder, pairs=pairs, max_texts=20)
+    pairs = pairs_of(TEXTS)
+    found = profile(encoder, pairs=pairs, settings=AnalysisSettings(max_texts=20))
     whole = len({text for pair in pairs for text in (pair.first, pair.second)})
     assert found.num_texts in (19, 20)
     assert found.num_not_drawn == whole - found.num_texts
     assert 0 < found.num_pairs < 80
-    assert profile(encoder, pairs=pairs, max_texts=20) == found
-    assert profile(encoder, pairs=pairs, max_texts=20, seed=1) != found
-    raw = profile(encoder, TEXTS, max_texts=20)
+    assert profile(encoder, pairs=pairs, settings=AnalysisSettings(max_texts=20)) == found
+    assert profile(encoder, pairs=pairs, settings=AnalysisSettings(max_texts=20, seed=1)) != found
+    raw = profile(encoder, TEXTS, settings=AnalysisSettings(max_texts=20))
     assert (raw.num_texts, raw.num_not_drawn) == (20, 40)
     assert raw != profile(encoder, TEXTS[:20])  # drawn, not the first ones
-    assert profile(encoder, TEXTS, max_texts=100).num_not_drawn == 0
+    assert profile(encoder, TEXTS, settings=AnalysisSettings(max_texts=100)).num_not_drawn == 0
 
 
 def test_intervals_by_option_and_not_from_a_handful_of_texts(encoder):
-    assert profile(encoder, TEXTS, intervals=0).cka.low is None
-    wide, narrow = (profile(encoder, TEXTS, level=level).cka for level in (0.99, 0.5))
+    assert profile(encoder, TEXTS, settings=AnalysisSettings(intervals=0)).cka.low is None
+    wide, narrow = (profile(encoder, TEXTS, settings=AnalysisSettings(level=level)).cka for level in (0.99, 0.5))
     assert wide.high[3] - wide.low[3] > narrow.high[3] - narrow.low[3]
     few = profile(encoder, TEXTS[:12])
     assert few.cka.low is None
@@ -253,7 +235,7 @@ def test_intervals_by_option_and_not_from_a_handful_of_texts(encoder):
 
 def test_raw_states_keep_block_influence_on_one_footing(tiny_folder):
     llama = load_encoder(tiny_folder("llama"))
-    normed, raw = profile(llama, TEXTS), profile(llama, TEXTS, raw=True)
+    normed, raw = profile(llama, TEXTS), profile(llama, TEXTS, settings=AnalysisSettings(raw=True))
     assert raw.raw
     assert raw.cka_matrix != normed.cka_matrix
     assert raw.block_influence == pytest.approx(normed.block_influence, rel=1e-5)
@@ -261,7 +243,7 @@ def test_raw_states_keep_block_influence_on_one_footing(tiny_folder):
 
 def test_layer_without_information_has_no_value_and_json_no_nan(encoder, other):
     """With CLS pooling the embeddings are the same for every text."""
-    found = profile(encoder, TEXTS, reference=other, pairs=made_pairs(TEXTS), pooling="cls")
+    found = profile(encoder, TEXTS, reference=other, pairs=pairs_of(TEXTS), settings=AnalysisSettings(pooling="cls"))
     assert found.cka.values[0] is None
     assert found.cka_matrix[0][2] is None
     assert found.spearman[0] is None
@@ -284,9 +266,9 @@ def test_models_too_shallow_to_have_a_middle(layer, encoder):
 def test_what_cannot_be_analysed(encoder):
     with pytest.raises(UsageError, match="nothing to read"):
         profile(encoder)
-    with pytest.raises(BatchTooSmallError):
+    with pytest.raises(DataError, match="too few"):
         profile(encoder, ["a cat", "a dog", "a cat"])
     with pytest.raises(UsageError, match="3 texts are too few"):
-        profile(encoder, TEXTS, max_texts=3)
+        profile(encoder, TEXTS, settings=AnalysisSettings(max_texts=3))
     with pytest.raises(DataError, match="two different scores"):
         profile(encoder, pairs=[TextPair(text, TEXTS[0], 1.0) for text in TEXTS])

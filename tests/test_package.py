@@ -1,5 +1,6 @@
 """What is installed, and what importing it costs."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -22,6 +23,21 @@ def modules_after(code: str) -> set[str]:
 
 def test_importing_the_package_imports_no_torch():
     assert not {"torch", "transformers", "numpy", "datasets"} & modules_after("import truncate_kit")
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "training.configuration",
+        "training.objectives",
+        "sweep.settings",
+        "sweep.picking",
+        "sweep.strategies",
+        "contrastive.settings",
+    ],
+)
+def test_settings_that_the_command_line_shows_import_no_torch(module):
+    assert not {"torch", "transformers"} & modules_after(f"import truncate_kit.{module}")
 
 
 def test_help_imports_no_torch():
@@ -71,3 +87,10 @@ def test_every_bundled_model_has_a_card_with_the_sources_of_its_text_and_its_lic
         assert f"# {folder.name}\n" in card
         assert "For research, evaluation and demonstration only, not commercially" in card
         assert all(line in card for line in terms)
+
+
+def test_no_test_imports_a_test():
+    """What several tests need stands in tests/support, so that a test can be read, moved and run alone."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        imported = re.findall(r"^\s*(?:from|import) (tests[\w.]*)", path.read_text(), flags=re.MULTILINE)
+        assert all(f"{module}.".startswith("tests.support.") for module in imported), path

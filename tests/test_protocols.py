@@ -4,10 +4,11 @@ import inspect
 
 import pytest
 
-from truncate_kit.combine import CombineSettings
-from truncate_kit.contrastive import ContrastiveSettings
-from truncate_kit.frozen import FrozenSettings
-from truncate_kit.suites import TransferSettings, score_retrieval
+from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.frozen.settings import FrozenSettings
+from truncate_kit.suites.retrieval import score_retrieval
+from truncate_kit.suites.settings import TransferSettings
 
 
 def test_layer_combination():

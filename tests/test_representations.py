@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.families import TINY_CONFIGS, make_tiny
+from tests.support.families import TINY_CONFIGS, make_tiny
 from truncate_kit.encoders import layers_held, load_encoder, truncate
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
 from truncate_kit.representations import (

@@ -41,56 +41,22 @@ class MissingExtraError(TruncateKitError, ImportError):
 
 
 class UsageError(TruncateKitError, ValueError):
-    """An option has a value that makes no sense, alone or beside another."""
+    """A parameter has a value that makes no sense, alone or beside another."""
 
 
 class DeviceError(TruncateKitError, RuntimeError):
-    """The hardware that was asked for is not there or does not start."""
+    """The hardware or the cluster that was asked for is not there, does not start, or was lost."""
 
 
 class FileProblemError(TruncateKitError, OSError):
-    """A file or folder cannot be read or written."""
-
-
-class CannotWriteError(FileProblemError):
-    """Writing failed: full disk, read-only folder, a file where a folder should be."""
-
-    def __init__(self, path: Path, reason: OSError) -> None:
-        super().__init__(
-            f"Cannot write {path}: {reason.strerror or reason}.",
-            hint="Free some space or name another place with --out; what was there before is unchanged.",
-        )
-
-
-class RunInUseError(TruncateKitError, RuntimeError):
-    """Another process is working in the same run folder."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(
-            f"Another process is working in {folder}.",
-            hint="Wait until it ends, stop it, or name another folder with --out.",
-        )
-
-
-class WorkerLostError(TruncateKitError, RuntimeError):
-    """What was to be done was begun several times, and each time its process or machine was lost."""
-
-    def __init__(self, task: str, runs: int, reason: str) -> None:
-        super().__init__(
-            f"The worker of {task} was lost {runs} times; the last time {reason}.",
-            hint="Memory may have run out: use fewer workers or a smaller --batch-size; the same command continues.",
-        )
-
-
-class ClusterError(TruncateKitError, RuntimeError):
-    """The Ray cluster cannot be reached, or cannot run what it is given."""
+    """A file or folder cannot be read or written, or another process is working in it."""
 
 
 # Models
 
 
 class ModelError(TruncateKitError, ValueError):
-    """A model cannot be loaded, cut or used as an encoder."""
+    """A model cannot be loaded, cut, exported or used as an encoder."""
 
 
 class LayerOutOfRangeError(ModelError):
@@ -99,7 +65,7 @@ class LayerOutOfRangeError(ModelError):
     def __init__(self, layer: int, depth: int) -> None:
         super().__init__(
             f"Layer {layer} does not exist: this encoder has layers 0 (embeddings) to {depth}.",
-            hint=f"Use --layer 0..{depth}, or --layer auto.",
+            hint=f"Give a layer from 0 to {depth}.",
         )
 
 
@@ -107,23 +73,11 @@ class LayerNotHeldError(ModelError):
     """A layer that exists but at which a truncated model cannot be stored and reloaded exactly."""
 
 
-class UnknownFamilyError(ModelError):
-    """An architecture without a row in the family table."""
-
-
-class PushError(TruncateKitError, RuntimeError):
-    """The hub cannot be reached, or does not take a model."""
-
-
 # Data
 
 
 class DataError(TruncateKitError, ValueError):
-    """A data file that cannot be used: the message names file, row and what is wrong."""
-
-
-class DataFileError(DataError):
-    """A file or folder that cannot be read as data at all: missing, empty, broken, of an unknown kind."""
+    """Data that cannot be used: the message names file, row and what is wrong."""
 
 
 class ColumnsError(DataError):
@@ -140,76 +94,44 @@ class RowError(DataError):
         super().__init__(f"{source}, {place}: {problem}", hint=hint)
 
 
-class HubError(DataError):
-    """A data set that the hub does not hold or that cannot be fetched now."""
+# What several modules find in the same way
 
 
-# Similarity
+def cannot_write(path: Path, reason: OSError) -> FileProblemError:
+    """Writing failed: full disk, read-only folder, a file where a folder should be."""
+    return FileProblemError(
+        f"Cannot write {path}: {reason.strerror or reason}.",
+        hint="Free some space or name another place as `out`; what was there before is unchanged.",
+    )
 
 
-class SimilarityError(TruncateKitError, ValueError):
-    """States that cannot be compared or scored."""
-
-
-class BatchTooSmallError(SimilarityError):
+def too_few_texts(count: int, *, needed: int = 4) -> DataError:
     """Fewer texts than an estimator needs."""
-
-    def __init__(self, count: int, *, needed: int = 4) -> None:
-        super().__init__(
-            f"{count} texts are too few: this estimate needs at least {needed}.",
-            hint=f"Give at least {needed} distinct texts; some hundred make the estimate steady.",
-        )
+    return DataError(
+        f"{count} texts are too few: this estimate needs at least {needed}.",
+        hint=f"Give at least {needed} distinct texts; some hundred make the estimate steady.",
+    )
 
 
-class StatesShapeError(SimilarityError):
-    """States whose shapes do not fit together."""
-
-
-class NonFiniteStatesError(SimilarityError):
+def not_finite(layers: list[int]) -> ModelError:
     """States that hold NaN or infinity."""
-
-    def __init__(self, layers: list[int]) -> None:
-        super().__init__(
-            f"The states of layer {', '.join(map(str, layers))} hold NaN or infinity.",
-            hint="Run the model in float32: half precision overflows in some models.",
-        )
+    return ModelError(
+        f"The states of layer {', '.join(map(str, layers))} hold NaN or infinity.",
+        hint="Run the model in float32: half precision overflows in some models.",
+    )
 
 
-class UndefinedCKAError(SimilarityError):
+def undefined_cka(layers: list[int], side: str, reason: str) -> DataError:
     """CKA has no value at some layers: their states are the same for every text, or all equally far apart."""
-
-    def __init__(self, layers: list[int], side: str, reason: str) -> None:
-        super().__init__(
-            f"CKA is not defined at layer {', '.join(map(str, layers))} of {side}: {reason}.",
-            hint="Use more texts, or mean pooling: with CLS pooling layer 0 is the same for every text.",
-        )
+    return DataError(
+        f"CKA is not defined at layer {', '.join(map(str, layers))} of {side}: {reason}.",
+        hint="Use more texts, or mean pooling: with CLS pooling layer 0 is the same for every text.",
+    )
 
 
-# Training
-
-
-class TrainingDivergedError(TruncateKitError, ArithmeticError):
-    """The gradients are no longer numbers."""
-
-    def __init__(self, epoch: int, step: int, rate: float) -> None:
-        super().__init__(
-            f"Training diverged in epoch {epoch + 1}, step {step + 1}, at a learning rate of {rate:g}.",
-            hint="Use a smaller --learning-rate, or --precision fp32.",
-        )
-
-
-# Export
-
-
-class ExportError(TruncateKitError, RuntimeError):
-    """An encoder that cannot be exported as it should be."""
-
-
-class ExportCheckError(ExportError):
+def failed_check(finding: str) -> ModelError:
     """A graph that was exported and does not do what the encoder does."""
-
-    def __init__(self, finding: str) -> None:
-        super().__init__(
-            f"The exported graph failed its checks: {finding}.",
-            hint="Nothing was written. Use the model in torch, or report the architecture and the versions.",
-        )
+    return ModelError(
+        f"The exported graph failed its checks: {finding}.",
+        hint="Nothing was written. Use the model in torch, or report the architecture and the versions.",
+    )

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.errors import CannotWriteError, RunInUseError, TruncateKitError
+from truncate_kit.errors import FileProblemError, TruncateKitError, cannot_write
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 _TEMPORARY = ".tmp"
@@ -23,7 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it becomes `path`, on any failure it is removed.
 
     Write a file or a folder to it. An existing file is replaced atomically, an existing folder is moved aside first
-    and removed once the new one stands. Raises `CannotWriteError` on a full disk or a read-only place.
+    and removed once the new one stands. Raises `FileProblemError` on a full disk or a read-only place.
     """
     path = Path(path)
     temporary: Path | None = None
@@ -42,7 +42,7 @@ def replacing(path: Path) -> Iterator[Path]:
         refused = error if isinstance(error, OSError) else _refusal(error)
         if refused is None:
             raise
-        raise CannotWriteError(path, refused) from error
+        raise cannot_write(path, refused) from error
     finally:
         if temporary is not None:
             replaced = temporary / "replaced"
@@ -54,8 +54,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def _refusal(error: BaseException | None) -> OSError | None:
     """What the system said where a write failed: torch and safetensors then raise errors of their own kinds."""
     while error is not None:
-        told = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has it in its text only
-        number = error.errno if isinstance(error, OSError) else int(told[1]) if told else None
+        found = re.search(r"\(os error (\d+)\)", str(error))  # safetensors has it in its text only
+        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
         if number in _REFUSED:
             return OSError(number, os.strerror(number))
         error = error.__cause__ or error.__context__
@@ -77,13 +77,13 @@ def _sync(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 text under a temporary name and rename it to `path`. Raises `CannotWriteError`."""
+    """Write UTF-8 text under a temporary name and rename it to `path`. Raises `FileProblemError`."""
     with replacing(path) as target:
         target.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON under a temporary name and rename it to `path`. Raises `CannotWriteError`."""
+    """Write `value` as indented JSON under a temporary name and rename it to `path`. Raises `FileProblemError`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
@@ -91,16 +91,20 @@ def write_json(path: Path, value: Any) -> None:
 def run_lock(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process; the lock goes with the process, however it ends.
 
-    Raises `RunInUseError` when another process holds it, `CannotWriteError` when the folder cannot be made.
+    Raises `FileProblemError` when another process holds it or the folder cannot be made.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = (folder / ".lock").open("w")
+        # A link is not followed and nothing is emptied: whoever made the folder may have put something else there.
+        handle = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
     except OSError as error:
-        raise CannotWriteError(folder, error) from error
+        raise cannot_write(folder, error) from error
     with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise RunInUseError(folder) from error
+            raise FileProblemError(
+                f"Another process is working in {folder}.",
+                hint="Wait until it ends, stop it, or name another folder as `out`.",
+            ) from error
         yield

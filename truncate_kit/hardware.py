@@ -1,47 +1,118 @@
-"""What the machine can do, as far as results hang on it."""
+"""What the machine can do, as far as results depend on it: instructions, cores, names."""
 
-import contextlib
 import os
 import platform
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from truncate_kit.errors import DeviceError, UsageError
 
+if TYPE_CHECKING:
+    import torch
+
+INSTRUCTIONS = "TRUNCATE_KIT_INSTRUCTIONS"
 _INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx10_2", "i8mm", "asimddp")  # the last two are Arm's
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx10_2", "bf16")  # the last one is Arm's
+_AVX512_FLAGS = ("avx512f", "avx512bw", "avx512dq", "avx512vl")  # what torch's own AVX-512 kernels need
 
 
-def bf16_instructions(device: torch.device) -> str | None:
-    """The matrix instructions in bfloat16 that `device` has, by name; None where it has none or no reader knows."""
+def instructions() -> frozenset[str]:
+    """Instruction sets of the processor under Linux's names, such as `avx2` and `avx512_vnni`.
+
+    The environment variable TRUNCATE_KIT_INSTRUCTIONS (names separated by commas) replaces what the processor reports,
+    in child processes as well. It changes decisions, such as 7 or 8 bits for int8 weights, and not what a library
+    computes with: so both kinds of processor can be tested on one machine.
+    """
+    return _instructions(os.environ.get(INSTRUCTIONS))
+
+
+@cache
+def _instructions(override: str | None) -> frozenset[str]:
+    if override is not None:
+        return frozenset(override.replace(",", " ").split())
+    fields = _cpuinfo()
+    found = set(fields.get("flags", fields.get("features", "")).split())
+    try:
+        import torch
+
+        found |= {name for name, able in torch.cpu.get_capabilities().items() if able}
+    except (ImportError, OSError, AttributeError):  # torch is broken, or older than 2.12
+        pass
+    return frozenset(found)
+
+
+def bf16_instructions(device: "torch.device") -> str | None:
+    """The matrix instructions in bfloat16 that `device` has, by name; None where it has none or none is known."""
     if device.type == "cuda":
+        import torch
+
         return "tensor cores" if torch.cuda.is_bf16_supported(including_emulation=False) else None
     return _first_of(_BF16_FLAGS)
 
 
 def int8_instructions() -> str | None:
-    """The processor's dot products of bytes (VNNI and its kin), by name; None where it has none or no reader knows.
+    """The processor's dot products of bytes (VNNI and its kin), by name; None where it has none or none is known.
 
     Without them int8 products go through 16-bit sums that can overflow, and gain little.
     """
     return _first_of(_INT8_FLAGS)
 
 
+def has_avx512() -> bool:
+    """Whether vectors of 512 bits are computed at once."""
+    return instructions().issuperset(_AVX512_FLAGS)
+
+
+def multiplies_narrow() -> bool:
+    """Whether 8-bit products are added in pairs in 16 bits, which overflow unless weights keep to 7 bits: x86 only."""
+    return platform.machine().lower() in ("x86_64", "amd64", "i686") and int8_instructions() is None
+
+
+def select_device(name: str | None) -> "torch.device":
+    """`cpu` or `cuda[:i]`; None is the CPU. Raises `DeviceError` when CUDA was asked for and is not active."""
+    import torch
+
+    try:
+        device = torch.device(name or "cpu")
+    except RuntimeError as error:
+        raise UsageError(f"There is no device {name!r}.", hint='Use `device="cpu"` or `device="cuda"`.') from error
+    if device.type not in ("cpu", "cuda"):
+        raise UsageError(f"The device {name!r} is not supported.", hint='Use `device="cpu"` or `device="cuda"`.')
+    if device.type == "cuda" and not torch.cuda.is_available():
+        built = torch.version.cuda
+        reason = (
+            f"torch {torch.__version__} is built for CUDA {built}"
+            if built
+            else f"torch {torch.__version__} has no CUDA"
+        )
+        raise DeviceError(
+            f"CUDA was asked for but is not active: {reason}, and no GPU answers.",
+            hint='Install a torch build that fits the driver, or use `device="cpu"`.',
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"There is no GPU {device.index}: this machine has {torch.cuda.device_count()}.",
+            hint='Use `device="cuda:0"`.',
+        )
+    return device
+
+
+def check_precision(precision: str, device: "torch.device") -> None:
+    """Raise `DeviceError` where `device` has no instructions for `precision` (only bf16 needs its own)."""
+    if precision == "bf16" and bf16_instructions(device) is None:
+        name = "GPU" if device.type == "cuda" else "processor"
+        raise DeviceError(f"This {name} has no bf16 instructions.", hint='Use `precision="fp32"`.')
+
+
 def processor_name() -> str:
     """The processor as it names itself."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
 
 
 def processor_maker() -> str | None:
     """`GenuineIntel`, `AuthenticAMD` and the like; None where the system does not say."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("vendor_id"):
-                return line.partition(":")[2].strip()
-    return None
+    return _cpuinfo().get("vendor_id")
 
 
 def usable_cores() -> int:
@@ -66,21 +137,17 @@ def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
         return None
 
 
-def multiplies_narrow() -> bool:
-    """Whether 8-bit products are added in pairs in 16 bits, which overflow unless weights keep to 7 bits: x86 only."""
-    return platform.machine().lower() in ("x86_64", "amd64", "i686") and int8_instructions() is None
-
-
 def _first_of(flags: tuple[str, ...]) -> str | None:
-    able = dict.fromkeys(_linux_flags(), True)
-    with contextlib.suppress(AttributeError):  # torch < 2.12
-        able |= torch.cpu.get_capabilities()
-    return next((name for name in flags if able.get(name)), None)
+    found = instructions()
+    return next((name for name in flags if name in found), None)
 
 
-def _linux_flags() -> set[str]:
+@cache
+def _cpuinfo() -> dict[str, str]:
+    """What Linux says of the first core, by field; empty elsewhere."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").strip().split("\n\n")[0]
     except OSError:
-        return set()
-    return {flag for line in lines if line.lower().startswith(("flags", "features")) for flag in line.split()}
+        return {}
+    fields = (line.partition(":") for line in first.splitlines())
+    return {name.strip().lower(): value.strip() for name, _, value in fields}

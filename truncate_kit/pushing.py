@@ -1,4 +1,4 @@
-"""A model folder to the hub, when it was asked for: private unless told otherwise."""
+"""A model folder to the hub, when it was asked for: private unless public is asked for."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,8 @@ from pathlib import Path
 from huggingface_hub import HfApi, errors
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not declared so
 
-from truncate_kit.errors import ModelError, PushError, UsageError
+from truncate_kit.errors import ModelError, TruncateKitError, UsageError
+from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.results import Result
 
 _LEFT_OUT = [".*", "**/.*", "*.tmp"]  # locks and half-written files
@@ -41,14 +42,14 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
     public: let everyone see it; a repository that is public already is refused without it, a private one stays so.
     endpoint: address of the hub, None for the usual one (HF_ENDPOINT). Raises `ModelError` where there is no model, or
-    a graph is not the one that export.json describes; `UsageError`, `PushError`.
+    a graph is not the one that export.json describes; `UsageError`, `TruncateKitError`.
     """
-    from truncate_kit.export import GRAPH_FILES, check_record  # loads torch, for which a wrong name must not wait
+    from truncate_kit.export.record import check_record  # loads torch, for which a wrong name must not wait
 
     check_hub_name(name)
     folder = Path(folder)
     if not (folder / "config.json").is_file():
-        raise ModelError(f"There is no model in {folder} to push.", hint="Make one with finetune or export first.")
+        raise ModelError(f"There is no model in {folder} to push.", hint="Make one with `finetune()` first.")
     for graph in GRAPH_FILES.values():
         if (folder / graph).is_file():
             check_record(folder / graph)
@@ -57,7 +58,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
         api.create_repo(name, private=not public, exist_ok=True)
         private = bool(api.model_info(name).private)
         if not private and not public:
-            raise UsageError(f"The model {name} on the hub is public.", hint="Add --public to push there all the same.")
+            raise UsageError(f"The model {name} on the hub is public.", hint="Use `public=True` to push there anyway.")
         commit = api.upload_folder(
             repo_id=name,
             folder_path=folder,
@@ -69,17 +70,19 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
 @contextlib.contextmanager
 def _reaching_the_hub(name: str) -> Iterator[None]:
-    hint = "The folder is as it was: push it again with truncate-kit export --push-to NAME, or with hf upload."
+    hint = "The folder is as it was: push it again, or use hf upload."
     try:
         yield
     except errors.OfflineModeIsEnabled as error:
-        raise PushError("The hub is switched off by HF_HUB_OFFLINE.", hint="Unset HF_HUB_OFFLINE to push.") from error
+        raise TruncateKitError(
+            "The hub is switched off by HF_HUB_OFFLINE.", hint="Unset HF_HUB_OFFLINE to push."
+        ) from error
     except errors.HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):
             reason, hint = "you are not logged in, or may not write there", "Log in with: hf auth login"
         else:
             reason = f"it answers {status}: {(error.server_message or str(error)).strip().splitlines()[0]}"
-        raise PushError(f"The hub does not take {name}: {reason}.", hint=hint) from error
+        raise TruncateKitError(f"The hub does not take {name}: {reason}.", hint=hint) from error
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # as above
-        raise PushError(f"The hub cannot be reached to push {name}: {error}.", hint=hint) from error
+        raise TruncateKitError(f"The hub cannot be reached to push {name}: {error}.", hint=hint) from error

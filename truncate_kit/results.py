@@ -35,7 +35,7 @@ class Result:
         )
 
     def write(self, path: Path) -> None:
-        """Write the JSON under a temporary name and rename it. Raises `CannotWriteError`."""
+        """Write the JSON under a temporary name and rename it. Raises `FileProblemError`."""
         write_json(path, self.to_dict())
 
     @classmethod

@@ -29,7 +29,7 @@ class VectorFormat(Result):
 
     precision: `int8` scales each vector so that its largest entry is ±127 (cosines stay, lengths do not); `binary`
     keeps one bit per dimension, 1 where the entry is above 0, eight to a byte, the first one highest. dimensions: keep
-    the first so many; None keeps all. normalize: scale to length 1 after that. Raises `UsageError`.
+    this number of first ones; None keeps all. normalize: scale to length 1 after that. Raises `UsageError`.
     """
 
     precision: VectorPrecision = "float32"
@@ -42,7 +42,7 @@ class VectorFormat(Result):
                 f"There is no precision {self.precision!r} for vectors.", hint=f"Use one of: {', '.join(PRECISIONS)}."
             )
         if self.dimensions is not None and self.dimensions < 1:
-            raise UsageError(f"{self.dimensions} dimensions are too few.", hint="Use --dimensions 1 or more.")
+            raise UsageError(f"{self.dimensions} dimensions are too few.", hint="Use 1 or more `dimensions`.")
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -50,11 +50,11 @@ class VectorFormat(Result):
         return np.dtype(_TYPES[self.precision])
 
     def kept(self, width: int) -> int:
-        """Dimensions that are left of `width`. Raises `UsageError` where there are not so many."""
+        """Dimensions that are left of `width`. Raises `UsageError` where there are fewer."""
         if self.dimensions is not None and self.dimensions > width:
             raise UsageError(
                 f"{self.dimensions} dimensions cannot be kept: this model's vectors have {width}.",
-                hint=f"Use --dimensions with a number up to {width}.",
+                hint=f"Use up to {width} `dimensions`.",
             )
         return self.dimensions or width
 

@@ -6,6 +6,13 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
+def points(mean: float | None, deviation: float | None = None) -> str:
+    """A score in points, with its standard deviation where there are several; a dash where there is none."""
+    if mean is None:
+        return "–"
+    return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+
+
 def capitalized(text: str) -> str:
     """The text with a capital first letter; unlike `str.capitalize` it leaves the others as they are."""
     return text[:1].upper() + text[1:]

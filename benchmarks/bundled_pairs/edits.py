@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-import scenes
-from scenes import Concept, Party, Scene, Source
+from benchmarks.bundled_pairs import scenes
+from benchmarks.bundled_pairs.scenes import Concept, Party, Scene, Source
 
 Edit = Callable[[Source, Scene], Scene | None]
 

@@ -1,30 +1,27 @@
 """Write the bundled set of graded sentence pairs: train.csv, dev.csv and test.csv.
 
-    python benchmarks/bundled_pairs/generate.py            # into truncate_kit/data/bundled
-    python benchmarks/bundled_pairs/generate.py --out DIR
+    python -m benchmarks.bundled_pairs.generate            # into truncate_kit/data/bundled
+    python -m benchmarks.bundled_pairs.generate --out DIR
 
 The same files come out on every machine and Python version; a test compares them byte for byte.
 """
 
-import argparse
-import csv
-import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import scenes
-from edits import EDITS
-from scenes import Scene, Source
-from wording import choose_words, draw_style, sentence
-
-from truncate_kit.files import write_text
+from benchmarks.bundled_pairs import scenes
+from benchmarks.bundled_pairs.edits import EDITS
+from benchmarks.bundled_pairs.scenes import Scene, Source
+from benchmarks.bundled_pairs.wording import choose_words, draw_style, sentence
+from benchmarks.common import new_parser, write_rows
 
 SIZES = {"train": 2500, "dev": 500, "test": 500}
 SEED = 20261121
 BANDS = 10  # of half a point; each gets as many pairs as the others
 OUT = Path(__file__).resolve().parents[2] / "truncate_kit" / "data" / "bundled"
+COLUMNS = ("sentence1", "sentence2", "score", "edits")
 Row = tuple[str, str, float, str]
 
 
@@ -104,18 +101,16 @@ def _shuffled(source: Source, rows: list[Row]) -> Iterator[Row]:
     return (rows[index] for _, index in sorted((source.random.random(), index) for index in range(len(rows))))
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--out", type=Path, default=OUT)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Write the three files."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=OUT)
-    out: Path = parser.parse_args().out
+    out = PARSER.parse_args(arguments).out
     used: set[str] = set()
     for split in SIZES:
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(("sentence1", "sentence2", "score", "edits"))
-        writer.writerows(pairs(split, used))
-        write_text(out / f"{split}.csv", text.getvalue())
+        write_rows(out / f"{split}.csv", [dict(zip(COLUMNS, row, strict=True)) for row in pairs(split, used)])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TypeVar
 
-import lexicon
+from benchmarks.bundled_pairs import lexicon
 
 Item = TypeVar("Item")
 SPLITS = ("all", "dev", "test")

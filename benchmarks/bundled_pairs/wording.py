@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-import lexicon
-from scenes import Concept, Party, Scene, Source
+from benchmarks.bundled_pairs import lexicon
+from benchmarks.bundled_pairs.scenes import Concept, Party, Scene, Source
 
 _NUMBERS = {1: ("a", "one"), 2: ("two",), 3: ("three",)}
 _VOWELS = "aeiou"

@@ -1,23 +1,20 @@
 """The ways to make a sentence encoder of one pretrained model, as commands of the product, and what they read."""
 
-import csv
 import json
 import subprocess
-import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
-sys.path.append(str(Path(__file__).parent.parent / "layer_attention"))
-from rows import training_rows
-
+from benchmarks.common import COMMAND, timed, write_rows
+from benchmarks.layer_attention.rows import training_rows
 from truncate_kit.data import find_sts, load_pairs, read_texts
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
-from truncate_kit.training.evaluation import evaluate
+from truncate_kit.evaluation import evaluate
 
 RAW_TEXTS = 20_000
-CLI = (sys.executable, "-c", "from truncate_kit_cli.app import main; main()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +45,16 @@ class Maker:
         """Run a command of the product into a folder of its own, unless it was."""
         out = self.work / name
         if not (out / "done").exists():
-            told = [str(argument) for argument in arguments]
-            print("truncate-kit", *told, "--out", out, flush=True)
-            subprocess.run([*CLI, *told, "--out", str(out), "--json"], check=True, stdout=subprocess.DEVNULL)
+            typed = [str(argument) for argument in (*arguments, "--workspace", out)]
+            print("truncate-kit", *typed, flush=True)
+            subprocess.run([*COMMAND, *typed, "--json"], check=True, stdout=subprocess.DEVNULL)
             (out / "done").touch()
         return out
 
-    def trained(self, name: str, model: object, *arguments: object) -> Path:
-        """Fine-tune `model` on the graded pairs."""
+    def trained(self, name: str, model: object, *arguments: object, by: str = "finetune") -> Path:
+        """Train `model` on the graded pairs, with the command `by`."""
         budget = ("--seeds", self.seeds, "--epochs", self.epochs, "--data", self.stsb)
-        return self.command(name, "finetune", model, *arguments, *budget)
+        return self.command(name, by, model, *arguments, *budget)
 
     def last(self) -> Made:
         """The base as it is, mean-pooled at its last layer."""
@@ -81,46 +78,31 @@ class Maker:
 
     def tmft(self) -> Made:
         """TMFT at the layer that the search chose."""
-        out = self.trained("tmft", self.base)
-        told = json.loads((out / "sweep.json").read_text())
-        return Made(out / "lean", _own_seconds(told, told["chosen"]))
+        return _fine_tuned(self.trained("tmft", self.base))
 
     def full(self) -> Made:
         """The same fine-tuning at the last layer."""
         self.tmft()
-        out = self.work / "tmft"
-        told = json.loads((out / "sweep.json").read_text())
-        return Made(out / "full", _own_seconds(told, told["full"]["layer"]))
+        return _fine_tuned(self.work / "tmft", "full")
 
     def tuned_combination(self) -> Made:
         """The same fine-tuning of the combination."""
-        out = self.trained("tuned-combination", self.combination().folder, "--strategy", "last")
-        told = json.loads((out / "sweep.json").read_text())
-        return Made(out / "lean", _own_seconds(told, told["chosen"]))
+        return _fine_tuned(self.trained("tuned-combination", self.combination().folder, "--strategy", "last"))
 
     def distilled(self) -> Made:
         """The fine-tuned full model's vectors, learned on raw text by its own lower layers."""
         teacher = self.full()
-        layer = json.loads((self.work / "tmft" / "sweep.json").read_text())["chosen"]
+        layer = _sweep(self.work / "tmft")["chosen"]
         depth = load_encoder(teacher.folder).depth
         # A distilled model at the last layer is the teacher itself: half of it stands for what distillation does.
         cut = layer if layer < depth else depth // 2
         out = self.command(
             "distilled",
-            *(
-                "finetune",
-                teacher.folder,
-                "--objective",
-                "distill",
-                "--layer",
-                cut,
-                "--texts",
-                self.inputs / "texts.txt",
-            ),
+            *("distill", teacher.folder, "--layer", cut, "--texts", self.inputs / "texts.txt"),
             *("--seeds", self.seeds, "--epochs", self.epochs, "--data", self.stsb),
         )
-        told = json.loads((out / "sweep.json").read_text())
-        return Made(out / "lean", (teacher.seconds or 0) + _own_seconds(told, cut))
+        made = _fine_tuned(out)
+        return replace(made, seconds=(teacher.seconds or 0) + (made.seconds or 0))
 
     def layer_attention(self) -> Made:
         """Attention over the layers of the whole model, contrastive training with hard negatives."""
@@ -128,6 +110,7 @@ class Maker:
             "layer-attention",
             *(self.base, "--pooling", "layer-attention", "--objective", "hard-negatives"),
             *("--triplets", self.inputs / "triplets.csv"),
+            by="contrast",
         )
         return Made(out / "lean", json.loads((out / "contrastive.json").read_text())["seconds"])
 
@@ -135,7 +118,7 @@ class Maker:
         """Heads over the frozen states of all blocks, autoencoders first."""
         out = self.command(
             "frozen",
-            *("finetune", self.base, "--method", "frozen", "--texts", self.inputs / "texts.txt"),
+            *("freeze", self.base, "--texts", self.inputs / "texts.txt"),
             *("--seeds", self.seeds, "--data", self.stsb),
         )
         report = out / "frozen-heads" / "frozen.json"
@@ -156,12 +139,17 @@ class Maker:
         }
 
 
-def _own_seconds(sweep: dict[str, object], layer: object) -> float:
-    """Seconds of the full-budget trials at one layer, the search apart; mean of the seeds."""
-    trials = sweep["trials"]
-    assert isinstance(trials, list)
-    seconds = [float(trial["seconds"]) for trial in trials if trial["layer"] == layer]
-    return sum(seconds) / len(seconds)
+def _sweep(out: Path) -> dict[str, Any]:
+    """What `finetune` wrote of its sweep."""
+    found: dict[str, Any] = json.loads((out / "sweep.json").read_text())
+    return found
+
+
+def _fine_tuned(out: Path, which: str = "lean") -> Made:
+    """The lean or the full model of a sweep; seconds of its full-budget trials, the search apart, mean of the seeds."""
+    sweep = _sweep(out)
+    layer = sweep["chosen"] if which == "lean" else sweep["full"]["layer"]
+    return Made(out / which, fmean(trial["seconds"] for trial in sweep["trials"] if trial["layer"] == layer))
 
 
 def off_the_shelf(model: Path, work: Path) -> dict[str, Callable[[], Made]]:
@@ -174,9 +162,8 @@ def off_the_shelf(model: Path, work: Path) -> dict[str, Callable[[], Made]]:
     def static() -> Made:
         from model2vec.distill import distill
 
-        start = time.perf_counter()
-        distill(str(model)).save_pretrained(str(work / "static"))
-        return Made(work / "static", time.perf_counter() - start, static=True)
+        _, seconds = timed(lambda: distill(str(model)).save_pretrained(str(work / "static")))
+        return Made(work / "static", seconds, static=True)
 
     return {"all-MiniLM-L6-v2": as_it_is, "model2vec of all-MiniLM-L6-v2": static}
 
@@ -185,25 +172,14 @@ def prepare(data: Path, folder: Path, *, small: bool) -> Path:
     """What the commands read: graded pairs, triplets, and raw text without a dev or test sentence of any set."""
     folder.mkdir(parents=True, exist_ok=True)
     pairs = load_pairs(data / "stsb/en")
-    (folder / "stsb").mkdir(exist_ok=True)
     for split, found in pairs.items():
-        rows = [(p.first, p.second, p.target) for p in (found.pairs[:200] if small else found.pairs)]
-        _write_csv(folder / "stsb" / f"{split}.csv", ("sentence1", "sentence2", "score"), rows)
+        kept = found.pairs[:200] if small else found.pairs
+        rows = [{"sentence1": pair.first, "sentence2": pair.second, "score": pair.target} for pair in kept]
+        write_rows(folder / "stsb" / f"{split}.csv", rows)
     triplets = training_rows(data).rows
-    _write_csv(
-        folder / "triplets.csv",
-        ("anchor", "positive", "negative"),
-        [(row.anchor, row.positive, row.negative) for row in (triplets[:100] if small else triplets)],
-    )
+    write_rows(folder / "triplets.csv", [asdict(row) for row in (triplets[:100] if small else triplets)])
     held_out = {text for one in find_sts(data) for pair in one.pairs for text in (pair.first, pair.second)}
     unseen = [text for text in read_texts(data / "captions/sentences.en.txt.gz") if text not in held_out]
     count = 200 if small else RAW_TEXTS
     (folder / "texts.txt").write_text("\n".join(unseen[:: len(unseen) // count][:count]) + "\n")
     return folder
-
-
-def _write_csv(path: Path, names: tuple[str, ...], rows: list[tuple[object, ...]]) -> None:
-    with path.open("w", newline="") as handle:
-        table = csv.writer(handle, lineterminator="\n")
-        table.writerow(names)
-        table.writerows(rows)

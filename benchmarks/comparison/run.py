@@ -1,40 +1,40 @@
 """One table for every way to get a sentence encoder out of the same pretrained model, each scored as its ONNX graph.
 
-    python benchmarks/comparison/run.py --data shared/data --base mini-electra-discriminator --base mini-bert
+    python -m benchmarks.comparison.run --data FOLDER_OF_SETS --base mini-electra-discriminator --base mini-bert
 
 Every row is made with the commands a user would type and scored through ONNX Runtime on the suites for similarity,
-transfer and retrieval. Models go to work/, each finished row to reports/, and is not made again while it is
+transfer and retrieval. Models go to work/, each finished row to reports.jsonl, and is not made again while it is
 there. Speeds are measured at the end, all models in turn. `--check` does one small run of everything.
 """
 
 import argparse
 import json
 import tempfile
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
-from methods import Made, Maker, off_the_shelf, prepare
 
-from truncate_kit.bench.machine import OtherWork, describe_machine
+from benchmarks.common import machine, new_parser, print_table
+from benchmarks.comparison.methods import Made, Maker, off_the_shelf, prepare
+from benchmarks.records import Records
+from truncate_kit.bench.machine import OtherWork
+from truncate_kit.bench.timing import interleaved
 from truncate_kit.data import find_sts, find_transfer, load_pairs, read_retrieval, read_seen
 from truncate_kit.encoders import load_encoder
-from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.evaluation import TextEncoder
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import write_json
 from truncate_kit.results import Result
-from truncate_kit.suites import (
-    RetrievalReport,
-    StsReport,
-    TransferReport,
-    TransferSettings,
-    score_retrieval,
-    score_sts,
-    score_transfer,
-)
-from truncate_kit.training import TextEncoder
+from truncate_kit.suites.reports import RetrievalReport, StsReport, TransferReport
+from truncate_kit.suites.retrieval import score_retrieval
+from truncate_kit.suites.settings import TransferSettings
+from truncate_kit.suites.sts import score_sts
+from truncate_kit.suites.transfer import score_transfer
 
 HERE = Path(__file__).parent
 ROUNDS = 5
@@ -93,7 +93,7 @@ def score(
     )
 
 
-def measure(base: str, method: str, made: Made, told: argparse.Namespace, home: Path) -> Row:
+def measure(base: str, method: str, made: Made, options: argparse.Namespace, home: Path) -> Row:
     """Export a model and score the graph; a static model is scored as it is."""
     if made.static:
         model: TextEncoder = Static(made.folder)
@@ -105,7 +105,7 @@ def measure(base: str, method: str, made: Made, told: argparse.Namespace, home: 
         chosen = encoder.combination or (encoder.depth,)
         layers, parameters = ", ".join(map(str, chosen)), encoder.num_parameters
         size = graph.file.stat().st_size
-    sts, transfer, retrieval = score(model, method, told.data, small=told.check)
+    sts, transfer, retrieval = score(model, method, options.data, small=options.check)
     return Row(
         base=base,
         method=method,
@@ -123,17 +123,10 @@ def measure(base: str, method: str, made: Made, told: argparse.Namespace, home: 
 
 def speeds(rows: Sequence[Row], home: Path, texts: list[str]) -> dict[str, float]:
     """Sentences a second of every model, all in turn in each round; medians."""
-    models: dict[str, TextEncoder] = {}
-    for row in rows:
-        folder = home / row.folder
-        models[row.name] = Static(folder) if row.static else OnnxEncoder.load(folder)
-        models[row.name].encode(texts)
-    seconds: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(ROUNDS):
-        for name, model in models.items():
-            start = time.perf_counter()
-            model.encode(texts)
-            seconds[name].append(time.perf_counter() - start)
+    models = {
+        row.name: Static(home / row.folder) if row.static else OnnxEncoder.load(home / row.folder) for row in rows
+    }
+    seconds = interleaved({name: partial(model.encode, texts) for name, model in models.items()}, rounds=ROUNDS)
     return {name: len(texts) / median(taken) for name, taken in seconds.items()}
 
 
@@ -141,8 +134,7 @@ def show(rows: Sequence[Row], speed: dict[str, float]) -> None:
     """The table as Markdown."""
     names = [one.name for one in rows[0].sts.sets]
     heads = ["model", "layers", "parameters", "MB", *names, "STS mean", "unseen", "transfer", "MRR@10", "sentences/s"]
-    print("| " + " | ".join([*heads, "training"]) + " |")
-    print("|" + "---|" * (len(heads) + 1))
+    lines = []
     for row in rows:
         cells = [f"{row.base}: {row.method}" if row.base else row.method, row.layers]
         cells += [f"{row.parameters:,}" if row.parameters else "–", f"{row.size / 1e6:.1f}"]
@@ -150,44 +142,47 @@ def show(rows: Sequence[Row], speed: dict[str, float]) -> None:
         cells += [f"{row.sts.mean_spearman:.2f}", f"{row.sts.mean_unseen:.2f}", f"{row.transfer.mean_as_is:.2f}"]
         cells += [f"{row.retrieval.exact_mrr:.2f}", f"{speed[row.name]:,.0f}" if row.name in speed else "–"]
         cells.append("–" if row.seconds is None else f"{row.seconds:.0f} s")
-        print("| " + " | ".join(cells) + " |")
+        lines.append(cells)
+    print_table([*heads, "training"], lines)
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", type=Path, required=True, help="folder with stsb, sick, sts12 …, transfer, mrpc")
+PARSER.add_argument("--base", action="append", default=[], help="a bundled miniature, folder or hub name")
+PARSER.add_argument("--minilm", type=Path, help="folder of all-MiniLM-L6-v2")
+PARSER.add_argument("--epochs", type=int, default=5)
+PARSER.add_argument("--seeds", type=int, default=1)
+PARSER.add_argument("--only-speed", action="store_true", help="measure the speeds of what is there again")
+PARSER.add_argument("--check", action="store_true", help="a few rows of everything, into a temporary folder")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Make what is missing, measure the speeds, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="folder with stsb, sick, sts12 …, transfer, mrpc")
-    parser.add_argument("--base", action="append", default=[], help="a bundled miniature, folder or hub name")
-    parser.add_argument("--minilm", type=Path, help="folder of all-MiniLM-L6-v2")
-    parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--only-speed", action="store_true", help="measure the speeds of what is there again")
-    parser.add_argument("--check", action="store_true", help="a few rows of everything, into a temporary folder")
-    told = parser.parse_args()
-    home = Path(tempfile.mkdtemp()) if told.check else HERE
-    inputs = home / "work" / "inputs"
-    if not told.only_speed:
-        prepare(told.data, inputs, small=told.check)
-        makers = {
-            Path(base).name: Maker(base, home / "work" / Path(base).name, inputs, told.epochs, told.seeds).methods()
-            for base in told.base
-        }
-        if told.minilm:
-            makers[""] = off_the_shelf(told.minilm, home / "work" / "minilm")
+    options = PARSER.parse_args(arguments)
+    home = Path(tempfile.mkdtemp()) if options.check else HERE
+    inputs, records = home / "work" / "inputs", Records(home / "reports.jsonl")
+    if not options.only_speed:
+        prepare(options.data, inputs, small=options.check)
+        makers = {}
+        for base in options.base:
+            name = Path(base).name
+            makers[name] = Maker(base, home / "work" / name, inputs, options.epochs, options.seeds).methods()
+        if options.minilm:
+            makers[""] = off_the_shelf(options.minilm, home / "work" / "minilm")
         for base, methods in makers.items():
             for place, (method, make) in enumerate(methods.items()):
-                report = home / "reports" / f"{base or 'off-the-shelf'}-{place}.json"
-                if not report.exists():
-                    measure(base, method, make(), told, home).write(report)
-                    print(f"done: {report.name}, {method}", flush=True)
-    rows = [Row.read(path) for path in sorted((home / "reports").glob("*-*.json"))]
-    timed = home / "speed.json"
-    if told.only_speed or not timed.exists() or set(json.loads(timed.read_text())["speed"]) != {r.name for r in rows}:
+                name = f"{base or 'off-the-shelf'}-{place}"
+                if name not in records:
+                    records.add(name, measure(base, method, make(), options, home).to_dict())
+                    print(f"done: {name}, {method}", flush=True)
+    rows = [Row.from_dict(row) for row in records.values()]
+    file = home / "speed.json"
+    speed = json.loads(file.read_text())["speed"] if file.exists() and not options.only_speed else {}
+    if speed.keys() != {row.name for row in rows}:
         work = OtherWork()
-        found = speeds(rows, home, load_pairs(told.data / "stsb/en").split("test").texts())
-        machine = describe_machine(torch.device("cpu"), torch.get_num_threads(), work.share())
-        write_json(timed, {"speed": found, "machine": asdict(machine)})
-    show(rows, json.loads(timed.read_text())["speed"])
+        speed = speeds(rows, home, load_pairs(options.data / "stsb/en").split("test").texts())
+        write_json(file, {"speed": speed, "machine": machine(others_busy=work.share())})
+    show(rows, speed)
 
 
 if __name__ == "__main__":

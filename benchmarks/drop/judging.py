@@ -1,6 +1,5 @@
 """Brier scores, reliability and regret of drop predictions, each pretraining run judged by a fit without it."""
 
-import csv
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from statistics import fmean
 import numpy as np
 from scipy.optimize import minimize
 
+from benchmarks.common import write_rows
 from truncate_kit.analysis import LayerProfile
 from truncate_kit.similarity import DropPrediction, predict_drop, relative_layers
 
@@ -104,18 +104,18 @@ def judge(cases: Sequence[Case], out: Path) -> None:
             mine = [case for case in cases if mode in case.predictions and SELECTIONS[selection](case)]
             truth = _truth(mine)
             forecasts = _forecasts(mine, mode)
-            told = {"mode": mode, "of": selection}
+            judged = {"mode": mode, "of": selection}
             for name, forecast in forecasts.items():
-                tables["brier"].append(told | {"forecast": name} | _brier(mine, truth, forecast))
+                tables["brier"].append(judged | {"forecast": name} | _brier(mine, truth, forecast))
                 if selection == "all" and not name.startswith(("base rate", "never", "always")):
                     rows = _reliability(truth, forecast)
                     tables["reliability"] += [{"mode": mode, "forecast": name} | row for row in rows]
-            tables["regret"] += [told | row for row in _regrets(mine, mode)]
+            tables["regret"] += [judged | row for row in _regrets(mine, mode)]
             if selection == "all":
                 tables["sets"] += [{"mode": mode} | row for row in _by_set(mine, mode, forecasts)]
-    _write(out / "cases.csv", [_cells(case) for case in cases])
+    write_rows(out / "cases.csv", [_cells(case) for case in cases])
     for name, rows in tables.items():
-        _write(out / f"{name}.csv", rows)
+        write_rows(out / f"{name}.csv", rows)
         print(name)
         for row in rows:
             print("  " + "  ".join(f"{value}" for value in row.values()))
@@ -283,10 +283,3 @@ def _cells(case: Case) -> dict[str, object]:
         for name, sign in FEATURES.items():
             cells[f"{mode}: {name}"] = f"{values[sign]:.3f}" if sign in values else ""
     return cells
-
-
-def _write(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    with path.open("w", newline="", encoding="utf-8") as handle:
-        table = csv.DictWriter(handle, fieldnames=list(rows[0]), lineterminator="\n")
-        table.writeheader()
-        table.writerows(rows)

@@ -1,8 +1,8 @@
 """Is the predicted drop right, and how sure may it be? Many small models, each with the truth beside the prediction.
 
-    python benchmarks/drop/run.py --data FOLDER_OF_STSB_EN --german FOLDER_OF_STSB_DE --sick FOLDER_OF_SICK \
+    python -m benchmarks.drop.run --data FOLDER_OF_STSB_EN --german FOLDER_OF_STSB_DE --sick FOLDER_OF_SICK \
         --mrpc FOLDER_OF_MRPC --minilm FOLDER_OF_ALL_MINILM_L6_V2 --published FILE_OF_PUBLISHED_FIGURES
-    python benchmarks/drop/run.py --judge --published FILE_OF_PUBLISHED_FIGURES
+    python -m benchmarks.drop.run --judge --published FILE_OF_PUBLISHED_FIGURES
 
 Models: the miniatures, all-MiniLM-L6-v2, random weights of several shapes, miniatures fine-tuned on SICK; and every
 truncation of each of them, which needs no further training: its layers are those of the whole model. The miniatures
@@ -10,35 +10,34 @@ and all-MiniLM-L6-v2 count once more on every other set that they were swept on.
 `benchmarks/tmft`, TMFT at every layer; for the others one short run that trains all layers at once, dev score by layer.
 Prediction: from training pairs, without any training, as `truncate-kit analyze` makes it.
 
-Every run and every profile is a JSON file that is written once: the command may be stopped at any time and continues
-where it was. `--judge` makes the tables from what is there, without any model.
+Scores of each run and each profile are written once, to `scores.jsonl` and `profiles.jsonl`: the command may be stopped
+at any time and continues where it was. `--judge` makes the tables from what is there, without any model.
 """
 
 import argparse
-import csv
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 from statistics import fmean
 
 import torch
-from judging import Case, judge, predictions
 
-from truncate_kit.analysis import LayerProfile, profile
-from truncate_kit.data import BUNDLED, PairSet, PairSplits, load_pairs
+from benchmarks.common import new_parser, read_rows, spread_out
+from benchmarks.drop.judging import Case, judge, predictions
+from benchmarks.records import Records
+from benchmarks.trials import trial_runner
+from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
+from truncate_kit.data import BUNDLED, PairSplits, load_pairs
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder
-from truncate_kit.files import write_json
 from truncate_kit.study.results import DROP_DEVIATIONS, DROP_POINTS
-from truncate_kit.sweep.store import TrialStore, fingerprint
-from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.sweep.trials import TrialRunner
-from truncate_kit.training import TrainingSettings
+from truncate_kit.training.configuration import TrainingSettings
 
 HERE = Path(__file__).parent
-WORK = Path("exported/drop")  # weights of fine-tuned bases; ignored by git
+WORK = HERE / "work"  # trials and weights of fine-tuned bases; ignored by git
+SCORES = Records(HERE / "scores.jsonl")  # of the short runs, by layer
+PROFILES = Records(HERE / "profiles.jsonl")
 REFERENCE = "mini-bert"
 PAIRS, RATE = 1280, 3e-4
 ADAPTING_PAIRS = 960
@@ -53,7 +52,7 @@ ENGLISH, GERMAN, SICK, MRPC = "English", "German", "SICK", "MRPC"
 
 @dataclass(frozen=True, slots=True)
 class FullSweep:
-    """A sweep of `benchmarks/tmft`: the model, the pairs it was trained and tested on, the table that has it."""
+    """A sweep of `benchmarks/tmft`: the model, the pairs it was trained and tested on, its name in the tables there."""
 
     model: str
     pairs: str
@@ -122,64 +121,43 @@ def load(base: Base, sick: PairSplits) -> Encoder:
         torch.manual_seed(seed)
         encoder.backbone = random_encoder(config).backbone
     if base.sick:
-        runner = runner_for(encoder, sick, TrainingSettings(epochs=1, learning_rate=RATE), WORK)
+        settings = TrainingSettings(epochs=1, learning_rate=RATE)
+        runner = trial_runner(encoder, sick, settings, WORK, name=base.name)
         with runner.store.open():
-            encoder = runner.store.encoder(runner.run(encoder.depth, 0, keep_weights=True), encoder.device)
+            encoder = runner.store.encoder(runner.run(encoder.depth, 0, keep_weights=True).name, encoder.device)
     return encoder
 
 
-def runner_for(encoder: Encoder, data: PairSplits, settings: TrainingSettings, folder: Path) -> TrialRunner:
-    """Trials under `folder`, found again by weights, data and settings."""
-    task = LabelledTask(encoder, data)
-    key = fingerprint(encoder, settings.to_json(), data.fingerprint())
-    store = TrialStore(folder / "trials", key, {"model": encoder.name, "training": settings.to_dict()})
-    return TrialRunner(encoder, task, settings, store, lambda task, done, total: None)
-
-
-def fewer(pairs: PairSet | None, count: int) -> PairSet:
-    """So many pairs, taken at equal distances: the file is ordered by source."""
-    assert pairs is not None
-    step = max(1, len(pairs) // count)
-    return replace(pairs, pairs=pairs.pairs[::step][:count])
-
-
-def sweep(encoder: Encoder, data: PairSplits, options: argparse.Namespace) -> dict[int, float]:
-    """Dev score of each layer after one epoch of the whole model with the loss on all layers."""
-    small = replace(data, train=fewer(data.train, options.pairs))
-    runner = runner_for(encoder, small, TrainingSettings(epochs=1, learning_rate=RATE), HERE)
+def sweep(name: str, encoder: Encoder, data: PairSplits, count: int) -> dict[int, float]:
+    """Dev score of each layer after one epoch over `count` pairs with the loss on all layers."""
+    small = replace(data, train=spread_out(data.train, count))
+    runner = trial_runner(encoder, small, TrainingSettings(epochs=1, learning_rate=RATE), WORK, name=name)
     with runner.store.open():
         return runner.rank(["multi-exit"], range(encoder.depth + 1), 0)[0]
 
 
 def full_scores(sweep: FullSweep) -> tuple[dict[int, float], dict[int, float]]:
     """Mean test score of each layer, points, and its standard deviation over the seeds, 0 where there was one seed."""
-    with (HERE.parent / "tmft" / f"{sweep.table}-layers.csv").open(newline="") as handle:
-        rows = [row for row in csv.DictReader(handle) if row["model"] == CALLED.get(sweep.model, sweep.model)]
+    mine = sweep.table, CALLED.get(sweep.model, sweep.model)
+    rows = [row for row in read_rows(HERE.parent / "tmft" / "layers.csv") if (row["sweep"], row["model"]) == mine]
     columns = ({int(row["layer"]): float(row[name] or 0) for row in rows} for name in ("test", "test_std"))
     return next(columns), next(columns)
 
 
-def profiled(name: str, encoder: Encoder | None, data: PairSplits | None) -> LayerProfile:
-    """The profile against the reference, from its file where it is there."""
-    path = HERE / "profiles" / f"{''.join(char if char.isalnum() else '-' for char in name)}.json"
-    if not path.exists():
-        assert encoder is not None
-        assert data is not None
-        found = profile(
-            encoder,
-            pairs=list(data.split("train")),
-            reference=load_encoder(REFERENCE),
-            max_texts=PROFILE_TEXTS,
-            intervals=0,
-            drop_outliers=0,
-        )
-        write_json(path, replace(found, model=name).to_dict())
-    return LayerProfile.read(path)
+def add_profile(name: str, encoder: Encoder, data: PairSplits) -> None:
+    """Profile a model against the reference."""
+    found = profile(
+        encoder,
+        pairs=list(data.split("train")),
+        reference=load_encoder(REFERENCE),
+        settings=AnalysisSettings(max_texts=PROFILE_TEXTS, intervals=0, outliers=0),
+    )
+    PROFILES.add(name, replace(found, model=name).to_dict())
 
 
 def cases(name: str, group: str, pairs: str, scores: dict[int, float], spreads: dict[int, float] | None) -> list[Case]:
     """One for each truncation with at least two layers below it. spreads: over seeds, None for a short run."""
-    seen = profiled(name, None, None)
+    seen = LayerProfile.from_dict(PROFILES[name])
     needed = SHORT if spreads is None else DROP_POINTS
     found = []
     for depth in sorted(scores)[2:]:
@@ -204,8 +182,8 @@ def cases(name: str, group: str, pairs: str, scores: dict[int, float], spreads: 
     return found
 
 
-def measure(options: argparse.Namespace) -> dict[str, dict[int, float]]:
-    """Sweep and profile every model; scores of the short runs by model and layer, kept in `scores.json`."""
+def measure(options: argparse.Namespace) -> None:
+    """Sweep and profile every model that has not been, the short runs into `scores.jsonl`."""
     sets = {
         ENGLISH: load_pairs(options.data),
         GERMAN: load_pairs(options.german),
@@ -214,20 +192,25 @@ def measure(options: argparse.Namespace) -> dict[str, dict[int, float]]:
         BUNDLED: load_pairs(BUNDLED),
     }
     data, sick = sets[ENGLISH], sets[SICK]
-    sick = replace(sick, train=fewer(sick.train, ADAPTING_PAIRS), dev=fewer(sick.dev, 200), test=fewer(sick.test, 200))
-    found = {}
+    sick = replace(
+        sick,
+        train=spread_out(sick.train, ADAPTING_PAIRS),
+        dev=spread_out(sick.dev, 200),
+        test=spread_out(sick.test, 200),
+    )
     for base in bases():
+        if base.name in SCORES and base.name in PROFILES:
+            continue
         start = time.process_time()
         encoder = load(base, sick)
-        found[base.name] = sweep(encoder, data, options)
-        profiled(base.name, encoder, data)
-        write_json(HERE / "scores.json", found)
-        shown = " ".join(f"{score:.1f}" for score in found[base.name].values())
+        SCORES.add(base.name, sweep(base.name, encoder, data, options.pairs))
+        add_profile(base.name, encoder, data)
+        shown = " ".join(f"{score:.1f}" for score in SCORES[base.name].values())
         print(f"{base.name}: {shown}  ({time.process_time() - start:.0f} s)", flush=True)
     for full in FULL_SWEEPS:
-        encoder = load_encoder(options.minilm if full.model == "all-MiniLM-L6-v2" else full.model)
-        profiled(full.name, encoder, sets[full.pairs])
-    return found
+        if full.name not in PROFILES:
+            encoder = load_encoder(options.minilm if full.model == "all-MiniLM-L6-v2" else full.model)
+            add_profile(full.name, encoder, sets[full.pairs])
 
 
 def all_cases(short: dict[str, dict[int, float]]) -> list[Case]:
@@ -243,10 +226,9 @@ def all_cases(short: dict[str, dict[int, float]]) -> list[Case]:
 def published_rate(path: str) -> tuple[int, int]:
     """How many of the published models drop, and how many there are: plain TMFT, STS Benchmark in any language."""
     by_model: dict[tuple[str, str], dict[int, float]] = {}
-    with Path(path).open(newline="", encoding="utf-8") as handle:
-        for row in csv.DictReader(handle):
-            if (row["setting"], row["split"], row["metric"], row["pooling"]) == ("plain", "test", "spearman", "mean"):
-                by_model.setdefault((row["name"], row["dataset"]), {})[int(row["layer"])] = 100 * float(row["mean"])
+    for row in read_rows(Path(path)):
+        if (row["setting"], row["split"], row["metric"], row["pooling"]) == ("plain", "test", "spearman", "mean"):
+            by_model.setdefault((row["name"], row["dataset"]), {})[int(row["layer"])] = 100 * float(row["mean"])
     falls = [max(scores.values()) - scores[max(scores)] >= DROP_POINTS for scores in by_model.values()]
     return sum(falls), len(falls)
 
@@ -263,24 +245,24 @@ def agreement(short: dict[str, dict[int, float]]) -> list[tuple[str, int, float,
     return found
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data")
+PARSER.add_argument("--german")
+PARSER.add_argument("--sick")
+PARSER.add_argument("--mrpc")
+PARSER.add_argument("--minilm")
+PARSER.add_argument("--published", help="CSV of published scores by model and layer, for the base rate")
+PARSER.add_argument("--pairs", type=int, default=PAIRS, help="training pairs of a short run")
+PARSER.add_argument("--judge", action="store_true", help="only judge what is there")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure what is missing, judge, write tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data")
-    parser.add_argument("--german")
-    parser.add_argument("--sick")
-    parser.add_argument("--mrpc")
-    parser.add_argument("--minilm")
-    parser.add_argument("--published", help="CSV of published scores by model and layer, for the base rate")
-    parser.add_argument("--pairs", type=int, default=PAIRS, help="training pairs of a short run")
-    parser.add_argument("--judge", action="store_true", help="only judge what is there")
-    options = parser.parse_args()
+    options = PARSER.parse_args(arguments)
     torch.set_num_threads(1)
-    if options.judge:
-        stored = json.loads((HERE / "scores.json").read_text())
-        short = {name: {int(layer): score for layer, score in scores.items()} for name, scores in stored.items()}
-    else:
-        short = measure(options)
+    if not options.judge:
+        measure(options)
+    short = {name: {int(layer): score for layer, score in scores.items()} for name, scores in SCORES.items()}
     print("points the last layer is below the best earlier one, in one run for all layers and in TMFT:")
     for name, depth, one, other in agreement(short):
         print(f"  {name} cut at {depth}: {one:.1f} and {other:.1f}")

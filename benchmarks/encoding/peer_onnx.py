@@ -1,4 +1,4 @@
-"""sentence-transformers' ONNX backend, driven line by line from another interpreter; see bench_encoding.py.
+"""sentence-transformers' ONNX backend, driven line by line from another interpreter; see run.py.
 
 Reads one JSON object a line: {"model", "texts", "threads", "batch_size", "level", "folder"} loads, {"run": true}
 encodes all texts once, {"vectors": path} writes the vectors. Answers each with one JSON object.

@@ -1,29 +1,37 @@
 """Frozen heads on real data: the paper's three steps beside plain states, for encoders and a small random GPT-2.
 
-    python benchmarks/frozen/run.py --data FOLDER_OF_STSB_EN --texts SENTENCES --model NAME=FOLDER [--random-gpt2]
+    python -m benchmarks.frozen.run --data FOLDER_OF_STSB_EN --texts SENTENCES --model NAME=FOLDER [--random-gpt2]
 
-Each model's report goes to reports/ beside this script, states and trials to work/ (a killed run continues there); the
-table of all reports is printed as Markdown. The saved model is exported and scored again as a graph.
+Each model's report goes to reports.jsonl beside this script, its figures to figures/, states and trials to work/ (a
+killed run continues there); the table of all reports is printed as Markdown. The saved model is exported and scored
+again as a graph.
 """
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from transformers import GPT2Config, GPT2Model
 
+from benchmarks.common import named_model, new_parser, print_table
+from benchmarks.records import Records
 from truncate_kit.data import complete_splits, load_pairs, read_texts
 from truncate_kit.encoders import Encoder, load_encoder, resolve
-from truncate_kit.export import OnnxEncoder, export_onnx
-from truncate_kit.frozen import FrozenReport, FrozenSettings, finetune_frozen
-from truncate_kit.frozen.settings import STEPS
+from truncate_kit.evaluation import evaluate
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.frozen.run import finetune_frozen
+from truncate_kit.frozen.settings import STEPS, FrozenSettings
 from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction
-from truncate_kit.sweep.card import points
-from truncate_kit.training.evaluation import evaluate
+from truncate_kit.wording import points
 
 HERE = Path(__file__).parent
+REPORTS = Records(HERE / "reports.jsonl")
 PARITY = 1e-4
+STEP_NAMES = ("layer cosines + MLP", "siamese", "autoencoders")
 
 
 def random_gpt2(folder: Path) -> Path:
@@ -49,36 +57,37 @@ def parity(encoder: Encoder, folder: Path, texts: list[str]) -> float:
     return float((scores[0] - scores[1]).abs().max())
 
 
-def measure(name: str, folder: str, told: argparse.Namespace) -> None:
+def measure(name: str, folder: str, options: argparse.Namespace) -> None:
     """Train, write report and figures, export, and score the graph as well."""
-    encoder = load_encoder(folder, pooling=told.pooling, max_length=told.max_length)
+    encoder = load_encoder(folder, pooling=options.pooling, max_length=options.max_length)
     encoder.name = name
-    data = complete_splits(load_pairs(told.data))
-    if told.pairs is not None:  # a first look
+    data = complete_splits(load_pairs(options.data))
+    if options.pairs is not None:  # a first look
         data = replace(
-            data, **{split: replace(pairs, pairs=pairs.pairs[: told.pairs]) for split, pairs in data.items()}
+            data, **{split: replace(pairs, pairs=pairs.pairs[: options.pairs]) for split, pairs in data.items()}
         )
-    raw = read_texts(told.texts) if told.texts else None
-    nli = load_pairs(told.nli, classes=True).items()[0][1] if told.nli else None
+    raw = read_texts(options.texts) if options.texts else None
+    nli = load_pairs(options.nli, classes=True).items()[0][1] if options.nli else None
     settings = FrozenSettings(
-        layers=told.layers,
+        layers=options.layers,
         steps=STEPS if raw else STEPS[:2],
-        score=told.score,
-        seeds=tuple(range(told.seeds)),
-        epochs=told.epochs,
-        raw_sentences=told.sentences,
-        pretraining_epochs=told.pretraining_epochs,
+        score=options.score,
+        seeds=tuple(range(options.seeds)),
+        epochs=options.epochs,
+        raw_sentences=options.sentences,
+        pretraining_epochs=options.pretraining_epochs,
     )
-    label = f"{name}_{told.pooling}_{told.score}{'_nli' if nli else ''}"
+    label = f"{name}_{options.pooling}_{options.score}{'_nli' if nli else ''}"
     out = HERE / "work" / label
     report = finetune_frozen(encoder, data, out=out, settings=settings, raw=raw, nli=nli)
     # The worst errors name sentences, which stay with their data.
-    replace(report, worst=()).write(HERE / "reports" / f"{label}.json")
-    draw_correlations(report, HERE / "reports" / f"{label}-correlation.png")
+    REPORTS.add(label, replace(report, worst=()).to_dict())
+    figures = HERE / "figures"
+    draw_correlations(report, figures / f"{label}-correlation.png")
     if report.reconstruction is not None:
-        draw_reconstruction(report, report.reconstruction, HERE / "reports" / f"{label}-reconstruction.png")
-    if len(report.layers) > 1:
-        draw_depths(report, HERE / "reports" / f"{label}-blocks.png")
+        draw_reconstruction(report, report.reconstruction, figures / f"{label}-reconstruction.png")
+    if any(len(layers) > 1 for layers in report.steps.values()):
+        draw_depths(report, figures / f"{label}-blocks.png")
     model = load_encoder(out / "frozen")
     export_onnx(model, out / "frozen")
     assert data.test is not None
@@ -91,7 +100,7 @@ def measure(name: str, folder: str, told: argparse.Namespace) -> None:
     )
 
 
-def row(report: FrozenReport) -> str:
+def row(report: FrozenReport) -> list[str]:
     """One model's line of the table: plain states, then each step on the most blocks; Spearman / Pearson on test."""
     plain = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
     cells = [report.model, f"{report.pooling}, {report.settings.score}{', NLI' if report.nli else ''}", report.data]
@@ -100,38 +109,37 @@ def row(report: FrozenReport) -> str:
         if step not in report.settings.steps:
             cells.append("–")
             continue
-        both = [report.score(step, report.layers[-1], measure) for measure in ("test", "test_pearson")]
+        both = [report.score(step, report.steps[step][-1], measure) for measure in ("test", "test_pearson")]
         cells.append(" / ".join(points(span.mean, span.std) for span in both))
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", required=True)
+PARSER.add_argument("--texts", help="raw sentences; without them the autoencoders are left out")
+PARSER.add_argument("--nli")
+PARSER.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
+PARSER.add_argument("--random-gpt2", action="store_true")
+PARSER.add_argument("--pooling", default="last")
+PARSER.add_argument("--score", default="exp")
+PARSER.add_argument("--layers", default="auto", help="all gives the curve over blocks kept")
+PARSER.add_argument("--seeds", type=int, default=3)
+PARSER.add_argument("--epochs", type=int, default=20)
+PARSER.add_argument("--pretraining-epochs", type=int, default=10)
+PARSER.add_argument("--sentences", type=int, default=20_000)
+PARSER.add_argument("--max-length", type=int, default=64)
+PARSER.add_argument("--pairs", type=int, help="the first pairs of each split only: for a first look")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure each model, then print one row for every report there is."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--texts", help="raw sentences; without them the autoencoders are left out")
-    parser.add_argument("--nli")
-    parser.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
-    parser.add_argument("--random-gpt2", action="store_true")
-    parser.add_argument("--pooling", default="last")
-    parser.add_argument("--score", default="exp")
-    parser.add_argument("--layers", default="auto", help="all gives the curve over blocks kept")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--pretraining-epochs", type=int, default=10)
-    parser.add_argument("--sentences", type=int, default=20_000)
-    parser.add_argument("--max-length", type=int, default=64)
-    parser.add_argument("--pairs", type=int, help="the first pairs of each split only: for a first look")
-    told = parser.parse_args()
-    for model in told.model:
-        name, _, folder = model.rpartition("=")
-        measure(name or Path(folder).name, folder, told)
-    if told.random_gpt2:
-        measure("random-gpt2", str(random_gpt2(HERE / "work" / "random-gpt2-model")), told)
-    print("| model | states, score | data | last block | best block | layer cosines + MLP | siamese | autoencoders |")
-    print("|" + "---|" * 8)
-    for path in sorted((HERE / "reports").glob("*.json")):
-        print(row(FrozenReport.read(path)))
+    options = PARSER.parse_args(arguments)
+    for model in options.model:
+        measure(*named_model(model), options)
+    if options.random_gpt2:
+        measure("random-gpt2", str(random_gpt2(HERE / "work" / "random-gpt2-model")), options)
+    columns = ("model", "states, score", "data", "last block", "best block", *STEP_NAMES)
+    print_table(columns, [row(FrozenReport.from_dict(report)) for report in REPORTS.values()])
 
 
 if __name__ == "__main__":

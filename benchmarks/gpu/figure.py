@@ -1,6 +1,6 @@
 """The lean graph against its best rivals, one panel for each model and cut.
 
-    python benchmarks/gpu/figure.py [--results benchmarks/gpu/results]
+    python -m benchmarks.gpu.figure [--results benchmarks/gpu/results]
 
 How many times as fast the lean ONNX graph is, at equal depth, as the best of torch, torch.compile and flash attention
 (solid), and as the best of sentence-transformers and TensorRT (dotted); dashed: as the full model in the best runtime
@@ -8,16 +8,18 @@ of all. The grey dotted line is nine tenths of the ratio of layers. Over the num
 size.
 """
 
-import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator
 
-from truncate_kit.bench import BACKENDS, Backend, BenchReport
+from benchmarks.common import new_parser
+from truncate_kit.bench.backends import BACKENDS, Backend
+from truncate_kit.bench.results import BenchReport
 
 HERE = Path(__file__).parent
 KINDS = ("ours", "torch", "others")
@@ -47,7 +49,7 @@ def fastest(report: BenchReport, role: str, *kinds: str) -> dict[Point, float]:
 def read_reports(file: Path) -> dict[str, BenchReport]:
     """Reports of the part `shapes` in which the lean graph was measured; ends with a sentence where there is none."""
     if not file.is_file():
-        sys.exit(f"There is no {file}: measure first with bench_cuda.py --parts shapes.")
+        sys.exit(f"There is no {file}: measure first with benchmarks.gpu.run --parts shapes.")
     found = {}
     for name, values in json.loads(file.read_text()).items():
         report = None if "error" in values else BenchReport.from_dict(values)
@@ -74,8 +76,8 @@ def draw(panel: Any, name: str, report: BenchReport) -> None:
             ratios = [seconds[size, length] / ours[size, length] for length in shared]
             label = f"batch {size}" if what == "torch" else None
             panel.plot(shared, ratios, LINES[what], color=f"C{place}", marker="o", markersize=3, label=label)
-            told = ", ".join(f"{ratio:.2f} at {length}" for length, ratio in zip(shared, ratios, strict=True))
-            print(f"{name}, batch {size}, against {what}: {told or 'not measured'}")
+            shown = ", ".join(f"{ratio:.2f} at {length}" for length, ratio in zip(shared, ratios, strict=True))
+            print(f"{name}, batch {size}, against {what}: {shown or 'not measured'}")
     layers = {model.role: model.layer for model in report.models}
     panel.axhline(1, color="grey", linewidth=0.8)
     aim = 0.9 * layers["full"] / layers["lean"]
@@ -88,11 +90,13 @@ def draw(panel: Any, name: str, report: BenchReport) -> None:
     panel.yaxis.set_major_formatter("{x:g}×")
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--results", type=Path, default=HERE / "results")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Draw what is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    options = parser.parse_args()
+    options = PARSER.parse_args(arguments)
     reports = read_reports(options.results / "shapes.json")
     columns = min(3, len(reports))
     rows = -(-len(reports) // columns)

@@ -1,30 +1,32 @@
 """How many tokens real sentences have, special ones included: numbers only, for machines without the texts.
 
-    python benchmarks/gpu/lengths.py --stsb FOLDER_OF_STSB_EN --captions sentences.en.txt.gz --paragraphs raw.txt.xz
+    python -m benchmarks.gpu.lengths --stsb FOLDER_OF_STSB_EN --captions sentences.en.txt.gz --paragraphs raw.txt.xz
 
 Counted with the miniatures' vocabulary: 4,096 texts of each set at equal distances. Paragraphs are the lines of the raw
 text with 40 words or more.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.common import new_parser
 from truncate_kit.data import load_pairs, read_texts
 from truncate_kit.encoders import load_encoder
 
 COUNT = 4096
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+for name in ("stsb", "captions", "paragraphs"):
+    PARSER.add_argument(f"--{name}", required=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Write lengths.json beside this file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("stsb", "captions", "paragraphs"):
-        parser.add_argument(f"--{name}", required=True)
-    options = parser.parse_args()
+    options = PARSER.parse_args(arguments)
     pairs = load_pairs(options.stsb)
     sets: dict[str, Sequence[str]] = {
         "stsb": pairs.train.texts() if pairs.train is not None else pairs.test.texts(),

@@ -1,9 +1,9 @@
-"""The graph of one encoder with padding told to its fused attention in every form that ONNX Runtime takes.
+"""The graph of one encoder with padding given to its fused attention in every form that ONNX Runtime takes.
 
 Which kernel runs which form on CUDA (contrib_ops/cuda/bert/attention.cc, multihead_attention.cc): flash attention takes
 no mask at all; TensorRT's fused kernels, on GPUs of SM 70 to 89, and cuDNN's, from SM 90 on, take lengths or none;
-CUTLASS's memory-efficient kernel takes lengths with starts or none; whatever is left runs unfused. `bench_cuda.py`
-names the kernels that ran.
+CUTLASS's memory-efficient kernel takes lengths with starts or none; whatever is left runs unfused. `run.py` names
+the kernels that ran.
 """
 
 from typing import Any
@@ -12,13 +12,13 @@ import numpy as np
 import onnx_ir as ir
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.export import build_graph
 from truncate_kit.export.casting import narrow
 from truncate_kit.export.checks import odd_inputs
 from truncate_kit.export.embeddings import fuse_embeddings
+from truncate_kit.export.graph_files import STATES
 from truncate_kit.export.half import to_half, wide_nodes
 from truncate_kit.export.masks import set_mask
-from truncate_kit.export.tracing import STATES
+from truncate_kit.export.tracing import build_graph
 
 # `multihead_…`: products for queries, keys and values outside the attention node, whose rules differ.
 FORMS = (

@@ -1,9 +1,8 @@
 """Put pretrained miniatures into the package, with weights in half precision.
 
-python benchmarks/miniatures/bundle.py --models FOLDER_OF_PRETRAINING
+python -m benchmarks.miniatures.bundle --models FOLDER_OF_PRETRAINING
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 import transformers
 
+from benchmarks.common import new_parser
 from truncate_kit.files import replacing, write_json
 
 MINIATURES = Path(__file__).parents[2] / "truncate_kit" / "encoders" / "miniatures"
@@ -27,26 +27,28 @@ def halve(folder: Path, target: Path) -> None:
     transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(target)
     config = json.loads((target / "config.json").read_text())
     write_json(target / "config.json", config | {"dtype": "float32"})
-    told = json.loads((target / "tokenizer_config.json").read_text())
-    told = {name: value for name, value in told.items() if name.endswith("_token") or name == "model_max_length"}
+    settings = json.loads((target / "tokenizer_config.json").read_text())
+    kept = {name: value for name, value in settings.items() if name.endswith("_token") or name == "model_max_length"}
     # The name that older versions of transformers know as well.
-    write_json(target / "tokenizer_config.json", told | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    write_json(target / "tokenizer_config.json", kept | {"tokenizer_class": "PreTrainedTokenizerFast"})
     size = (target / "model.safetensors").stat().st_size
     if size > MOST_BYTES:
         raise SystemExit(f"{folder} takes {size:,} bytes in float16, more than the {MOST_BYTES:,} of a miniature.")
 
 
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--models", type=Path, required=True, help="the folder that pretrain.py wrote to")
+PARSER.add_argument("--out", type=Path, default=MINIATURES)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the folders of all three; a card that lies there stays."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", type=Path, required=True, help="the folder that pretrain.py wrote to")
-    parser.add_argument("--out", type=Path, default=MINIATURES)
-    told = parser.parse_args(arguments)
+    options = PARSER.parse_args(arguments)
     for model in (name for names in RUNS.values() for name in names):
-        folder = told.out / f"mini-{model}"
+        folder = options.out / f"mini-{model}"
         card = (folder / CARD).read_bytes() if (folder / CARD).exists() else None
         with replacing(folder) as target:
-            halve(told.models / model, target)
+            halve(options.models / model, target)
             if card is not None:
                 (target / CARD).write_bytes(card)
 

@@ -1,21 +1,19 @@
 """Write the model cards of the bundled miniatures, after `evidence.py` and the studies.
 
-    python benchmarks/miniatures/cards.py
+    python -m benchmarks.miniatures.cards
 
 Figures come from the tables beside this file (`random.csv` holds those of the study `random.toml`, whose tasks are
 named after their rates), the sources of the text and their terms from LICENSE-WEIGHTS.md.
 """
 
-import argparse
-import csv
 import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bundle import CARD, MINIATURES, RUNS
-
+from benchmarks.common import new_parser, read_rows
+from benchmarks.miniatures.bundle import CARD, MINIATURES, RUNS
 from truncate_kit.files import replacing
 
 HERE = Path(__file__).parent
@@ -33,8 +31,7 @@ REFERENCE = "bert"  # the miniature that CKA compares the others with
 
 def rows_of(path: Path, model: str) -> list[dict[str, str]]:
     """The rows of one model in a table."""
-    with path.open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["model"] == model]
+    return [row for row in read_rows(path) if row["model"] == model]
 
 
 def layer_table(tables: Path, model: str) -> list[str]:
@@ -51,7 +48,7 @@ def layer_table(tables: Path, model: str) -> list[str]:
         "TMFT, dev": [with_deviation(row, "dev") for row in scores],
         "TMFT, test": [with_deviation(row, "test") for row in scores],
     }
-    told = (
+    about = (
         "STS Benchmark, English, Spearman × 100. Untrained: the mean of a layer's states as they are. One short run: "
         "one epoch over 1,280 pairs that trains all layers at once. TMFT: fine-tuned at that layer, 10 epochs, peak "
         f"rate {peak_rate():g}, mean ± standard deviation over {scores[0]['seeds']} seeds."
@@ -60,9 +57,9 @@ def layer_table(tables: Path, model: str) -> list[str]:
         compared = rows_of(tables / "cka.csv", f"mini-{model}")
         columns["CKA, untrained"] = [row["untrained"] for row in compared]
         columns["CKA after TMFT"] = [row["own_trained"] for row in compared]
-        told += f" CKA: debiased, linear, to the same layer of mini-{REFERENCE}."
+        about += f" CKA: debiased, linear, to the same layer of mini-{REFERENCE}."
     rows = [columns, ["---"] * len(columns), *zip(*columns.values(), strict=True)]
-    lines = [told, "", *(f"| {' | '.join(row)} |" for row in rows)]
+    lines = [about, "", *(f"| {' | '.join(row)} |" for row in rows)]
     if random:
         best = max(random, key=lambda row: float(row["dev"]))
         lines += [
@@ -87,15 +84,14 @@ def with_deviation(row: dict[str, str], split: str) -> str:
 
 def losses(tables: Path, run: str) -> str:
     """What pretraining ended with, in words."""
-    with (tables / f"{run}-losses.csv").open(newline="", encoding="utf-8") as file:
-        last = list(csv.DictReader(file))[-1]
-    told = f"{last['words']} nats for a masked word"
+    last = read_rows(tables / f"{run}-losses.csv")[-1]
+    found = f"{last['words']} nats for a masked word"
     if "replaced" in last:
-        told += (
+        found += (
             f"; {last['replaced']} nats a token for replaced words, where naming their share costs "
             f"{last['base_rate']}; {100 * float(last['found']):.0f} % of the replaced words are found"
         )
-    return told
+    return found
 
 
 def schedules(runs: Sequence[dict[str, Any]]) -> str:
@@ -164,16 +160,18 @@ def card(model: str, name: str, tables: Path) -> str:
     )
 
 
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--tables", type=Path, default=HERE, help="the folder that evidence.py and the study wrote to")
+PARSER.add_argument("--out", type=Path, default=MINIATURES)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a card into the folder of each."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=Path, default=HERE, help="the folder that evidence.py and the study wrote to")
-    parser.add_argument("--out", type=Path, default=MINIATURES)
-    told = parser.parse_args(arguments)
+    options = PARSER.parse_args(arguments)
     for name, models in RUNS.items():
         for model in models:
-            with replacing(told.out / f"mini-{model}" / CARD) as target:
-                target.write_text(card(model, name, told.tables), encoding="utf-8")
+            with replacing(options.out / f"mini-{model}" / CARD) as target:
+                target.write_text(card(model, name, options.tables), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,38 +1,34 @@
 """What pretraining did, step by step: losses, untrained and trained scores of each layer, and CKA to the BERT.
 
-    python benchmarks/miniatures/evidence.py --models FOLDER_OF_PRETRAINING --data FOLDER_OF_STSB_EN
-    python benchmarks/miniatures/evidence.py --models FIRST_FOLDER FOLDER_OF_WHAT_WENT_ON …
+    python -m benchmarks.miniatures.evidence --models FOLDER_OF_PRETRAINING --data FOLDER_OF_STSB_EN
+    python -m benchmarks.miniatures.evidence --models FIRST_FOLDER FOLDER_OF_WHAT_WENT_ON …
 
 Reads the snapshots that `pretrain.py --keep` left, and the finished models; random weights are step 0. Where a run went
 on in another folder, steps are counted through. For each: the
 untrained Spearman of every layer on STS Benchmark test, debiased CKA to the finished BERT, what `truncate-kit analyze`
-foretells, and the dev score of every layer after one short run that trains all of them at once. Each is measured once:
+predicts, and the dev score of every layer after one short run that trains all of them at once. Each is measured once:
 the command may be stopped at any time. It writes `snapshots.csv` and `falls.csv`, copies what pretraining wrote about
 itself, and draws the losses and the falls. The bundled models go through `truncate-kit study
 benchmarks/miniatures/study.toml` with DATA set, for TMFT at every layer.
 """
 
-import argparse
-import csv
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bundle import RUNS
-
-from truncate_kit.analysis import profile
-from truncate_kit.data import PairSet, load_pairs
+from benchmarks.common import new_parser, read_rows, spread_out, write_rows
+from benchmarks.miniatures.bundle import RUNS
+from benchmarks.trials import trial_runner
+from truncate_kit.analysis import AnalysisSettings, profile
+from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder
-from truncate_kit.files import replacing, write_json
+from truncate_kit.files import write_json
 from truncate_kit.report.panel import open_panel, write_panel
-from truncate_kit.study import StudyModel
 from truncate_kit.study.loading import load_model
-from truncate_kit.sweep.store import TrialStore, fingerprint
-from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.sweep.trials import TrialRunner
-from truncate_kit.training import TrainingSettings
+from truncate_kit.study.plan import StudyModel
+from truncate_kit.training.configuration import TrainingSettings
 
 HERE = Path(__file__).parent
 PAIRS, RATE = 1280, 3e-4  # of the short run that trains all layers at once
@@ -42,9 +38,9 @@ def runs_of(models: Sequence[Path], run: str) -> Iterator[tuple[Path, int, dict[
     """A run and those that went on from it: folder, steps behind it when it began, what `pretrain.py` wrote of it."""
     before = 0
     for folder in models:
-        told = json.loads((folder / f"{run}.json").read_text())
-        yield folder, before, told
-        before += told["steps"]
+        written = json.loads((folder / f"{run}.json").read_text())
+        yield folder, before, written
+        before += written["steps"]
 
 
 def moments(models: Sequence[Path]) -> dict[tuple[str, int], Path]:
@@ -55,29 +51,23 @@ def moments(models: Sequence[Path]) -> dict[tuple[str, int], Path]:
     """
     found = {}
     for run, names in RUNS.items():
-        for folder, before, told in runs_of(models, run):
+        for folder, before, written in runs_of(models, run):
             for name in names:
-                if not before and (name != "electra-discriminator" or told["start"] is None):
+                if not before and (name != "electra-discriminator" or written["start"] is None):
                     found[name, 0] = folder / name
                 for snapshot in (folder / "snapshots").glob(f"{name}-*"):
                     found[name, before + int(snapshot.name.removeprefix(f"{name}-"))] = snapshot
-                found[name, before + told["steps"]] = folder / name
+                found[name, before + written["steps"]] = folder / name
     return dict(sorted(found.items(), key=lambda moment: moment[0][1]))
 
 
 def loss_rows(models: Sequence[Path], run: str) -> list[dict[str, Any]]:
     """Losses on held-out text over all steps of a run and of those that went on from it."""
     rows: list[dict[str, Any]] = []
-    for folder, before, _told in runs_of(models, run):
-        with (folder / f"{run}-losses.csv").open(newline="") as file:
-            rows += [row | {"step": before + int(row["step"])} for row in csv.DictReader(file)]
+    for folder, before, _ in runs_of(models, run):
+        losses = read_rows(folder / f"{run}-losses.csv")
+        rows += [row | {"step": before + int(row["step"])} for row in losses]
     return rows
-
-
-def fewer(pairs: PairSet | None, count: int) -> PairSet:
-    """So many pairs, taken at equal distances: the file is ordered by source."""
-    assert pairs is not None
-    return replace(pairs, pairs=pairs.pairs[:: max(1, len(pairs) // count)][:count])
 
 
 def measure(folder: Path, step: int, reference: Path, data: Path, work: Path) -> dict[str, Any]:
@@ -85,20 +75,22 @@ def measure(folder: Path, step: int, reference: Path, data: Path, work: Path) ->
     weights = "pretrained" if step else "random"
     encoder = load_model(StudyModel(model=str(folder), name=folder.name, weights=weights))
     splits = load_pairs(str(data))
-    seen = profile(encoder, pairs=list(splits.split("test")), reference=load_encoder(reference), intervals=0)
-    small = replace(splits, train=fewer(splits.train, PAIRS))
-    settings = TrainingSettings(epochs=1, learning_rate=RATE)
-    task = LabelledTask(encoder, small)
-    store = TrialStore(work, fingerprint(encoder, settings.to_json(), small.fingerprint()), {"model": folder.name})
-    with store.open():
-        runner = TrialRunner(encoder, task, settings, store, lambda task, done, total: None)
+    seen = profile(
+        encoder,
+        pairs=list(splits.split("test")),
+        reference=load_encoder(reference),
+        settings=AnalysisSettings(intervals=0),
+    )
+    small = replace(splits, train=spread_out(splits.train, PAIRS))
+    runner = trial_runner(encoder, small, TrainingSettings(epochs=1, learning_rate=RATE), work, name=folder.name)
+    with runner.store.open():
         (trained,) = runner.rank(["multi-exit"], range(encoder.depth + 1), 0)
     assert seen.drop is not None
     return {
         "untrained": list(seen.spearman or ()),
         "cka": list(seen.cka.values),
         "trained": [trained[layer] for layer in range(encoder.depth + 1)],
-        "foretold_from": seen.drop.from_layer,
+        "predicted_from": seen.drop.from_layer,
         "confidence": seen.drop.confidence,
     }
 
@@ -113,21 +105,13 @@ def rows_of(model: str, step: int, found: dict[str, Any]) -> list[dict[str, Any]
             "untrained_test": f"{untrained:.2f}",
             "all_layers_dev": f"{trained:.2f}",
             "cka_to_bert": f"{cka:.3f}",
-            "foretold_from": "" if found["foretold_from"] is None else found["foretold_from"],
+            "predicted_from": "" if found["predicted_from"] is None else found["predicted_from"],
             "confidence": f"{found['confidence']:.2f}",
         }
         for layer, (untrained, trained, cka) in enumerate(
             zip(found["untrained"], found["trained"], found["cka"], strict=True)
         )
     ]
-
-
-def write_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """A table."""
-    with replacing(path) as target, target.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def last_against_best(values: Sequence[float]) -> float:
@@ -146,7 +130,7 @@ def falls(found: dict[tuple[str, int], dict[str, Any]]) -> list[dict[str, Any]]:
             "trained": f"{last_against_best(figures['trained']):.2f}",
             "untrained": f"{last_against_best(figures['untrained']):.2f}",
             "cka": f"{last_against_best(figures['cka']):.3f}",
-            "foretold_from": "" if figures["foretold_from"] is None else figures["foretold_from"],
+            "predicted_from": "" if figures["predicted_from"] is None else figures["predicted_from"],
             "confidence": f"{figures['confidence']:.2f}",
         }
         for (model, step), figures in sorted(found.items())
@@ -183,42 +167,44 @@ def draw_losses(losses: dict[str, list[dict[str, Any]]], out: Path) -> None:
     write_panel(figure, axes, out)
 
 
+PARSER = new_parser(__doc__)
+PARSER.add_argument(
+    "--models",
+    type=Path,
+    nargs="+",
+    required=True,
+    help="the folder that pretrain.py wrote to, and others where it went on",
+)
+PARSER.add_argument("--data", type=Path, required=True)
+PARSER.add_argument("--out", type=Path, default=HERE)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure the snapshots that have not been measured, then write tables and figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--models",
-        type=Path,
-        nargs="+",
-        required=True,
-        help="the folder that pretrain.py wrote to, and others where it went on",
-    )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=HERE)
-    told = parser.parse_args(arguments)
-    models: list[Path] = told.models
+    options = PARSER.parse_args(arguments)
+    models: list[Path] = options.models
     finished = models[-1]
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for (model, step), folder in moments(models).items():
         kept = finished / "evidence" / f"{model}-{step}.json"
         if not kept.exists():
             kept.parent.mkdir(exist_ok=True)
-            write_json(kept, measure(folder, step, finished / "bert", told.data, kept.parent / "trials"))
+            write_json(kept, measure(folder, step, finished / "bert", options.data, kept.parent / "trials"))
         figures = found[model, step] = json.loads(kept.read_text())
         for key in ("untrained", "trained"):
             print(f"{model} {step} {key}: {' '.join(f'{score:.1f}' for score in figures[key])}", flush=True)
     write_rows(
-        told.out / "snapshots.csv",
+        options.out / "snapshots.csv",
         [row for (model, step), figures in sorted(found.items()) for row in rows_of(model, step, figures)],
     )
     fallen = falls(found)
-    write_rows(told.out / "falls.csv", fallen)
-    draw_falls(fallen, told.out / "falls.png")
+    write_rows(options.out / "falls.csv", fallen)
+    draw_falls(fallen, options.out / "falls.png")
     losses = {run: loss_rows(models, run) for run in RUNS}
-    draw_losses(losses, told.out / "losses.png")
+    draw_losses(losses, options.out / "losses.png")
     for run, rows in losses.items():
-        write_rows(told.out / f"{run}-losses.csv", rows)
-        write_json(told.out / f"{run}.json", {"runs": [told for _, _, told in runs_of(models, run)]})
+        write_rows(options.out / f"{run}-losses.csv", rows)
+        write_json(options.out / f"{run}.json", {"runs": [written for _, _, written in runs_of(models, run)]})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Pretrain the miniatures: a BERT and an ELECTRA pair of one shape, on the same text, with the same tokenizer.
 
-    python benchmarks/miniatures/pretrain.py bert --text FILE --out FOLDER --steps 20000
-    python benchmarks/miniatures/pretrain.py electra --text FILE --out FOLDER --steps 20000
-    python benchmarks/miniatures/pretrain.py electra … --start FOLDER/bert      # the discriminator begins as this BERT
-    python benchmarks/miniatures/pretrain.py bert … --start FINISHED/bert       # goes on, with a schedule of its own
-    python benchmarks/miniatures/pretrain.py electra … --start FINISHED         # so does the pair in this folder
-    python benchmarks/miniatures/pretrain.py bert … --shape small --device cuda --packed --compile
+    python -m benchmarks.miniatures.pretrain bert --text FILE --out FOLDER --steps 20000
+    python -m benchmarks.miniatures.pretrain electra --text FILE --out FOLDER --steps 20000
+    python -m benchmarks.miniatures.pretrain electra … --start FOLDER/bert      # the discriminator begins as this BERT
+    python -m benchmarks.miniatures.pretrain bert … --start FINISHED/bert       # goes on, with a schedule of its own
+    python -m benchmarks.miniatures.pretrain electra … --start FINISHED         # so does the pair in this folder
+    python -m benchmarks.miniatures.pretrain bert … --shape small --device cuda --packed --compile
 
 Any text file serves, plain or .xz, one text a line. The vocabulary is learned from it and kept in `FOLDER/vocabulary`.
 The same seed gives the same weights on the same machine. A run that is stopped continues where it was and ends with
@@ -16,8 +16,6 @@ Masked words, their loss, their head and the loop are the package's own; only re
 """
 
 import argparse
-import contextlib
-import csv
 import json
 import random
 import time
@@ -28,9 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bundle import RUNS
-from corpus import digest, learn_vocabulary, pieces, read_lines
-from replaced import ElectraHeads, ElectraJudge, electra_loss
 from torch import Tensor
 from transformers import (
     AutoTokenizer,
@@ -44,10 +39,16 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from benchmarks.common import new_parser, read_rows, write_rows
+from benchmarks.miniatures.bundle import RUNS
+from benchmarks.miniatures.corpus import digest, learn_vocabulary, pieces, read_lines
+from benchmarks.miniatures.replaced import ElectraEvaluator, ElectraHeads, electra_loss
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder
 from truncate_kit.files import replacing, write_json
-from truncate_kit.priors import MaskedJudge, MaskedTexts, load_masked_head
-from truncate_kit.training import TrainingSettings, train
+from truncate_kit.priors.masked_head import load_masked_head
+from truncate_kit.priors.masking import MaskedEvaluator, MaskedTexts
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.loop import TrainingRun
 
 HELD_OUT, MOST_HELD_OUT = 0.05, 1000
 VOCABULARY, MAX_LENGTH = 8192, 128
@@ -130,38 +131,38 @@ class Part:
             self.encoder.reader.tokenizer.save_pretrained(target)
 
 
-def bert(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], told: argparse.Namespace) -> None:
+def bert(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argparse.Namespace) -> None:
     """Masked words over a BERT."""
-    encoder = new_encoder(bert_config(SHAPES[told.shape], len(tokenizer)), tokenizer, told.device)
-    if told.start is not None:
-        begin_as(encoder, told.start)
+    encoder = new_encoder(bert_config(SHAPES[options.shape], len(tokenizer)), tokenizer, options.device)
+    if options.start is not None:
+        begin_as(encoder, options.start)
     head = load_masked_head(encoder)
     held, rest = divided(ids)
-    judge = MaskedJudge(encoder, held, head)
+    judge = MaskedEvaluator(encoder, held, head)
     parts = {"bert": Part(BertForMaskedLM, encoder, head.weights)}
-    pretrain("bert", encoder, MaskedTexts(encoder, rest, head), judge, parts, told)
+    pretrain("bert", encoder, MaskedTexts(encoder, rest, head), judge, parts, options)
 
 
-def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], told: argparse.Namespace) -> None:
+def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argparse.Namespace) -> None:
     """Replaced-token detection, with the generator that replaces them."""
-    shape = SHAPES[told.shape]
+    shape = SHAPES[options.shape]
     discriminator, generator = (
-        new_encoder(electra_config(shape, len(tokenizer), generator=which), tokenizer, told.device)
+        new_encoder(electra_config(shape, len(tokenizer), generator=which), tokenizer, options.device)
         for which in (False, True)
     )
-    pair = told.start is not None and (told.start / DISCRIMINATOR).is_dir()
+    pair = options.start is not None and (options.start / DISCRIMINATOR).is_dir()
     if pair:
-        begin_as(discriminator, told.start / DISCRIMINATOR)
-        begin_as(generator, told.start / GENERATOR)
-    elif told.start is not None:
-        begin_as(discriminator, told.start)
+        begin_as(discriminator, options.start / DISCRIMINATOR)
+        begin_as(generator, options.start / GENERATOR)
+    elif options.start is not None:
+        begin_as(discriminator, options.start)
     generator.backbone.embeddings = discriminator.backbone.embeddings
-    heads = ElectraHeads(discriminator, generator, load_masked_head(generator)).to(told.device)
+    heads = ElectraHeads(discriminator, generator, load_masked_head(generator)).to(options.device)
     if pair:
-        finished = ElectraForPreTraining.from_pretrained(told.start / DISCRIMINATOR)
+        finished = ElectraForPreTraining.from_pretrained(options.start / DISCRIMINATOR)
         heads.replaced.load_state_dict(finished.discriminator_predictions.state_dict())
     held, rest = divided(ids)
-    examples = MaskedTexts(discriminator, rest, heads, objective=partial(electra_loss, weight=told.detection_weight))
+    examples = MaskedTexts(discriminator, rest, heads, objective=partial(electra_loss, weight=options.detection_weight))
     parts = {
         DISCRIMINATOR: Part(
             ElectraForPreTraining,
@@ -170,65 +171,56 @@ def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], told: argp
         ),
         GENERATOR: Part(ElectraForMaskedLM, generator, heads.words.weights),
     }
-    pretrain("electra", discriminator, examples, ElectraJudge(generator, heads, held), parts, told)
+    pretrain("electra", discriminator, examples, ElectraEvaluator(generator, heads, held), parts, options)
 
 
 def pretrain(
     name: str,
     encoder: Encoder,
     examples: MaskedTexts,
-    judge: MaskedJudge,
+    judge: MaskedEvaluator,
     parts: dict[str, Part],
-    told: argparse.Namespace,
+    options: argparse.Namespace,
 ) -> None:
     """Train, or go on training, and write the models."""
     settings = TrainingSettings(
-        epochs=max(1, round(told.steps * told.batch_size / len(examples))),
-        batch_size=told.batch_size,
-        learning_rate=told.rate,
-        precision=told.precision,
-        buckets=not told.packed,
-        compact_vocabulary=False,  # any word may be predicted
+        epochs=max(1, round(options.steps * options.batch_size / len(examples))),
+        batch_size=options.batch_size,
+        learning_rate=options.rate,
+        precision=options.precision,
+        buckets=not options.packed,
     )
     total = settings.epochs * -(-len(examples) // settings.batch_size)
-    if told.compile:
+    if options.compile:
         for part in parts.values():
-            part.encoder.backbone.compile(dynamic=not told.packed)
+            part.encoder.backbone.compile(dynamic=not options.packed)
 
     def note(stage: int, loss: float, score: float) -> None:
         """A line of losses, and a snapshot after every `--keep` steps."""
-        step = min(stage * told.every, total)
+        step = min(stage * options.every, total)
         figures = getattr(judge, "figures", {"words": -score})
         row = {"step": step, "training_loss": f"{loss:.4f}"} | {key: f"{value:.4f}" for key, value in figures.items()}
         print(time.strftime("%H:%M:%S"), json.dumps(row), flush=True)
-        add_row(told.out / f"{name}-losses.csv", row)
-        if told.keep and step % told.keep == 0:
+        add_row(options.out / f"{name}-losses.csv", row)
+        if options.keep and step % options.keep == 0:
             for folder, part in parts.items():
-                part.save(told.out / "snapshots" / f"{folder}-{step}")
+                part.save(options.out / "snapshots" / f"{folder}-{step}")
 
-    checkpoint = told.out / f"{name}.checkpoint"
-    state = train(
-        encoder,
-        examples,
-        judge,
-        settings,
-        seed=told.seed,
-        checkpoint=checkpoint,
-        judge_every=told.every,
-        stage_done=note,
-        task=name,
+    checkpoint = options.out / f"{name}.checkpoint"
+    state = TrainingRun(encoder, examples, judge, settings, seed=options.seed, evaluate_every=options.every).train(
+        checkpoint=checkpoint, stage_done=note, task=name
     )
     for folder, part in parts.items():
-        part.save(told.out / folder)
+        part.save(options.out / folder)
     write_json(
-        told.out / f"{name}.json",
+        options.out / f"{name}.json",
         {
             "training": settings.to_dict(),
-            "shape": asdict(SHAPES[told.shape]),
-            "seed": told.seed,
-            "start": told.start.name if told.start else None,
-            "detection_weight": told.detection_weight if name == "electra" else None,
-            "text": told.digest,
+            "shape": asdict(SHAPES[options.shape]),
+            "seed": options.seed,
+            "start": options.start.name if options.start else None,
+            "detection_weight": options.detection_weight if name == "electra" else None,
+            "text": options.digest,
             "pieces": len(examples),
             "tokens": sum(examples.lengths()) * settings.epochs,
             "steps": total,
@@ -240,12 +232,8 @@ def pretrain(
 
 def add_row(path: Path, row: dict[str, Any]) -> None:
     """Add a row; rows of a run that got further before it was stopped go."""
-    with path.open(newline="") if path.exists() else contextlib.nullcontext([]) as file:
-        before = [old for old in csv.DictReader(file) if int(old["step"]) < row["step"]]
-    with replacing(path) as target, target.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(row))
-        writer.writeheader()
-        writer.writerows([*before, row])
+    before = [old for old in read_rows(path) if int(old["step"]) < row["step"]] if path.exists() else []
+    write_rows(path, [*before, row])
 
 
 def divided(ids: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
@@ -254,42 +242,44 @@ def divided(ids: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
     return ids[:held], ids[held:]
 
 
-def text_ids(told: argparse.Namespace) -> tuple[PreTrainedTokenizerFast, list[list[int]]]:
+def text_ids(options: argparse.Namespace) -> tuple[PreTrainedTokenizerFast, list[list[int]]]:
     """The tokenizer of this text, and its pieces in a random order: the first ones are held out."""
-    lines = read_lines(told.text)
-    told.digest = digest(lines)
-    folder = told.out / "vocabulary"
+    lines = read_lines(options.text)
+    options.digest = digest(lines)
+    folder = options.out / "vocabulary"
     if not folder.exists():
         with replacing(folder) as target:
             learn_vocabulary(lines, VOCABULARY, MAX_LENGTH).save_pretrained(target)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     random.Random(0).shuffle(lines)
-    return tokenizer, pieces(tokenizer, lines, MAX_LENGTH, packed=told.packed)
+    return tokenizer, pieces(tokenizer, lines, MAX_LENGTH, packed=options.packed)
+
+
+PARSER = new_parser(__doc__)
+PARSER.add_argument("model", choices=("bert", "electra"))
+PARSER.add_argument("--text", type=Path, nargs="+", required=True)
+PARSER.add_argument("--out", type=Path, required=True, help="outside the repository")
+PARSER.add_argument("--shape", choices=SHAPES, default="mini")
+PARSER.add_argument("--steps", type=int, default=20_000, help="rounded to whole passes over the text")
+PARSER.add_argument("--batch-size", type=int, default=128)
+PARSER.add_argument("--rate", type=float, default=1.5e-3, help="peak; 5e-4 for a discriminator with --start")
+PARSER.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
+PARSER.add_argument("--device", default="cpu")
+PARSER.add_argument("--packed", action="store_true", help="full pieces without padding: faster on a GPU")
+PARSER.add_argument("--compile", action="store_true", help="compile the backbones with torch.compile")
+PARSER.add_argument("--start", type=Path, help="weights to begin with: a BERT, or a folder with a finished pair")
+PARSER.add_argument("--detection-weight", type=float, default=50.0, help="electra: beside the generator's loss")
+PARSER.add_argument("--every", type=int, default=250, help="steps between two looks at the held-out text")
+PARSER.add_argument("--keep", type=int, default=0, help="steps between two snapshots, a multiple of --every")
+PARSER.add_argument("--seed", type=int, default=0)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the command line and pretrain."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=("bert", "electra"))
-    parser.add_argument("--text", type=Path, nargs="+", required=True)
-    parser.add_argument("--out", type=Path, required=True, help="outside the repository")
-    parser.add_argument("--shape", choices=SHAPES, default="mini")
-    parser.add_argument("--steps", type=int, default=20_000, help="rounded to whole passes over the text")
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--rate", type=float, default=1.5e-3, help="peak; 5e-4 for a discriminator with --start")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--packed", action="store_true", help="full pieces without padding: faster on a GPU")
-    parser.add_argument("--compile", action="store_true", help="compile the backbones with torch.compile")
-    parser.add_argument("--start", type=Path, help="weights to begin with: a BERT, or a folder with a finished pair")
-    parser.add_argument("--detection-weight", type=float, default=50.0, help="electra: beside the generator's loss")
-    parser.add_argument("--every", type=int, default=250, help="steps between two looks at the held-out text")
-    parser.add_argument("--keep", type=int, default=0, help="steps between two snapshots, a multiple of --every")
-    parser.add_argument("--seed", type=int, default=0)
-    told = parser.parse_args(arguments)
-    torch.manual_seed(told.seed)
-    tokenizer, ids = text_ids(told)
-    {"bert": bert, "electra": electra}[told.model](tokenizer, ids, told)
+    options = PARSER.parse_args(arguments)
+    torch.manual_seed(options.seed)
+    tokenizer, ids = text_ids(options)
+    {"bert": bert, "electra": electra}[options.model](tokenizer, ids, options)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Replaced-token detection (Clark et al. 2020, ELECTRA): a generator fills in masked words, a discriminator tells
-which words are not the original ones. The hidden tokens, the generator's loss and its head are those of
-`truncate_kit.priors`."""
+"""Replaced-token detection (Clark et al. 2020, ELECTRA).
+
+A generator fills in masked words, and a discriminator finds the words that are not the original ones. The hidden
+tokens, the generator's loss and its head are those of `truncate_kit.priors`.
+"""
 
 import math
 from dataclasses import dataclass
@@ -10,8 +12,8 @@ from torch import Tensor, nn
 from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
 
 from truncate_kit.encoders import Batch, Encoder, evaluating
-from truncate_kit.priors import MaskedHead, MaskedJudge
-from truncate_kit.priors.masking import HiddenWords
+from truncate_kit.priors.masked_head import MaskedHead
+from truncate_kit.priors.masking import HiddenWords, MaskedEvaluator
 
 
 def draw_words(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -44,8 +46,13 @@ class ElectraHeads(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Of one batch. words: cross entropy in nats, mean over hidden tokens. replaced: binary cross entropy in nats, mean
-    over all tokens. share: of tokens that were replaced. found: of these, the share the discriminator marks.
+    """Losses of one batch.
+
+    Attributes:
+        words: Cross entropy in nats, mean over hidden tokens.
+        replaced: Binary cross entropy in nats, mean over all tokens.
+        share: Share of tokens that were replaced.
+        found: Share of these that the discriminator marks.
     """
 
     words: Tensor
@@ -90,7 +97,7 @@ def electra_loss(
     return losses.words + weight * losses.replaced
 
 
-class ElectraJudge(MaskedJudge):
+class ElectraEvaluator(MaskedEvaluator):
     """Held-out texts, always with the same tokens hidden and the same noise for the words drawn.
 
     Weights are kept by the generator's loss: the discriminator's rises whenever the generator's words get harder to

@@ -1,37 +1,35 @@
 """Which pick rule loses the fewest test points, judged by leave-one-model-out.
 
-    python benchmarks/pick/pick_rules.py --published tmft_per_layer.csv --own benchmarks/tmft/stsb-en-layers.csv ...
+    python -m benchmarks.pick.pick_rules --published tmft_per_layer.csv --own benchmarks/tmft
 
 --published: the TMFT authors' released scores by layer (ir2718/similarity-embedding-quality), dev and test. --own: the
-tables that `benchmarks/tmft/run.py` writes. A rule sees dev scores by layer only; its pick regret is the best test
-score of any layer minus the test score of the layer it takes, in points. A rule with a parameter gets the value that
-has the smallest mean regret on all other models (leave one model out); own sweeps are judged with the value fitted on
-all published models. Rules that stop before the drop which the analysis foretells take it from the `*-choices.csv`
-beside each own table; for the published models, whose weights are not here, nothing is foretold.
+folder of the tables that `benchmarks.tmft.run` writes. A rule sees dev scores by layer only; its pick regret is the
+best test score of any layer minus the test score of the layer it takes, in points. A rule with a parameter gets the
+value that has the smallest mean regret on all other models (leave one model out); own sweeps are judged with the value
+fitted on all published models. Rules that stop before the drop which the analysis predicts take it from `choices.csv`
+beside `layers.csv`; for the published models, whose weights are not here, nothing is predicted.
 """
 
-import argparse
-import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.common import new_parser, print_table, read_rows
 from truncate_kit.files import write_json
-from truncate_kit.sweep.picking import POINTS as DEFAULTS
-from truncate_kit.sweep.picking import pick
+from truncate_kit.sweep.picking import PICK_RULES, Picker
 
 Scores = Mapping[int, float]  # points by layer
 POINTS = tuple(step / 4 for step in range(33))  # 0 … 8
-DEFAULT = DEFAULTS["depth-bonus"]
+DEFAULT = PICK_RULES["depth-bonus"].within
 
 
 @dataclass(frozen=True)
 class Model:
     """Mean scores of one model at every layer. name: with the table in brackets where a model is in several.
 
-    drop_from: the layer from which on the end is foretold to fall, None where it is not.
+    drop_from: the layer from which on the end is predicted to fall, None where it is not.
     """
 
     name: str
@@ -58,7 +56,7 @@ class Model:
 class Rule:
     """Takes a layer from dev scores; `values` are the parameters to choose from, one for a rule without any.
 
-    bounded: it sees only the layers before the foretold drop.
+    bounded: it sees only the layers before the predicted drop.
     """
 
     name: str
@@ -82,7 +80,7 @@ class Rule:
 
 def shrinking(dev: Scores, points: float) -> int:
     """The deepest layer within a tolerance that grows from 0 at the best layer's depth 0 to `points` at the top."""
-    best = pick(dev, "best-dev", 0)
+    best = Picker("best-dev", 0).pick(dev)
     return max(layer for layer in dev if dev[layer] >= dev[best] - points * layer / max(dev) or layer == best)
 
 
@@ -97,24 +95,35 @@ def smoothed(dev: Scores, width: float) -> int:
 
 
 RULES = (
-    Rule("best dev score (the paper's)", lambda dev, _: pick(dev, "best-dev", 0), (0,)),
+    Rule("best dev score (the paper's)", lambda dev, _: Picker("best-dev", 0).pick(dev), (0,)),
     Rule("last layer", lambda dev, _: max(dev), (0,)),
-    Rule("deepest within t points", lambda dev, points: pick(dev, "robust", points), POINTS),
-    Rule("deepest within 2.5 points, not fitted", lambda dev, points: pick(dev, "robust", points), (2.5,)),
+    Rule("deepest within t points", lambda dev, points: Picker("robust", points).pick(dev), POINTS),
+    Rule("deepest within 2.5 points, not fitted", lambda dev, points: Picker("robust", points).pick(dev), (2.5,)),
     Rule("deepest within t points × relative depth", shrinking, POINTS),
-    Rule("best dev score + t points × relative depth", lambda dev, points: pick(dev, "depth-bonus", points), POINTS),
-    Rule("the same as it is by default (depth-bonus)", lambda dev, _: pick(dev, "depth-bonus"), (DEFAULT,)),
-    Rule("best dev score averaged over ± t layers", smoothed, (0, 1, 2, 3)),
-    Rule("smallest within t points (small)", lambda dev, points: pick(dev, "small", points), POINTS),
-    Rule("best dev score before the foretold drop", lambda dev, _: pick(dev, "best-dev"), (0,), bounded=True),
     Rule(
-        "last layer before the foretold drop",
+        "best dev score + t points × relative depth",
+        lambda dev, points: Picker("depth-bonus", points).pick(dev),
+        POINTS,
+    ),
+    Rule("the same as it is by default (depth-bonus)", lambda dev, _: Picker("depth-bonus").pick(dev), (DEFAULT,)),
+    Rule("best dev score averaged over ± t layers", smoothed, (0, 1, 2, 3)),
+    Rule("smallest within t points (small)", lambda dev, points: Picker("small", points).pick(dev), POINTS),
+    Rule("best dev score before the predicted drop", lambda dev, _: Picker("best-dev").pick(dev), (0,), bounded=True),
+    Rule(
+        "last layer before the predicted drop",
         lambda dev, _: max(layer for layer, score in dev.items() if score > -math.inf),
         (0,),
         bounded=True,
     ),
-    Rule("deepest within 2.5 points before it (robust)", lambda dev, _: pick(dev, "robust"), (2.5,), bounded=True),
-    Rule("depth-bonus before the foretold drop", lambda dev, _: pick(dev, "depth-bonus"), (DEFAULT,), bounded=True),
+    Rule(
+        "deepest within 2.5 points before it (robust)", lambda dev, _: Picker("robust").pick(dev), (2.5,), bounded=True
+    ),
+    Rule(
+        "depth-bonus before the predicted drop",
+        lambda dev, _: Picker("depth-bonus").pick(dev),
+        (DEFAULT,),
+        bounded=True,
+    ),
 )
 
 
@@ -153,53 +162,44 @@ def judge(rule: Rule, published: Sequence[Model], own: Sequence[Model]) -> dict[
 def read_published(path: Path) -> list[Model]:
     """The models of the release that have dev and test scores in English, without any prior."""
     scores: dict[str, dict[str, dict[int, float]]] = {}
-    with path.open(newline="", encoding="utf-8") as handle:
-        for row in csv.DictReader(handle):
-            if (row["setting"], row["dataset"], row["metric"]) == ("plain", "stsb/en", "spearman"):
-                by_split = scores.setdefault(row["name"], {})
-                by_split.setdefault(row["split"], {})[int(row["layer"])] = 100 * float(row["mean"])
+    for row in read_rows(path):
+        if (row["setting"], row["dataset"], row["metric"]) == ("plain", "stsb/en", "spearman"):
+            by_split = scores.setdefault(row["name"], {})
+            by_split.setdefault(row["split"], {})[int(row["layer"])] = 100 * float(row["mean"])
     return [Model(name, found["dev"], found["test"]) for name, found in scores.items() if len(found) == 2]
 
 
-def read_own(path: Path) -> list[Model]:
-    """The models of a table that `benchmarks/tmft/run.py` wrote, with the drops in the choices beside it."""
-    table = path.name.removesuffix("-layers.csv")
-    rows, choices = _rows(path), _rows(path.with_name(f"{table}-choices.csv"))
-    foretold = {row["model"]: int(row["drop_from"]) for row in choices if row["drop_from"]}
-    return [
-        Model(
-            f"{name} ({table})",
-            *(
-                {int(row["layer"]): float(row[split]) for row in rows if row["model"] == name}
-                for split in ("dev", "test")
-            ),
-            foretold.get(name),
-        )
-        for name in dict.fromkeys(row["model"] for row in rows)
-    ]
+def read_own(folder: Path) -> list[Model]:
+    """The models of every sweep that `benchmarks.tmft.run` wrote to its tables, with the drops that were predicted."""
+    scores: dict[str, tuple[dict[int, float], dict[int, float]]] = {}
+    for row in read_rows(folder / "layers.csv"):
+        by_split = scores.setdefault(f"{row['model']} ({row['sweep']})", ({}, {}))
+        for layers, split in zip(by_split, ("dev", "test"), strict=True):
+            layers[int(row["layer"])] = float(row[split])
+    drops = {
+        f"{row['model']} ({row['sweep']})": int(row["drop_from"])
+        for row in read_rows(folder / "choices.csv")
+        if row["drop_from"]
+    }
+    return [Model(name, *found, drops.get(name)) for name, found in scores.items()]
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="", encoding="utf-8") as handle:
-        return list(csv.DictReader(handle))
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--published", type=Path, required=True)
+PARSER.add_argument("--own", type=Path, help="folder of layers.csv and choices.csv")
+PARSER.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Judge every rule, write the JSON, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--published", type=Path, required=True)
-    parser.add_argument("--own", type=Path, nargs="*", default=[])
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results.json")
-    options = parser.parse_args()
-    published, own = read_published(options.published), [model for path in options.own for model in read_own(path)]
+    options = PARSER.parse_args(arguments)
+    published, own = read_published(options.published), read_own(options.own) if options.own else []
     rows = [judge(rule, published, own) for rule in RULES]
     write_json(options.out, {"models": [model.name for model in (*published, *own)], "rules": rows})
     groups = [group for group in ("published", "falling", "own", "together") if f"{group}_mean" in rows[0]]
-    print("| rule | parameter | " + " | ".join(f"{group}: mean | worst" for group in groups) + " |")
-    print("|---" * (2 + 2 * len(groups)) + "|")
-    for row in rows:
-        cells = [f"{row[f'{group}_{what}']:.2f}" for group in groups for what in ("mean", "worst")]
-        print(f"| {row['rule']} | {row['parameter']:g} | " + " | ".join(cells) + " |")
+    columns = [f"{group}_{what}" for group in groups for what in ("mean", "worst")]
+    lines = [[row["rule"], f"{row['parameter']:g}", *(f"{row[column]:.2f}" for column in columns)] for row in rows]
+    print_table(["rule", "parameter", *columns], lines)
 
 
 if __name__ == "__main__":

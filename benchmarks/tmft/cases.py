@@ -1,17 +1,17 @@
 """What each strategy of `--layer auto` loses and costs over all cases: every model on every set that was swept.
 
-    python benchmarks/tmft/cases.py
+    python -m benchmarks.tmft.cases
 
 Reads the tables beside it that run.py wrote; writes cases.csv, one row for each strategy under each pick rule, and
 each-case.csv, one row for each case under the defaults of `finetune`.
 """
 
-import csv
 from collections.abc import Sequence
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, median
 
+from benchmarks.common import new_parser, print_table, read_rows, write_rows
 from truncate_kit.sweep.picking import DEFAULT_RULE
 
 HERE = Path(__file__).parent
@@ -24,12 +24,6 @@ SEEDS = 3  # sweeps with fewer are no case: their best layer may be luck
 Record = dict[str, str]
 
 
-def read(path: Path) -> list[Record]:
-    """Rows of a table."""
-    with path.open(newline="") as handle:
-        return list(csv.DictReader(handle))
-
-
 def falls(layers: Sequence[Record]) -> bool:
     """Whether the last layer's test score is a drop from the best one's."""
     best, last = max(layers, key=lambda row: float(row["test"])), layers[-1]
@@ -39,17 +33,20 @@ def falls(layers: Sequence[Record]) -> bool:
 
 
 def cases() -> dict[tuple[str, str], tuple[bool, list[Record]]]:
-    """For each set and model: whether the last layers fall, and the choices of every strategy and rule."""
-    found = {}
-    for path in sorted(HERE.glob("*-choices.csv")):
-        name = path.name.removesuffix("-choices.csv")
-        layers = read(HERE / f"{name}-layers.csv")
-        choices = read(path)
-        for model in dict.fromkeys(row["model"] for row in choices):
-            swept = [row for row in layers if row["model"] == model]
-            if min(int(row["seeds"]) for row in swept) < SEEDS:
-                continue
-            found[name, model] = (falls(swept), [row for row in choices if row["model"] == model])
+    """For each sweep and model: whether the last layers fall, and the choices of every strategy and rule."""
+    layers, choices = (by_case(HERE / f"{table}.csv") for table in ("layers", "choices"))
+    return {
+        case: (falls(layers[case]), rows)
+        for case, rows in choices.items()
+        if min(int(row["seeds"]) for row in layers[case]) >= SEEDS
+    }
+
+
+def by_case(path: Path) -> dict[tuple[str, str], list[Record]]:
+    """The rows of a table by sweep and model."""
+    found: dict[tuple[str, str], list[Record]] = {}
+    for row in read_rows(path):
+        found.setdefault((row["sweep"], row["model"]), []).append(row)
     return found
 
 
@@ -76,25 +73,9 @@ def summary(rows: Sequence[tuple[bool, Record]]) -> dict[str, object]:
 def default_row(name: str, drops: bool, choices: Sequence[Record]) -> dict[str, object]:
     """What `--layer auto` found in one case, how it was trained, and what that lost and cost."""
     taken = next(row for row in choices if (row["rule"], row["strategy"]) == (DEFAULT_RULE, DEFAULT_STRATEGY))
-    told = ("model", "seeds", "epochs", "train_pairs", "layer", "exhaustive_layer", "search_regret", "pick_regret")
-    row = {"case": name, "falls": drops, **{column: taken[column] for column in told}}
+    columns = ("model", "seeds", "epochs", "train_pairs", "layer", "exhaustive_layer", "search_regret", "pick_regret")
+    row = {"case": name, "falls": drops, **{column: taken[column] for column in columns}}
     return row | {"share_of_exhaustive": taken["share_of_exhaustive"]}
-
-
-def write(path: Path, rows: Sequence[dict[str, object]]) -> Sequence[dict[str, object]]:
-    """Write the rows as CSV; gives them back."""
-    with path.open("w", newline="") as handle:
-        writer = csv.DictWriter(handle, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return rows
-
-
-def show(rows: Sequence[dict[str, object]]) -> None:
-    """Print rows as a Markdown table."""
-    print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
-    for row in rows:
-        print("| " + " | ".join(str(value) for value in row.values()) + " |")
 
 
 def share(values: Sequence[float], limit: float) -> float:
@@ -102,8 +83,12 @@ def share(values: Sequence[float], limit: float) -> float:
     return sum(value <= limit + 1e-9 for value in values) / len(values)
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Read, sum up, write, print."""
+    PARSER.parse_args(arguments)
     found = cases()
     for (name, model), (drops, _) in found.items():
         print(f"{name}, {model}: {'falls' if drops else 'does not fall'}")
@@ -111,9 +96,13 @@ def main() -> None:
     for drops, choices in found.values():
         for row in choices:
             groups.setdefault((row["rule"], row["strategy"]), []).append((drops, row))
-    table = [summary(rows) for rows in groups.values()]
-    show(write(HERE / "cases.csv", table))
-    show(write(HERE / "each-case.csv", [default_row(name, *case) for (name, _), case in found.items()]))
+    tables = {
+        "cases": [summary(rows) for rows in groups.values()],
+        "each-case": [default_row(name, *case) for (name, _), case in found.items()],
+    }
+    for name, rows in tables.items():
+        write_rows(HERE / f"{name}.csv", rows)
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
 
 
 if __name__ == "__main__":

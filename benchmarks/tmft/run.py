@@ -1,57 +1,46 @@
 """TMFT at every layer of several models, and what each strategy of `--layer auto` would have chosen.
 
-    python benchmarks/tmft/run.py --data FOLDER --models mini-electra-discriminator mini-bert --seeds 3 --epochs 10
-    python benchmarks/tmft/run.py --data FOLDER --models PATH_OF_ALL_MINILM_L6_V2 --seeds 1 --epochs 3 --name NAME
-    python benchmarks/tmft/run.py --data FOLDER_OF_SICK --objective entailment --columns sentence1,sentence2,label …
-    python benchmarks/tmft/run.py --data FOLDER --train-pairs 2000 --epochs 3 …    # less work: a part of the pairs
+    python -m benchmarks.tmft.run --data FOLDER --models mini-electra-discriminator mini-bert --seeds 3 --epochs 10
+    python -m benchmarks.tmft.run --data FOLDER --models PATH_OF_ALL_MINILM_L6_V2 --seeds 1 --epochs 3 --name NAME
+    python -m benchmarks.tmft.run --data FOLDER_OF_SICK --objective entailment --columns sentence1,sentence2,label …
+    python -m benchmarks.tmft.run --data FOLDER --train-pairs 2000 --epochs 3 …    # less work: a part of the pairs
 
-Every trial is one small JSON file in `trials/`, written once: the command may be stopped at any time and continues
-where it was. `--summary` trains no layer with the full budget any more: tables and figure come from the trials that
-are there. The drop is predicted as `truncate-kit finetune` does it, from the training texts alone. Strategies that
-draw by chance or train a ranking use the first seed.
+Finished trials are kept in `study/trials`: the command may be stopped at any time and continues where it was. It writes
+the rows of its name in `layers.csv` and `choices.csv`. `--summary` trains no layer with the full budget: the rows come
+from the trials that are there. The drop is predicted as `truncate-kit finetune` does it, from the training texts alone.
+Strategies that draw by chance or train a ranking use the first seed.
 """
 
-import argparse
-import csv
-import random
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 
 import matplotlib.pyplot as plt
 
-from truncate_kit.analysis import profile
+from benchmarks.common import (
+    named_model,
+    names,
+    new_parser,
+    part_of_train,
+    print_table,
+    read_rows,
+    write_rows,
+)
+from benchmarks.trials import trial_runner
+from truncate_kit.analysis import AnalysisSettings, profile
 from truncate_kit.data import PairSplits, load_pairs
 from truncate_kit.encoders import Encoder, default_reference, layers_held, load_encoder, parameters_kept
-from truncate_kit.sweep.finetune import CONFIDENT
-from truncate_kit.sweep.picking import PICK_RULES, pick
-from truncate_kit.sweep.results import SweepSettings, Trial
-from truncate_kit.sweep.store import TrialStore, fingerprint
-from truncate_kit.sweep.strategies import STRATEGIES
-from truncate_kit.sweep.tasks import METRICS, LabelledTask
+from truncate_kit.runs.trial import Trial
+from truncate_kit.sweep.picking import PICK_RULES, Picker
+from truncate_kit.sweep.running import CONFIDENT
+from truncate_kit.sweep.strategies import STRATEGIES, Candidates
 from truncate_kit.sweep.trials import TrialRunner
-from truncate_kit.training import TrainingSettings
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.objectives import OBJECTIVES
 
 HERE = Path(__file__).parent
 ANALYSED_TEXTS = 2000  # as the command line does
-
-
-def part_of_train(data: PairSplits, count: int) -> PairSplits:
-    """With `count` of the training pairs, drawn once and the same for every model and seed."""
-    assert data.train is not None
-    places = sorted(random.Random(0).sample(range(len(data.train)), min(count, len(data.train))))
-    return replace(data, train=replace(data.train, pairs=tuple(data.train.pairs[place] for place in places)))
-
-
-def runner_for(encoder: Encoder, data: PairSplits, settings: TrainingSettings) -> TrialRunner:
-    """The same store for the same model, data and settings, whatever the machine."""
-    task = LabelledTask(encoder, data, settings.objective)
-    key = fingerprint(encoder, settings.to_json(), data.fingerprint(), type(task).__name__)
-    label = Path(encoder.name).name if Path(encoder.name).exists() else encoder.name
-    store = TrialStore(HERE / "trials", key, {"model": label, "data": data.name, "training": settings.to_dict()})
-    return TrialRunner(encoder, task, settings, store, lambda task, done, total: None)
 
 
 def sweep(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int]) -> None:
@@ -68,7 +57,7 @@ def sweep(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int]) -> N
 
 def finished(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int]) -> list[Trial]:
     """The trials that are there."""
-    found = (runner.store.read(layer, seed, runner.settings.epochs) for layer in layers for seed in seeds)
+    found = (runner.stored(layer, seed) for layer in layers for seed in seeds)
     return [trial for trial in found if trial is not None]
 
 
@@ -102,7 +91,10 @@ def predicted_drop(encoder: Encoder, data: PairSplits) -> int | None:
     assert data.train is not None
     usual = default_reference(encoder.name)
     drop = profile(
-        encoder, data.train.texts(), reference=load_encoder(usual) if usual else None, max_texts=ANALYSED_TEXTS
+        encoder,
+        data.train.texts(),
+        reference=load_encoder(usual) if usual else None,
+        settings=AnalysisSettings(max_texts=ANALYSED_TEXTS),
     ).drop
     print(drop.sentence)
     return drop.from_layer if drop.confidence >= CONFIDENT else None
@@ -123,10 +115,10 @@ def choice_rows(
     }
     rows = []
     for rule in PICK_RULES:
-        settings = SweepSettings(pick=rule, seeds=tuple(seeds))
-        everywhere = pick(mean["dev"], rule, drop_from=drop_from)
+        picker = Picker(rule, drop_from=drop_from, depth=max(layers))
+        everywhere = picker.pick(mean["dev"])
         for strategy, search in STRATEGIES.items():
-            found = search(runner, layers, settings, drop_from)
+            found = search(Candidates(runner, layers, seeds, picker))
             full_cost = (
                 len(seeds)
                 * runner.steps(runner.settings.epochs)
@@ -154,14 +146,13 @@ def choice_rows(
     return rows
 
 
-def write(path: Path, rows: Sequence[dict[str, object]]) -> None:
-    """Write a table as CSV, and show it."""
+def update(path: Path, name: str, rows: Sequence[dict[str, object]]) -> None:
+    """Put rows in the place of those of this sweep in a table of all sweeps, and show them."""
     if rows:
-        with path.open("w", newline="") as handle:
-            table = csv.DictWriter(handle, fieldnames=list(rows[0]), lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows)
-        print(path.read_text())
+        others = [row for row in read_rows(path) if row["sweep"] != name]
+        own = [{"sweep": name, **row} for row in rows]
+        write_rows(path, sorted([*others, *own], key=lambda row: str(row["sweep"])))
+        print_table(list(own[0]), [list(row.values()) for row in own])
 
 
 def draw(path: Path, rows: Sequence[dict[str, object]], metric: str) -> None:
@@ -186,23 +177,25 @@ def draw(path: Path, rows: Sequence[dict[str, object]], metric: str) -> None:
     plt.close(figure)
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", required=True, help="folder with train, dev and test pairs (STS Benchmark)")
+PARSER.add_argument("--models", nargs="+", required=True)
+PARSER.add_argument("--seeds", type=int, default=3)
+PARSER.add_argument("--epochs", type=int, default=10)
+PARSER.add_argument("--train-pairs", type=int, help="number of pairs to train on (default: all)")
+PARSER.add_argument("--precision", default="fp32")
+PARSER.add_argument("--rate", type=float, help="peak learning rate (default: by the width of the model)")
+PARSER.add_argument("--objective", default="cosine", help="cosine, paraphrase or entailment")
+PARSER.add_argument("--columns", type=names, help="first text, second text, score or label")
+PARSER.add_argument("--name", default="stsb-en", help="of this sweep in the tables")
+PARSER.add_argument("--summary", action="store_true", help="train no layer with the full budget")
+PARSER.add_argument("--figure", action="store_true", help="draw dev and test by layer, too")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run what is missing, then write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", required=True, help="folder with train, dev and test pairs (STS Benchmark)")
-    parser.add_argument("--models", nargs="+", required=True)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--train-pairs", type=int, help="train on so many of the pairs (default: all)")
-    parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--rate", type=float, help="peak learning rate (default: by the width of the model)")
-    parser.add_argument("--objective", default="cosine", help="cosine, paraphrase or entailment")
-    parser.add_argument("--columns", help="first text, second text, score or label")
-    parser.add_argument("--name", default="stsb-en", help="prefix of the tables")
-    parser.add_argument("--summary", action="store_true")
-    options = parser.parse_args()
-    columns = options.columns.split(",") if options.columns else None
-    data = load_pairs(options.data, columns=columns, classes=options.objective == "entailment")
+    options = PARSER.parse_args(arguments)
+    data = load_pairs(options.data, columns=options.columns, classes=OBJECTIVES[options.objective].data == "classes")
     if options.train_pairs:
         data = part_of_train(data, options.train_pairs)
     seeds = range(options.seeds)
@@ -215,9 +208,8 @@ def main() -> None:
     scores: list[dict[str, object]] = []
     choices: list[dict[str, object]] = []
     for model in options.models:
-        encoder = load_encoder(model)
-        name = Path(model).parent.name if Path(model).name == "model" else Path(model).name
-        runner = runner_for(encoder, data, settings)
+        encoder, name = load_encoder(model), named_model(model)[0]
+        runner = trial_runner(encoder, data, settings, HERE / "study" / "trials", name=name, data=data.name)
         layers = layers_held(encoder.backbone.config)
         with runner.store.open():
             if not options.summary:
@@ -227,9 +219,10 @@ def main() -> None:
             scores += layer_rows(name, encoder, trials)
             if len(trials) == len(layers) * options.seeds:
                 choices += choice_rows(name, runner, layers, trials, seeds, predicted_drop(encoder, data))
-    write(HERE / f"{options.name}-layers.csv", scores)
-    write(HERE / f"{options.name}-choices.csv", choices)
-    draw(HERE / f"{options.name}.png", scores, METRICS[options.objective])
+    update(HERE / "layers.csv", options.name, scores)
+    update(HERE / "choices.csv", options.name, choices)
+    if options.figure:
+        draw(HERE / f"{options.name}.png", scores, OBJECTIVES[options.objective].metric)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 from truncate_kit.bench.costs import costs, vector_width
 from truncate_kit.bench.results import Timing
 from truncate_kit.encoders import load_encoder
-from truncate_kit.encoders.pipeline import Dense
+from truncate_kit.encoders.tail import Dense
 
 
 def timing(role, scenario, rate):

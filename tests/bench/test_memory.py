@@ -5,7 +5,8 @@ from transformers import BertConfig
 
 from truncate_kit.bench.memory import MemoryRequest, peak_memory
 from truncate_kit.encoders import random_encoder
-from truncate_kit.export import GRAPH_FILE, build_graph, save_graph
+from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
+from truncate_kit.export.tracing import build_graph
 
 _MEBI = 2**20
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from truncate_kit.bench import quality_difference
-from truncate_kit.bench.quality import draw_counts, resampled_spearman
+from truncate_kit.bench.quality import draw_counts, quality_difference, resampled_spearman
 from truncate_kit.errors import DataError
 
 

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.families import TINY_CONFIGS
-from truncate_kit.bench import flops
-from truncate_kit.bench.roofline import ceiling, ceiling_calls
+from tests.support.families import TINY_CONFIGS
+from truncate_kit.bench.roofline import ceiling, ceiling_calls, flops
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder, truncate
 
 

@@ -3,24 +3,37 @@
 import json
 import shutil
 import statistics
+from dataclasses import replace
 
 import onnx
 import pytest
 import torch
 
-from tests.families import TINY_CONFIGS, WORDS
-from truncate_kit.bench import BACKENDS as BACKENDS_KNOWN
-from truncate_kit.bench import BenchReport, bench
+from tests.support.families import TINY_CONFIGS, WORDS
+from truncate_kit.bench.backends import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench.backends import select_backends
 from truncate_kit.bench.machine import OtherWork
 from truncate_kit.bench.onnx_runner import OnnxRunner
 from truncate_kit.bench.peer_runner import PeerRunner
+from truncate_kit.bench.results import BenchReport, Contestant
+from truncate_kit.bench.run import bench as bench_with
+from truncate_kit.bench.saving import file_for
+from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair
-from truncate_kit.encoders import load_config, load_encoder, random_encoder, save_encoder, truncate, truncated_config
+from truncate_kit.encoders import (
+    encoder_digest,
+    load_config,
+    load_encoder,
+    random_encoder,
+    save_encoder,
+    truncate,
+    truncated_config,
+)
 from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.evaluation import evaluate
+from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.report.bench_tables import bench_tables
-from truncate_kit.training import evaluate
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
 
@@ -32,6 +45,10 @@ def _text(start, step, count):
 PAIRS = tuple(TextPair(_text(3 * i, 1, 2 + i % 5), _text(5 * i, 1, 3), i % 6) for i in range(18))
 TEXTS = [text for pair in PAIRS for text in (pair.first, pair.second)]
 FEW = {"lengths": (4, 9), "batch_sizes": (1, 3), "repeats": 2, "threads": 1}
+
+
+def bench(lean, full=None, *, pairs=None, texts=None, graphs=None, **settings) -> BenchReport:
+    return bench_with(lean, full, BenchSettings(**settings), pairs=pairs, texts=texts, graphs=graphs)
 
 
 @pytest.fixture(scope="session")
@@ -47,7 +64,8 @@ def duo(tiny_folder, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def report(duo) -> BenchReport:
-    return bench(duo / "lean", duo / "full", pairs=PAIRS, texts=TEXTS, backends=BACKENDS, memory=False, **FEW)
+    options = {"backends": BACKENDS, "memory": False, "graphs": duo / "graphs", **FEW}
+    return bench(duo / "lean", duo / "full", pairs=PAIRS, texts=TEXTS, **options)
 
 
 def test_every_contestant_is_timed_in_every_scenario(report):
@@ -88,9 +106,73 @@ def test_files_and_graphs(report, duo):
     sizes = {(row.role, row.backend): row.file_bytes for row in report.contestants}
     for role in ("lean", "full"):
         assert sizes[role, "torch-fp32"] == (duo / role / "model.safetensors").stat().st_size
-        assert sizes[role, "onnx-fp32"] == (duo / role / "model.onnx").stat().st_size
-        assert any(f"The {role} model had no ONNX graph: exported to" in note for note in report.notes)
+        graph = duo / "graphs" / encoder_digest(load_encoder(duo / role))[:16] / "model.onnx"
+        assert sizes[role, "onnx-fp32"] == graph.stat().st_size
+        assert any(f"The {role} model has no ONNX graph: one was exported to {graph}" in row for row in report.notes)
     assert sizes["lean", "torch-fp32"] < sizes["full", "torch-fp32"]
+
+
+def state(folder):
+    """Names, times and bytes of everything in a folder."""
+    return {path: (path.stat().st_mtime_ns, path.is_dir() or path.read_bytes()) for path in folder.rglob("*")}
+
+
+def test_nothing_is_written_into_the_folders_of_models_and_graphs_are_used_again(report, duo, tmp_path):
+    """A graph of another model, or a damaged one, is not."""
+    models = [shutil.copytree(duo / role, tmp_path / role) for role in ("lean", "full")]
+    graphs = shutil.copytree(duo / "graphs", tmp_path / "graphs")
+    before, options = [state(model) for model in models], {**FEW, "lengths": (4,), "repeats": 1, "memory": False}
+    for model in models:
+        model.chmod(0o555)
+    kept = state(graphs)
+    again = bench(*models, backends=["onnx-fp32"], graphs=graphs, **options)
+    assert [row.absent for row in again.contestants] == [None, None]
+    assert state(graphs) == kept
+    assert not any("was exported" in note for note in again.notes)
+    lean = graphs / encoder_digest(load_encoder(duo / "lean"))[:16]
+    (lean / "model.onnx").write_bytes(b"damaged")
+    mended = bench(*models, backends=["onnx-fp32"], graphs=graphs, **options)
+    assert [row.absent for row in mended.contestants] == [None, None]
+    assert (lean / "model.onnx").read_bytes() == kept[lean / "model.onnx"][1]
+    assert [state(model) for model in models] == before
+    for model in models:
+        model.chmod(0o755)
+
+
+def test_a_graph_beside_another_model_than_its_own_is_an_error(duo, report, tmp_path):
+    model = shutil.copytree(duo / "full", tmp_path / "full")
+    shutil.copytree(duo / "graphs" / encoder_digest(load_encoder(duo / "lean"))[:16], model, dirs_exist_ok=True)
+    with pytest.raises(ModelError, match="was made from another model"):
+        bench(model, backends=["onnx-fp32"], **FEW)
+
+
+def test_a_bench_that_measured_less_replaces_none_that_measured_more(report, tmp_path):
+    def with_(**values):
+        return replace(report, **values)
+
+    assert file_for(report, tmp_path / "bench.json") == tmp_path / "bench.json"
+    report.write(tmp_path / "bench.json")
+    other_models = tuple(replace(row, name="other") for row in report.models)
+    assert file_for(with_(models=other_models, seconds=1.0), tmp_path / "bench.json") == tmp_path / "bench.json"
+    one = report.timings[0]
+    fewer = [
+        with_(timings=report.timings[1:]),
+        with_(timings=(replace(one, seconds=one.seconds[1:]), *report.timings[1:])),
+        with_(timings=(replace(one, sentences=one.sentences - 1), *report.timings[1:])),
+        with_(contestants=tuple(replace(row, spearman=None) for row in report.contestants)),
+    ]
+    for less in fewer:
+        assert not less.covers(report)
+        assert report.covers(less)
+        assert file_for(less, tmp_path / "bench.json") == tmp_path / "bench-2.json"
+    fewer[0].write(tmp_path / "bench-2.json")
+    assert file_for(fewer[0], tmp_path / "bench.json") == tmp_path / "bench-2.json"
+    assert file_for(fewer[1], tmp_path / "bench.json") == tmp_path / "bench-2.json"  # it has all, and more
+    assert file_for(fewer[3], tmp_path / "bench.json") == tmp_path / "bench-3.json"
+    more = with_(contestants=(*report.contestants, Contestant(role="lean", backend="st-fp32", absent=None, spearman=1)))
+    assert file_for(more, tmp_path / "bench.json") == tmp_path / "bench.json"
+    (tmp_path / "bench.json").write_text("{")
+    assert file_for(fewer[0], tmp_path / "bench.json") == tmp_path / "bench.json"  # nothing there can be read
 
 
 def test_every_gain_multiplies(report):
@@ -160,7 +242,7 @@ def test_another_model_in_the_place_of_the_yardstick_is_noticed(duo, tmp_path):
     shutil.copytree(duo / "lean", tmp_path / "full")
     shutil.copy(duo / "sweep.json", tmp_path / "sweep.json")
     assert (
-        "the yardstick differs: sweep.json tells of layers 1 and 3" in _notes(tmp_path / "lean", tmp_path / "full")[1]
+        "the yardstick differs: sweep.json is about layers 1 and 3" in _notes(tmp_path / "lean", tmp_path / "full")[1]
     )
 
 
@@ -251,7 +333,7 @@ def test_a_runtime_that_fails_at_the_start_is_a_row_but_a_damaged_model_an_error
 
 def test_texts_of_one_batch_may_have_a_limit(duo):
     encoder = load_encoder(duo / "lean")
-    graph = Subject("lean", duo / "lean", duo).graph()
+    graph = Subject("lean", duo / "lean", duo).graph(BACKENDS_KNOWN["onnx-fp32"])
     runner = OnnxRunner(BACKENDS_KNOWN["onnx-fp32"], encoder, graph, device=torch.device("cpu"), threads=1)
     expected, encode, sizes = runner.encode(TEXTS), runner.model.encode_ids, []
     runner.most_texts = 5
@@ -275,12 +357,13 @@ def test_a_process_of_its_own_gets_what_it_can_load(duo, tmp_path):
     assert Subject("full", duo / "full", tmp_path).for_worker() == duo / "full"
 
 
-def test_bf16_is_measured_or_its_absence_explained(duo):
+@pytest.mark.parametrize("flags", ["avx2", "avx2,avx512_bf16"])
+def test_bf16_is_measured_or_its_absence_explained(duo, monkeypatch, flags):
+    monkeypatch.setenv(INSTRUCTIONS, flags)
     options = {**FEW, "lengths": (4,), "repeats": 1}
     result = bench(duo / "lean", backends=["torch-fp32", "torch-bf16"], memory=False, **options)
     row = next(row for row in result.contestants if row.backend == "torch-bf16")
-    able = any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16", "avx10_2", "bf16"))
-    if able:
+    if "bf16" in flags:
         assert row.absent is None
         assert {item.precision for item in result.ceilings} == {"fp32", "bf16"}
     else:
@@ -330,7 +413,7 @@ def test_what_needs_a_gpu_is_a_row_with_its_reason_and_peers_run_their_own_encod
 
 
 def test_other_runtimes_get_a_graph_of_standard_operators(duo, tmp_path):
-    graph = Subject("lean", duo / "lean", tmp_path).graph("plain")
+    graph = Subject("lean", duo / "lean", tmp_path).graph(BACKENDS_KNOWN["tensorrt-fp16"])
     assert {node.domain for node in onnx.load(graph).graph.node} <= {"", "ai.onnx"}
 
 
@@ -344,8 +427,8 @@ def test_cuda_asked_for_and_not_active_is_an_error(duo):
     ("options", "match"),
     [
         ({"backends": ["tensorrt"]}, "no backend 'tensorrt'"),
-        ({"repeats": 0}, "--repeats"),
-        ({"batch_sizes": (1, 0)}, "--batch-sizes"),
+        ({"repeats": 0}, "`repeats` has to be 1"),
+        ({"batch_sizes": (1, 0)}, "`batch_sizes` has to be 1"),
         ({"lengths": (500,)}, "A length of 500 tokens does not fit"),
     ],
 )

@@ -6,8 +6,8 @@ import json
 import matplotlib.image
 import pytest
 
-from tests.test_analysis import TEXTS, made_pairs
-from truncate_kit.analysis import LayerProfile, profile
+from tests.support.pairs import TEXTS, pairs_of
+from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit_cli.app import main
@@ -37,7 +37,7 @@ def pairs_file(tmp_path):
     with path.open("w", encoding="utf-8", newline="") as handle:
         writer = csv.writer(handle)
         writer.writerow(["sentence1", "sentence2", "score"])
-        writer.writerows((pair.first, pair.second, round(pair.target, 2)) for pair in made_pairs(TEXTS))
+        writer.writerows((pair.first, pair.second, round(pair.target, 2)) for pair in pairs_of(TEXTS))
     return path
 
 
@@ -68,7 +68,7 @@ def test_no_argument_analyses_the_bundled_miniature_on_the_bundled_pairs(run, tm
 
 
 def test_json_alone_is_on_stdout_and_equals_the_library(run, tmp_path, tiny_folder, pairs_file):
-    code, out, err = run(tiny_folder("bert"), "--data", pairs_file, "--scale", "0,5", "--json", "--out", "other")
+    code, out, err = run(tiny_folder("bert"), "--data", pairs_file, "--scale", "0,5", "--json", "--workspace", "other")
     assert code == 0
     assert err == ""
     assert json.loads(out) == json.loads((tmp_path / "other/analysis/profile.json").read_text(encoding="utf-8"))
@@ -105,7 +105,7 @@ def test_the_next_analysis_takes_up_model_and_data(run, tiny_folder, pairs_file)
     code, _, err = run()
     assert code == 0
     assert "as in the last command" in err
-    assert "Scores run from 0 to 10 (as told)." in err
+    assert "Scores run from 0 to 10 (as given)." in err
 
 
 def test_texts_need_no_scores(run, tmp_path, tiny_folder, pairs_file):
@@ -123,7 +123,7 @@ def test_texts_need_no_scores(run, tmp_path, tiny_folder, pairs_file):
 def test_columns_and_split(run, tmp_path, tiny_folder):
     folder = tmp_path / "splits"
     folder.mkdir()
-    for name, pairs in (("train", made_pairs(TEXTS)), ("test", made_pairs(TEXTS)[:40])):
+    for name, pairs in (("train", pairs_of(TEXTS)), ("test", pairs_of(TEXTS)[:40])):
         rows = "\n".join(f"{pair.second},{pair.target:.2f},{pair.first}" for pair in pairs)
         (folder / f"{name}.csv").write_text(f"one,two,three\n{rows}\n", encoding="utf-8")
     arguments = (tiny_folder("bert"), "--data", folder, "--columns", "three,one,two")
@@ -153,7 +153,7 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
     ):
         found = _json(run, *arguments, *options)
         assert found["cka_matrix"] != usual["cka_matrix"]
-        assert LayerProfile.from_dict(found) == profile(encoder, pairs=pairs, **values)
+        assert LayerProfile.from_dict(found) == profile(encoder, pairs=pairs, settings=AnalysisSettings(**values))
     shorter = _json(run, *arguments, "--max-length", 4)
     assert shorter["num_tokens"] < usual["num_tokens"]
 
@@ -167,7 +167,7 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
         (("--max-texts", "2"), "2 texts are too few"),
         (("--reference", "./nowhere"), "no model folder"),
         (("--texts", "nowhere.txt"), "nowhere.txt"),
-        (("--columns", "score"), "does not name three columns"),
+        (("--columns", "score"), "1 columns were named where three are needed"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_a_hint(arguments, message, run, tmp_path, tiny_folder, pairs_file):

@@ -10,7 +10,7 @@ import torch
 
 from truncate_kit import __version__
 from truncate_kit.errors import LayerOutOfRangeError
-from truncate_kit_cli.app import COMMANDS, main
+from truncate_kit_cli.app import COMMANDS, PANELS, main
 from truncate_kit_cli.problems import describe
 
 
@@ -34,7 +34,10 @@ def test_version(capfd):
 def test_help_names_every_command(capfd):
     code, out, err = run(capfd, "--help")
     assert (code, err) == (0, "")
-    assert all(f"\n  {name} " in out for name in COMMANDS)
+    places = [out.index(f"\n{panel}:\n") for panel in PANELS]
+    assert places == sorted(places)
+    for start, end, names in zip(places, [*places[1:], len(out)], PANELS.values(), strict=True):
+        assert all(f"\n  {name} " in out[start:end] for name in names)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -51,6 +54,9 @@ def test_every_command_has_help(command, capfd):
         (("analyze", "--colour", "red"), "--colour"),
         (("finetune", "--epochs", "many"), "--epochs"),
         (("evaluate", "one", "two"), "two"),
+        (("finetune", "--texts", "raw.txt"), "--texts"),
+        (("contrast", "--layer", "auto"), "--layer"),
+        (("freeze", "--workers", "2"), "--workers"),
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2(arguments, named, capfd):
@@ -98,12 +104,12 @@ def out_of_cpu_memory() -> Exception:
         (MemoryError(), "Out of memory.", "smaller --batch-size"),
         (torch.OutOfMemoryError("CUDA out of memory."), "Out of memory. CUDA out of memory.", "smaller --batch-size"),
         (out_of_cpu_memory(), "DefaultCPUAllocator", "smaller --batch-size"),
-        (LayerOutOfRangeError(9, 8), "Layer 9 does not exist", "--layer 0..8"),
+        (LayerOutOfRangeError(9, 8), "Layer 9 does not exist", "from 0 to 8"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_what_is_said_of_problems_that_are_no_defects(error, message, hint):
-    said, advice, code = describe(error)
+    said, advice, code = describe(error, "finetune")
     assert message in said
     assert hint in advice
     assert code == 1

@@ -6,7 +6,7 @@ import matplotlib.image
 import pytest
 import torch
 
-from truncate_kit.bench import BenchReport
+from truncate_kit.bench.results import BenchReport
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit_cli.app import main
 
@@ -50,7 +50,8 @@ def workspace(tmp_path, tiny_folder):
 def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_file):
     code, out, err = run("--data", pairs_file, "--quick", *FAST)
     assert code == 0, err
-    assert "Models: exported/lean against exported/full." in err
+    assert "Model: exported/lean" in err
+    assert "Compared with: exported/full." in err
     assert "Quick: fewer rounds and sentences" in err
     for heading in ("Spearman", "one sentence p50 ms", "p95 ms", "sentences/s", "tokens/s", "peak MiB", "file MiB"):
         assert heading in out
@@ -64,17 +65,26 @@ def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_fil
     assert matplotlib.image.imread(workspace / "bench.png").shape[1] >= 1000
 
 
+def test_a_shorter_bench_goes_beside_a_longer_one(run, workspace, pairs_file):
+    assert run("--data", pairs_file, "--quick", *FAST, "--repeats", "2")[0] == 0
+    before = [(workspace / name).read_bytes() for name in ("bench.json", "bench.png")]
+    code, out, err = run("--data", pairs_file, "--quick", *FAST)
+    assert code == 0, err
+    assert "Saved: exported/bench-2.json, exported/bench-2.png" in out
+    assert "exported/bench.json measured more than this bench and stays as it is." in err
+    assert [(workspace / name).read_bytes() for name in ("bench.json", "bench.png")] == before
+    short = BenchReport.read(workspace / "bench-2.json")
+    assert {len(row.seconds) for row in short.timings if row.scenario == "throughput"} == {1}
+    assert run("--data", pairs_file, "--quick", *FAST, "--repeats", "3")[0] == 0
+    assert not (workspace / "bench-3.json").exists()
+    longest = BenchReport.read(workspace / "bench.json")
+    assert {len(row.seconds) for row in longest.timings if row.scenario == "throughput"} == {3}
+
+
 def test_json_is_the_report_and_nothing_else(run, workspace, pairs_file):
     code, out, err = run("exported/lean", "--full", "exported/full", "--data", pairs_file, "--quick", "--json", *FAST)
     assert (code, err) == (0, "")
     assert BenchReport.from_dict(json.loads(out)) == BenchReport.read(workspace / "bench.json")
-
-
-def test_an_empty_workspace_gets_the_miniature_at_half_depth(run, pairs_file):
-    code, out, err = run("--data", pairs_file, "--quick", *FAST)
-    assert code == 0, err
-    assert "cut at layer 4 of 8 and not fine-tuned: read the speed, not the scores" in err
-    assert "lean: mini-electra-discriminator, layer 4" in out
 
 
 def test_random_weights_need_a_configuration_only(run, tiny_folder, tmp_path, pairs_file):
@@ -89,7 +99,7 @@ def test_random_weights_need_a_configuration_only(run, tiny_folder, tmp_path, pa
     assert not (tmp_path / "exported" / "bench.png").exists()
 
 
-def test_the_lean_cut_of_random_weights_is_half_unless_told(run, tiny_folder, tmp_path, pairs_file):
+def test_the_lean_cut_of_random_weights_is_half_by_default(run, tiny_folder, tmp_path, pairs_file):
     code, _, err = run("--random-weights", tiny_folder("bert"), "--data", pairs_file, "--quick", *FAST)
     assert code == 0, err
     assert [row.layer for row in BenchReport.read(tmp_path / "exported" / "bench.json").models] == [1, 3]
@@ -107,7 +117,8 @@ def test_cuda_asked_for_and_not_active_is_exit_code_1(run, workspace):
     ("arguments", "message"),
     [
         (["nowhere/at/all"], "There is no model folder nowhere/at/all"),
-        (["--full", "mini-bert"], "There is no lean model exported/lean"),
+        ([], "there is no lean model exported/lean"),
+        (["--full", "mini-bert"], "there is no lean model exported/lean"),
         (["--layer", "2"], "--layer goes with --random-weights only"),
         (["mini-bert", "--random-weights", "mini-bert"], "--random-weights stands for both models"),
         (["--random-weights", "mini-bert", "--layer", "20"], "Layer 20 does not exist"),

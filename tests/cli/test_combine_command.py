@@ -8,10 +8,11 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tests.cli.test_export import refused, run
-from tests.combine.test_combine import make_pairs
-from truncate_kit.combine import CombinationReport, combined_encoder
-from truncate_kit.combine.reading import divide
+from tests.support.commands import refused, run
+from tests.support.pairs import sentence_pairs
+from truncate_kit.combine.division import divide
+from truncate_kit.combine.model import combined_encoder
+from truncate_kit.combine.report import CombinationReport
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.representations import layer_states
@@ -20,12 +21,12 @@ from truncate_kit_cli.app import main
 
 @pytest.fixture
 def pairs_file(tmp_path):
-    return write_pairs(tmp_path / "pairs.csv", make_pairs(40))
+    return write_pairs(tmp_path / "pairs.csv", sentence_pairs(40))
 
 
 def test_the_winner_is_saved_scored_and_exported(tiny_folder, pairs_file, tmp_path, capsys):
     out = tmp_path / "out"
-    shown = run(capsys, "combine", tiny_folder("bert"), "--data", pairs_file, "--splits", "2", "--out", out)
+    shown = run(capsys, "combine", tiny_folder("bert"), "--data", pairs_file, "--splits", "2", "--workspace", out)
     report = CombinationReport.read(out / "combination/combination.json")
     assert "15 combinations of 4 layers by a mean over layers (every one), chosen on 20 pairs, 2 random splits" in shown
     for row in ("best combination", "last layer", "CLS of the last layer", "last four layers", "random layers"):
@@ -39,16 +40,16 @@ def test_the_winner_is_saved_scored_and_exported(tiny_folder, pairs_file, tmp_pa
     expected = torch.stack([states[layer].mean(dim=1) for layer in report.chosen]).mean(dim=0)
     found = SentenceTransformer(str(out / "combined"), device="cpu").encode(["a red dog"])
     torch.testing.assert_close(torch.as_tensor(found), expected, atol=1e-5, rtol=1e-4)
-    run(capsys, "export", out / "combined", "--onnx", "--data", pairs_file, "--out", out / "graph")
+    run(capsys, "export", out / "combined", "--onnx", "--data", pairs_file, "--workspace", out / "graph")
     scores = [
-        json.loads(run(capsys, "evaluate", model, "--data", pairs_file, "--out", out, "--json"))["spearman"]
+        json.loads(run(capsys, "evaluate", model, "--data", pairs_file, "--workspace", out, "--json"))["spearman"]
         for model in (out / "combined", out / "graph/lean/model.onnx")
     ]
     assert scores[0] == pytest.approx(scores[1], abs=0.01)
-    run(capsys, "combine", tiny_folder("bert"), "--data", pairs_file, "--splits", "1", "--out", out)
+    run(capsys, "combine", tiny_folder("bert"), "--data", pairs_file, "--splits", "1", "--workspace", out)
     report = CombinationReport.read(out / "combination/combination.json")
     with pytest.raises(SystemExit):
-        main(["evaluate", str(out / "combined"), "--data", str(pairs_file), "--out", str(out)])
+        main(["evaluate", str(out / "combined"), "--data", str(pairs_file), "--workspace", str(out)])
     said = capsys.readouterr().err
     assert f"chosen on a part of these pairs; on the 20 others it has {report.unseen:.2f}." in said
 
@@ -73,7 +74,7 @@ def write_pairs(path, pairs):
 
 def graded(path, vectors_of, levels=11):
     """Pairs graded by how alike their texts are to these vectors: what gives them will win."""
-    pairs = [pair for pair in make_pairs(50) if pair.first != pair.second]
+    pairs = [pair for pair in sentence_pairs(50) if pair.first != pair.second]
     first, second = (vectors_of([getattr(pair, side) for pair in pairs]) for side in ("first", "second"))
     ranks = torch.cosine_similarity(first, second).argsort().argsort().tolist()
     grades = [rank * levels // len(pairs) for rank in ranks]
@@ -97,7 +98,7 @@ def test_the_saved_winner_scores_what_the_search_found(
     told = save_encoder(load_encoder(folder, pooling=tokens), tmp_path / "model")
     data = graded(tmp_path / "pairs.csv", combined_encoder(load_encoder(told), layers, over=over).encode)
     out = tmp_path / "out"
-    options = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--out", out)
+    options = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--workspace", out)
     shown = run(capsys, "combine", told, "--over", over, *options)
     report = CombinationReport.read(out / "combination/combination.json")
     assert report.chosen == layers
@@ -109,7 +110,7 @@ def test_the_saved_winner_scores_what_the_search_found(
     division = divide(pairs, report.splits[0].seed, report.splits[0].num_dev)
     for places, expected in ((division.dev, report.splits[0].best.dev), (division.test, report.unseen)):
         some = write_pairs(tmp_path / "some.csv", [pairs.pairs[place] for place in places])
-        found = json.loads(run(capsys, "evaluate", out / "combined", "--data", some, "--out", out, "--json"))
+        found = json.loads(run(capsys, "evaluate", out / "combined", "--data", some, "--workspace", out, "--json"))
         assert found["spearman"] == pytest.approx(expected, abs=1e-6)
         assert 90 < expected < 99.99
 
@@ -117,14 +118,16 @@ def test_the_saved_winner_scores_what_the_search_found(
 def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
     best, out = combined_encoder(load_encoder(tiny_folder("bert")), (0, 2), over="max"), tmp_path / "out"
     data = graded(tmp_path / "pairs.csv", best.encode)
-    run(capsys, "combine", tiny_folder("bert"), "--over", "max", "--data", data, "--dev-pairs", "24", "--out", out)
+    run(
+        capsys, "combine", tiny_folder("bert"), "--over", "max", "--data", data, "--dev-pairs", "24", "--workspace", out
+    )
     texts = ["a red dog", "the big tree", "not a mat"]
     model = SentenceTransformer(str(out / "combined"), device="cpu", trust_remote_code=True)
     expected = torch.as_tensor(model.encode(texts))
-    before = json.loads(run(capsys, "evaluate", out / "combined", "--data", data, "--out", out, "--json"))
-    run(capsys, "export", out / "combined", "--onnx", "--data", data, "--out", out / "graph")
+    before = json.loads(run(capsys, "evaluate", out / "combined", "--data", data, "--workspace", out, "--json"))
+    run(capsys, "export", out / "combined", "--onnx", "--data", data, "--workspace", out / "graph")
     lean = out / "graph/lean"
-    after = json.loads(run(capsys, "evaluate", lean / "model.onnx", "--data", data, "--out", out, "--json"))
+    after = json.loads(run(capsys, "evaluate", lean / "model.onnx", "--data", data, "--workspace", out, "--json"))
     assert after["spearman"] == pytest.approx(before["spearman"], abs=0.01)
     assert "LayerPooling" in (lean / "modules.json").read_text()
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n")
@@ -133,11 +136,11 @@ def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
         run(capsys, *asked, "--runtime", runtime)
         assert np.abs(np.load(tmp_path / f"{runtime}.npy") - expected.numpy()).max() < 1e-4
     short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32", "--json")
-    bench = json.loads(run(capsys, "bench", lean, "--data", data, "--out", out, *short))
+    bench = json.loads(run(capsys, "bench", lean, "--data", data, "--workspace", out, *short))
     scores = {row["backend"]: row["spearman"] for row in bench["contestants"]}
     assert scores == {"torch-fp32": before["spearman"], "onnx-fp32": pytest.approx(before["spearman"], abs=0.01)}
     # It can be trained further; below its highest layer it would be another model.
-    fast = ("--seeds", "1", "--epochs", "1", "--data", data, "--out", tmp_path / "tuned", "--json")
+    fast = ("--seeds", "1", "--epochs", "1", "--data", data, "--workspace", tmp_path / "tuned", "--json")
     run(capsys, "finetune", out / "combined", "--layer", "2", *fast)
     assert load_encoder(tmp_path / "tuned/lean").pooling_name == "layer-max"
     assert "trust_remote_code=True" in (tmp_path / "tuned/lean/README.md").read_text()
@@ -150,7 +153,7 @@ def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, tmp_path
     """ModernBERT's class does not run without blocks."""
     encoder, out = load_encoder(tiny_folder("modernbert")), tmp_path / "out"
     data = graded(tmp_path / "pairs.csv", lambda texts: layer_states(encoder, texts)[0])
-    told = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--out", out)
+    told = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--workspace", out)
     shown = run(capsys, "combine", tiny_folder("modernbert"), *told)
     assert CombinationReport.read(out / "combination/combination.json").chosen == (0,)
     assert "The model was not saved: A modernbert model cannot be stored at layer 0" in shown
@@ -161,17 +164,17 @@ def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, tmp_path
 
 
 def test_bad_values_are_one_sentence_and_a_hint(tiny_folder, pairs_file, tmp_path, capsys):
-    start = ["combine", tiny_folder("bert"), "--data", pairs_file, "--out", tmp_path / "out"]
+    start = ["combine", tiny_folder("bert"), "--data", pairs_file, "--workspace", tmp_path / "out"]
     assert "mean, max" in refused(capsys, *start, "--over", "median")
     assert "auto, exact, beam" in refused(capsys, *start, "--search", "all")
     assert "too small" in refused(capsys, *start, "--layers-up-to", "0")
     assert "mean over layers" in refused(capsys, *start, "--over", "max", "--head")
     assert "no trained pooler head" in refused(
-        capsys, "combine", tiny_folder("electra"), "--head", "--data", pairs_file, "--out", tmp_path / "out"
+        capsys, "combine", tiny_folder("electra"), "--head", "--data", pairs_file, "--workspace", tmp_path / "out"
     )
     assert "no split 'dev'" in refused(capsys, *start, "--split", "dev")
     few = tmp_path / "few.csv"
     few.write_text("\n".join(pairs_file.read_text().splitlines()[:6]) + "\n")
     assert "5 pairs: too few" in refused(
-        capsys, "combine", tiny_folder("bert"), "--data", few, "--out", tmp_path / "out"
+        capsys, "combine", tiny_folder("bert"), "--data", few, "--workspace", tmp_path / "out"
     )

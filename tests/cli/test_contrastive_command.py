@@ -1,20 +1,19 @@
-"""`truncate-kit finetune` by contrast: what it prints, writes and refuses, and the commands after it."""
+"""`truncate-kit contrast`: what it prints, writes and refuses, and the commands after it."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tests.cli.test_export import refused, run
-from tests.contrastive.test_contrastive_run import rows
-from tests.training.test_contrastive_training import free_port, started
-from tests.training.test_training import make_pairs
-from truncate_kit.contrastive import ContrastiveResult, LayerWeights, layer_weights
+from tests.support.commands import refused, run
+from tests.support.distributed import in_two_processes
+from tests.support.pairs import make_pairs, word_triplets
+from truncate_kit.contrastive.results import ContrastiveResult, LayerWeights
+from truncate_kit.contrastive.weights import layer_weights
 from truncate_kit.encoders import load_encoder
-from truncate_kit.training import evaluate
+from truncate_kit.evaluation import evaluate
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +24,7 @@ def files(tmp_path_factory):
     for seed, split in enumerate(("train", "dev", "test")):
         lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(20, seed=seed)]
         (home / f"pairs/{split}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
-    lines = [f"{row.anchor},{row.positive},{row.negative}" for row in rows().rows]
+    lines = [f"{row.anchor},{row.positive},{row.negative}" for row in word_triplets().rows]
     (home / "triplets.csv").write_text("anchor,positive,negative\n" + "\n".join(lines) + "\n")
     (home / "raw.txt").write_text("a red dog\nthe big tree\na cat sat\nnot a mat\n")
     return home
@@ -37,7 +36,7 @@ def options(files, out, *more):
         files / "pairs",
         "--scale",
         "0,5",
-        "--out",
+        "--workspace",
         out,
         "--seeds",
         "1",
@@ -56,7 +55,7 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     (tmp_path / "show.txt").write_text("a red dog\nthe $x_1$ tree & <b>\n")
     shown = run(
         capsys,
-        "finetune",
+        "contrast",
         tiny_folder("bert"),
         *("--objective", "hard-negatives", "--pooling", "layer-attention", "--triplets", files / "triplets.csv"),
         *("--layer", "2", "--chunk-size", "4", "--sentences", tmp_path / "show.txt"),
@@ -72,16 +71,16 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     assert LayerWeights.read(out / "attention.json").texts == ("a red dog", "the $x_1$ tree & <b>")
     assert (out / "attention.png").read_bytes().startswith(b"\x89PNG")
     # The next commands take it up.
-    score = json.loads(run(capsys, "evaluate", "--out", out, "--json"))
+    score = json.loads(run(capsys, "evaluate", "--workspace", out, "--json"))
     assert score["spearman"] == pytest.approx(result.test, abs=1e-3)
-    run(capsys, "export", "--onnx", "--out", out)
-    graph = json.loads(run(capsys, "evaluate", "--runtime", "onnx", "--out", out, "--json"))
+    run(capsys, "export", "--onnx", "--workspace", out)
+    graph = json.loads(run(capsys, "evaluate", "--runtime", "onnx", "--workspace", out, "--json"))
     assert graph["spearman"] == pytest.approx(result.test, abs=0.01)
     run(capsys, "encode", files / "raw.txt", "--model", out / "lean", "--out", tmp_path / "v.npy", "--runtime", "onnx")
     texts = (files / "raw.txt").read_text().splitlines()
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), lean.encode(texts).numpy(), atol=1e-4)
     short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32", "--json")
-    bench = json.loads(run(capsys, "bench", out / "lean", "--data", files / "pairs", "--out", out, *short))
+    bench = json.loads(run(capsys, "bench", out / "lean", "--data", files / "pairs", "--workspace", out, *short))
     assert [row["spearman"] for row in bench["contestants"]] == pytest.approx([result.test] * 2, abs=0.01)
     peer = SentenceTransformer(str(out / "lean"), device="cpu", trust_remote_code=True)
     torch.testing.assert_close(torch.as_tensor(peer.encode(texts)), lean.encode(texts), atol=1e-5, rtol=1e-4)
@@ -90,7 +89,7 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
 def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_path, capsys):
     out = tmp_path / "out"
     asked = ("--objective", "dropout", "--texts", files / "raw.txt", "--remove-pooler", "--json")
-    result = json.loads(run(capsys, "finetune", tiny_folder("electra"), *asked, *options(files, out)))
+    result = json.loads(run(capsys, "contrast", tiny_folder("electra"), *asked, *options(files, out)))
     assert result["rows"] == "Training: raw.txt (4 distinct texts)."
     assert load_encoder(out / "lean").pooling_name == "cls"
     assert not (out / "attention.png").exists()
@@ -99,7 +98,7 @@ def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_pat
 
 def test_dropout_without_texts_takes_those_of_the_training_pairs(tiny_folder, files, tmp_path, capsys):
     asked = ("--objective", "dropout", "--pooling", "mean", "--json")
-    result = json.loads(run(capsys, "finetune", tiny_folder("bert"), *asked, *options(files, tmp_path / "out")))
+    result = json.loads(run(capsys, "contrast", tiny_folder("bert"), *asked, *options(files, tmp_path / "out")))
     assert "pairs/train" in result["rows"]
 
 
@@ -108,8 +107,8 @@ def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files
     (tmp_path / "one.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
     out = tmp_path / "out"
     asked = ("--objective", "in-batch", "--triplets", files / "triplets.csv", "--json", *options(files, out))
-    result = json.loads(run(capsys, "finetune", tiny_folder("bert"), *asked, "--data", tmp_path / "one.csv"))
-    score = json.loads(run(capsys, "evaluate", "--out", out, "--json"))
+    result = json.loads(run(capsys, "contrast", tiny_folder("bert"), *asked, "--data", tmp_path / "one.csv"))
+    score = json.loads(run(capsys, "evaluate", "--workspace", out, "--json"))
     assert score["spearman"] == pytest.approx(result["test"], abs=1e-3)
     assert score["num_pairs"] < 10
 
@@ -117,47 +116,44 @@ def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (("--pooling", "layer-attention"), "--pooling layer-attention is trained by contrast"),
-        (("--triplets", "x.csv"), "--triplets goes with a contrastive objective, not with cosine"),
-        (("--no-last-cls",), "--no-last-cls goes with"),
         (("--objective", "in-batch"), "has nothing to learn from"),
         (("--objective", "in-batch", "--texts", "raw.txt"), "learns from pairs"),
         (("--objective", "dropout", "--triplets", "x.csv"), "learns from raw text"),
         (("--objective", "hard-negatives", "--triplets", "nowhere.csv"), "nowhere"),
         (("--objective", "in-batch", "--pooling", "max"), "no pooling 'max'"),
         (("--objective", "in-batch", "--batch-size", "1"), "nothing to contrast with"),
-        (("--objective", "in-batch", "--layer", "1,2"), "at one layer, not at '1,2'"),
         (("--objective", "in-batch", "--layer", "9", "--triplets", "TRIPLETS"), "Layer 9 does not exist"),
         (("--objective", "in-batch", "--remove-pooler", "--pooling", "mean"), "no pooler that could be removed"),
         (("--objective", "in-batch", "--sentences", "raw.txt", "--remove-pooler"), "does not keep"),
-        (("--objective", "in-batch", "--triplets", "TRIPLETS", "--triplet-columns", "a"), "two or three columns"),
+        (
+            ("--objective", "in-batch", "--triplets", "TRIPLETS", "--triplet-columns", "anchor"),
+            "two or three are needed",
+        ),
         (("--objective", "in-batch", "--triplets", "TRIPLETS", "--sentences", "nowhere.txt"), "nowhere.txt does not"),
-        (("--objective", "in-batch", "--triplets", "WRONG"), "Name the columns: --triplet-columns"),
-        (("--objective", "in-batch", "--strategy", "probe"), "--strategy goes with an objective of TMFT only"),
-        (("--objective", "in-batch", "--within", "0"), "--within goes with"),
-        (("--objective", "in-batch", "--tensorboard"), "--tensorboard goes with"),
-        (("--objective", "triplet"), "Use one of: cosine, paraphrase, entailment, distill, in-batch, dropout, hard"),
+        (("--objective", "in-batch", "--triplets", "WRONG"), "Call the columns anchor, positive"),
+        (("--objective", "triplet"), "Use one of: in-batch, dropout, hard-negatives"),
+        (("--pooling", "cls", "--sentences", "raw.txt"), "does not keep"),
     ],
 )
 def test_what_is_refused(tiny_folder, files, tmp_path, capsys, asked, message):
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("x,y\na cat,a dog\n")
     asked = [{"TRIPLETS": files / "triplets.csv", "WRONG": wrong}.get(part, part) for part in asked]
-    said = refused(capsys, "finetune", tiny_folder("bert"), "--data", files / "pairs", "--out", tmp_path / "o", *asked)
+    said = refused(
+        capsys, "contrast", tiny_folder("bert"), "--data", files / "pairs", "--workspace", tmp_path / "o", *asked
+    )
     assert message in said
     assert "Hint: " in said
     assert not (tmp_path / "o/lean").exists()
 
 
 def test_several_processes_started_by_torchrun(tiny_folder, files, tmp_path):
-    arguments = ["finetune", tiny_folder("bert"), "--objective", "in-batch", "--triplets", files / "triplets.csv"]
+    arguments = ["contrast", tiny_folder("bert"), "--objective", "in-batch", "--triplets", files / "triplets.csv"]
     arguments += options(files, tmp_path / "out")
     code = f"from truncate_kit_cli.app import main; main({list(map(str, arguments))!r})"
-    port = free_port()
-    workers = [started([sys.executable, "-c", code], rank, port) for rank in range(2)]
-    printed = [worker.communicate(timeout=600) for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], printed
-    assert ["Saved:" in out for out, _ in printed] == [True, False]  # only the leading one speaks
+    ended = list(in_two_processes(code))
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert ["Saved:" in out for _, out, _ in ended] == [True, False]  # only the leading one speaks
     result = ContrastiveResult.read(tmp_path / "out/contrastive.json")
     lean = load_encoder(tmp_path / "out/lean")
     assert result.processes == 2

@@ -5,8 +5,6 @@ Each ends with one line, one hint, exit code 1, and with all files as they were.
 
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +12,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.cli.test_bad_inputs import fails
-from tests.cli.test_export import run
-from tests.cli.test_export_precision import write_pairs
-from tests.export.test_record import QUANTIZED, TASK
+from tests.support.commands import fails, fails_on_a_full_disk, run
+from tests.support.files import model_graded_file
+from tests.support.records import QUANTIZED, TASK
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.export import build_graph, export_onnx, read_exports, save_graph
-from truncate_kit.export.record import record_with
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.graph_files import save_graph
+from truncate_kit.export.record import read_exports, record_with
+from truncate_kit.export.settings import ExportSettings
+from truncate_kit.export.tracing import build_graph
+from truncate_kit.hardware import INSTRUCTIONS
 
 FAST = ("--quick", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--threads", 1)
 
@@ -29,8 +30,8 @@ FAST = ("--quick", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--thread
 def made(tiny_folder, tmp_path_factory) -> Path:
     """A workspace with a lean model, its graph with weights beside it, pairs and texts; tests copy it."""
     home = tmp_path_factory.mktemp("made")
-    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), home / "out/lean", embed_limit=100)
-    write_pairs(home, home / "out/lean")
+    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), home / "out/lean", ExportSettings(embed_limit=100))
+    model_graded_file(home, home / "out/lean")
     (home / "texts.txt").write_text("a cat\nthe dog\n")
     return home
 
@@ -43,13 +44,24 @@ def home(made, tmp_path, monkeypatch) -> Path:
 
 
 def command(name: str) -> tuple[object, ...]:
-    data = ("--data", "pairs.csv", "--scale", "-1,1", "--out", "out")
+    data = ("--data", "pairs.csv", "--scale", "-1,1", "--workspace", "out")
     return {
         "evaluate": ("evaluate", "--runtime", "onnx", *data),
         "encode": ("encode", "texts.txt", "--model", "out/lean"),
         "bench": ("bench", "--backends", "onnx-fp32", *FAST, *data),
         "export": ("export", "--onnx", *data),
-        "suite": ("evaluate", "--runtime", "onnx", "out/lean", "--suite", "sts", "--data", "sets", "--out", "out"),
+        "suite": (
+            "evaluate",
+            "--runtime",
+            "onnx",
+            "out/lean",
+            "--suite",
+            "sts",
+            "--data",
+            "sets",
+            "--workspace",
+            "out",
+        ),
     }[name]
 
 
@@ -200,32 +212,25 @@ def test_hardware_that_is_not_there(home, capfd):
 
 
 def test_eight_bits_on_a_processor_that_overflows(home, capfd, monkeypatch):
-    """The processor is told to be one; the bench leaves out the row, and fails where there is no other."""
+    """The bench leaves out the row, and fails where there is no other."""
     lean = home / "out/lean"
     quantization = replace(QUANTIZED, weight_bits=8)
     report = replace(read_exports(lean).graphs[0], file="model_int8.onnx", precision="int8", quantization=quantization)
     (lean / "model.onnx").rename(lean / "model_int8.onnx")
     (lean / "export.json").write_text(record_with(lean, report))
+    monkeypatch.setenv(INSTRUCTIONS, "avx2 avx_vnni")
     said = both(capfd, *command("encode"))
     assert "Graph: out/lean/model_int8.onnx (int8)." in said
-    for place in ("export.runtime", "bench.onnx_runner"):
-        monkeypatch.setattr(f"truncate_kit.{place}.multiplies_narrow", lambda: True)
+    monkeypatch.setenv(INSTRUCTIONS, "avx2")
     for name in ("evaluate", "encode"):
         check(home, capfd, name, "weights of 8 bits")
     bench = [part if part != "onnx-fp32" else "onnx-int8" for part in command("bench")]
     assert "weights of 8 bits" in fails(capfd, *bench)
 
 
-LIMITED = (
-    "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-    "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2);"
-    "from truncate_kit_cli.app import main; main(sys.argv[2:])"
-)
-
-
 @pytest.mark.parametrize(("name", "limit"), [("suite", 100), ("encode", 100), ("bench", 1000), ("export", 60_000)])
-def test_a_disk_that_fills_up(name, limit, home):
-    """No file may grow beyond so many bytes; on export the graph fits, and its record, made long here, does not."""
+def test_a_disk_that_fills_up(name, limit, home, capsys):
+    """No file may grow beyond the limit in bytes; on export the graph fits, its record, made long here, does not."""
     lean = home / "out/lean"
     report = read_exports(lean).graphs[0]
     long = replace(report, file="model_int8.onnx", versions={"x": "1" * 100_000})
@@ -236,11 +241,5 @@ def test_a_disk_that_fills_up(name, limit, home):
     (home / "sets/sts13").mkdir(parents=True)
     (home / "sets/sts13/test.csv").write_text(f"sentence1,sentence2,score\n{rows}")
     before = contents(home)
-    arguments = [sys.executable, "-c", LIMITED, str(limit), *map(str, command(name))]
-    done = subprocess.run(arguments, capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    line, hint = done.stderr.strip().splitlines()[-2:]
-    assert line.startswith("Error: Cannot write ")
-    assert hint.startswith("Hint: Free some space")
+    fails_on_a_full_disk(capsys, limit, *command(name))
     assert contents(home) == before

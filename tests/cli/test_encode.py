@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
-from truncate_kit.export import export_onnx
+from truncate_kit.export.exporting import export_onnx
 from truncate_kit_cli.app import main
 
 PAIRS = "sentence1,sentence2,score\n" + "".join(

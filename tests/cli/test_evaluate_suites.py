@@ -7,8 +7,8 @@ import pytest
 
 from truncate_kit.data import complete_splits, find_sts, load_pairs
 from truncate_kit.encoders import load_encoder
-from truncate_kit.export import export_onnx
-from truncate_kit.training import evaluate
+from truncate_kit.evaluation import evaluate
+from truncate_kit.export.exporting import export_onnx
 from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
@@ -131,7 +131,7 @@ def test_triplets_of_contrastive_training_count_as_seen(run, home, tiny_folder, 
     triplets, data = home / "rows.csv", ("--data", "pairs", "--scale", "0,5", "--seeds", 1, "--epochs", 1, "--layer", 1)
     triplets.write_text(written(range(2, 12)))
     asked = ("--objective", "in-batch", "--pooling", "mean", "--triplets", "rows.csv")
-    assert run("finetune", tiny_folder("electra"), *asked, *data)[0] == 0
+    assert run("contrast", tiny_folder("electra"), *asked, *data)[0] == 0
 
     def unseen():
         code, out, err = run("evaluate", "--suite", "sts", "--data", "data", "--json")
@@ -193,8 +193,8 @@ def test_retrieval_says_that_there_are_fewer_lists(run, home, tiny_folder):
         (("--suite", "retrieval", "--data", "data/sts13/nothing.csv"), "nothing.csv"),
         (("--suite", "retrieval", "--data", "data/mr.csv"), "Call the columns query and relevant."),
         (("--suite", "transfer", "--data", "odd"), "Call the column of texts text"),
-        (("--suite", "sts", "--data", "data", "--split", "dev"), "knows its splits"),
-        (("--corpus", "more.txt"), "belong to a suite"),
+        (("--suite", "sts", "--data", "data", "--split", "dev"), "--split goes with graded pairs only"),
+        (("--corpus", "more.txt"), "--corpus goes with --suite retrieval only"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

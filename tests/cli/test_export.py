@@ -5,30 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import refused, run
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
-from truncate_kit_cli.app import main
 
 PUBLISHED = "82.03"  # MTEB, STS Benchmark test, all-MiniLM-L6-v2
-
-
-def run(capsys, *arguments):
-    """What the command prints on stdout."""
-    with pytest.raises(SystemExit) as end:
-        main(list(map(str, arguments)))
-    printed = capsys.readouterr()
-    assert not end.value.code, printed.err
-    return printed.out
-
-
-def refused(capsys, *arguments):
-    """The two lines of a problem."""
-    with pytest.raises(SystemExit) as end:
-        main(list(map(str, arguments)))
-    printed = capsys.readouterr()
-    assert end.value.code == 1
-    assert printed.out == ""
-    assert "Traceback" not in printed.err
-    return printed.err
 
 
 def write_pairs(path: Path) -> Path:
@@ -40,14 +20,14 @@ def write_pairs(path: Path) -> Path:
 
 def test_real_model_scores_as_published_in_torch_and_as_a_graph(minilm, shared_data, tmp_path, capsys):
     out, small = tmp_path / "out", write_pairs(tmp_path / "pairs.csv")
-    report = json.loads(run(capsys, "export", minilm, "--onnx", "--data", small, "--out", out, "--json"))
+    report = json.loads(run(capsys, "export", minilm, "--onnx", "--data", small, "--workspace", out, "--json"))
     assert report["task"]["spearman_after"] == pytest.approx(report["task"]["spearman_before"], abs=0.01)
     assert report["fused_attention_found"] == 6
     assert {"batch 17, length 256", "batch 1, length 2", "padding"} <= {check["name"] for check in report["checks"]}
 
     data = shared_data / "stsb/en/test.csv"
     before, after = (
-        json.loads(run(capsys, "evaluate", model, "--data", data, "--out", out, "--json"))
+        json.loads(run(capsys, "evaluate", model, "--data", data, "--workspace", out, "--json"))
         for model in (minilm, out / "lean/model.onnx")
     )
     assert (before["runtime"], after["runtime"]) == ("torch", "onnx")
@@ -83,12 +63,12 @@ def test_export_does_not_replace_a_model_that_something_else_left(workspace, tin
     before = {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
     problem = refused(capsys, "export", tiny_folder("electra"), "--onnx", "--data", write_pairs(tmp_path / "pairs.csv"))
     assert "holds another model" in problem
-    assert "--out" in problem
+    assert "--workspace" in problem
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == before
 
 
 def test_a_format_has_to_be_named(tmp_path, capsys):
-    assert "Add --onnx" in refused(capsys, "export", "--out", tmp_path / "out")
+    assert "Add --onnx" in refused(capsys, "export", "--workspace", tmp_path / "out")
 
 
 def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys):

@@ -2,36 +2,17 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
-from tests.cli.test_export import refused, run
+from tests.support.commands import fails_on_a_full_disk, refused, run
+from tests.support.files import model_graded_file
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
-from truncate_kit.export import export_onnx
-
-WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "under a tree"]
-
-
-def write_pairs(folder: Path, model: Path) -> Path:
-    """One file of pairs graded by the model itself, so that rounding has something to keep."""
-    encoder = load_encoder(model)
-    texts = [f"{first} and {second}" for first in WORDS for second in WORDS]
-    vectors = torch.nn.functional.normalize(encoder.encode(texts), dim=1)
-    rows = [
-        f"{texts[i]},{texts[j]},{float(vectors[i] @ vectors[j]):.5f}"
-        for step in (1, 5, 11)
-        for i, j in ((i, (i + step) % len(texts)) for i in range(len(texts)))
-    ]
-    path = folder / "pairs.csv"
-    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
-    return path
+from truncate_kit.export.exporting import export_onnx
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +29,11 @@ def out(lean, tmp_path) -> Path:
 
 
 def options(out: Path, data: Path) -> tuple[object, ...]:
-    return "--data", data, "--scale", "-1,1", "--out", out
+    return "--data", data, "--scale", "-1,1", "--workspace", out
 
 
 def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
-    data = write_pairs(tmp_path, out / "lean")
+    data = model_graded_file(tmp_path, out / "lean")
     exact = (out / "lean/model.onnx").read_bytes()
     report = json.loads(
         run(capsys, "export", "--onnx", "--precision", "int8", "--budget", 30, *options(out, data), "--json")
@@ -69,14 +50,14 @@ def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
     scores = [
         json.loads(run(capsys, "evaluate", *which, *options(out, data), "--json"))["spearman"]
         for which in (
-            ["--precision", "int8"],
+            ["--graph", "int8"],
             [out / "lean/model_int8.onnx"],
             ["--runtime", "onnx"],
-            ["--precision", "fp32"],
+            ["--graph", "fp32"],
         )
     ]
     assert scores[0] == scores[1] != scores[2] == scores[3]
-    assert "--precision fp16" in refused(capsys, "evaluate", "--precision", "fp16", *options(out, data))
+    assert "--precision fp16" in refused(capsys, "evaluate", "--graph", "fp16", *options(out, data))
 
     (tmp_path / "texts.txt").write_text("a cat\nthe dog\n")
     for graph, file in (("int8", "model_int8.onnx"), (None, "model.onnx")):
@@ -95,7 +76,7 @@ def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
 
 
 def test_what_int8_did_is_said(out, tmp_path, capsys):
-    data = write_pairs(tmp_path, out / "lean")
+    data = model_graded_file(tmp_path, out / "lean")
     shown = run(capsys, "export", "--onnx", "--precision", "int8", "--budget", 30, *options(out, data))
     assert "All layers in int8 cost" in shown
     assert "Layers in float: none." in shown
@@ -108,19 +89,19 @@ def test_what_int8_did_is_said(out, tmp_path, capsys):
     [
         (["--precision", "int4"], "no export precision 'int4'"),
         (["--target", "tpu"], "no export target 'tpu'"),
-        (["--precision", "fp16", "--target", "cpu"], "gains nothing on the CPU"),
+        (["--precision", "fp16", "--target", "cpu"], "converted back and forth"),
         (["--precision", "int8", "--target", "cuda"], "no kernels"),
-        (["--budget", "1"], "--budget goes with int8 only"),
+        (["--budget", "1"], "--budget goes with --precision int8 only"),
     ],
 )
 def test_wishes_without_sense(arguments, said, tmp_path, capsys):
-    assert said in refused(capsys, "export", "--onnx", *arguments, "--out", tmp_path / "out")
+    assert said in refused(capsys, "export", "--onnx", *arguments, "--workspace", tmp_path / "out")
 
 
 def test_int8_without_pairs_to_choose_on(out, tmp_path, capsys):
     data = tmp_path / "splits"
     data.mkdir()
-    write_pairs(data, out / "lean").rename(data / "test.csv")
+    model_graded_file(data, out / "lean").rename(data / "test.csv")
     problem = refused(capsys, "export", "--onnx", "--precision", "int8", *options(out, data))
     assert "has only test" in problem
     assert not (out / "lean/model_int8.onnx").exists()
@@ -128,7 +109,7 @@ def test_int8_without_pairs_to_choose_on(out, tmp_path, capsys):
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "fp16"])
 def test_weights_that_are_not_numbers(precision, out, tmp_path, capsys):
-    data = write_pairs(tmp_path, out / "lean")
+    data = model_graded_file(tmp_path, out / "lean")
     before = {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.suffix == ".onnx"}
     weights = load_file(out / "lean/model.safetensors")
     weights["encoder.layer.0.output.dense.weight"][0, 0] = np.nan
@@ -140,22 +121,11 @@ def test_weights_that_are_not_numbers(precision, out, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_a_disk_that_fills_up(precision, out, tmp_path):
+def test_a_disk_that_fills_up(precision, out, tmp_path, capsys):
     """A file may not grow beyond 16 kB here: the graph does not fit."""
-    data = write_pairs(tmp_path, out / "lean")
+    data = model_graded_file(tmp_path, out / "lean")
     before = {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.is_file()}
-    program = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384));"
-        "from truncate_kit_cli.app import main; main(sys.argv[1:])"
-    )
-    arguments = ["export", "--onnx", "--precision", precision, *map(str, options(out, data))]
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    assert "Traceback" not in done.stderr
-    line, hint = done.stderr.strip().splitlines()[-2:]
-    assert line.startswith("Error: Cannot write ")
-    assert hint.startswith("Hint: Free some space")
+    fails_on_a_full_disk(capsys, 16384, "export", "--onnx", "--precision", precision, *options(out, data))
     assert {path.name: path.read_bytes() for path in (out / "lean").iterdir() if path.is_file()} == before
 
 

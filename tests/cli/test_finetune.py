@@ -1,17 +1,16 @@
 """`truncate-kit finetune` through the command line, and what the commands after it take up."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
+from tests.support.commands import fails_on_a_full_disk
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.files import run_lock
-from truncate_kit.training import TrainingSettings
+from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit_cli.app import main
-from truncate_kit_cli.priors import word_prior
+from truncate_kit_cli.priors import Priors
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
@@ -93,7 +92,7 @@ def test_distilling_from_raw_text_leaves_the_remembered_data_alone(run, tiny_fol
     run("analyze", tiny_folder("electra"), "--data", single_file)
     lines = single_file.parent / "lines.txt"
     lines.write_text("\n".join(f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS))
-    code, _, err = run("finetune", "--objective", "distill", "--texts", lines, *FAST)
+    code, _, err = run("distill", "--texts", lines, *FAST)
     assert code == 0, err
     code, _, err = run("evaluate")
     assert code == 0
@@ -103,7 +102,7 @@ def test_distilling_from_raw_text_leaves_the_remembered_data_alone(run, tiny_fol
 def test_a_workspace_in_use_is_said_and_left_alone(run, tiny_folder, single_file):
     run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
     workspace = single_file.parent / "exported"
-    store = next((workspace / "trials").iterdir())
+    store = next(path for path in (workspace / "trials").iterdir() if path.is_dir())
     before = (workspace / "sweep.json").read_bytes()
     with run_lock(store):
         code, out, err = run("finetune", *FAST)
@@ -113,21 +112,11 @@ def test_a_workspace_in_use_is_said_and_left_alone(run, tiny_folder, single_file
     assert (workspace / "sweep.json").read_bytes() == before
 
 
-def test_a_disk_that_fills_up_is_said_and_nothing_half_written_stays(tiny_folder, single_file):
+def test_a_disk_that_fills_up_is_said_and_nothing_half_written_stays(tiny_folder, single_file, capsys):
     """A file may not grow beyond 4 kB here: the first weights to be written do not fit."""
-    program = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
-        "from truncate_kit_cli.app import main; main(sys.argv[1:])"
-    )
     out = single_file.parent / "out"
-    arguments = ["finetune", tiny_folder("electra"), "--data", single_file, "--out", out, *FAST]
-    done = subprocess.run([sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True)
-    assert done.returncode == 1, done.stderr
-    line, hint = done.stderr.strip().splitlines()[-2:]
-    assert line.startswith("Error: Cannot write ")
-    assert hint.startswith("Hint: Free some space")
-    assert "Traceback" not in done.stderr
+    places = ("--data", single_file, "--workspace", out)
+    fails_on_a_full_disk(capsys, 4096, "finetune", tiny_folder("electra"), *places, *FAST)
     assert not list(out.glob("**/*.safetensors"))
 
 
@@ -203,7 +192,7 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file):
 def test_words_are_learned_in_the_precision_that_was_asked_for(tiny_folder, tmp_path):
     write_words(tmp_path)
     encoder = load_encoder(tiny_folder("bert"))
-    prior = word_prior(encoder, tmp_path, "bf16", quiet=True)
+    prior = Priors(tmp_path, None, None, None, "bf16").word_prior(encoder)
     assert prior.settings == TrainingSettings(epochs=50, batch_size=128, precision="bf16")
 
 

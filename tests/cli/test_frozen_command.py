@@ -1,11 +1,11 @@
-"""`truncate-kit finetune --method frozen`: what it prints, writes and refuses, and what comes after it."""
+"""`truncate-kit freeze`: what it prints, writes and refuses, and what comes after it."""
 
 import json
 
 import pytest
 from matplotlib import image
 
-from tests.cli.test_export import refused, run
+from tests.support.commands import refused, run
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit_cli.app import main
@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
 
 def frozen(capsys, tiny_folder, folder, *more):
     return run(
-        capsys, "finetune", tiny_folder("gpt2"), "--method", "frozen", "--data", folder / "pairs.csv", "--seeds", 1,
+        capsys, "freeze", tiny_folder("gpt2"), "--data", folder / "pairs.csv", "--seeds", 1,
         "--epochs", 2, *more,
     )  # fmt: skip
 
@@ -62,9 +62,9 @@ def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder,
 
 
 def test_without_raw_sentences_there_are_two_steps_and_that_is_said(capsys, tiny_folder, folder):
-    told = ["finetune", str(tiny_folder("gpt2")), "--method", "frozen", "--seeds", "1", "--epochs", "1"]
+    given = ["freeze", str(tiny_folder("gpt2")), "--seeds", "1", "--epochs", "1"]
     with pytest.raises(SystemExit):
-        main([*told, "--data", str(folder / "pairs.csv")])
+        main([*given, "--data", str(folder / "pairs.csv")])
     printed = capsys.readouterr()
     assert "name a file with --texts" in printed.err
     assert "siamese" in printed.out
@@ -80,7 +80,7 @@ def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
     assert bench["costs"][0]["dimensions"] == 5 + 10 + 10  # codes, not the width of a state
 
 
-def test_what_takes_codes_for_search_is_told_and_what_would_train_them_otherwise_is_refused(
+def test_what_takes_codes_for_search_is_said_and_what_would_train_them_otherwise_is_refused(
     capsys, tiny_folder, folder
 ):
     frozen(capsys, tiny_folder, folder, "--steps", "siamese")
@@ -100,30 +100,19 @@ def test_another_pooling_and_score(capsys, tiny_folder, folder):
 
 
 def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp_path):
-    start = ("finetune", tiny_folder("gpt2"), "--data", folder / "pairs.csv")
-    assert "no raw sentences" in refused(capsys, *start, "--method", "frozen", "--steps", "autoencoder")
-    assert "no step 'mlp'" in refused(capsys, *start, "--method", "frozen", "--steps", "mlp")
-    assert "no method 'thawed'" in refused(capsys, *start, "--method", "thawed")
-    assert "--score goes with --method frozen" in refused(capsys, *start, "--score", "exp")
-    assert "--objective goes with --method tmft" in refused(
-        capsys, *start, "--method", "frozen", "--objective", "distill"
-    )
-    raw = folder / "raw.txt"
-    for ignored in (("--triplets", raw), ("--remove-pooler",), ("--attend", "cls"), ("--chunk-size", 4)):
-        said = refused(capsys, *start, "--method", "frozen", *ignored)
-        assert f"{ignored[0]} goes with a contrastive objective, not with --method frozen" in said
-    said = refused(capsys, *start, "--method", "frozen", "--steps", "siamese", "--texts", raw)
+    start = ("freeze", tiny_folder("gpt2"), "--data", folder / "pairs.csv")
+    assert "no raw sentences" in refused(capsys, *start, "--steps", "autoencoder")
+    assert "no step 'mlp'" in refused(capsys, *start, "--steps", "mlp")
+    assert "no score 'tanh'" in refused(capsys, *start, "--score", "tanh")
+    said = refused(capsys, *start, "--steps", "siamese", "--texts", folder / "raw.txt")
     assert "--texts is for the autoencoders" in said
-    said = refused(capsys, *start, "--method", "frozen", "--nli", folder / "pairs.csv")
-    assert "Call the columns of --nli" in said
-    assert "--pick goes with --method tmft" in refused(capsys, *start, "--method", "frozen", "--pick", "robust")
+    assert "Call the columns of --nli" in refused(capsys, *start, "--nli", folder / "pairs.csv")
+    assert "No model is named" in refused(capsys, "freeze", "--data", folder / "pairs.csv")
     one = tmp_path / "one.csv"
     one.write_text("sentence1,sentence2,score\na cat,a dog,1\n")
-    told = ("finetune", tiny_folder("gpt2"), "--method", "frozen", "--data")
-    assert "holds 1 pairs" in refused(capsys, *told, one)
+    start = ("freeze", tiny_folder("gpt2"), "--data")
+    assert "holds 1 pairs" in refused(capsys, *start, one)
     one.write_text("sentence1,sentence2\na cat,a dog\n")
-    assert "Columns found" in refused(capsys, *told, one)
+    assert "Columns found" in refused(capsys, *start, one)
     bare = save_encoder(truncate(load_encoder(tiny_folder("bert")), 0), tmp_path / "bare")
-    assert "has no blocks" in refused(
-        capsys, "finetune", bare, "--method", "frozen", "--data", folder / "pairs.csv", "--steps", "cosine"
-    )
+    assert "has no blocks" in refused(capsys, "freeze", bare, "--data", folder / "pairs.csv", "--steps", "cosine")

@@ -8,10 +8,10 @@ import sys
 import pytest
 from huggingface_hub import constants
 
-from tests.fake_hub import TOKEN, FakeHub
+from tests.support.fake_hub import TOKEN, FakeHub
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import ModelError, PushError, UsageError
-from truncate_kit.export import export_onnx
+from truncate_kit.errors import ModelError, TruncateKitError, UsageError
+from truncate_kit.export.exporting import export_onnx
 from truncate_kit.pushing import push_folder
 from truncate_kit_cli.app import main
 
@@ -67,17 +67,17 @@ def test_public_only_when_told(hub, folder):
 
 def test_who_may_not_write_is_told_how_to_log_in(hub, folder, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    with pytest.raises(PushError, match="not logged in") as found:
+    with pytest.raises(TruncateKitError, match="not logged in") as found:
         push_folder(folder, "me/lean")
     assert "hf auth login" in found.value.hint
     assert hub.repos == {}
 
 
 def test_a_hub_that_is_not_there(hub, folder, monkeypatch):
-    with pytest.raises(PushError, match="cannot be reached"):
+    with pytest.raises(TruncateKitError, match="cannot be reached"):
         push_folder(folder, "me/lean", endpoint="http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(PushError, match="HF_HUB_OFFLINE"):
+    with pytest.raises(TruncateKitError, match="HF_HUB_OFFLINE"):
         push_folder(folder, "me/lean")
     assert hub.asked == []
 
@@ -95,7 +95,7 @@ def test_a_graph_that_is_not_what_its_record_says_stays_here(damaged, hub, folde
 
 def test_the_command_pushes_when_asked_and_never_else(hub, tiny_folder, tmp_path, capsys):
     (tmp_path / "pairs.csv").write_text(PAIRS)
-    places = {"--data": tmp_path / "pairs.csv", "--out": tmp_path / "out"}
+    places = {"--data": tmp_path / "pairs.csv", "--workspace": tmp_path / "out"}
     common = ["export", str(tiny_folder("bert")), "--onnx", *(str(part) for pair in places.items() for part in pair)]
     with pytest.raises(SystemExit) as end:
         main(common)

@@ -1,19 +1,12 @@
 """`truncate-kit study` where it cannot write: one clear line, and nothing that was there is lost."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.study.test_study import pairs_file
-from truncate_kit_cli.app import main
-
-SMALL_FILES = (  # a file may not grow beyond 4 kB here, in this process and its workers
-    "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-    "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096));"
-    "from truncate_kit_cli.app import main; main(sys.argv[1:])"
-)
+from tests.support.commands import fails, fails_on_a_full_disk, run
+from tests.support.files import pairs_file
+from truncate_kit.runs.trial import read_trials
 
 
 @pytest.fixture
@@ -31,49 +24,25 @@ def study(tiny_folder, tmp_path) -> Path:
     return tmp_path / "study.toml"
 
 
-def run(*command: object) -> int:
-    """Exit code."""
-    with pytest.raises(SystemExit) as end:
-        main(["study", *map(str, command)])
-    return int(end.value.code or 0)
-
-
-def run_on_a_full_disk(*command: object) -> tuple[int, str]:
-    """Exit code and stderr."""
-    program = [sys.executable, "-c", SMALL_FILES, "study", *map(str, command)]
-    done = subprocess.run(program, capture_output=True, text=True)
-    return done.returncode, done.stderr
-
-
-def check_refused(code: int, err: str) -> str:
-    """One line for what was found and one for what to do; gives the first."""
-    line, hint = err.strip().splitlines()[-2:]
-    assert code == 1, err
-    assert "Traceback" not in err
-    assert line.startswith("Error: Cannot write ")
-    assert hint.startswith("Hint: Free some space")
-    return line
-
-
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")])
-def test_a_disk_that_fills_up_keeps_what_is_finished_and_the_study_goes_on(study, tmp_path, workers):
+def test_a_disk_that_fills_up_keeps_what_is_finished_and_the_study_goes_on(study, tmp_path, workers, capsys):
     out = tmp_path / "out"
     text = study.read_text()
     study.write_text(text.replace('"2,3"', '"2"'))
-    assert run(study, "--out", out) == 0
+    run(capsys, "study", study, "--workspace", out)
     study.write_text(text)
-    (finished,) = out.glob("trials/*/layer02-seed0-epochs2.json")
+    finished = out / "study/trials/trials.jsonl"
     before = finished.read_bytes()
-    line = check_refused(*run_on_a_full_disk(study, "--out", out, *workers))
+    line = fails_on_a_full_disk(capsys, 4096, "study", study, "--workspace", out, *workers)
     assert "layer03-seed0-epochs2.checkpoint" in line
     assert finished.read_bytes() == before
-    assert {path.name for path in finished.parent.iterdir()} <= {".lock", "settings.json", finished.name}
-    assert run(study, "--out", out, *workers) == 0
-    assert finished.read_bytes() == before
-    assert (finished.parent / "layer03-seed0-epochs2.json").exists()
+    (store,) = (path for path in finished.parent.iterdir() if path.is_dir())
+    assert {path.name for path in store.iterdir()} == {".lock"}
+    run(capsys, "study", study, "--workspace", out, *workers)
+    assert finished.read_bytes().startswith(before)
+    assert [[trial.layer for trial in trials] for trials in read_trials(finished).values()] == [[2, 3]]
 
 
 @pytest.mark.parametrize("place", ["/sys/truncate-kit", "graded.csv/study"])
 def test_a_place_that_cannot_be_written_to(study, tmp_path, place, capfd):
-    code = run(study, "--out", tmp_path / place)
-    check_refused(code, capfd.readouterr().err)
+    assert fails(capfd, "study", study, "--workspace", tmp_path / place).startswith("Error: Cannot write ")

@@ -8,27 +8,14 @@ import torch
 from scipy import stats
 from transformers import AutoModel
 
-from tests.combine.plain import plain_scores
-from truncate_kit.combine import CombinationReport, CombineSettings, combine
-from truncate_kit.combine.bert_lc import CLS, LAST, LAST_FOUR, RANDOM, random_combinations
-from truncate_kit.data import PairSet, TextPair
+from tests.support.layer_subsets import plain_scores
+from tests.support.pairs import sentence_pairs
+from truncate_kit.combine.bert_lc import CLS, LAST, LAST_FOUR, RANDOM, combine, random_combinations
+from truncate_kit.combine.report import CombinationReport
+from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.data import TextPair
 from truncate_kit.encoders import load_encoder, load_pooler_head
 from truncate_kit.errors import DataError, ModelError, UsageError
-
-WORDS = ["cat", "dog", "tree", "mat", "big", "small", "red", "blue"]
-TEXTS = [f"the {one} and a {other} on {third}" for one in WORDS for other in WORDS[:3] for third in ("a", "the mat")]
-
-
-def make_pairs(count=40) -> PairSet:
-    generator = np.random.default_rng(0)
-    pairs = [TextPair(TEXTS[3], TEXTS[3], 5.0), TextPair(TEXTS[4], TEXTS[4], 5.0)]
-    while len(pairs) < count:
-        first, second = generator.choice(len(TEXTS), 2, replace=False)
-        pairs.append(TextPair(TEXTS[first], TEXTS[second], float(generator.integers(0, 6))))
-    return PairSet(
-        name="words", pairs=tuple(pairs), scale=(0, 5), scale_source="told", num_scale_values=0, path="",
-        columns=("a", "b", "c"),
-    )  # fmt: skip
 
 
 def plain_states(encoder, pairs, pooled="mean"):
@@ -53,7 +40,7 @@ def spearman(states, layers, places, pairs):
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "modernbert"])
 def test_best_baselines_sizes_and_effects(tiny_folder, family):
-    encoder, pairs = load_encoder(tiny_folder(family)), make_pairs()
+    encoder, pairs = load_encoder(tiny_folder(family)), sentence_pairs()
     report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=18, splits=2))
     assert CombinationReport.from_dict(report.to_dict()) == report
     assert (report.num_subsets, report.method, report.up_to) == (15, "exact", 4)
@@ -86,7 +73,7 @@ def test_best_baselines_sizes_and_effects(tiny_folder, family):
 
 def divided(split, pairs):
     """The dev and test places, found again from how they are drawn: whole groups of equal texts, by a hash."""
-    from truncate_kit.combine.reading import divide
+    from truncate_kit.combine.division import divide
 
     division = divide(pairs, split.seed, 18)
     assert (len(division.dev), len(division.test)) == (split.num_dev, split.num_test) == (18, 22)
@@ -95,12 +82,12 @@ def divided(split, pairs):
 
 
 def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
-    encoder, pairs = load_encoder(tiny_folder("bert")), make_pairs(60)
+    encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs(60)
     report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12))
     assert len(report.splits) == 5
     assert report.chosen in {split.best.layers for split in report.splits}
     states = plain_states(encoder, pairs)
-    from truncate_kit.combine.reading import divide
+    from truncate_kit.combine.division import divide
 
     dev = [divide(pairs, seed, 12).dev for seed in range(5)]
     means = {
@@ -114,20 +101,20 @@ def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
 
 
 def test_a_pair_and_its_mirror_are_never_on_two_sides():
-    from truncate_kit.combine.reading import divide
+    from truncate_kit.combine.division import divide
 
-    pairs = make_pairs()
+    pairs = sentence_pairs()
     mirrored = replace(pairs, pairs=pairs.pairs + tuple(TextPair(p.second, p.first, p.target) for p in pairs))
     division = divide(mirrored, 0, 30)
     assert {place % 40 for place in division.dev}.isdisjoint(place % 40 for place in division.test)
 
 
 def test_beam_says_what_it_loses_and_sizes_are_limited_as_told(tiny_folder):
-    encoder, pairs = load_encoder(tiny_folder("bert")), make_pairs()
+    encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
     told = {"dev_pairs": 18, "splits": 3}
     exact = combine(encoder, pairs, settings=CombineSettings(up_to=2, **told))
     assert (exact.num_subsets, exact.beam_loss, exact.beam_layers) == (10, None, None)
-    assert "Larger combinations than 2 layers were left out, as told." in exact.statements()
+    assert "Larger combinations than 2 layers were left out, as asked." in exact.statements()
     beam = combine(encoder, pairs, settings=CombineSettings(search="beam", width=1, **told))
     full = combine(encoder, pairs, settings=CombineSettings(**told))
     lost = max(ours.best.dev - theirs.best.dev for ours, theirs in zip(full.splits, beam.splits, strict=True))
@@ -137,7 +124,7 @@ def test_beam_says_what_it_loses_and_sizes_are_limited_as_told(tiny_folder):
 
 
 def test_maximum_and_head(tiny_folder):
-    encoder, pairs = load_encoder(tiny_folder("bert")), make_pairs()
+    encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
     most = combine(encoder, pairs, settings=CombineSettings(over="max", dev_pairs=18, splits=1))
     states = plain_states(encoder, pairs).double()
     best = most.splits[0].best
@@ -157,9 +144,9 @@ def test_maximum_and_head(tiny_folder):
 def test_what_cannot_be_searched(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
     with pytest.raises(DataError, match="7 pairs"):
-        combine(encoder, make_pairs(7))
+        combine(encoder, sentence_pairs(7))
     with pytest.raises(ModelError, match="without a pooler head"):
-        combine(encoder, make_pairs(), settings=CombineSettings(head=True))
+        combine(encoder, sentence_pairs(), settings=CombineSettings(head=True))
     with pytest.raises(ModelError, match="no trained pooler head"):
         load_pooler_head(tiny_folder("electra"))
     for wrong in ({"over": "median"}, {"search": "all"}, {"up_to": 0}, {"over": "max", "head": True}, {"splits": 0}):

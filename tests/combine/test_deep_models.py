@@ -4,10 +4,11 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig
 
-from tests.combine.test_combine import make_pairs
-from tests.families import TINY_CONFIGS, tiny_tokenizer
-from truncate_kit.combine import CombineSettings, combine
+from tests.support.families import TINY_CONFIGS, tiny_tokenizer
+from tests.support.pairs import sentence_pairs
+from truncate_kit.combine.bert_lc import combine
 from truncate_kit.combine.exact import count_subsets
+from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import UsageError
 
@@ -21,7 +22,7 @@ def deep_encoder(depth, folder):
 
 
 def test_a_beam_beyond_27_layers_with_its_loss_on_sixteen_of_them(tmp_path):
-    encoder, pairs = deep_encoder(27, tmp_path / "m"), make_pairs(30)
+    encoder, pairs = deep_encoder(27, tmp_path / "m"), sentence_pairs(30)
     report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12, splits=1, width=2))
     assert (report.method, report.up_to, report.depth) == ("beam", 28, 27)
     assert report.num_subsets <= 28 + 2 * 27 * 28
@@ -36,7 +37,7 @@ def test_a_beam_beyond_27_layers_with_its_loss_on_sixteen_of_them(tmp_path):
 
 
 def test_maxima_are_capped_by_size_and_it_is_said(tmp_path):
-    encoder, pairs = deep_encoder(19, tmp_path / "m"), make_pairs(30)
+    encoder, pairs = deep_encoder(19, tmp_path / "m"), sentence_pairs(30)
     report = combine(encoder, pairs, settings=CombineSettings(over="max", dev_pairs=12, splits=1))
     assert (report.up_to, report.num_subsets) == (4, count_subsets(20, 4))
     assert "Combinations of more than 4 layers were left out" in report.statements()[1]

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tests.combine.plain import check_leaders, plain_scores, random_states
+from tests.support.layer_subsets import check_best_subsets, plain_scores, random_states
+from truncate_kit.combine.best_subsets import BestSubsets, ScoredSubset
 from truncate_kit.combine.exact import count_subsets, search_exact
 from truncate_kit.combine.grams import pair_grams
-from truncate_kit.combine.leaders import Leader, Leaders
 from truncate_kit.combine.ranking import RankCorrelation
-from truncate_kit.errors import NonFiniteStatesError, SimilarityError
+from truncate_kit.errors import ModelError
 
 
 def test_cosines_follow_from_the_grams():
@@ -30,14 +30,14 @@ def test_cosines_follow_from_the_grams():
 def test_every_subset_is_scored_as_the_plain_way_does(layers, up_to, threads):
     states, first, second, targets = random_states(layers, 24, seed=layers)
     found = search_exact(pair_grams(states, first, second), RankCorrelation(targets), up_to=up_to, threads=threads)
-    check_leaders(found, plain_scores(states, first, second, targets, up_to), layers, up_to)
+    check_best_subsets(found, plain_scores(states, first, second, targets, up_to), layers, up_to)
 
 
 def test_several_tasks_of_blocks_under_a_tree():
     states, first, second, targets = random_states(19, 9)  # three layers above the tasks, nine in the tree
     grams, up_to = pair_grams(states, first, second), 3
     found = search_exact(grams, RankCorrelation(targets), up_to=up_to, threads=2)
-    check_leaders(found, plain_scores(states, first, second, targets, up_to), 19, up_to)
+    check_best_subsets(found, plain_scores(states, first, second, targets, up_to), 19, up_to)
 
 
 def test_all_131071_subsets_of_17_layers():
@@ -68,21 +68,21 @@ def test_counts():
 
 
 def test_equal_scores_go_to_fewer_then_lower_layers():
-    leaders = Leaders(4)
-    leaders.update(np.array([0b1100, 0b0011, 0b1000, 0b0111]), np.array([0.5, 0.5, 0.5, 0.5]))
-    assert leaders.best == Leader(0b1000, 0.5)
-    assert leaders.by_size[1] == Leader(0b0011, 0.5)
-    assert leaders.without[3] == Leader(0b0011, 0.5)
-    leaders.update(np.array([0b0001, 0b0010]), np.array([np.nan, 0.4]))
-    assert leaders.best == Leader(0b1000, 0.5)
-    assert leaders.count == 6
+    best_subsets = BestSubsets(4)
+    best_subsets.update(np.array([0b1100, 0b0011, 0b1000, 0b0111]), np.array([0.5, 0.5, 0.5, 0.5]))
+    assert best_subsets.best == ScoredSubset(0b1000, 0.5)
+    assert best_subsets.by_size[1] == ScoredSubset(0b0011, 0.5)
+    assert best_subsets.without[3] == ScoredSubset(0b0011, 0.5)
+    best_subsets.update(np.array([0b0001, 0b0010]), np.array([np.nan, 0.4]))
+    assert best_subsets.best == ScoredSubset(0b1000, 0.5)
+    assert best_subsets.count == 6
 
 
 def test_states_that_cannot_be_compared():
     states, first, second, _ = random_states(3, 6)
     states[1, 2] = 0
-    with pytest.raises(SimilarityError, match="layer 1 have length zero"):
+    with pytest.raises(ModelError, match="layer 1 have length zero"):
         pair_grams(states, first, second)
     states[2, 0, 0] = float("nan")
-    with pytest.raises(NonFiniteStatesError, match="layer 2"):
+    with pytest.raises(ModelError, match="layer 2"):
         pair_grams(states, first, second)

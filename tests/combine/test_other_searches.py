@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.combine.plain import check_leaders, max_over, mean_over, plain_scores, random_states
+from tests.support.layer_subsets import check_best_subsets, max_over, mean_over, plain_scores, random_states
 from truncate_kit.combine.beam import search_beam
 from truncate_kit.combine.exact import search_exact
 from truncate_kit.combine.grams import pair_grams
@@ -15,7 +15,7 @@ def test_a_beam_as_wide_as_a_size_is_exact():
     states, first, second, targets = random_states(7, 30)
     grams, ranks = pair_grams(states, first, second), RankCorrelation(targets)
     wide = search_beam(grams, ranks, up_to=5, width=35)
-    check_leaders(wide, plain_scores(states, first, second, targets, 5), 7, 5)
+    check_best_subsets(wide, plain_scores(states, first, second, targets, 5), 7, 5)
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -45,9 +45,11 @@ def test_maximum_and_head_on_two_parts_of_the_pairs(up_to):
         pairs = StatePairs.of(states, first, second, rule)
         ranks = [RankCorrelation([targets[place] for place in part]) for part in parts]
         found = search_states(pairs, list(zip(parts, ranks, strict=True)), up_to=up_to)
-        for leaders, part in zip(found, parts, strict=True):
+        for best_subsets, part in zip(found, parts, strict=True):
             sides = [first[place] for place in part], [second[place] for place in part]
-            check_leaders(leaders, plain_scores(states, *sides, [targets[p] for p in part], up_to, vectors), 5, up_to)
+            check_best_subsets(
+                best_subsets, plain_scores(states, *sides, [targets[p] for p in part], up_to, vectors), 5, up_to
+            )
         together = vectors(states[[1, 4]])
         expected = torch.cosine_similarity(together[first], together[second])
         torch.testing.assert_close(torch.tensor(pairs.cosines((1, 4))), expected)

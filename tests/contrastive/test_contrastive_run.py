@@ -4,32 +4,21 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tests.families import WORDS
-from tests.heads import with_heads
-from tests.training.test_training import make_pairs
-from truncate_kit.contrastive import (
-    ContrastiveResult,
-    ContrastiveSettings,
-    finetune_contrastive,
-    layer_weights,
-    poolable_encoder,
-    remove_pooler,
-)
-from truncate_kit.contrastive.model import BareJudge
-from truncate_kit.contrastive.settings import OBJECTIVES, POOLINGS
+from tests.support.heads import with_heads
+from tests.support.pairs import make_pairs, word_triplets
+from truncate_kit.contrastive.model import BareEvaluator, poolable_encoder, remove_pooler
+from truncate_kit.contrastive.results import ContrastiveResult
+from truncate_kit.contrastive.running import finetune_contrastive
+from truncate_kit.contrastive.settings import POOLINGS, ContrastiveSettings
+from truncate_kit.contrastive.weights import layer_weights
 from truncate_kit.data import PairSplits, Triplet, TripletSet
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError, LayerOutOfRangeError, UsageError
-from truncate_kit.training import PairJudge, evaluate
+from truncate_kit.evaluation import evaluate
+from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.objectives import objective_names
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
-
-
-def rows(count=14) -> TripletSet:
-    generator = torch.Generator().manual_seed(4)
-    texts = [" ".join(WORDS[int(p)] for p in torch.randint(16, (5,), generator=generator)) for _ in range(3 * count)]
-    triplets = tuple(Triplet(*texts[place : place + 3]) for place in range(0, len(texts), 3))
-    return TripletSet(name="words", rows=triplets, note=f"Training: words ({count} rows).")
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +28,13 @@ def data():
 
 def run(folder, data, out, **options):
     settings = ContrastiveSettings(**{"batch_size": 6, "epochs": 1, "learning_rate": 1e-3} | options)
-    return finetune_contrastive(load_encoder(folder), rows(), data, out=out, settings=settings)
+    return finetune_contrastive(load_encoder(folder), word_triplets(), data, out=out, settings=settings)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", objective_names("contrast"))
 def test_every_pooling_with_every_objective(tiny_folder, data, tmp_path, pooling, objective):
-    result = run(tiny_folder("bert"), data, tmp_path, objective=objective, pooling=pooling, layer=2, judge_every=2)
+    result = run(tiny_folder("bert"), data, tmp_path, objective=objective, pooling=pooling, layer=2, evaluate_every=2)
     lean = load_encoder(tmp_path / "lean")
     assert (lean.depth, result.layer, result.depth) == (2, 2, 3)
     assert lean.pooling_name == {"first-last": "mean"}.get(pooling, pooling)
@@ -88,9 +77,9 @@ def test_the_pooler_removed_after_training(tiny_folder, data, tmp_path, pooling)
 def test_judged_without_the_pooler_and_left_with_it(tiny_folder, data):
     encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(), seed=0).eval()
     before = encoder.encode(TEXTS)
-    found = BareJudge(PairJudge(encoder, data.dev)).score(encoder)
+    found = BareEvaluator(PairEvaluator(encoder, data.dev)).score(encoder)
     torch.testing.assert_close(encoder.encode(TEXTS), before, atol=0, rtol=0)
-    assert found == PairJudge(encoder, data.dev).score(remove_pooler(encoder))
+    assert found == PairEvaluator(encoder, data.dev).score(remove_pooler(encoder))
 
 
 def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_folder, data, tmp_path):
@@ -101,11 +90,10 @@ def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_fol
     one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
     torch.testing.assert_close(one.encode(TEXTS), other.encode(TEXTS), atol=0, rtol=0)
     assert first.dev_std is not None
-    (kept,) = (tmp_path / "a/trials").iterdir()
-    files = {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    kept = (tmp_path / "a/trials/trials.jsonl").read_bytes()
     once_more = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8)
     assert once_more.trials == first.trials
-    assert files == {path.name: path.stat().st_mtime_ns for path in kept.glob("*.json")}
+    assert (tmp_path / "a/trials/trials.jsonl").read_bytes() == kept
     # The other seed alone: its scores are known, its weights are not and come out again.
     other_seed = 1 - first.chosen_seed
     alone = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(other_seed,), chunk=8)
@@ -121,10 +109,10 @@ def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data
     settings = ContrastiveSettings(batch_size=6, epochs=1, learning_rate=1e-3, seeds=(0, 1))
     encoder = load_encoder(tiny_folder("bert"))
     with pytest.raises(KeyboardInterrupt):
-        finetune_contrastive(encoder, rows(), data, out=tmp_path / "a", settings=settings, progress=interrupt)
+        finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "a", settings=settings, progress=interrupt)
     assert not (tmp_path / "a/lean").exists()
-    continued = finetune_contrastive(encoder, rows(), data, out=tmp_path / "a", settings=settings)
-    whole = finetune_contrastive(encoder, rows(), data, out=tmp_path / "b", settings=settings)
+    continued = finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "a", settings=settings)
+    whole = finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "b", settings=settings)
     assert [trial.dev_scores for trial in continued.trials] == [trial.dev_scores for trial in whole.trials]
     one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
     torch.testing.assert_close(one.encode(TEXTS), other.encode(TEXTS), atol=0, rtol=0)
@@ -165,12 +153,12 @@ def test_how_much_each_layer_counts(tiny_folder):
     ("options", "message"),
     [
         ({"pooling": "max"}, "no pooling 'max'"),
-        ({"objective": "triplet"}, "no objective 'triplet'"),
+        ({"objective": "triplet"}, "no contrastive objective 'triplet'"),
         ({"over": "keys"}, "no attention over 'keys'"),
         ({"batch_size": 1}, "batch of 1 row has nothing to contrast"),
         ({"temperature": 0}, "temperature of 0"),
-        ({"chunk": 0}, "--chunk-size 0 is too small"),
-        ({"judge_every": 0}, "--judge-every 0 is too small"),
+        ({"chunk": 0}, "`chunk` 0 is too small"),
+        ({"evaluate_every": 0}, "`evaluate_every` 0 is too small"),
         ({"seeds": ()}, "No seeds"),
         ({"epochs": 0}, "epochs is 0"),
         ({"pooling": "mean", "literal": True}, "mean pooling has no attention"),

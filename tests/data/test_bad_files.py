@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from truncate_kit.data import load_pairs, read_pairs, read_texts
-from truncate_kit.errors import ColumnsError, DataError, DataFileError, RowError
+from truncate_kit.errors import ColumnsError, DataError, RowError
 
 HEAD = "sentence1,sentence2,score\n"
 GOOD = "a cat,a dog,2.5\n"
@@ -17,10 +17,10 @@ JSON = '{"sentence1": "a", "sentence2": "b", "score": 1}\n'
 
 # name, content, kind of error, what its message says after the file's path
 BAD = [
-    ("empty.csv", "", DataFileError, " is empty"),
-    ("empty.tsv", "", DataFileError, " is empty"),
-    ("empty.jsonl", "\n\n", DataFileError, " is empty"),
-    ("header.csv", HEAD, DataFileError, " has a header but no rows"),
+    ("empty.csv", "", DataError, " is empty"),
+    ("empty.tsv", "", DataError, " is empty"),
+    ("empty.jsonl", "\n\n", DataError, " is empty"),
+    ("header.csv", HEAD, DataError, " has a header but no rows"),
     ("latin1.csv", (HEAD + GOOD + "caf\xe9,b,1\n").encode("latin-1"), RowError, ", line 3: byte 0xE9 is not UTF-8"),
     ("utf16.csv", (HEAD + GOOD).encode("utf-16"), RowError, ", line 1: byte 0xFF is not UTF-8"),
     ("headless.csv", GOOD + GOOD, ColumnsError, ": two columns|: no column name says"),
@@ -54,11 +54,11 @@ BAD = [
     ("nan.jsonl", JSON + JSON.replace("1}", "NaN}"), RowError, ", line 2: the score nan is not finite"),
     ("huge.jsonl", JSON.replace("1}", "1" + "0" * 400 + "}"), RowError, ", line 1: the score '1000"),
     ("half.jsonl", JSON.replace('"b"', r'"b\ud83d"'), RowError, r", line 1: .* half a character \(\\ud83d\)"),
-    ("text.parquet", HEAD + GOOD, DataFileError, " is not a whole Parquet file"),
-    ("pairs.xlsx", "PK", DataFileError, ": cannot read files that end in '.xlsx'"),
-    ("pairs", HEAD + GOOD, DataFileError, ": no file extension"),
-    ("plain.csv.gz", HEAD + GOOD, DataFileError, ": the packed data is broken"),
-    ("cut.csv.gz", CUT, DataFileError, ": the packed data is broken"),
+    ("text.parquet", HEAD + GOOD, DataError, " is not a whole Parquet file"),
+    ("pairs.xlsx", "PK", DataError, ": cannot read files that end in '.xlsx'"),
+    ("pairs", HEAD + GOOD, DataError, ": no file extension"),
+    ("plain.csv.gz", HEAD + GOOD, DataError, ": the packed data is broken"),
+    ("cut.csv.gz", CUT, DataError, ": the packed data is broken"),
 ]
 
 
@@ -76,19 +76,19 @@ def test_bad_pair_file(tmp_path, name, content, kind, said):
 
 def test_missing_file_and_folder_in_place_of_a_file(tmp_path):
     for wrong in ("no.csv", "no/such/folder"):
-        with pytest.raises(DataFileError, match=r"does not exist\.$"):
+        with pytest.raises(DataError, match=r"does not exist\.$"):
             load_pairs(tmp_path / wrong)
-    with pytest.raises(DataFileError, match="is a folder"):
+    with pytest.raises(DataError, match="is a folder"):
         read_texts(tmp_path)
 
 
 def test_folder_without_splits_or_with_two_for_one(tmp_path):
     (tmp_path / "all.csv").write_text(HEAD + GOOD)
-    with pytest.raises(DataFileError, match="holds no splits"):
+    with pytest.raises(DataError, match="holds no splits"):
         load_pairs(tmp_path)
     for name in ("dev.csv", "validation.csv"):
         (tmp_path / name).write_text(HEAD + GOOD)
-    with pytest.raises(DataFileError, match=r"two files for dev: dev\.csv and validation\.csv"):
+    with pytest.raises(DataError, match=r"two files for dev: dev\.csv and validation\.csv"):
         load_pairs(tmp_path)
 
 
@@ -109,10 +109,10 @@ def test_parquet_rows_are_counted_from_one(tmp_path):
     with pytest.raises(RowError, match=r"p\.parquet, row 2: column 'score' is null"):
         read_pairs(path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataFileError, match="is not a whole Parquet file"):
+    with pytest.raises(DataError, match="is not a whole Parquet file"):
         read_pairs(path)
     pyarrow.parquet.write_table(pyarrow.table({**table}).slice(0, 0), path)
-    with pytest.raises(DataFileError, match="no rows"):
+    with pytest.raises(DataError, match="no rows"):
         read_pairs(path)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from truncate_kit.data import complete_splits, load_pairs, splits_for
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
-from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.training.tasks import LabelledTask
 
 
 def write(path, header, rows):

@@ -7,7 +7,7 @@ import pytest
 
 from truncate_kit.data import load_pairs
 from truncate_kit.data.hub import hub_name, is_hub_name, read_hub
-from truncate_kit.errors import HubError, RowError
+from truncate_kit.errors import DataError, RowError
 
 # In a process of its own: `datasets` reads its cache folder from the environment when it is imported.
 READ = """
@@ -51,7 +51,7 @@ def test_a_configuration_is_named_after_a_colon(tmp_path):
 
 def test_unreachable_hub_is_one_clear_error():
     assert os.environ["HF_HUB_OFFLINE"] == "1"
-    with pytest.raises(HubError, match="'sentence-transformers/stsb' is no path here, and the hub") as caught:
+    with pytest.raises(DataError, match="'sentence-transformers/stsb' is no path here, and the hub") as caught:
         load_pairs("stsb")
     assert "\n" not in str(caught.value)
     assert "bundled" in caught.value.hint
@@ -76,5 +76,5 @@ def test_names_and_paths_are_told_apart():
 
 def test_a_set_of_the_hub_without_usable_splits(tmp_path):
     (tmp_path / "README.md").write_text("nothing here")
-    with pytest.raises(HubError):
+    with pytest.raises(DataError, match="the hub did not give it"):
         read_hub(str(tmp_path))

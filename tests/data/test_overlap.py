@@ -55,7 +55,7 @@ def _set(*pairs: tuple[str, str]) -> PairSet:
         name="x",
         pairs=tuple(TextPair(first, second, 1.0) for first, second in pairs),
         scale=(0, 1),
-        scale_source="told",
+        scale_source="given",
         num_scale_values=0,
         path="x.csv",
         columns=("a", "b", "c"),

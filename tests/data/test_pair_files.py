@@ -161,12 +161,12 @@ def test_scale_is_inferred_from_all_splits_together(tmp_path):
     assert "Scores run from 0 to 5 (inferred from 4 values)." in splits.statements()
 
 
-def test_told_scale_is_used_and_checked(tmp_path):
+def test_given_scale_is_used_and_checked(tmp_path):
     path = write(tmp_path / "p.csv")
     read = read_pairs(path, scale=(0, 10))
     assert read.scores01() == [0.25, 0.0, 0.5]
-    assert read.scale_sentence() == "Scores run from 0 to 10 (as told)."
-    with pytest.raises(RowError, match=r"p\.csv, line 4: the score 5 is outside the scale 0 to 4 \(told\)"):
+    assert read.scale_sentence() == "Scores run from 0 to 10 (as given)."
+    with pytest.raises(RowError, match=r"p\.csv, line 4: the score 5 is outside the scale 0 to 4 \(given\)"):
         read_pairs(path, scale=(0, 4))
     for wrong in ((5, 0), (0, float("nan")), (1, 1), (1,)):
         with pytest.raises(UsageError, match="is not a scale"):

@@ -3,7 +3,7 @@
 import pytest
 
 from truncate_kit.data import find_sts, find_transfer, read_retrieval, read_seen
-from truncate_kit.errors import ColumnsError, DataError, DataFileError
+from truncate_kit.errors import ColumnsError, DataError
 
 PAIRS = "sentence1,sentence2,score\na cat,a dog,2\nthe sun,a star,4\na tree,a mat,1\n"
 
@@ -61,17 +61,17 @@ def test_labelled_rows_of_all_splits_come_together(tmp_path):
 
 @pytest.mark.parametrize("find", [find_sts, find_transfer])
 def test_a_folder_without_sets_names_those_that_are_looked_for(find, tmp_path):
-    with pytest.raises(DataFileError, match="holds none of the sets") as problem:
+    with pytest.raises(DataError, match="holds none of the sets") as problem:
         find(tmp_path)
     assert "test.csv" in problem.value.hint
-    with pytest.raises(DataFileError, match="not a folder"):
+    with pytest.raises(DataError, match="not a folder"):
         find(tmp_path / "nowhere")
 
 
 def test_broken_sets_are_named(tmp_path):
     write(tmp_path / "stsb" / "train.csv", PAIRS)
     write(tmp_path / "stsb" / "dev.csv", PAIRS)
-    with pytest.raises(DataFileError, match="no test split"):
+    with pytest.raises(DataError, match="no test split"):
         find_sts(tmp_path)
     write(tmp_path / "mr" / "all.csv", "text,score\ngood,1\n")
     with pytest.raises(ColumnsError, match="no column of labels"):
@@ -92,9 +92,9 @@ def test_rows_labelled_0_are_searched_but_answer_nothing(shared_data, tmp_path):
     assert (found.queries, found.texts, found.relevant) == (("how",), ("in what way", "where"), (frozenset({0}),))
     mrpc = read_retrieval(shared_data / "mrpc/test.csv")
     assert sum(map(len, mrpc.relevant)) == 1147  # the paraphrases among the 1,725 pairs
-    with pytest.raises(DataFileError, match="no row with an answer"):
+    with pytest.raises(DataError, match="no row with an answer"):
         read_retrieval(write(tmp_path / "same.csv", "query,relevant\na,a\n"))
-    with pytest.raises(DataFileError, match="2 data files"):
+    with pytest.raises(DataError, match="2 data files"):
         read_retrieval(tmp_path)
 
 

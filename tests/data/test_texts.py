@@ -4,7 +4,7 @@ import lzma
 import pytest
 
 from truncate_kit.data import iter_rows, iter_texts, read_texts
-from truncate_kit.errors import ColumnsError, DataFileError, RowError
+from truncate_kit.errors import ColumnsError, DataError, RowError
 
 LINES = "one cat\n\n  zwei Bäume \r\none cat\nNA"
 TEXTS = ["one cat", "zwei Bäume", "one cat", "NA"]
@@ -104,5 +104,5 @@ def test_rows_need_one_column_of_texts(tmp_path):
 
 def test_rows_of_an_empty_file(tmp_path):
     (tmp_path / "t.txt").write_text("")
-    with pytest.raises(DataFileError, match="is empty"):
+    with pytest.raises(DataError, match="is empty"):
         list(iter_rows(tmp_path / "t.txt"))

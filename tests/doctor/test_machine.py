@@ -11,8 +11,9 @@ import onnxruntime
 import pytest
 import torch
 
-from truncate_kit.doctor import Wish, diagnose
+from truncate_kit.doctor.diagnosis import diagnose
 from truncate_kit.doctor.providers import start_provider
+from truncate_kit.doctor.results import Request
 from truncate_kit.hardware import core_quota
 from truncate_kit_cli.app import main
 
@@ -33,7 +34,7 @@ def doctor(capsys):
 
 
 def test_this_machine_runs_what_the_tests_need():
-    found = diagnose(Wish(device="cpu", extras=("cpu",)))
+    found = diagnose(Request(device="cpu", extras=("cpu",)))
     assert found.able, found.findings
     assert found.facts.provider("CPUExecutionProvider").starts
     versions = {row.name: row.installed for row in found.facts.requirements}

@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
-from tests.heads import CODES, make_heads, with_heads
+from tests.support.heads import CODES, make_heads, with_heads
 from truncate_kit.encoders import LayerHeads, load_encoder, save_encoder, truncate
 from truncate_kit.encoders.layer_heads import PairScore
 from truncate_kit.errors import ModelError, UsageError

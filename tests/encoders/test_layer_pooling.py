@@ -8,12 +8,13 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from truncate_kit.combine import combined_encoder
-from truncate_kit.encoders import load_encoder, load_pooler_head, save_encoder, truncate
+from truncate_kit.combine.model import combined_encoder
+from truncate_kit.encoders import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.encoders.layer_pooling import LayerPooling
-from truncate_kit.encoders.pipeline import Normalize
+from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 FINAL_NORMS = {"gpt2": "ln_f", "qwen2": "norm", "llama": "norm", "modernbert": "final_norm"}
@@ -66,7 +67,7 @@ def test_reloaded_here_and_by_sentence_transformers_without_this_package(
     save_encoder(lean, tmp_path / "m")
     again = load_encoder(tmp_path / "m")
     assert (again.pooling_name, again.pooling, again.depth) == (f"layer-{over}", tokens, layers[-1])
-    assert again.pooling_details == lean.pooling_details
+    assert encoder_digest(again) == encoder_digest(lean)
     for key, value in lean.pooler.state_dict().items():
         assert torch.equal(value, again.pooler.state_dict()[key])
     torch.testing.assert_close(again.encode(TEXTS), expected, atol=1e-5, rtol=0)

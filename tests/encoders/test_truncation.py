@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from tests.families import TINY_CONFIGS
+from tests.support.families import TINY_CONFIGS
 from truncate_kit.encoders import (
     FAMILIES,
     layers_held,

@@ -2,27 +2,28 @@
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
-from tests.engines.squares import DEADLY, ODD, WRONG, Squares
+from tests.support.processes import Program
+from tests.support.squares import DEADLY, ODD, WRONG, Squares
 from truncate_kit.engines import Lost, Processes, Sequential, Steps
-from truncate_kit.errors import DeviceError, TrainingDivergedError, UsageError, WorkerLostError
+from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 WEIGHTS = torch.tensor([5, 3])
 
 
-@pytest.fixture(scope="module")
-def engine() -> Iterator[Processes]:
-    with Processes(2) as engine:
-        yield engine
+@pytest.fixture
+def engine(two_processes):
+    return two_processes
+
+
+def workers_of(process: int) -> list[psutil.Process]:
+    return [child for child in psutil.Process(process).children() if "truncate_kit.engines.worker" in child.cmdline()]
 
 
 def test_every_task_is_done_once_and_by_several(engine):
@@ -64,16 +65,16 @@ def test_a_killed_worker_is_replaced_and_its_task_done_again(engine, tmp_path):
 
 def test_a_task_that_kills_its_workers_ends_in_one_error(engine):
     said = []
-    with pytest.raises(WorkerLostError, match=f"{DEADLY} was lost 4 times; the last time it was ended by SIGKILL"):
+    with pytest.raises(DeviceError, match=f"{DEADLY} was lost 4 times; the last time it was ended by SIGKILL"):
         list(engine.run(Squares(WEIGHTS), [DEADLY, 1], said.append))
     assert sum(isinstance(message, Lost) for message in said) == 3
     assert dict(engine.run(Squares(WEIGHTS), [2], said.append))[2][0] == 12  # the engine goes on
 
 
 def test_errors_of_tasks_arrive_as_they_are(engine):
-    with pytest.raises(TrainingDivergedError, match="epoch 1, step 3") as caught:
+    with pytest.raises(TruncateKitError, match="epoch 1, step 3") as caught:
         list(engine.run(Squares(WEIGHTS), [WRONG], lambda _: None))
-    assert "learning-rate" in caught.value.hint
+    assert "learning_rate" in caught.value.hint
     with pytest.raises(RuntimeError, match="OddError: 1 and 2"):
         list(engine.run(Squares(WEIGHTS), [ODD], lambda _: None))
 
@@ -87,7 +88,7 @@ def test_what_still_runs_is_stopped_when_the_caller_leaves(engine):
 
     with pytest.raises(KeyboardInterrupt):
         next(run)
-    assert not psutil.Process().children()
+    assert not workers_of(os.getpid())
     assert dict(engine.run(Squares(WEIGHTS), [2], lambda _: None))[2][0] == 12
 
 
@@ -105,7 +106,7 @@ def test_more_processes_than_gpus_are_refused():
 
 
 _LONG = """
-from tests.engines.squares import Squares
+from tests.support.squares import Squares
 from truncate_kit.engines import Processes
 import torch
 with Processes(2) as engine:
@@ -116,13 +117,11 @@ with Processes(2) as engine:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_no_worker_outlives_the_process_that_started_it(how):
-    with subprocess.Popen(
-        [sys.executable, "-c", _LONG], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT, text=True
-    ) as process:
-        assert any("found" in line for line in process.stdout), "it ended early"
-        workers = psutil.Process(process.pid).children()
-        assert len(workers) == 2
-        process.send_signal(how)
-        process.wait(60)
-        _, alive = psutil.wait_procs(workers, timeout=30)
-        assert not alive
+    running = Program(_LONG)
+    assert any("found" in line for line in running.stdout), "it ended early"
+    workers = workers_of(running.pid)
+    assert len(workers) == 2
+    running.kill(how)
+    running.communicate()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert not alive

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import socket
 import subprocess
@@ -13,12 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.engines.squares import DEADLY, WRONG, Squares
-from tests.engines.studies import run, study_file
+from tests.support.commands import run_both
+from tests.support.files import study_file
+from tests.support.squares import DEADLY, WRONG, Squares
 from truncate_kit.engines import Lost, RayCluster, Steps
-from truncate_kit.errors import ClusterError, DeviceError, TrainingDivergedError, UsageError
+from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.study import read_study, run_study
+from truncate_kit.runs.trial import read_trials
+from truncate_kit.study.reading import read_study
+from truncate_kit.study.running import run_study
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs Ray")
@@ -67,9 +69,9 @@ def test_what_cannot_be_reached_is_said():
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         free = server.getsockname()[1]
-    with pytest.raises(ClusterError, match=f"No Ray cluster answers at 127.0.0.1:{free}"):
+    with pytest.raises(DeviceError, match=f"No Ray cluster answers at 127.0.0.1:{free}"):
         RayCluster(f"127.0.0.1:{free}").__enter__()
-    with pytest.raises(ClusterError, match="nowhere at all"):
+    with pytest.raises(DeviceError, match="nowhere at all"):
         RayCluster("nowhere at all").__enter__()
     with pytest.raises(UsageError, match="for Ray's client"):
         RayCluster("ray://127.0.0.1:10001")
@@ -94,7 +96,7 @@ def test_tasks_give_and_tell_what_they_do_here(engine):
     assert {device for _, _, device in found.values()} == {"cpu"}
     steps = [message for message in said if isinstance(message, Steps)]
     assert {message.name for message in steps if message.done == 3} == {f"number {n}" for n in range(1, 9)}
-    with pytest.raises(TrainingDivergedError, match="epoch 1, step 3"):
+    with pytest.raises(TruncateKitError, match="epoch 1, step 3"):
         list(engine.run(Squares(WEIGHTS), [WRONG, 2], said.append))
 
 
@@ -110,8 +112,8 @@ def test_a_killed_worker_and_shares_of_a_gpu(cluster, engine, tmp_path):
 def test_a_file_is_encoded_by_all(cluster, engine, tiny_folder, tmp_path, capfd):
     (tmp_path / "texts.txt").write_text("".join(f"the {'cat ' * (n % 9)}sat\n" for n in range(9000)))  # three chunks
     model = ("encode", tmp_path / "texts.txt", "--model", tiny_folder("bert"), "--threads", 1, "--out")
-    run(capfd, *model, tmp_path / "alone.npy")
-    out, _ = run(capfd, *model, tmp_path / "shared.npy", "--engine", "ray", "--ray-address", cluster.address)
+    run_both(capfd, *model, tmp_path / "alone.npy")
+    out, _ = run_both(capfd, *model, tmp_path / "shared.npy", "--engine", "ray", "--ray-address", cluster.address)
     assert "9,000 texts" in out
     assert (tmp_path / "shared.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
@@ -146,16 +148,19 @@ def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine,
     assert 1 <= len(killer.lost) <= 2  # what ran there, and perhaps an answer that was still there
     assert all(reason.startswith("Ray says: ") for reason in killer.lost)
     assert dataclasses.replace(shared, seconds=0) == dataclasses.replace(alone, seconds=0)
-    trials = [sorted((tmp_path / name).rglob("layer*.json")) for name in ("alone", "shared")]
-    assert [file.name for file in trials[0]] == [file.name for file in trials[1]]
-    for one, other in zip(*trials, strict=True):
-        assert {**json.loads(one.read_text()), "seconds": 0} == {**json.loads(other.read_text()), "seconds": 0}
+    kept = [read_trials(tmp_path / name / "trials" / "trials.jsonl") for name in ("alone", "shared")]
+    assert kept[0]
+    ours, theirs = (
+        {store: [dataclasses.replace(trial, seconds=0) for trial in trials] for store, trials in stores.items()}
+        for stores in kept
+    )
+    assert ours == theirs
     assert not list(tmp_path.rglob("*.checkpoint"))
 
 
 def test_without_ray_the_extra_is_named(tiny_folder, tmp_path):
     file = study_file(tiny_folder("bert"), tmp_path)
-    arguments = ["study", str(file), "--engine", "ray", "--out", str(tmp_path / "out")]
+    arguments = ["study", str(file), "--engine", "ray", "--workspace", str(tmp_path / "out")]
     code = f"import sys; sys.modules['ray'] = None; from truncate_kit_cli.app import main; main({arguments!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 1

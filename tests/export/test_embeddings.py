@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.export import build_graph, export_onnx
 from truncate_kit.export.embeddings import fuse_embeddings
-from truncate_kit.export.tracing import save_graph
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.graph_files import save_graph
+from truncate_kit.export.tracing import build_graph
 
 FROM_ZERO = ("bert", "electra", "electra-generator", "albert", "distilbert")
 

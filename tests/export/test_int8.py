@@ -1,6 +1,7 @@
 """int8 graphs: how weights are rounded, which layers stay in float, and what batches and padding change."""
 
 import copy
+import platform
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +13,17 @@ import torch
 from onnx import numpy_helper
 from scipy import stats
 
-from tests.families import WORDS
+from tests.support.families import WORDS
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import DeviceError, ExportCheckError, UsageError
-from truncate_kit.export import OnnxEncoder, build_graph, export_onnx, read_exports
+from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.quantizing import quantizable, quantize, rounded
-from truncate_kit.export.record import check_processor
-from truncate_kit.hardware import int8_instructions, multiplies_narrow
+from truncate_kit.export.record import check_processor, read_exports
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.settings import ExportSettings
+from truncate_kit.export.tracing import build_graph
+from truncate_kit.hardware import INSTRUCTIONS, has_avx512, int8_instructions, multiplies_narrow
 
 TEXTS = [" ".join(WORDS[(3 * i + j * (i % 5 + 1)) % len(WORDS)] for j in range(2 + i % 7)) for i in range(48)]
 
@@ -33,7 +37,7 @@ def graded(encoder, name="tiny/dev", texts=TEXTS):
         name=name,
         pairs=pairs,
         scale=(-1.0, 1.0),
-        scale_source="told",
+        scale_source="given",
         num_scale_values=0,
         path="tiny.csv",
         columns=("a", "b", "c"),
@@ -63,7 +67,7 @@ def bert(tiny_folder):
 def exported(bert, tmp_path_factory):
     folder = tmp_path_factory.mktemp("int8") / "model"
     dev, test = graded(bert), graded(bert, "tiny/test", TEXTS[:20])
-    return folder, export_onnx(bert, folder, precision="int8", pairs=test, search_pairs=dev, budget=20)
+    return folder, export_onnx(bert, folder, ExportSettings(precision="int8", budget=20), pairs=test, search_pairs=dev)
 
 
 @pytest.mark.parametrize(("axis", "limit"), [(0, 127), (0, 63), (1, 127)])
@@ -75,10 +79,24 @@ def test_each_channel_is_rounded_to_its_own_scale(axis, limit):
     assert np.all(np.abs(weight - values * scale) <= scale / 2 + 1e-7)
 
 
+@pytest.mark.parametrize(("flags", "bits"), [("avx2", 7), ("avx2 avx512_vnni", 8)])
+def test_bits_of_weights_follow_the_processor(flags, bits, bert, tmp_path, monkeypatch):
+    monkeypatch.setenv(INSTRUCTIONS, flags)
+    found = export_onnx(
+        bert, tmp_path / "out", ExportSettings(precision="int8", budget=20), search_pairs=graded(bert)
+    ).quantization
+    narrow = platform.machine().lower() in ("x86_64", "amd64", "i686")  # other processors add in 32 bits anyhow
+    assert (found.weight_bits, found.instructions) == (bits if narrow else 8, "avx512_vnni" if bits == 8 else None)
+    check_weights(tmp_path / "out/model_int8.onnx", bert, found.weight_bits)
+
+
 def test_weights_in_the_graph_are_those_of_the_model(exported, bert):
-    tensors = {
-        item.name: numpy_helper.to_array(item) for item in onnx.load(exported[0] / "model_int8.onnx").graph.initializer
-    }
+    check_weights(exported[0] / "model_int8.onnx", bert, exported[1].quantization.weight_bits)
+
+
+def check_weights(graph, bert, bits):
+    """Each weight is in the graph once, rounded to its bits; rows of the word embeddings always have 8."""
+    tensors = {item.name: numpy_helper.to_array(item) for item in onnx.load(graph).graph.initializer}
     integers = {name: value for name, value in tensors.items() if value.dtype == np.int8 and name.endswith("_int8")}
     assert len(integers) == 2 * 6 + 1
     block = bert.backbone.encoder.layer[0]
@@ -90,12 +108,17 @@ def test_weights_in_the_graph_are_those_of_the_model(exported, bert):
         bert.backbone.embeddings.word_embeddings.weight,
     ]
     for weight in expected:
+        limit = 127 if weight is expected[-1] or bits == 8 else 63
         weight = weight.detach().numpy()
         close = [
             name
             for name, value in integers.items()
             if value.shape == weight.shape
-            and np.all(np.abs(value * tensors[name.replace("_int8", "_scale")] - weight) <= np.abs(weight).max() / 200)
+            and np.abs(value).max() == limit
+            and np.all(
+                np.abs(value * tensors[name.replace("_int8", "_scale")] - weight)
+                <= np.abs(weight).max() / (2 * limit) + 1e-7
+            )
         ]
         assert len(close) == 1, close
 
@@ -147,7 +170,7 @@ def test_the_layer_that_int8_hurts_stays_in_float(bert, tmp_path):
         block.intermediate.dense.bias[3] = 1e4
         block.output.dense.weight[:, 3] = 0
     dev = graded(hurt)
-    report = export_onnx(hurt, tmp_path / "out", precision="int8", search_pairs=dev, budget=1)
+    report = export_onnx(hurt, tmp_path / "out", ExportSettings(precision="int8", budget=1), search_pairs=dev)
     found = report.quantization
     assert [layer.layer for layer in found.in_float] == ["encoder.layer.1.output.dense"]
     assert found.in_float[0].harm > 0.01
@@ -158,7 +181,9 @@ def test_the_layer_that_int8_hurts_stays_in_float(bert, tmp_path):
 
 def test_the_test_pairs_have_no_say(bert, exported, tmp_path):
     other = graded(bert, "other/test", TEXTS[20:])
-    report = export_onnx(bert, tmp_path / "out", precision="int8", pairs=other, search_pairs=graded(bert), budget=20)
+    report = export_onnx(
+        bert, tmp_path / "out", ExportSettings(precision="int8", budget=20), pairs=other, search_pairs=graded(bert)
+    )
     assert report.sha256 == exported[1].sha256
     assert report.quantization == exported[1].quantization
     assert report.task != exported[1].task
@@ -166,16 +191,18 @@ def test_the_test_pairs_have_no_say(bert, exported, tmp_path):
 
 def test_a_budget_that_nothing_meets_is_an_error(bert, tmp_path):
     with pytest.raises(UsageError, match="budget of -1"):
-        export_onnx(bert, tmp_path / "out", precision="int8", search_pairs=graded(bert), budget=-1)
+        export_onnx(bert, tmp_path / "out", ExportSettings(precision="int8", budget=-1), search_pairs=graded(bert))
     with pytest.raises(UsageError, match="int8 needs graded pairs"):
-        export_onnx(bert, tmp_path / "out", precision="int8", pairs=graded(bert))
+        export_onnx(bert, tmp_path / "out", ExportSettings(precision="int8"), pairs=graded(bert))
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["albert", "gpt2", "deberta-v2", "modernbert", "qwen2", "roberta"])
 def test_other_families_in_int8(name, tiny_folder, tmp_path):
     encoder = truncate(load_encoder(tiny_folder(name)), 2)
-    report = export_onnx(encoder, tmp_path / "out", precision="int8", search_pairs=graded(encoder), budget=60)
+    report = export_onnx(
+        encoder, tmp_path / "out", ExportSettings(precision="int8", budget=60), search_pairs=graded(encoder)
+    )
     nodes = onnx.load(tmp_path / "out/model_int8.onnx").graph
     constants = {item.name for item in nodes.initializer}
     kept = {layer.layer for layer in report.quantization.in_float}
@@ -209,16 +236,18 @@ def test_eight_bits_do_not_go_to_a_processor_that_overflows(exported):
     check_processor(replace(report, quantization=replace(report.quantization, weight_bits=7)), narrow=True)
 
 
-def test_processor_features_are_those_of_the_system():
+def test_processor_features_are_those_of_the_system(monkeypatch):
+    monkeypatch.delenv(INSTRUCTIONS, raising=False)
     text = Path("/proc/cpuinfo").read_text()
     assert (int8_instructions() == "avx512_vnni") == ("avx512_vnni" in text and "amx_int8" not in text)
     if " avx2 " in text:
         assert multiplies_narrow() == ("vnni" not in text)
+    assert has_avx512() == ("AVX512" in torch.backends.cpu.get_cpu_capability())
 
 
 def test_nothing_in_int8_is_no_int8(bert, tmp_path):
     """A budget of nothing on pairs that rounding cannot leave alone."""
     encoder = copy.deepcopy(bert)
-    with pytest.raises(ExportCheckError, match="no layer can be in int8 within 0 points"):
-        export_onnx(encoder, tmp_path / "out", precision="int8", search_pairs=graded(encoder), budget=0)
+    with pytest.raises(ModelError, match="no layer can be in int8 within 0 points"):
+        export_onnx(encoder, tmp_path / "out", ExportSettings(precision="int8", budget=0), search_pairs=graded(encoder))
     assert not (tmp_path / "out").exists()

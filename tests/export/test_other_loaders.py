@@ -13,7 +13,8 @@ import torch
 from tokenizers import Tokenizer
 
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.export import export_onnx
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.settings import ExportSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["the cat sat", "a red dog ran under the big blue tree", "not"]
@@ -24,7 +25,7 @@ def exported(tiny_folder, tmp_path_factory):
     """The vectors of a truncated encoder, and a home with its export in exported/lean."""
     home = tmp_path_factory.mktemp("loaders")
     encoder = truncate(load_encoder(tiny_folder("electra")), 2)
-    export_onnx(encoder, home / "exported/lean", normalize=False)
+    export_onnx(encoder, home / "exported/lean", ExportSettings(normalize=False))
     return encoder.encode(TEXTS), home / "exported/lean"
 
 

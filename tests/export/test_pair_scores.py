@@ -8,15 +8,17 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.heads import with_heads
+from tests.support.heads import with_heads
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.encoders import save_encoder
-from truncate_kit.errors import ExportCheckError
-from truncate_kit.export import OnnxEncoder, build_graph, export_onnx
-from truncate_kit.export.runtime import padded
+from truncate_kit.errors import ModelError
+from truncate_kit.evaluation import evaluate
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder, padded
 from truncate_kit.export.scores import check_scores
 from truncate_kit.export.searching import Trials
-from truncate_kit.training.evaluation import evaluate
+from truncate_kit.export.settings import ExportSettings
+from truncate_kit.export.tracing import build_graph
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]
 SECOND = ["the cat sat on the mat", "a dog", "a tree", "the big tree", "under the tree"]
@@ -26,7 +28,7 @@ GRADED = PairSet(
     name="tiny/dev",
     pairs=tuple(PAIRS),
     scale=(0.0, 5.0),
-    scale_source="told",
+    scale_source="given",
     num_scale_values=0,
     path="tiny.csv",
     columns=("a", "b", "c"),
@@ -99,7 +101,7 @@ def test_a_graph_with_other_scores_fails_its_check(exported):
     encoder, folder, _ = exported
     other = copy.deepcopy(encoder)
     other.heads.score.out.data.add_(1.0)
-    with pytest.raises(ExportCheckError, match="score of 1 pair: a difference of"):
+    with pytest.raises(ModelError, match="score of 1 pair: a difference of"):
         check_scores(session_of(folder), other, folder / "model.onnx")
 
 
@@ -108,10 +110,8 @@ def test_scores_in_fewer_bits_are_checked_and_their_difference_is_kept(precision
     report = export_onnx(
         with_heads(tiny_folder("bert"), 1),
         tmp_path / "out",
-        precision=precision,
-        target=target,
+        ExportSettings(precision=precision, target=target, budget=200),
         search_pairs=GRADED,
-        budget=200,
     )
     found = {check.name: check for check in report.checks if check.name.startswith("score of")}
     assert set(found) == {"score of 1 pair", "score of 8 pairs"}
@@ -128,5 +128,5 @@ def test_a_limit_is_kept_and_without_one_only_numbers_pass(exported):
             checks = check_scores(session_of(folder), other, folder / "model.onnx", limit=limit)
             assert max(check.difference for check in checks) > 2e-2
         else:
-            with pytest.raises(ExportCheckError, match="a difference of"):
+            with pytest.raises(ModelError, match="a difference of"):
                 check_scores(session_of(folder), other, folder / "model.onnx", limit=limit)

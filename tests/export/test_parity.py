@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from tests.families import TINY_CONFIGS
+from tests.support.families import TINY_CONFIGS
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.encoders.pipeline import Dense, Normalize
-from truncate_kit.export import export_onnx
+from truncate_kit.encoders.tail import Dense, Normalize
+from truncate_kit.export.exporting import export_onnx
 
 # Each family once; layers, poolings and what follows them are spread over the families.
 CASES = [
@@ -26,17 +26,23 @@ CASES = [
     ("mpnet", 1, "mean", ("normalize",)),
     ("albert", 2, "cls", ()),
     ("albert-grouped", 2, "mean", ()),
-    ("deberta", 1, "mean", ()),
+    ("deberta", 2, "mean", ()),
     ("deberta-v2", 1, "cls", ()),
     ("deberta-v3", 2, "mean", ()),
     ("deberta-v2-convolution", 1, "max", ()),
     ("modernbert", 2, "mean", ("normalize",)),
     ("gpt2", 1, "last", ()),
     ("qwen2", 2, "last", ("normalize",)),
-    ("llama", 1, "mean", ()),
+    ("llama", 2, "mean", ()),
+    ("qwen3", 2, "last", ()),
+    ("mistral", 1, "max", ()),
+    ("embeddinggemma", 2, "mean", ("dense", "normalize")),
+    ("nomic-bert", 2, "mean", ("normalize",)),
+    ("gte", 1, "cls", ()),
 ]
 FUSED = {"bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "albert"}
-FINAL_NORMS = {"modernbert": "final_norm", "gpt2": "ln_f", "qwen2": "norm", "llama": "norm"}
+FINAL_NORMS = {"modernbert": "final_norm", "gpt2": "ln_f"}
+FINAL_NORMS |= dict.fromkeys(("qwen2", "qwen3", "llama", "mistral", "gemma3_text"), "norm")
 LENGTHS = (11, 4, 1, 8)
 
 

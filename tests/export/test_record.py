@@ -7,46 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.records import HALF, INVARIANCE, QUANTIZED, TASK
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError
-from truncate_kit.export import ExportReport, OnnxEncoder, check_record, export_onnx, find_graph, read_exports
-from truncate_kit.export.record import check_device, graph_sentence, record_with, suited_precision
-from truncate_kit.export.results import FloatLayer, HalfPrecision, Invariance, Quantization, TaskScore
-
-QUANTIZED = Quantization(
-    layers=9,
-    in_float=(FloatLayer(layer="encoder.layer.1.output.dense", harm=0.1),),
-    weight_bits=7,
-    instructions=None,
-    budget=0.3,
-    searched_on="dev",
-    num_pairs=49,
-    drop_all_int8=0.4,
-    drop=0.2,
-    why="1 in float.",
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.record import (
+    check_device,
+    check_record,
+    find_graph,
+    graph_sentence,
+    read_exports,
+    record_with,
+    suited_precision,
 )
-INVARIANCE = Invariance(
-    data="dev",
-    num_texts=9,
-    num_pairs=49,
-    batch_difference=1e-6,
-    batch_cosine=0.999,
-    padding_difference=1e-7,
-    padding_cosine=0.999,
-    spearman_alone=81.2,
-    spearman_batched=81.1,
-)
-HALF = HalfPrecision(islands={"Pow": 2}, why="squares stay.", largest_value=120.5, largest_at="MatMul")
-TASK = TaskScore(
-    data="test", num_pairs=49, spearman_before=80.1, spearman_after=80.0, pearson_before=79.5, pearson_after=79.4
-)
+from truncate_kit.export.results import ExportReport
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.settings import ExportSettings
 
 
 @pytest.fixture(scope="module")
 def exported(tiny_folder, tmp_path_factory) -> tuple[Path, ExportReport]:
     """A model whose graph has its weights beside it; tests copy it before they change it."""
     folder = tmp_path_factory.mktemp("record") / "model"
-    return folder, export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder, embed_limit=100)
+    return folder, export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder, ExportSettings(embed_limit=100))
 
 
 @pytest.fixture
@@ -119,7 +102,7 @@ def test_a_graph_that_the_record_does_not_know(folder):
     (folder / "model.onnx").rename(folder / "model_int8.onnx")
     with pytest.raises(ModelError, match=r"does not know model_int8\.onnx") as problem:
         OnnxEncoder.load(folder)
-    assert problem.value.hint.endswith("--onnx --precision int8")
+    assert problem.value.hint.endswith('`export_onnx(precision="int8")`.')
 
 
 def test_a_damaged_record_is_not_replaced(folder):
@@ -160,8 +143,8 @@ def test_the_graph_follows_the_device(held, on_cpu, on_cuda, tmp_path):
 def test_what_a_graph_is_made_for(exported):
     report, graph = exported[1], Path("lean/model.onnx")
     assert graph_sentence(graph, report, "cpu") == "Graph: lean/model.onnx (fp32)."
-    assert "made for the CPU; export with --target cuda" in graph_sentence(graph, report, "cuda")
-    assert "made for CUDA; export with --target cpu" in graph_sentence(graph, replace(report, target="cuda"), "cpu")
+    assert "made for the CPU; one made for CUDA suits" in graph_sentence(graph, report, "cuda")
+    assert "made for CUDA; one made for the CPU suits" in graph_sentence(graph, replace(report, target="cuda"), "cpu")
     half = replace(report, precision="fp16", target="cuda")
     assert "takes longer" in graph_sentence(Path("model_fp16.onnx"), half, "cpu")
     assert "made for" not in graph_sentence(Path("model_fp16.onnx"), half, "cuda")

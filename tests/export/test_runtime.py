@@ -9,9 +9,9 @@ import torch
 
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError, UsageError
-from truncate_kit.export import OnnxEncoder, export_onnx, load_text_encoder, open_session
-from truncate_kit.export.runtime import bucket, token_batches
-from truncate_kit.export.sessions import CudaOptions, run_bound
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder, bucket, load_text_encoder, token_batches
+from truncate_kit.export.sessions import CudaOptions, open_session, run_bound
 
 TEXTS = [
     "a",
@@ -103,7 +103,7 @@ def test_batches_hold_every_text_once_and_few_tokens():
 def test_a_folder_without_a_graph_says_how_to_make_one(tiny_folder):
     with pytest.raises(ModelError, match=r"no exported graph .*model\.onnx") as problem:
         OnnxEncoder.load(tiny_folder("bert"))
-    assert "truncate-kit export" in problem.value.hint
+    assert "export_onnx()" in problem.value.hint
 
 
 def test_a_graph_of_something_else_is_refused(prompted, tmp_path):

@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import RunInUseError
+from truncate_kit.errors import FileProblemError
 from truncate_kit.files import run_lock
-from truncate_kit.frozen import cached_states
+from truncate_kit.frozen.cache import cached_states
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
 TEXTS = [f"{WORDS[n % 5]} {WORDS[n * n % 5]} {'dog ' * (n % 11)}{'mat ' * (n // 55)}".strip() for n in range(100)]
@@ -67,7 +67,7 @@ def test_they_are_computed_once_and_anew_for_another_model_pooling_or_list(encod
 
 
 def last_note(cache):
-    return max((note.stat().st_mtime_ns for note in cache.glob("*/states.json")), default=0)
+    return max((note.stat().st_mtime_ns for note in cache.glob("*/states.jsonl")), default=0)
 
 
 def fill(folder, cache):
@@ -109,7 +109,7 @@ def test_a_damaged_chunk_is_computed_again_alone_and_said(encoder, tmp_path):
 def test_a_lost_note_or_file_is_made_again_and_said(encoder, tmp_path, harm):
     before = np.array(cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK).values)
     if harm == "note":
-        (entry(tmp_path) / "states.json").write_text("{")
+        (entry(tmp_path) / "states.jsonl").write_text("{\n")
     else:
         (entry(tmp_path) / "states.f32").write_bytes(b"short")
     found = cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)
@@ -119,5 +119,5 @@ def test_a_lost_note_or_file_is_made_again_and_said(encoder, tmp_path, harm):
 
 def test_another_process_at_the_same_entry_is_told(encoder, tmp_path):
     cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)
-    with run_lock(entry(tmp_path)), pytest.raises(RunInUseError):
+    with run_lock(entry(tmp_path)), pytest.raises(FileProblemError, match="Another process"):
         cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)

@@ -9,9 +9,9 @@ from torch import nn
 
 from truncate_kit.encoders.layer_heads import BlockNetworks
 from truncate_kit.errors import UsageError
-from truncate_kit.frozen import FrozenSettings
 from truncate_kit.frozen.autoencoders import HELD_OUT, BlockAutoencoders, loop_settings, pretrain
 from truncate_kit.frozen.formulas import log_variance, moments
+from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.training.configuration import rate_at
 
 
@@ -50,7 +50,7 @@ def test_code_widths_are_the_papers_at_its_width_and_narrower_below():
 
 
 @pytest.mark.parametrize(
-    "told",
+    "given",
     [
         {"steps": ("cosine", "mlp")},
         {"steps": ()},
@@ -61,9 +61,9 @@ def test_code_widths_are_the_papers_at_its_width_and_narrower_below():
         {"precision": "fp16"},
     ],
 )
-def test_settings_that_make_no_sense_are_refused(told):
+def test_settings_that_make_no_sense_are_refused(given):
     with pytest.raises(UsageError):
-        FrozenSettings(**told)
+        FrozenSettings(**given)
 
 
 def test_batches_are_random_and_no_block_holds_back_another():

@@ -1,7 +1,9 @@
 """Frozen heads from end to end on tiny models: what is reported, saved, resumed and refused."""
 
+import json
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -15,10 +17,11 @@ from truncate_kit.data import TextPair, overlap_of
 from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError, ModelError, UsageError
-from truncate_kit.frozen import FrozenReport, FrozenSettings, finetune_frozen
+from truncate_kit.evaluation import evaluate
 from truncate_kit.frozen.reading import nli_scores
-from truncate_kit.frozen.run import choose
-from truncate_kit.training.evaluation import evaluate
+from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.frozen.run import choose, finetune_frozen
+from truncate_kit.frozen.settings import FrozenSettings
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran under the tree", "not red", "big", "blue and small", "under the mat"]
@@ -34,7 +37,7 @@ def pair_set(name, count, step, classes=()):
         common = len({*first.split()} & {*second.split()}) / len({*first.split()} | {*second.split()})
         pairs.append(TextPair(first, second, float(number % len(classes)) if classes else round(5 * common, 1)))
     return PairSet(
-        name=name, pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="told", num_scale_values=0, path=name,
+        name=name, pairs=tuple(pairs), scale=(0.0, 5.0), scale_source="given", num_scale_values=0, path=name,
         columns=("a", "b", "c"), classes=tuple(classes),
     )  # fmt: skip
 
@@ -163,11 +166,33 @@ def test_a_killed_run_continues_and_ends_with_the_same(whole, gpt2, tiny_folder,
 
 def test_a_damaged_trial_is_run_again_and_said(whole, gpt2):
     report, out = whole
-    (damaged,) = out.glob("frozen-heads/trials/*/siamese-blocks02-seed1")
-    (damaged / "trial.json").write_text("{}")
+    file = out / "frozen-heads/trials/trials.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    (place,) = (number for number, line in enumerate(lines) if json.loads(line).get("name") == "siamese-blocks02-seed1")
+    values = json.loads(lines[place])
+    lines[place] = json.dumps({key: values[key] for key in ("store", "name", "kind", "step", "layer")}) + "\n"
+    file.write_text("".join(lines))
     again = finetune_frozen(gpt2, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW)
     assert without_seconds(replace(again, notes=())) == without_seconds(report)
     assert "siamese-blocks02-seed1 was damaged" in again.notes[0]
+
+
+def test_a_shorter_run_chooses_among_what_it_names_and_loses_nothing(whole, gpt2, tmp_path):
+    report, out = whole
+    shutil.copytree(out, tmp_path / "copy")
+    work = tmp_path / "copy/frozen-heads"
+    records = (work / "trials/trials.jsonl").read_bytes()
+    short = replace(FAST, layers="1,3", steps=("autoencoder",), seeds=(0,))
+    again = finetune_frozen(gpt2, DATA, out=tmp_path / "copy", settings=short, raw=RAW)
+    assert without_seconds(again).trials == without_seconds(report).trials
+    assert FrozenReport.read(work / "frozen.json").trials == again.trials
+    assert (again.chosen_step, again.chosen_layer in (1, 3)) == ("autoencoder", True)
+    named = [trial for trial in report.trials if trial.step == "autoencoder" and trial.layer in (1, 3)]
+    assert again.chosen == choose(named)
+    assert (work / "trials/trials.jsonl").read_bytes() == records  # nothing was trained but for weights
+    assert {step: len(layers) for step, layers in again.steps.items()} == dict.fromkeys(
+        ("cosine", "siamese", "autoencoder"), 3
+    )
 
 
 def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt2, tmp_path):
@@ -175,23 +200,28 @@ def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt
     report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
     weights = tmp_path / "frozen/2_LayerHeads/model.safetensors"
     before = weights.read_bytes()
-    for kept in tmp_path.glob("frozen-heads/trials/*/*/model.safetensors"):
-        kept.unlink()
+    (kept,) = (path for path in tmp_path.glob("frozen-heads/trials/*/*") if path.is_dir())
+    shutil.rmtree(kept)
     again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
     assert without_seconds(again) == without_seconds(report)
     assert weights.read_bytes() == before
-    assert not [*tmp_path.rglob("*.checkpoint"), *tmp_path.rglob("*.nli")]
+    (kept / "model.safetensors").write_bytes(b"short")  # damaged
+    third = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
+    assert weights.read_bytes() == before
+    assert f"{kept} was damaged" in third.notes[0]
+    assert not list(tmp_path.rglob("*.checkpoint"))
 
 
 def test_checkpoints_that_a_kill_left_beside_finished_trials_are_removed(gpt2, tmp_path):
     settings = replace(FAST, steps=("cosine", "autoencoder"))
     report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
-    finished = list(tmp_path.glob("frozen-heads/trials/*/*/"))
+    finished = [path for path in tmp_path.glob("frozen-heads/trials/*/*") if path.is_dir()]
     for place in finished:
         place.with_suffix(".checkpoint").write_bytes(b"left")
+        place.with_suffix(".nli.checkpoint").write_bytes(b"left")
     again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
     assert without_seconds(again) == without_seconds(report)
-    assert {place.name.split("-")[0] for place in finished} == {"autoencoders", "autoencoder", "cosine"}
+    assert {place.name.split("-")[0] for place in finished} == {"autoencoders", report.chosen_step}
     assert not list(tmp_path.rglob("*.checkpoint"))
 
 
@@ -205,7 +235,7 @@ def test_trials_of_other_settings_or_data_are_not_taken_for_these(gpt2, tmp_path
     ]
     found = [finetune_frozen(gpt2, one.pop("data"), out=tmp_path, **one).chosen.dev_pearson for one in told]
     assert len(set(found)) == 4
-    assert len(list(tmp_path.glob("frozen-heads/trials/*"))) == 4
+    assert len([path for path in tmp_path.glob("frozen-heads/trials/*") if path.is_dir()]) == 4
 
 
 def test_bf16_trains_too(gpt2, tmp_path):

@@ -1,33 +1,18 @@
 """The recipe of the miniatures: its objective against plain computations, and that a stopped run ends like another."""
 
-import argparse
 import json
 import random
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
-from tests.families import WORDS
+from benchmarks.miniatures import corpus, pretrain, replaced
+from tests.support.families import WORDS
 from truncate_kit.encoders import load_encoder
 from truncate_kit.priors.masking import IGNORED, HiddenWords
 from truncate_kit.training import loop
-
-RECIPE = Path(__file__).resolve().parents[2] / "benchmarks" / "miniatures"
-
-
-@pytest.fixture(scope="module")
-def recipe():
-    sys.path.insert(0, str(RECIPE))
-    import corpus
-    import pretrain
-    import replaced
-
-    yield argparse.Namespace(pretrain=pretrain, replaced=replaced, corpus=corpus)
-    sys.path.remove(str(RECIPE))
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +25,8 @@ def text(tmp_path_factory):
     return path
 
 
-def run(recipe, text, out, model, *more):
-    recipe.pretrain.main(
+def run(text, out, model, *more):
+    pretrain.main(
         [model, "--text", str(text), "--out", str(out), "--steps", "9", "--batch-size", "40", "--every", "3", *more]
     )
 
@@ -50,24 +35,24 @@ def weights(out):
     return {path.parent.name: load_file(path) for path in sorted(out.glob("*/model.safetensors"))}
 
 
-def test_words_are_drawn_by_their_chances(recipe):
+def test_words_are_drawn_by_their_chances():
     logits = torch.tensor([2.0, -1.0, 0.5, 0.0, -20.0])
-    drawn = recipe.replaced.draw_words(logits.expand(40_000, 5), torch.Generator().manual_seed(0))
+    drawn = replaced.draw_words(logits.expand(40_000, 5), torch.Generator().manual_seed(0))
     shares = drawn.bincount(minlength=5) / len(drawn)
     # Four standard deviations of a share: 4·√(¼ / 40,000) = 0.01.
     torch.testing.assert_close(shares, logits.softmax(dim=0), atol=0.01, rtol=0)
     assert shares[4] == 0
 
 
-def test_losses_are_those_of_the_paper(recipe, text, tmp_path):
+def test_losses_are_those_of_the_paper(text, tmp_path):
     """Both losses from what the saved models give in transformers, token by token."""
-    run(recipe, text, tmp_path, "electra")
+    run(text, tmp_path, "electra")
     discriminator = AutoModelForPreTraining.from_pretrained(tmp_path / "electra-discriminator").eval()
     generator = AutoModelForMaskedLM.from_pretrained(tmp_path / "electra-generator").eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "electra-discriminator")
     parts = [load_encoder(tmp_path / f"electra-{name}") for name in ("discriminator", "generator")]
     parts[1].backbone.embeddings = parts[0].backbone.embeddings
-    heads = recipe.replaced.ElectraHeads(*parts, recipe.pretrain.load_masked_head(parts[1]))
+    heads = replaced.ElectraHeads(*parts, pretrain.load_masked_head(parts[1]))
     heads.replaced.load_state_dict(discriminator.discriminator_predictions.state_dict())
     batch = dict(tokenizer([" ".join(WORDS[:6]), " ".join(WORDS[4:8])], padding=True, return_tensors="pt"))
     batch.pop("token_type_ids", None)
@@ -77,16 +62,16 @@ def test_losses_are_those_of_the_paper(recipe, text, tmp_path):
         batch["input_ids"][row, place] = tokenizer.mask_token_id
     with torch.no_grad():
         hidden = HiddenWords.of(labels)
-        found = recipe.replaced.electra_losses(parts[0], heads, batch, hidden, torch.Generator().manual_seed(3))
+        found = replaced.electra_losses(parts[0], heads, batch, hidden, torch.Generator().manual_seed(3))
         torch.manual_seed(5)
-        parted = recipe.replaced.electra_losses(parts[0], heads, batch, hidden)
+        parted = replaced.electra_losses(parts[0], heads, batch, hidden)
         torch.manual_seed(5)
-        whole = recipe.replaced.electra_loss(parts[0], heads, batch, hidden, weight=7.0)
+        whole = replaced.electra_loss(parts[0], heads, batch, hidden, weight=7.0)
         torch.testing.assert_close(whole, parted.words + 7 * parted.replaced)
         logits = generator(**batch).logits[labels != IGNORED].log_softmax(dim=1)
         truth = labels[labels != IGNORED]
         torch.testing.assert_close(found.words, -logits[torch.arange(3), truth].mean())
-        drawn = recipe.replaced.draw_words(logits, torch.Generator().manual_seed(3))
+        drawn = replaced.draw_words(logits, torch.Generator().manual_seed(3))
         ids = batch["input_ids"].clone()
         ids[labels != IGNORED] = drawn
         chance = discriminator(input_ids=ids, attention_mask=batch["attention_mask"]).logits.sigmoid()
@@ -101,22 +86,22 @@ def test_losses_are_those_of_the_paper(recipe, text, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["bert", "electra"])
-def test_a_stopped_run_ends_with_the_same_weights(recipe, text, tmp_path, monkeypatch, model):
-    run(recipe, text, tmp_path / "whole", model, "--keep", "6")
+def test_a_stopped_run_ends_with_the_same_weights(text, tmp_path, monkeypatch, model):
+    run(text, tmp_path / "whole", model, "--keep", "6")
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # so that even these short stages leave one
-    write = recipe.pretrain.add_row
+    write = pretrain.add_row
 
     def write_and_stop(path, row):  # what a user's Ctrl-C does, at a moment that is known
         write(path, row)
         if row["step"] == 6:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(recipe.pretrain, "add_row", write_and_stop)
+    monkeypatch.setattr(pretrain, "add_row", write_and_stop)
     with pytest.raises(KeyboardInterrupt):
-        run(recipe, text, tmp_path / "stopped", model)
+        run(text, tmp_path / "stopped", model)
     assert (tmp_path / "stopped" / f"{model}.checkpoint").exists()
-    monkeypatch.setattr(recipe.pretrain, "add_row", write)
-    run(recipe, text, tmp_path / "stopped", model)
+    monkeypatch.setattr(pretrain, "add_row", write)
+    run(text, tmp_path / "stopped", model)
     whole, stopped = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
     assert whole.keys() == stopped.keys()
     for name in whole:
@@ -127,24 +112,24 @@ def test_a_stopped_run_ends_with_the_same_weights(recipe, text, tmp_path, monkey
     assert len(list((tmp_path / "whole" / "snapshots").iterdir())) == len(whole)
 
 
-def test_the_last_row_of_losses_is_that_of_the_last_step(recipe, text, tmp_path):
-    run(recipe, text, tmp_path, "bert", "--every", "4")
+def test_the_last_row_of_losses_is_that_of_the_last_step(text, tmp_path):
+    run(text, tmp_path, "bert", "--every", "4")
     rows = (tmp_path / "bert-losses.csv").read_text().splitlines()
     assert [line.split(",")[0] for line in rows] == ["step", "4", "8", "9"]
     assert json.loads((tmp_path / "bert.json").read_text())["steps"] == 9
 
 
-def test_generator_and_discriminator_share_their_embeddings(recipe, text, tmp_path):
-    run(recipe, text, tmp_path, "electra")
+def test_generator_and_discriminator_share_their_embeddings(text, tmp_path):
+    run(text, tmp_path, "electra")
     saved = weights(tmp_path)
     names = [key for key in saved["electra-generator"] if key.startswith("electra.embeddings.")]
     assert len(names) == 5  # words, positions, types, and the norm's two
     assert all(torch.equal(saved["electra-generator"][key], saved["electra-discriminator"][key]) for key in names)
 
 
-def test_a_discriminator_can_begin_as_a_bert(recipe, text, tmp_path):
-    run(recipe, text, tmp_path, "bert")
-    run(recipe, text, tmp_path, "electra", "--start", str(tmp_path / "bert"), "--rate", "1e-9")
+def test_a_discriminator_can_begin_as_a_bert(text, tmp_path):
+    run(text, tmp_path, "bert")
+    run(text, tmp_path, "electra", "--start", str(tmp_path / "bert"), "--rate", "1e-9")
     saved = weights(tmp_path)
     for key, value in saved["bert"].items():
         if key.startswith("bert.encoder."):
@@ -152,10 +137,10 @@ def test_a_discriminator_can_begin_as_a_bert(recipe, text, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["bert", "electra"])
-def test_a_finished_model_goes_on_from_its_weights(recipe, text, tmp_path, model):
-    run(recipe, text, tmp_path / "first", model)
+def test_a_finished_model_goes_on_from_its_weights(text, tmp_path, model):
+    run(text, tmp_path / "first", model)
     start = tmp_path / "first" / "bert" if model == "bert" else tmp_path / "first"
-    run(recipe, text, tmp_path / "second", model, "--start", str(start), "--rate", "1e-9")
+    run(text, tmp_path / "second", model, "--start", str(start), "--rate", "1e-9")
     first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
     for name, saved in first.items():
         assert saved.keys() == second[name].keys()
@@ -163,16 +148,16 @@ def test_a_finished_model_goes_on_from_its_weights(recipe, text, tmp_path, model
             torch.testing.assert_close(second[name][key], value)
 
 
-def test_pieces_hold_every_token_once(recipe, text):
-    lines = recipe.corpus.read_lines([text])
-    tokenizer = recipe.corpus.learn_vocabulary(lines, 200, 8)
+def test_pieces_hold_every_token_once(text):
+    lines = corpus.read_lines([text])
+    tokenizer = corpus.learn_vocabulary(lines, 200, 8)
     plain = tokenizer(lines, add_special_tokens=False)["input_ids"]
-    cut = recipe.corpus.pieces(tokenizer, lines, 8, packed=False)
+    cut = corpus.pieces(tokenizer, lines, 8, packed=False)
     assert all(3 <= len(piece) - 2 <= 6 for piece in cut)
     assert {piece[0] for piece in cut} == {tokenizer.cls_token_id}
     kept = [ids[at : at + 6] for ids in plain for at in range(0, len(ids), 6)]
     assert [piece[1:-1] for piece in cut] == [part for part in kept if len(part) >= 3]
-    packed = recipe.corpus.pieces(tokenizer, lines, 8, packed=True)
+    packed = corpus.pieces(tokenizer, lines, 8, packed=True)
     assert {len(piece) for piece in packed} == {8}
     stream = [word for ids in plain for word in [*ids, tokenizer.sep_token_id]]
     assert [word for piece in packed for word in piece[1:-1]] == stream[: 6 * len(packed)]

@@ -7,24 +7,16 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
-from tests.training.test_training import without_dropout
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from tests.support.adapting import TEXTS
+from tests.support.training import without_dropout
+from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.errors import DataError, ModelError
-from truncate_kit.priors import (
-    AdaptationResult,
-    AdaptationSettings,
-    MaskedTexts,
-    adapt,
-    adapted,
-    load_masked_head,
-    mask_tokens,
-)
-from truncate_kit.priors.masking import IGNORED, HiddenWords, masked_loss
-from truncate_kit.study import StudyModel
+from truncate_kit.priors.adapting import AdaptationSettings, adapt, adapted
+from truncate_kit.priors.masked_head import load_masked_head
+from truncate_kit.priors.masking import IGNORED, HiddenWords, MaskedTexts, mask_tokens, masked_loss
 from truncate_kit.study.loading import load_model
+from truncate_kit.study.plan import StudyModel
 
-WORDS = ["the", "cat", "sat", "on", "mat", "a", "dog", "ran", "red", "small", "tree", "blue"]
-TEXTS = [f"{a} {b} {c}" for a in WORDS for b in WORDS[:6] for c in WORDS[6:]]
 SHORT = AdaptationSettings(epochs=2, batch_size=64, learning_rate=3e-3)
 FAMILIES = ["bert", "electra", "deberta", "deberta-v2", "roberta", "distilbert", "mpnet", "albert", "modernbert"]
 
@@ -151,11 +143,26 @@ def test_from_a_middle_layer_and_once_only(tiny_folder, tmp_path):
     assert read == result
     for name, value in model.state_dict().items():
         assert torch.equal(value, again.state_dict()[name])
-    assert len(list(tmp_path.iterdir())) == 1
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
     adapted(encoder, TEXTS, tmp_path, dataclasses.replace(SHORT, epochs=1), layer=2)
-    assert len(list(tmp_path.iterdir())) == 2
-    found = AdaptationResult.read(next(tmp_path.glob("*/adaptation.json")))
-    assert found.model == encoder.name
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
+
+
+def test_a_checkpoint_with_a_head_is_not_given_the_adaptation_of_one_without(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    folders = {"with": tmp_path / "with", "without": tmp_path / "without"}
+    torch.manual_seed(4)
+    whole = AutoModelForMaskedLM.from_config(encoder.backbone.config)
+    whole.save_pretrained(folders["with"])
+    whole.base_model.save_pretrained(folders["without"])
+    for folder in folders.values():
+        encoder.tokenizer.save_pretrained(folder)
+    short = dataclasses.replace(SHORT, epochs=1)
+    models = {name: load_encoder(folder, pooling="mean") for name, folder in folders.items()}
+    assert encoder_digest(models["with"]) == encoder_digest(models["without"])
+    one, other = (adapted(model, TEXTS, tmp_path / "out", short)[1] for model in models.values())
+    assert (one.head_pretrained, other.head_pretrained) == (True, False)
+    assert one.losses != other.losses
 
 
 def test_the_head_of_a_checkpoint_fits_a_truncated_model(tiny_folder, tmp_path):

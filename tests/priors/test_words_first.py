@@ -4,15 +4,17 @@ import dataclasses
 
 import pytest
 
-from tests.sweep.test_strategies import data
-from tests.training.test_training import SETTINGS, make_pairs, without_dropout
+from tests.support.pairs import make_pairs, word_splits
+from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.priors import WordPrior
+from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.sweep import SweepSettings, finetune
-from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.training import TrainingSettings, train
+from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import LabelledTask
 
 WORDS = PairSplits(name="words", train=make_pairs(80, 3), shares=(0.7, 0.15, 0.15))
 
@@ -36,15 +38,14 @@ def test_a_killed_trial_does_not_learn_its_words_again(tiny_folder, tmp_path):
     how = {
         "settings": SweepSettings(layers="2", seeds=(1,)),
         "training": dataclasses.replace(SETTINGS, epochs=3),
-        "prior": prior,
+        "before": Before(prior=prior),
     }
     with pytest.raises(KeyboardInterrupt):
-        finetune(encoder, data(), out=tmp_path / "killed", watcher=Killed(), **how)
-    heard = []
-    again = finetune(
-        encoder, data(), out=tmp_path / "killed", progress=lambda task, done, total: heard.append((task, done)), **how
-    )
-    undisturbed = finetune(encoder, data(), out=tmp_path / "undisturbed", **how)
+        finetune(encoder, word_splits(), out=tmp_path / "killed", watcher=Killed(), **how)
+    heard, watcher = [], TrialWatcher()
+    watcher.progress = lambda task, done, total: heard.append((task, done))
+    again = finetune(encoder, word_splits(), out=tmp_path / "killed", watcher=watcher, **how)
+    undisturbed = finetune(encoder, word_splits(), out=tmp_path / "undisturbed", **how)
     assert not [task for task, _ in heard if task.startswith("words")]
     assert heard[0] == ("layer 2, seed 1, 3 epochs", -(-64 // SETTINGS.batch_size) + 1)  # after the first epoch
     assert again.lean == undisturbed.lean
@@ -54,13 +55,15 @@ def test_what_a_kill_left_beside_a_finished_trial_is_tidied_up(tiny_folder, tmp_
     how = {
         "settings": SweepSettings(layers="2", seeds=(1,)),
         "training": dataclasses.replace(SETTINGS, epochs=1),
-        "prior": WordPrior(load_encoder(tiny_folder("bert")), WORDS, TrainingSettings(epochs=1, batch_size=16)),
+        "before": Before(
+            prior=WordPrior(load_encoder(tiny_folder("bert")), WORDS, TrainingSettings(epochs=1, batch_size=16))
+        ),
     }
-    first = finetune(load_encoder(tiny_folder("bert")), data(), out=tmp_path, **how)
-    (store,) = (tmp_path / "trials").iterdir()
-    for epochs in (0, 1):
-        (store / f"layer02-seed1-epochs{epochs}.checkpoint").write_bytes(b"whatever")
-    again = finetune(load_encoder(tiny_folder("bert")), data(), out=tmp_path, **how)
+    first = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, **how)
+    (store,) = (path for path in (tmp_path / "trials").iterdir() if path.is_dir())
+    for stage in ("", "prior."):
+        (store / f"layer02-seed1-epochs1.{stage}checkpoint").write_bytes(b"whatever")
+    again = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, **how)
     assert again.lean == first.lean
     assert not list(tmp_path.rglob("*.checkpoint"))
 
@@ -71,14 +74,16 @@ def test_a_trial_learns_words_at_its_own_layer_first(tiny_folder, tmp_path):
     prior = WordPrior(encoder, WORDS, short)
     training = dataclasses.replace(SETTINGS, epochs=2)
     settings = SweepSettings(layers="2", seeds=(1,))
-    result = finetune(encoder, data(), out=tmp_path, settings=settings, training=training, prior=prior)
+    result = finetune(
+        encoder, word_splits(), out=tmp_path, settings=settings, training=training, before=Before(prior=prior)
+    )
     by_hand = truncate(encoder, 2)
-    for pairs, how in ((WORDS, short), (data(), training)):
+    for pairs, how in ((WORDS, short), (word_splits(), training)):
         task = LabelledTask(encoder, pairs)
         examples, dev, _ = task.trial(by_hand, 1)
-        train(by_hand, examples, dev, how, seed=1)
-    _, _, test = LabelledTask(encoder, data()).trial(by_hand, 1)
+        TrainingRun(by_hand, examples, dev, how, seed=1).train()
+    _, _, test = LabelledTask(encoder, word_splits()).trial(by_hand, 1)
     assert result.lean.test == pytest.approx(test.score(by_hand)[0], abs=1e-3)
-    without = finetune(encoder, data(), out=tmp_path, settings=settings, training=training)
+    without = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=training)
     assert without.lean.test != result.lean.test  # not taken from the same store
-    assert len(list((tmp_path / "trials").iterdir())) == 2
+    assert len([path for path in (tmp_path / "trials").iterdir() if path.is_dir()]) == 2

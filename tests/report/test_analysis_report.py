@@ -6,11 +6,11 @@ import matplotlib.image
 import numpy
 import pytest
 
-from tests.test_analysis import TEXTS, made_pairs
-from truncate_kit.analysis import profile
+from tests.support.pairs import TEXTS, pairs_of
+from truncate_kit.analysis import AnalysisSettings, profile
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.report.analysis_figure import draw_analysis
-from truncate_kit.report.analysis_table import table_columns, table_rows, table_title
+from truncate_kit.report.analysis_table import analysis_table
 from truncate_kit.similarity.drop import DropPrediction
 
 
@@ -33,8 +33,9 @@ def _with_drop(found, layer):
 
 def test_figure_has_a_panel_for_scores_where_there_are_any(models, tmp_path):
     encoder, other = models
-    scored = profile(encoder, TEXTS, reference=other, pairs=made_pairs(TEXTS), pooling="cls")  # layer 0 has no CKA
-    bare = profile(encoder, TEXTS, intervals=0, drop_outliers=0)
+    cls = AnalysisSettings(pooling="cls")  # layer 0 has no CKA
+    scored = profile(encoder, TEXTS, reference=other, pairs=pairs_of(TEXTS), settings=cls)
+    bare = profile(encoder, TEXTS, settings=AnalysisSettings(intervals=0, outliers=0))
     for found, size in ((scored, (1080, 840)), (bare, (1080, 600))):
         assert draw_analysis(found, tmp_path / "curve.png") == tmp_path / "curve.png"
         assert _size(tmp_path / "curve.png") == size
@@ -57,8 +58,8 @@ def test_predicted_drop_is_shaded(models, tmp_path):
 
 def test_table_says_what_was_measured(models):
     encoder, other = models
-    found = _with_drop(profile(encoder, TEXTS, reference=other, pairs=made_pairs(TEXTS)), 2)
-    columns, rows = table_columns(found), table_rows(found)
+    found = _with_drop(profile(encoder, TEXTS, reference=other, pairs=pairs_of(TEXTS)), 2)
+    columns, rows = analysis_table(found).columns, analysis_table(found).rows
     assert columns == (
         "layer",
         "parameters",
@@ -84,18 +85,18 @@ def test_table_says_what_was_measured(models):
         f"{found.spearman[1]:.1f}",
     )
     assert rows[3][4:6] == ("–", "–")  # nothing comes after the last layer
-    assert table_title(found) == "model against model: debiased linear CKA, mean pooling"
+    assert analysis_table(found).title == "model against model: debiased linear CKA, mean pooling"
 
 
 def test_table_leaves_out_what_was_not_measured_and_maps_layers(models):
     encoder, other = models
-    bare = profile(encoder, TEXTS, intervals=0, drop_outliers=0)
-    assert table_columns(bare)[2:4] == ("CKA", "Block Influence")
-    assert "±" not in table_rows(bare)[0][2]
-    assert "its own layer 1" in table_title(bare)
+    bare = profile(encoder, TEXTS, settings=AnalysisSettings(intervals=0, outliers=0))
+    assert analysis_table(bare).columns[2:4] == ("CKA", "Block Influence")
+    assert "±" not in analysis_table(bare).rows[0][2]
+    assert "its own layer 1" in analysis_table(bare).title
     mapped = profile(encoder, TEXTS, reference=truncate(other, 1))
-    assert table_columns(mapped)[1] == "reference layer"
-    assert [row[1] for row in table_rows(mapped)] == ["0", "0", "1", "1"]
+    assert analysis_table(mapped).columns[1] == "reference layer"
+    assert [row[1] for row in analysis_table(mapped).rows] == ["0", "0", "1", "1"]
     deberta = profile(encoder, TEXTS)
-    rows = table_rows(type(deberta).from_dict({**deberta.to_dict(), "parameters": [None, 1000, 2000, 3000]}))
+    rows = analysis_table(type(deberta).from_dict({**deberta.to_dict(), "parameters": [None, 1000, 2000, 3000]})).rows
     assert [row[1] for row in rows] == ["–", "1,000", "2,000", "3,000"]

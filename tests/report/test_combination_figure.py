@@ -2,7 +2,8 @@
 
 from matplotlib import image
 
-from truncate_kit.combine import Baseline, Combination, CombinationReport, CombineSettings, SplitReport
+from truncate_kit.combine.report import Baseline, Combination, CombinationReport, SplitReport
+from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.report.combination_figure import draw_effects, draw_sizes
 
 

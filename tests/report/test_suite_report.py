@@ -12,15 +12,15 @@ from truncate_kit.report.suite_tables import (
     transfer_sentences,
     transfer_table,
 )
-from truncate_kit.suites import (
+from truncate_kit.suites.reports import (
     RetrievalReport,
     StsReport,
     StsScore,
     TransferPoint,
     TransferReport,
     TransferScore,
-    TransferSettings,
 )
+from truncate_kit.suites.settings import TransferSettings
 
 
 def point(fraction, **changes):

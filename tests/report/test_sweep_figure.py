@@ -2,10 +2,12 @@
 
 from matplotlib import image
 
-from tests.sweep.test_sweep import TRAINING
+from tests.support.training import SHORT
 from truncate_kit.report.sweep_figure import draw_sweep
+from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity import DropPrediction
-from truncate_kit.sweep import LayerScores, SweepResult, SweepSettings, Trial
+from truncate_kit.sweep.results import LayerScores, SweepResult
+from truncate_kit.sweep.settings import SweepSettings
 
 
 def row(layer, dev, test, spread):
@@ -42,7 +44,7 @@ def a_sweep() -> SweepResult:
     dev, test = [50.7, 69.6, 68.0, 67.6, 68.3, 67.3, 65.0, 64.0, 61.5], [40, 54, 55.7, 56.7, 57.6, 56.4, 54.7, 55, 53.8]
     rows = tuple(row(layer, dev[layer], test[layer], 0.6) for layer in range(9))
     return SweepResult(
-        model="mini <b>", data="stsb", data_fingerprint="", settings=SweepSettings(), training=TRAINING,
+        model="mini <b>", data="stsb", data_fingerprint="", settings=SweepSettings(), training=SHORT,
         learning_rate=1e-4, layers=rows, search=tuple(trial(layer, dev[layer] - 4) for layer in range(9)), trials=(),
         chosen=5, chosen_seed=0, full=rows[-1], choice="Layer 5.", metric="Spearman × 100", search_cost=1,
         exhaustive_cost=2, seconds=1.0,

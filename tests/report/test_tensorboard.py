@@ -4,12 +4,15 @@ import re
 
 import pytest
 
-from tests.sweep.test_strategies import data
-from tests.training.test_training import SETTINGS
+from tests.support.commands import run_both
+from tests.support.files import study_file
+from tests.support.pairs import word_splits
+from tests.support.training import SETTINGS
 from truncate_kit.encoders import load_encoder
 from truncate_kit.report.tensorboard import TensorboardLog
-from truncate_kit.study import StudyResult
-from truncate_kit.sweep import SweepSettings, finetune
+from truncate_kit.study.results import StudyResult
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +21,7 @@ def logged(tiny_folder, tmp_path_factory):
     with TensorboardLog(out / "tensorboard") as log:
         settings = SweepSettings(layers="1,2", seeds=(0,), pick="best-dev")
         result = finetune(
-            load_encoder(tiny_folder("bert")), data(), out=out, settings=settings, training=SETTINGS, watcher=log
+            load_encoder(tiny_folder("bert")), word_splits(), out=out, settings=settings, training=SETTINGS, watcher=log
         )
     return out, result
 
@@ -46,14 +49,12 @@ def test_the_logs_hold_every_trial(logged):
 
 def test_models_of_a_study_are_told_apart(tiny_folder, tmp_path, capfd):
     """Two models whose trials have the same layers, seeds and epochs: logs and lines of both."""
-    from tests.engines.studies import run, study_file
-
     file = study_file(tiny_folder("bert"), tmp_path, epochs=1)
     models = ", ".join(f'{{ model = "{tiny_folder(family)}", name = "a/{family}" }}' for family in ("bert", "electra"))
     text = file.read_text().replace("seeds = 2", 'seeds = 1\nlayers = "1,3"')
     file.write_text(re.sub(r"models = .*", f"models = [{models}]", text))
-    _, err = run(capfd, "study", file, "--out", tmp_path / "out", "--tensorboard")
-    result = StudyResult.read(tmp_path / "out/study.json")
+    _, err = run_both(capfd, "study", file, "--workspace", tmp_path / "out", "--tensorboard")
+    result = StudyResult.read(tmp_path / "out/study/study.json")
     lines = err.splitlines()
     for family in ("bert", "electra"):
         rows = [row.scores for row in result.of(f"a/{family}", "pairs")]
@@ -62,6 +63,6 @@ def test_models_of_a_study_are_told_apart(tiny_folder, tmp_path, capfd):
             f"Layer {row.layer}, seed 0, 1 epoch: dev {row.dev:.2f}." for row in reversed(rows)
         ]
         for row in rows:
-            found = scalars(tmp_path / f"out/tensorboard/a%2F{family}, pairs/layer{row.layer:02d}-seed0-epochs1")
+            found = scalars(tmp_path / f"out/study/tensorboard/a%2F{family}, pairs/layer{row.layer:02d}-seed0-epochs1")
             assert [value for _, value in found["test"]] == pytest.approx([row.test], abs=1e-3)
-    assert len(list((tmp_path / "out/tensorboard").iterdir())) == 2
+    assert len(list((tmp_path / "out/study/tensorboard").iterdir())) == 2

@@ -4,22 +4,17 @@ import json
 
 import pytest
 
-from tests.engines.studies import run
+from tests.support.commands import run_both
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
-from truncate_kit.engines import Processes
-from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.engines import Sequential
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.settings import ExportSettings
 from truncate_kit.serving import encode_file
-from truncate_kit.serving.work import Chunk, in_order
 from truncate_kit.vectors import VectorFormat
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
 CHUNK = 7
-
-
-@pytest.fixture(scope="module")
-def processes():
-    with Processes(2) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +35,7 @@ def source(tmp_path):
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnx"])
-def test_two_processes_write_the_bytes_of_one(folder, source, tmp_path, processes, runtime):
+def test_two_processes_write_the_bytes_of_one(folder, source, tmp_path, two_processes, runtime):
     encoder = load_encoder(folder) if runtime == "torch" else OnnxEncoder.load(folder, threads=1)
     form = VectorFormat(precision="float16", dimensions=9, normalize=True)
     alone, shared = tmp_path / "alone.npy", tmp_path / "shared.npy"
@@ -51,31 +46,38 @@ def test_two_processes_write_the_bytes_of_one(folder, source, tmp_path, processe
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        encode_file(encoder, source, shared, form=form, chunk=CHUNK, engine=processes, progress=stop_at)
-    assert encode_file(encoder, source, shared, form=form, chunk=CHUNK, engine=processes).resumed_at == 35
+        encode_file(encoder, source, shared, form=form, chunk=CHUNK, engine=two_processes, progress=stop_at)
+    assert encode_file(encoder, source, shared, form=form, chunk=CHUNK, engine=two_processes).resumed_at == 35
     assert shared.read_bytes() == alone.read_bytes()
 
 
-def test_weights_beside_the_graph_travel_with_it(folder, source, tmp_path, processes):
+def test_weights_beside_the_graph_travel_with_it(folder, source, tmp_path, two_processes):
     large = tmp_path / "large"
-    export_onnx(load_encoder(folder), large, embed_limit=100)
+    export_onnx(load_encoder(folder), large, ExportSettings(embed_limit=100))
     assert list(large.glob("model.onnx.*.data"))
     encoder = OnnxEncoder.load(large, threads=1)
     alone, shared = tmp_path / "alone.npy", tmp_path / "shared.npy"
     encode_file(encoder, source, alone, chunk=CHUNK)
-    encode_file(encoder, source, shared, chunk=CHUNK, engine=processes)
+    encode_file(encoder, source, shared, chunk=CHUNK, engine=two_processes)
     assert shared.read_bytes() == alone.read_bytes()
 
 
 def test_the_command_with_workers(folder, source, tmp_path, capfd):
     model = ("--model", folder, "--json")
-    run(capfd, "encode", source, "--out", tmp_path / "alone.npy", "--threads", 1, *model)
-    out, _ = run(capfd, "encode", source, "--out", tmp_path / "shared.npy", "--workers", 2, *model)
+    run_both(capfd, "encode", source, "--out", tmp_path / "alone.npy", "--threads", 1, *model)
+    out, _ = run_both(capfd, "encode", source, "--out", tmp_path / "shared.npy", "--workers", 2, *model)
     assert json.loads(out)["shape"] == [100, 16]
     assert (tmp_path / "shared.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
 
-def test_chunks_that_finish_early_wait_for_their_turn():
-    chunks = [Chunk(start, ["x"] * 2) for start in range(4, 12, 2)]
-    found = [(chunks[place], place) for place in (2, 0, 3, 1)]
-    assert list(in_order(found, 4)) == [(chunk, place) for place, chunk in enumerate(chunks)]
+class Backwards(Sequential):
+    def run(self, work, tasks, tell):
+        yield from reversed(list(super().run(work, tasks, tell)))
+
+
+def test_chunks_that_finish_in_another_order_stand_in_their_places(folder, source, tmp_path):
+    encoder = OnnxEncoder.load(folder, threads=1)
+    alone, backwards = tmp_path / "alone.npy", tmp_path / "backwards.npy"
+    encode_file(encoder, source, alone, chunk=CHUNK)
+    encode_file(encoder, source, backwards, chunk=CHUNK, engine=Backwards())
+    assert backwards.read_bytes() == alone.read_bytes()

@@ -14,9 +14,12 @@ import pytest
 import torch
 
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import CannotWriteError, RowError, RunInUseError, UsageError
-from truncate_kit.export import OnnxEncoder, export_onnx
+from truncate_kit.errors import DataError, FileProblemError, RowError, UsageError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import run_lock
+from truncate_kit.runs.rows import StoredRows
 from truncate_kit.serving import EncodedFile, encode_file, gives_unit_vectors
 from truncate_kit.vectors import VectorFormat
 
@@ -27,7 +30,7 @@ CHUNK = 7
 @pytest.fixture(scope="module")
 def exported(tiny_folder, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("serving") / "model"
-    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder, normalize=True)
+    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder, ExportSettings(normalize=True))
     return folder
 
 
@@ -129,6 +132,23 @@ def test_what_was_written_after_the_last_note_is_made_again(exported, encoder, s
     assert out.read_bytes() == whole.read_bytes()
 
 
+def test_rows_that_were_damaged_on_the_disk_are_made_again(encoder, source, tmp_path):
+    whole, out = tmp_path / "whole.npy", tmp_path / "torn.npy"
+    encode_file(encoder, source, whole, chunk=CHUNK)
+
+    def stop_at(task: str, done: int, total: int) -> None:
+        if task == "Encoding" and done >= 70:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_file(encoder, source, out, chunk=CHUNK, progress=stop_at)
+    with (out.with_name(".torn.npy.part") / "vectors.npy").open("r+b") as stream:
+        stream.seek(-30 * 16 * 4, os.SEEK_END)  # row 40 is in the sixth chunk of ten
+        stream.write(b"\x07")
+    assert encode_file(encoder, source, out, chunk=CHUNK).resumed_at == 70 - CHUNK
+    assert out.read_bytes() == whole.read_bytes()
+
+
 def test_the_same_command_again_does_nothing(encoder, source, tmp_path):
     out = tmp_path / "vectors.npy"
     encode_file(encoder, source, out)
@@ -136,6 +156,45 @@ def test_the_same_command_again_does_nothing(encoder, source, tmp_path):
     again = encode_file(encoder, source, out)
     assert (again.resumed_at, again.rate) == (200, 0)
     assert out.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut short", "another byte", "longer"])
+def test_an_output_that_was_changed_is_not_called_done(encoder, source, tmp_path, damage):
+    out = tmp_path / "vectors.npy"
+    encode_file(encoder, source, out)
+    content = out.read_bytes()
+    changed = {
+        "emptied": b"",
+        "cut short": content[:-1000],
+        "another byte": content[:-1] + bytes([content[-1] ^ 1]),
+        "longer": content + b"\0",
+    }[damage]
+    out.write_bytes(changed)
+    with pytest.raises(UsageError, match="no longer as it was written"):
+        encode_file(encoder, source, out)
+    assert out.read_bytes() == changed  # nothing is thrown away unasked
+    out.unlink()
+    encode_file(encoder, source, out)
+    assert out.read_bytes() == content
+
+
+@pytest.mark.parametrize("change", ["another text", "fewer"])
+def test_a_source_that_changes_while_it_is_read_gives_no_output(encoder, source, tmp_path, change):
+    texts, out = source.read_text().splitlines(), tmp_path / "vectors.npy"
+    moving = tmp_path / "moving.txt"
+    moving.write_text("\n".join(texts) + "\n")
+
+    def change_it(task: str, done: int, total: int) -> None:
+        if task == "Counting texts" and done == total:
+            left = [*texts[:-1], "the dog ran"] if change == "another text" else texts[:-30]
+            moving.write_text("\n".join(left) + "\n")
+
+    with pytest.raises(DataError, match="changed while it was read"):
+        encode_file(encoder, moving, out, chunk=CHUNK, progress=change_it)
+    assert not out.exists()
+    encode_file(encoder, moving, out, chunk=CHUNK)  # nothing of the texts that are gone is left
+    encode_file(encoder, moving, tmp_path / "alone.npy", chunk=CHUNK)
+    assert out.read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
 
 def test_an_output_of_something_else_is_left_alone(encoder, tiny_folder, source, tmp_path):
@@ -184,7 +243,7 @@ def fails_without_space(exported, source, out, answers):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         encode_alone(exported, source, out)
-    except CannotWriteError as error:
+    except FileProblemError as error:
         answers.put(f"{error} {error.hint}")
 
 
@@ -202,16 +261,14 @@ def test_a_full_disk_is_said_and_the_same_command_continues(exported, source, tm
     assert out.read_bytes() == whole.read_bytes()
 
 
-def test_more_vectors_than_the_disk_holds_are_refused_at_once(encoder, tmp_path):
-    from truncate_kit.serving.encoding import _check_space
-
+def test_more_vectors_than_the_disk_holds_are_refused_at_once(tmp_path):
     with pytest.raises(UsageError, match="GB left"):
-        _check_space(tmp_path, 2**62)
+        StoredRows(tmp_path / "vectors.npy", {}, num_rows=2**32, row_bytes=2**30, chunk=2**20)
 
 
 def test_two_at_once_are_told_so(encoder, source, tmp_path):
     out = tmp_path / "vectors.npy"
-    with run_lock(out.with_name(".vectors.npy.part")), pytest.raises(RunInUseError):
+    with run_lock(out.with_name(".vectors.npy.part")), pytest.raises(FileProblemError, match="Another process"):
         encode_file(encoder, source, out)
 
 

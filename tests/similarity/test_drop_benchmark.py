@@ -1,31 +1,14 @@
 """`benchmarks/drop`: which sweeps it judges, what it calls a fall, and that its tables say what its cases say."""
 
-import csv
-import sys
-from pathlib import Path
 from statistics import fmean
-from types import ModuleType
 
 import pytest
 
-BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-DROP, TMFT = BENCHMARKS / "drop", BENCHMARKS / "tmft"
+from benchmarks.common import read_rows
+from benchmarks.drop import run as drop
+from benchmarks.tmft import cases
+
 SAME_CASES = "stsb-en-minilm-part"  # all-MiniLM-L6-v2 on English pairs, which has another sweep
-
-
-@pytest.fixture(scope="module")
-def benchmark():
-    yield imported(DROP, "run")
-    for name in ("run", "judging"):
-        sys.modules.pop(name, None)
-
-
-def imported(folder: Path, name: str) -> ModuleType:
-    sys.path.insert(0, str(folder))
-    try:
-        return __import__(name)
-    finally:
-        sys.path.remove(str(folder))
 
 
 @pytest.fixture(scope="module")
@@ -34,37 +17,34 @@ def rows() -> list[dict[str, str]]:
 
 
 def table(name: str) -> list[dict[str, str]]:
-    with (DROP / f"{name}.csv").open(newline="", encoding="utf-8") as handle:
-        return list(csv.DictReader(handle))
+    return read_rows(drop.HERE / f"{name}.csv")
 
 
-def test_every_sweep_of_tmft_is_judged(benchmark):
-    swept = {path.name.removesuffix("-layers.csv") for path in TMFT.glob("*-layers.csv")}
-    assert {sweep.table for sweep in benchmark.FULL_SWEEPS} == swept - {SAME_CASES}
-    for sweep in benchmark.FULL_SWEEPS:
-        scores, spreads = benchmark.full_scores(sweep)
+def test_every_sweep_of_tmft_is_judged():
+    swept = {row["sweep"] for row in read_rows(cases.HERE / "layers.csv")}
+    assert {sweep.table for sweep in drop.FULL_SWEEPS} == swept - {SAME_CASES}
+    for sweep in drop.FULL_SWEEPS:
+        scores, spreads = drop.full_scores(sweep)
         assert sorted(scores) == sorted(spreads) == list(range(len(scores)))
 
 
-def test_whole_models_fall_where_the_sweeps_say_so(benchmark):
-    falls = imported(TMFT, "cases").falls
-    sys.modules.pop("cases")
-    for sweep in benchmark.FULL_SWEEPS:
+def test_whole_models_fall_where_the_sweeps_say_so():
+    for sweep in drop.FULL_SWEEPS:
         layers = [
             {"test": str(test), "test_std": str(spread)}
-            for test, spread in zip(*(of.values() for of in benchmark.full_scores(sweep)), strict=True)
+            for test, spread in zip(*(of.values() for of in drop.full_scores(sweep)), strict=True)
         ]
-        *cut, whole = benchmark.cases(sweep.name, sweep.model, sweep.pairs, *benchmark.full_scores(sweep))
+        *cut, whole = drop.cases(sweep.name, sweep.model, sweep.pairs, *drop.full_scores(sweep))
         assert whole.whole
         assert not any(case.whole for case in cut)
-        assert whole.falls == falls(layers), sweep.name
+        assert whole.falls == cases.falls(layers), sweep.name
 
 
-def test_a_fall_has_to_be_more_than_seeds_make(benchmark):
+def test_a_fall_has_to_be_more_than_seeds_make():
     def last(spread: float):
-        return benchmark.cases(
-            "mini-bert", "mini-bert", "any", {0: 50.0, 1: 60.0, 2: 57.0}, {0: 0.0, 1: spread, 2: spread}
-        )[-1]
+        return drop.cases("mini-bert", "mini-bert", "any", {0: 50.0, 1: 60.0, 2: 57.0}, {0: 0.0, 1: spread, 2: spread})[
+            -1
+        ]
 
     assert [(last(spread).falls, last(spread).undecided) for spread in (0.1, 0.5, 1.6)] == [
         (True, False),

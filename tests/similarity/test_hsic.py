@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from tests.similarity import reference
-from truncate_kit.errors import BatchTooSmallError
+from tests.support import cka as reference
+from truncate_kit.errors import DataError
 from truncate_kit.similarity import center_gram, hsic_biased, hsic_unbiased, linear_gram, rbf_gram, u_center_gram
 
 
@@ -47,6 +47,6 @@ def test_unbiased_hsic_of_independent_states_averages_to_zero_and_biased_does_no
 
 
 def test_three_texts_are_too_few():
-    with pytest.raises(BatchTooSmallError, match="3 texts are too few") as caught:
+    with pytest.raises(DataError, match="3 texts are too few") as caught:
         hsic_unbiased(torch.eye(3), torch.eye(3))
     assert "4" in caught.value.hint

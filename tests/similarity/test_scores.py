@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from truncate_kit.errors import BatchTooSmallError, NonFiniteStatesError, StatesShapeError
+from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.similarity import StateScores, TokenScores
 
 
@@ -61,13 +61,13 @@ def test_batches_do_not_matter(states):
 
 
 def test_states_that_cannot_be_scored(states):
-    with pytest.raises(BatchTooSmallError):
+    with pytest.raises(DataError, match="too few"):
         StateScores().result()
     scores = StateScores()
     scores.update(states)
-    with pytest.raises(StatesShapeError):
+    with pytest.raises(UsageError, match="layers"):
         scores.update(states[:, :, :4])
-    with pytest.raises(NonFiniteStatesError, match="layer 1"):
+    with pytest.raises(ModelError, match="layer 1"):
         _scored(states.clone().index_fill_(0, torch.tensor([1]), torch.nan))
 
 
@@ -102,13 +102,13 @@ def test_padding_and_batches_do_not_enter_token_scores():
 
 
 def test_tokens_that_cannot_be_scored():
-    with pytest.raises(BatchTooSmallError):
+    with pytest.raises(DataError, match="too few"):
         TokenScores().result()
-    with pytest.raises(StatesShapeError):
+    with pytest.raises(UsageError, match="layers"):
         TokenScores().update([torch.ones(2, 3, 4)], torch.ones(2, 3))
-    with pytest.raises(StatesShapeError):
+    with pytest.raises(UsageError, match="layers"):
         TokenScores().update([torch.ones(2, 3, 4)] * 2, torch.ones(2, 4))
     scores = TokenScores()
     scores.update([torch.full((1, 2, 3), torch.nan)] * 2, torch.ones(1, 2))
-    with pytest.raises(NonFiniteStatesError):
+    with pytest.raises(ModelError, match="NaN or infinity"):
         scores.result()

@@ -2,7 +2,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.similarity.reference import cka, related_states
+from tests.support.cka import cka, related_states
 from truncate_kit.similarity.streamed_curve import StreamedCurve
 
 

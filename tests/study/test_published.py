@@ -4,9 +4,10 @@ import csv
 
 import pytest
 
-from truncate_kit.errors import DataFileError, UsageError
-from truncate_kit.study import read_study, run_study
+from truncate_kit.errors import DataError, UsageError
 from truncate_kit.study.published import Place, check_published, read_published
+from truncate_kit.study.reading import read_study
+from truncate_kit.study.running import run_study
 
 
 def test_all_figures_of_the_paper_are_read_and_its_tables_win(shared_data):
@@ -64,7 +65,7 @@ def test_a_figure_stands_beside_the_same_metric_and_pooling_only(tiny_folder, tm
 def test_a_file_or_folder_without_figures_is_said(tmp_path):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
     for path in (tmp_path, tmp_path / "other.csv", tmp_path / "none.csv"):
-        with pytest.raises(DataFileError, match="no published figures"):
+        with pytest.raises(DataError, match="no published figures"):
             read_published(str(path))
 
 

@@ -8,27 +8,21 @@ import pytest
 import torch
 from PIL import Image
 
-from tests.study.killing import killed
+from tests.support.files import pairs_file
+from tests.support.killing import killed
 from truncate_kit.encoders import load_encoder
-from truncate_kit.errors import DataError, DataFileError, ModelError, RunInUseError, UsageError
-from truncate_kit.study import read_study, run_study, summaries
+from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
 from truncate_kit.study.loading import load_model
-from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
-from truncate_kit.sweep import LayerScores, SweepSettings, finetune
-from truncate_kit.sweep.card import points
+from truncate_kit.study.reading import read_study
+from truncate_kit.study.results import StudyResult, StudyRow, pareto_front, summaries
+from truncate_kit.study.running import run_study
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.results import LayerScores
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.wording import points
 from truncate_kit_cli.app import main
 
 WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
-
-
-def pairs_file(path: Path, column: str, values) -> Path:
-    rows = [
-        f"the {a} sat on the {b},a {b} ran to the {a},{values[(3 * i + j) % len(values)]}"
-        for i, a in enumerate(WORDS)
-        for j, b in enumerate(WORDS)
-    ]
-    path.write_text(f"sentence1,sentence2,{column}\n" + "\n".join(rows) + "\n")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -174,10 +168,10 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, tmp_path
 
 def test_finished_trials_are_not_run_again(file, done):
     _, out = done
-    before = {path: path.stat().st_mtime_ns for path in (out / "trials").glob("*/layer*.json")}
+    before = (out / "trials" / "trials.jsonl").read_bytes()
     again = run_study(read_study(file), out)
     assert (again.rows, again.cka) == (done[0].rows, done[0].cka)
-    assert before == {path: path.stat().st_mtime_ns for path in (out / "trials").glob("*/layer*.json")}
+    assert before == (out / "trials" / "trials.jsonl").read_bytes()
 
 
 def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, done, tmp_path):
@@ -190,7 +184,7 @@ def test_a_second_process_is_told_also_between_two_models(file, done, tmp_path):
     told = []
 
     def second(_):
-        with pytest.raises(RunInUseError, match=re.escape(str(tmp_path))):
+        with pytest.raises(FileProblemError, match=re.escape(str(tmp_path))):
             run_study(read_study(file), tmp_path)
         told.append(1)
 
@@ -267,12 +261,13 @@ def test_a_drop_is_two_points_and_two_pooled_deviations(last, deviation, drops):
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "distill"', "has the objective distill"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "wrong type"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "odd"', r"\.toml: bundled: .* 'odd'"),
     ],
 )
 def test_bad_files_are_named(tmp_path, text, words):
     path = tmp_path / "study.toml"
     path.write_text(text)
-    with pytest.raises((UsageError, DataFileError), match=words):
+    with pytest.raises((UsageError, DataError), match=words):
         read_study(path)
 
 

@@ -4,15 +4,16 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from tests.similarity.reference import cka
-from tests.study.test_study import pairs_file
+from tests.support.cka import cka
+from tests.support.files import pairs_file
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.study_tables import page
-from truncate_kit.study import read_study, run_study
-from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.training import train
+from truncate_kit.study.reading import read_study
+from truncate_kit.study.running import run_study
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import LabelledTask
 
 STUDY = """
 seeds = 1
@@ -56,7 +57,9 @@ def seen():
 @pytest.fixture(scope="module")
 def done(home, seen, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    return run_study(read_study(home / "with.toml"), out, progress=lambda *said: seen.append(said)), out
+    watcher = TrialWatcher()
+    watcher.progress = lambda *said: seen.append(said)
+    return run_study(read_study(home / "with.toml"), out, watcher=watcher), out
 
 
 def states(folder, texts: list[str], layer: int) -> torch.Tensor:
@@ -76,7 +79,7 @@ def trained_alone(folder, home, layer: int, place):
     encoder = truncate(load_encoder(folder), layer)
     task = LabelledTask(encoder, complete_splits(load_pairs(home / "graded.csv")))
     examples, dev, _ = task.trial(encoder, 0)
-    train(encoder, examples, dev, read_study(home / "with.toml").tasks[0].training, seed=0)
+    TrainingRun(encoder, examples, dev, read_study(home / "with.toml").tasks[0].training, seed=0).train()
     return save_encoder(encoder, place)
 
 
@@ -126,11 +129,11 @@ def test_scores_are_the_same_without_it_and_no_weights_stay(home, done, tmp_path
 
 def test_trials_without_weights_are_not_run_again_but_for_the_last_layer(home, done, tmp_path):
     run_study(read_study(home / "without.toml"), tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("trials/*/layer*.json")}
+    before = (tmp_path / "trials" / "trials.jsonl").read_bytes()
     watcher = Told()
     result = run_study(read_study(home / "with.toml"), tmp_path, watcher=watcher)
     assert watcher.trained == {(3, 0)}
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())  # a record is written once
+    assert (tmp_path / "trials" / "trials.jsonl").read_bytes() == before  # a record is written once
     assert "The last column is empty" in page(result)
     assert "The last column is empty" not in page(done[0])
     for found, fresh in zip(result.cka, done[0].cka, strict=True):

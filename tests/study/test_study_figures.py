@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 
 from truncate_kit.report.study_figures import COLORS, curve_style, draw_layers, draw_pareto
 from truncate_kit.study.results import StudyResult, StudyRow
-from truncate_kit.sweep import LayerScores
+from truncate_kit.sweep.results import LayerScores
 
 
 def row(model: str, task: str, layer: int) -> StudyRow:

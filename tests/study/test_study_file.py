@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.study.test_study_priors import words_folder
+from tests.support.files import words_folder
 from truncate_kit.errors import DeviceError, UsageError
-from truncate_kit.priors import AdaptationSettings
-from truncate_kit.study import Study, StudyModel, StudyPrior, StudyTask, loading, plan, read_study
+from truncate_kit.hardware import INSTRUCTIONS
+from truncate_kit.priors.adapting import AdaptationSettings
+from truncate_kit.study import plan
 from truncate_kit.study.loading import check_study, load_model, task_data
+from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.published import check_published, published_name, read_published
-from truncate_kit.training import TrainingSettings
+from truncate_kit.study.reading import read_study
+from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit_cli.app import main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,7 +152,7 @@ BOTH = '[[models]]\nmodel = "a"\n[[models]]\nmodel = "b"\n'
         (f'training = 3\n{BOTH}[[tasks]]\ndata = "d"', r"\[training\] is 3"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nbatch_size = 8', "has batch_size but no texts"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nprecision = "bf16"', "has precision but no texts or words"),
-        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntexts = "t"\nprecision = "fp8"', "no training precision 'fp8'"),
+        (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntexts = "t"\nprecision = "fp8"', r"\.toml: .*: .* precision 'fp8'"),
     ],
 )
 def test_slips_are_named(tmp_path, text, words):
@@ -163,7 +166,7 @@ def test_a_model_may_read_less_of_a_text(tiny_folder):
 
 
 def test_bf16_without_its_instructions_is_said_before_the_first_training(tiny_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(loading, "bf16_instructions", lambda device: None)
+    monkeypatch.setenv(INSTRUCTIONS, "avx2")
     models = f'[[models]]\nmodel = "{tiny_folder("bert")}"\n[[tasks]]\ndata = "bundled"\n'
     (tmp_path / "raw.txt").write_text("a\n")
     with pytest.raises(DeviceError, match="no bf16 instructions"):

@@ -2,8 +2,10 @@
 
 import pytest
 
-from tests.study.test_study import pairs_file
-from truncate_kit.study import read_study, run_study
+from tests.support.files import pairs_file
+from truncate_kit.runs.trial import read_trials
+from truncate_kit.study.reading import read_study
+from truncate_kit.study.running import run_study
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,8 @@ def test_models_and_priors_meet_their_tasks_alone(done):
 
 def test_tasks_on_the_same_data_share_their_trials(done):
     result, out = done
-    assert len(list(out.glob("trials/*/layer02-*.json"))) == 3
+    stores = read_trials(out / "trials" / "trials.jsonl")
+    assert [trial.layer for trials in stores.values() for trial in trials].count(2) == 3
     assert [row.scores for row in result.of("bert", "control")] == [row.scores for row in result.of("bert", "all")]
 
 

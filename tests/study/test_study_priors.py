@@ -1,29 +1,24 @@
 """Priors and the control of a study: rows of their own, equal to the same done alone."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.study.killing import killed
-from tests.study.test_study import pairs_file
+from tests.support.files import NOUNS, pairs_file, words_folder
+from tests.support.killing import killed
 from truncate_kit.data import complete_splits, load_pairs, load_words, read_texts
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import DataFileError, UsageError
-from truncate_kit.priors import AdaptationSettings, WordPrior, adapt
-from truncate_kit.study import read_study, run_study
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.priors.adapting import AdaptationSettings, adapt
+from truncate_kit.priors.words import WordPrior
+from truncate_kit.study.reading import read_study
 from truncate_kit.study.results import StudyResult
-from truncate_kit.sweep import SweepSettings, finetune
-from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.training import TrainingSettings, train
+from truncate_kit.study.running import run_study
+from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import LabelledTask
 
-WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
 ADAPTATION = "epochs = 1, batch_size = 16, learning_rate = 2e-3"
-
-
-def words_folder(folder: Path) -> None:
-    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(WORDS) for j, other in enumerate(WORDS) if i < j]
-    folder.mkdir()
-    (folder / "rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +26,7 @@ def home(tiny_folder, tmp_path_factory):
     home = tmp_path_factory.mktemp("priors")
     pairs_file(home / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
     words_folder(home / "words")
-    (home / "raw.txt").write_text("\n".join(f"the {a} sat on the {b}" for a in WORDS for b in WORDS))
+    (home / "raw.txt").write_text("\n".join(f"the {a} sat on the {b}" for a in NOUNS for b in NOUNS))
     (home / "study.toml").write_text(
         f"""
         seeds = 1
@@ -94,7 +89,9 @@ def test_rows_equal_the_same_done_alone(home, done, tmp_path):
     settings = SweepSettings(layers="1,2", seeds=(0,))
     rates = TrainingSettings(epochs=50, batch_size=128, learning_rate=1e-3)
     prior = WordPrior(encoder, load_words(home / "words"), rates)
-    words = finetune(encoder, data, out=tmp_path / "a", settings=settings, training=training, prior=prior)
+    words = finetune(
+        encoder, data, out=tmp_path / "a", settings=settings, training=training, before=Before(prior=prior)
+    )
     assert scores(result, "bert, words first") == {row.layer: row.test for row in words.layers if row.layer < 3}
     settings_of_texts = AdaptationSettings(epochs=1, batch_size=16, learning_rate=2e-3)
     model, _ = adapt(encoder, read_texts(home / "raw.txt"), settings_of_texts, layer=2)
@@ -103,7 +100,7 @@ def test_rows_equal_the_same_done_alone(home, done, tmp_path):
     last = truncate(encoder, 3)
     task = LabelledTask(encoder, data)
     examples, dev, test = task.trial(last, 0)
-    train(last, examples, dev, training, seed=0)
+    TrainingRun(last, examples, dev, training, seed=0).train()
     read = {layer: test.score(truncate(last, layer))[0] for layer in (1, 2)}
     assert scores(result, "bert, trained at layer 3") == pytest.approx(read, abs=1e-3)
 
@@ -136,7 +133,7 @@ def test_bad_priors_are_said(home, line, message):
 
 def test_a_folder_without_word_sets_is_said(home, tmp_path):
     (home / "bad.toml").write_text((home / "study.toml").read_text().replace('words = "words"', 'words = "nowhere"'))
-    with pytest.raises(DataFileError, match="nowhere does not exist"):
+    with pytest.raises(DataError, match="nowhere does not exist"):
         run_study(read_study(home / "bad.toml"), tmp_path)
 
 
@@ -144,7 +141,7 @@ def test_a_classifier_is_not_read_at_earlier_layers(home, tmp_path):
     (home / "classes.csv").write_text(
         "sentence1,sentence2,label\n"
         + "".join(
-            f"the {a},the {b},{('yes', 'no')[(i + j) % 2]}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS)
+            f"the {a},the {b},{('yes', 'no')[(i + j) % 2]}\n" for i, a in enumerate(NOUNS) for j, b in enumerate(NOUNS)
         )
     )
     text = (home / "study.toml").read_text()

@@ -6,10 +6,9 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import StratifiedKFold
 
-from tests.suites.test_transfer import SMALL, sentences
+from tests.support.classification import SMALL, sentences
 from truncate_kit.data import LabelledSet
 from truncate_kit.encoders import load_encoder
-from truncate_kit.suites import score_transfer
 from truncate_kit.suites.screening import (
     RIDGE,
     WIDTH,
@@ -19,6 +18,7 @@ from truncate_kit.suites.screening import (
     screen_features,
     screen_means,
 )
+from truncate_kit.suites.transfer import score_transfer
 
 
 @pytest.fixture(scope="module")

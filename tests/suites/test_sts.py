@@ -8,8 +8,10 @@ from scipy import stats
 from truncate_kit.data import StsSet, TextPair, find_sts
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError
-from truncate_kit.export import OnnxEncoder, export_onnx
-from truncate_kit.suites import StsReport, score_sts
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.suites.reports import StsReport
+from truncate_kit.suites.sts import score_sts
 
 # sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it
 PUBLISHED = {"STS12": 72.37, "STS14": 75.59, "STS15": 85.39, "STSB": 82.03, "SICK-R": 77.58}

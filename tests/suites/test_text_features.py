@@ -5,15 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from tests.suites.test_transfer import SMALL, fit_and_score, plain_divisions, sentences
-from truncate_kit.combine import combined_encoder
-from truncate_kit.contrastive import ContrastiveSettings, poolable_encoder
+from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
+from truncate_kit.combine.model import combined_encoder
+from truncate_kit.contrastive.model import poolable_encoder
+from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import LabelledSet
 from truncate_kit.encoders import load_encoder, save_encoder
-from truncate_kit.encoders.pipeline import Normalize
+from truncate_kit.encoders.tail import Normalize
 from truncate_kit.representations import layer_states
-from truncate_kit.suites import score_transfer
 from truncate_kit.suites.encoding import text_features
+from truncate_kit.suites.transfer import score_transfer
 
 TEXTS = sentences(12)
 

@@ -1,28 +1,20 @@
 """The transfer suite equals plain loops over scikit-learn, and looks at nothing it must not see."""
 
-import warnings
 from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
+from sklearn.model_selection import StratifiedKFold
 
-from tests.families import WORDS
+from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
 from truncate_kit.data import LabelledSet
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.representations import layer_states
-from truncate_kit.suites import TransferReport, TransferSettings, score_transfer
-from truncate_kit.suites.transfer import LayeredTask, Task, choose_layers, error_reduction
-
-SMALL = TransferSettings(splits=2, folds=3, max_layers=3, finalists=2)
-
-
-def sentences(count, seed=0):
-    drawn = np.random.default_rng(seed)
-    return [" ".join(drawn.choice(WORDS, size=6)) for _ in range(count)]
+from truncate_kit.suites.reports import TransferReport
+from truncate_kit.suites.settings import TransferSettings
+from truncate_kit.suites.transfer import LayeredTask, Task, choose_layers, error_reduction, score_transfer
 
 
 @pytest.fixture(scope="module")
@@ -51,18 +43,6 @@ class VectorsOnly:
 
     def __init__(self, encoder):
         self.encode = encoder.encode
-
-
-def fit_and_score(values, labels, train, test):
-    """Logistic regression as BERT-LC set it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = LogisticRegression(solver="saga", C=10, tol=0.01, max_iter=200, random_state=0)
-        return 100 * model.fit(values[train], labels[train]).score(values[test], labels[test])
-
-
-def plain_divisions(labels, splits):
-    return StratifiedShuffleSplit(splits, test_size=0.15, random_state=0).split(labels, labels)
 
 
 def pair_features(left, right):

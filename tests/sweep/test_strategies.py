@@ -6,24 +6,21 @@ import json
 import pytest
 import torch
 
-from tests.training.test_pair_tasks import splits
-from tests.training.test_training import SETTINGS, make_pairs, without_dropout
-from truncate_kit.data import PairSplits
+from tests.support.pairs import labelled_splits, word_splits
+from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.engines import Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.similarity import DropPrediction
-from truncate_kit.sweep import STRATEGIES, SweepSettings, finetune
-from truncate_kit.sweep.tasks import LabelledTask
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.strategies import STRATEGIES
 from truncate_kit.training import exits
-from truncate_kit.training.exits import MultiExitJudge, MultiExitPairs, exit_vectors_of, probe
+from truncate_kit.training.exits import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe
+from truncate_kit.training.tasks import LabelledTask
 
 LAYERS = (0, 1, 2, 3)
-
-
-def data() -> PairSplits:
-    return PairSplits(name="words", train=make_pairs(64), dev=make_pairs(30, 1), test=make_pairs(30, 2))
 
 
 @pytest.fixture
@@ -34,25 +31,25 @@ def encoder(tiny_folder):
 @pytest.mark.parametrize("family", ["bert", "electra", "gpt2", "modernbert"])
 def test_exits_equal_truncated_models(tiny_folder, family):
     encoder = load_encoder(tiny_folder(family))
-    texts = data().dev.texts()
+    texts = word_splits().dev.texts()
     vectors = exit_vectors_of(encoder, encoder.token_ids(texts), (1, 2), batch_size=7)
     for layer, exit_ in zip((1, 2), vectors, strict=True):
         torch.testing.assert_close(exit_, truncate(encoder, layer).encode(texts))
 
 
 def test_the_loss_of_all_exits_is_the_mean_of_truncated_ones(encoder):
-    examples, dev, _ = LabelledTask(encoder, data()).trial(encoder, 0)
+    examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
     places = [3, 1, 8]
     each = torch.stack([examples.loss(truncate(encoder, layer).eval(), places) for layer in LAYERS])
     encoder.eval()
     exits = dict.fromkeys(LAYERS, examples)
     torch.testing.assert_close(MultiExitPairs(exits).loss(encoder, places), each.mean())
-    scores = MultiExitJudge(dict.fromkeys(LAYERS, dev)).by_layer(encoder)
+    scores = MultiExitEvaluator(dict.fromkeys(LAYERS, dev)).by_layer(encoder)
     assert scores == pytest.approx({layer: dev.score(truncate(encoder, layer))[0] for layer in LAYERS}, abs=1e-3)
 
 
 def test_every_exit_has_a_classifier_of_its_own(encoder):
-    task = LabelledTask(encoder, splits((0.2, 0.6)), "entailment")
+    task = LabelledTask(encoder, labelled_splits((0.2, 0.6)), "entailment")
     trials = {layer: task.trial(encoder, 0) for layer in LAYERS}
     for layer, (examples, _, _) in trials.items():
         torch.nn.init.normal_(examples.head.linear.weight, std=layer + 1.0)
@@ -62,19 +59,19 @@ def test_every_exit_has_a_classifier_of_its_own(encoder):
     exits = MultiExitPairs({layer: trial[0] for layer, trial in trials.items()})
     torch.testing.assert_close(exits.loss(encoder, places), each.mean())
     assert len(list(exits.head.parameters())) == 2 * len(LAYERS)
-    judge = MultiExitJudge({layer: trial[1] for layer, trial in trials.items()})
+    evaluator = MultiExitEvaluator({layer: trial[1] for layer, trial in trials.items()})
     expected = {layer: trials[layer][1].score(truncate(encoder, layer))[0] for layer in LAYERS}
-    assert judge.by_layer(encoder) == pytest.approx(expected, abs=1e-3)
+    assert evaluator.by_layer(encoder) == pytest.approx(expected, abs=1e-3)
 
 
 def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    examples, dev, _ = LabelledTask(encoder, data()).trial(encoder, 0)
-    exits, judges = dict.fromkeys(LAYERS, examples), dict.fromkeys(LAYERS, dev)
+    examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
+    exits, evaluators = dict.fromkeys(LAYERS, examples), dict.fromkeys(LAYERS, dev)
     heard = []
-    scores = probe(encoder, exits, judges, 0, lambda task, done, total: heard.append((done, total)))
+    scores = probe(encoder, exits, evaluators, 0, lambda task, done, total: heard.append((done, total)))
     assert heard == [(1, 2), (2, 2)]  # 128 texts, 64 at a time
-    assert scores == probe(encoder, exits, judges, seed=0)
+    assert scores == probe(encoder, exits, evaluators, seed=0)
     centred = exit_vectors_of(encoder, dev.texts(), LAYERS)
     centred = centred - exit_vectors_of(encoder, examples.texts(), LAYERS).mean(dim=1, keepdim=True)
     untrained = [dev.score_of(states)[0] for states in centred]
@@ -86,16 +83,18 @@ def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
 
 def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
     """The first 20 of a random order: as if the others were not there. One batch holds them all, in any order."""
-    examples, dev, _ = LabelledTask(encoder, data()).trial(encoder, 0)
+    examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
     drawn = torch.randperm(64, generator=torch.Generator().manual_seed(5))[:20].tolist()
-    train = data().train
-    fewer = dataclasses.replace(data(), train=dataclasses.replace(train, pairs=tuple(train.pairs[i] for i in drawn)))
+    train = word_splits().train
+    fewer = dataclasses.replace(
+        word_splits(), train=dataclasses.replace(train, pairs=tuple(train.pairs[i] for i in drawn))
+    )
     alone, _, _ = LabelledTask(encoder, fewer).trial(encoder, 0)
-    judges = dict.fromkeys(LAYERS, dev)
-    expected = probe(encoder, dict.fromkeys(LAYERS, alone), judges, seed=5)
-    everything = probe(encoder, dict.fromkeys(LAYERS, examples), judges, seed=5)
+    evaluators = dict.fromkeys(LAYERS, dev)
+    expected = probe(encoder, dict.fromkeys(LAYERS, alone), evaluators, seed=5)
+    everything = probe(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
     monkeypatch.setattr(exits, "PROBE_PAIRS", 20)  # 10,001 pairs would take minutes
-    scores = probe(encoder, dict.fromkeys(LAYERS, examples), judges, seed=5)
+    scores = probe(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
     assert scores == pytest.approx(expected, abs=0.05)
     assert scores != pytest.approx(everything, abs=0.05)
 
@@ -103,7 +102,7 @@ def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
 def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None, epochs=3, seeds=1, **told):
     return finetune(
         encoder,
-        pairs or data(),
+        pairs or word_splits(),
         out=out,
         settings=SweepSettings(strategy=strategy, seeds=tuple(range(seeds)), pick="best-dev"),
         training=dataclasses.replace(SETTINGS, epochs=epochs, objective=objective),
@@ -145,18 +144,40 @@ def test_without_a_prediction_the_cka_rule_takes_the_last_layer_and_with_one_the
     assert tuned(encoder, tmp_path / "c", "cka", unsure).chosen == DEPTH
 
 
+def rankings_in(records) -> dict[str, dict[int, float]]:
+    """The last ranking of each name."""
+    rows = [json.loads(line) for line in records.read_text().splitlines()]
+    return {
+        row["name"].partition("-seed")[0]: dict(zip(row["layers"], row["scores"], strict=True))
+        for row in rows
+        if row.get("kind") == "Ranking" and "scores" in row
+    }
+
+
+def stored_ranking(records, name) -> dict:
+    """What identifies it."""
+    store = json.loads(records.read_text().splitlines()[0])["store"]
+    return {"store": store, "name": f"{name}-seed0-layers0-1-2-3", "kind": "Ranking"}
+
+
+def replace_ranking(records, name, scores) -> None:
+    values = {"layers": list(scores), "scores": list(scores.values())}
+    with records.open("a") as file:  # of several records the last one counts
+        file.write(json.dumps(stored_ranking(records, name) | values) + "\n")
+
+
 def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     tuned(encoder, tmp_path, "multi-exit")
-    path = next((tmp_path / "trials").glob("*/multi-exit-seed0.json"))
-    scores = json.loads(path.read_text())["scores"]
-    path.write_text(json.dumps({"scores": dict.fromkeys(scores, 1.0) | {"2": 99.0, "1": 98.0}}))
-    path.with_name("layer02-seed0-epochs3-first1.json").unlink(missing_ok=True)
+    path = tmp_path / "trials" / "trials.jsonl"
+    scores = rankings_in(path)["multi-exit"]
+    replace_ranking(path, "multi-exit", {0: 1.0, 1: 98.0, 2: 99.0, 3: 1.0})
     result = tuned(encoder, tmp_path, "multi-exit")
     assert {trial.layer for trial in result.search} == {1, 2}
-    assert json.loads(path.read_text())["scores"]["2"] == 99.0
-    path.write_text("{")  # damaged: computed again
+    assert rankings_in(path)["multi-exit"][2] == 99.0
+    with path.open("a") as file:
+        file.write(json.dumps(stored_ranking(path, "multi-exit")) + "\n")  # without its scores
     tuned(encoder, tmp_path, "multi-exit")
-    assert json.loads(path.read_text())["scores"] == pytest.approx(scores)
+    assert rankings_in(path)["multi-exit"] == pytest.approx(scores)
 
 
 class Recorded(Sequential):
@@ -165,10 +186,10 @@ class Recorded(Sequential):
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
 
-    def run(self, work, tasks, tell):
+    def run(self, work, tasks, send):
         tasks = list(tasks)
         self.batches.append([str(task) for task in tasks])
-        yield from super().run(work, tasks, tell)
+        yield from super().run(work, tasks, send)
 
 
 def test_rankings_run_where_trials_run_both_at_once(encoder, tmp_path):
@@ -190,9 +211,9 @@ def test_rankings_run_where_trials_run_both_at_once(encoder, tmp_path):
 )
 def test_rankings_that_agree_decide_and_others_race(encoder, tmp_path, frozen, exits, raced):
     tuned(encoder, tmp_path, "rankings")
-    (store,) = (tmp_path / "trials").iterdir()
+    records = tmp_path / "trials" / "trials.jsonl"
     for name, scores in (("probe", frozen), ("multi-exit", exits)):
-        (store / f"{name}-seed0.json").write_text(json.dumps({"scores": scores}))
+        replace_ranking(records, name, scores)
     result = tuned(encoder, tmp_path, "rankings")
     assert {trial.layer for trial in result.search} == raced
     dev = {trial.layer: trial.dev for trial in result.search} or frozen
@@ -275,7 +296,7 @@ def test_a_race_spends_a_tenth_of_an_exhaustive_search(encoder, tmp_path, seeds,
 @pytest.mark.parametrize("strategy", ["probe", "multi-exit", "rankings"])
 @pytest.mark.parametrize(("objective", "bound"), [("paraphrase", None), ("entailment", (0.2, 0.6))])
 def test_rankings_work_for_other_objectives(encoder, tmp_path, strategy, objective, bound):
-    pairs = splits() if bound is None else splits(bound)
+    pairs = labelled_splits() if bound is None else labelled_splits(bound)
     assert tuned(encoder, tmp_path, strategy, objective=objective, pairs=pairs).chosen in LAYERS
 
 

@@ -2,34 +2,30 @@
 
 import dataclasses
 import json
-import os
+import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tests.training.test_training import make_pairs
-from truncate_kit.data import PairSplits
+from tests.support.pairs import make_pairs, word_splits
+from tests.support.processes import Program
+from tests.support.training import SHORT
 from truncate_kit.encoders import load_encoder, parameters_kept, truncate
-from truncate_kit.errors import LayerOutOfRangeError, RunInUseError, UsageError
+from truncate_kit.errors import FileProblemError, LayerOutOfRangeError, UsageError
+from truncate_kit.evaluation import evaluate
+from truncate_kit.runs.trial import read_trials
 from truncate_kit.similarity import DropPrediction
-from truncate_kit.sweep import SweepResult, SweepSettings, finetune, pick
-from truncate_kit.sweep.finetune import check_sweep
-from truncate_kit.sweep.picking import contenders
+from truncate_kit.sweep.finetune import Before, check_sweep, finetune
+from truncate_kit.sweep.picking import PICK_RULES, Picker, PickRule
+from truncate_kit.sweep.results import SweepResult
+from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.trials import parse_layers
-from truncate_kit.training import TrainingSettings, evaluate
 
-TRAINING = TrainingSettings(epochs=2, batch_size=16, learning_rate=2e-3)
 # Table of the bundled discriminator's README: dev by layer, predicted to fall from layer 6.
 DEV = dict(enumerate([50.7, 69.6, 68.0, 67.6, 68.3, 67.3, 65.0, 64.0, 61.5]))
-
-
-def words() -> PairSplits:
-    return PairSplits(name="words", train=make_pairs(64), dev=make_pairs(30, 1), test=make_pairs(30, 2))
 
 
 @pytest.mark.parametrize(
@@ -51,14 +47,54 @@ def words() -> PairSplits:
     ],
 )
 def test_pick_rules(rule, within, drop_from, layer):
-    assert pick(DEV, rule, within, drop_from) == layer
+    assert Picker(rule, within, drop_from).pick(DEV) == layer
+
+
+def test_a_new_row_is_a_rule_everywhere(monkeypatch, tiny_folder, tmp_path):
+    row = PickRule(name="middle", within=10.0, words="the middle layer within {within:g} points", choose=middle)
+    monkeypatch.setitem(PICK_RULES, row.name, row)
+    assert Picker("middle", 2.5).pick(DEV) == 3  # of 1 to 5
+    assert Picker("middle", 2.5).contenders(DEV, 2) == [1, 3]
+    with pytest.raises(UsageError, match="'centre'") as problem:
+        Picker("centre")
+    assert "middle" in problem.value.hint
+    settings = SweepSettings(layers="1,2,3", pick="middle", within=100, seeds=(0,))
+    result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=settings, training=SHORT)
+    assert result.chosen == 2
+    assert result.choice == "Layer 2: the middle layer within 100 points (middle, exhaustive search)."
+
+
+def middle(layers):
+    return sorted(layers)[len(list(layers)) // 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"pick": "robust", "within": 100.0}, "No layer is better than the full model; distillation makes it smaller."),
+        ({"pick": "small", "within": 100.0}, None),
+        ({"strategy": "last"}, "Nothing is cut; distillation makes it smaller."),
+        ({"layers": "3"}, None),  # as asked for
+    ],
+)
+def test_a_search_that_ends_at_the_full_model_says_that_nothing_was_gained(settings, said, tiny_folder, tmp_path):
+    result = finetune(
+        load_encoder(tiny_folder("bert")),
+        word_splits(),
+        out=tmp_path,
+        settings=SweepSettings(**{"strategy": "exhaustive", "seeds": (0,)} | settings),
+        training=SHORT,
+    )
+    assert (result.chosen == result.full.layer == 3) == (settings.get("pick") != "small")
+    assert result.choice.endswith(said) if said else "`distill`" not in result.choice
+    assert result.choice in (tmp_path / "lean" / "README.md").read_text()
 
 
 def test_the_bonus_counts_from_the_depth_of_the_model_not_of_what_is_left():
     left = {1: 69.6, 4: 68.3}
-    assert pick(left, "depth-bonus", 3.0) == 4  # + 3.0
-    assert pick(left, "depth-bonus", 3.0, depth=8) == 1  # + 1.5
-    assert contenders(DEV, "depth-bonus", 3.0, None, 2, 8) == [1, 4]
+    assert Picker("depth-bonus", 3.0).pick(left) == 4  # + 3.0
+    assert Picker("depth-bonus", 3.0, depth=8).pick(left) == 1  # + 1.5
+    assert Picker("depth-bonus", 3.0, depth=8).contenders(DEV, 2) == [1, 4]
 
 
 def test_the_robust_rule_on_the_papers_own_results(shared_data):
@@ -86,7 +122,7 @@ def test_the_robust_rule_on_the_papers_own_results(shared_data):
             continue
         dev = {layer: score["dev"][layer] for layer in layers}
         for rule in regret:
-            chosen = pick(dev, rule)
+            chosen = Picker(rule).pick(dev)
             regret[rule].append(max(score["test"][layer] for layer in layers) - score["test"][chosen])
     assert len(regret["robust"]) >= 10
     assert max(regret["best-dev"]) > 3
@@ -96,9 +132,9 @@ def test_the_robust_rule_on_the_papers_own_results(shared_data):
 
 
 def test_contenders_hold_what_decides_the_pick():
-    assert contenders(DEV, "best-dev", 2.5, None, 3) == [1, 2, 4]
-    assert contenders(DEV, "robust", 2.5, None, 3) == [1, 3, 5]  # the best, today's pick, the nearest to the bound
-    assert max(contenders(DEV, "robust", 2.5, 5, 4)) < 5
+    assert Picker("best-dev", 2.5).contenders(DEV, 3) == [1, 2, 4]
+    assert Picker("robust", 2.5).contenders(DEV, 3) == [1, 3, 5]  # the best, today's pick, the nearest to the bound
+    assert max(Picker("robust", 2.5, 5).contenders(DEV, 4)) < 5
 
 
 @pytest.mark.parametrize(("text", "layers"), [("3", (3,)), ("1,3", (1, 3)), ("1..3", (1, 2, 3)), ("all", (0, 1, 2, 3))])
@@ -116,7 +152,9 @@ def test_bad_layers_as_text(text):
 def exhaustive(tiny_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("exhaustive")
     settings = SweepSettings(layers="all", seeds=(0, 1), pick="best-dev")
-    return finetune(load_encoder(tiny_folder("electra")), words(), out=out, settings=settings, training=TRAINING), out
+    return finetune(
+        load_encoder(tiny_folder("electra")), word_splits(), out=out, settings=settings, training=SHORT
+    ), out
 
 
 def test_exhaustive_sweep_reports_means_over_seeds(exhaustive, tiny_folder):
@@ -138,7 +176,7 @@ def test_exhaustive_sweep_reports_means_over_seeds(exhaustive, tiny_folder):
 def test_saved_folder_loads_in_sentence_transformers_and_scores_equally(exhaustive):
     result, out = exhaustive
     trial = next(t for t in result.trials if (t.layer, t.seed) == (result.chosen, result.chosen_seed))
-    pairs = words().test.pairs
+    pairs = word_splits().test.pairs
     ours = evaluate(load_encoder(out / "lean"), pairs)
     assert ours.spearman == pytest.approx(trial.test, abs=1e-4)
 
@@ -159,10 +197,10 @@ def test_model_card_says_what_it_must(exhaustive):
 
 
 def test_guided_search_costs_less_and_never_sees_the_test_set(tiny_folder, tmp_path):
-    training = dataclasses.replace(TRAINING, epochs=4)
+    training = dataclasses.replace(SHORT, epochs=4)
     result = finetune(
         load_encoder(tiny_folder("electra")),
-        words(),
+        word_splits(),
         out=tmp_path,
         settings=SweepSettings(strategy="guided", seeds=(0,)),
         training=training,
@@ -182,10 +220,10 @@ def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
     settings = SweepSettings(layers="all", seeds=(0,), pick="robust", within=100.0)
     result = finetune(
         load_encoder(tiny_folder("electra")),
-        words(),
+        word_splits(),
         out=tmp_path,
         settings=settings,
-        training=TRAINING,
+        training=SHORT,
         prediction=prediction,
     )
     assert result.chosen == 1
@@ -193,7 +231,7 @@ def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
 
 
 def test_distillation_without_labels(tiny_folder, tmp_path):
-    training = dataclasses.replace(TRAINING, objective="distill", epochs=4)
+    training = dataclasses.replace(SHORT, objective="distill", epochs=4)
     result = finetune(
         load_encoder(tiny_folder("bert")),
         None,
@@ -217,36 +255,30 @@ def test_wrong_settings_fail_before_any_training(tiny_folder, tmp_path):
         SweepSettings(within=-1.0),
     ):
         with pytest.raises(UsageError):
-            finetune(encoder, words(), out=tmp_path, settings=settings, training=TRAINING)
+            finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT)
     with pytest.raises(LayerOutOfRangeError):
-        finetune(encoder, words(), out=tmp_path, settings=SweepSettings(layers="9"), training=TRAINING)
+        finetune(encoder, word_splits(), out=tmp_path, settings=SweepSettings(layers="9"), training=SHORT)
     with pytest.raises(UsageError, match="needs pairs with scores or classes"):
-        finetune(encoder, None, out=tmp_path, training=TRAINING)
+        finetune(encoder, None, out=tmp_path, training=SHORT)
     assert not (tmp_path / "trials").exists()
 
 
-_SCRIPT = """
+_SWEEP = """
 import sys
 from pathlib import Path
-from tests.sweep.test_sweep import words, TRAINING
+from tests.support.pairs import word_splits
+from tests.support.training import SHORT
 from truncate_kit.encoders import load_encoder
-from truncate_kit.sweep import SweepSettings, finetune
-finetune(load_encoder(sys.argv[1]), words(), out=Path(sys.argv[2]),
-         settings=SweepSettings(layers="all", seeds=(0, 1), pick="best-dev"), training=TRAINING,
-         progress=lambda task, done, total: print(task, done, flush=True))
+from truncate_kit.progress import TrialWatcher
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
+class Shown(TrialWatcher):
+    def progress(self, task, done, total):
+        print(task, done, flush=True)
+finetune(load_encoder(sys.argv[1]), word_splits(), out=Path(sys.argv[2]),
+         settings=SweepSettings(layers="all", seeds=(0, 1), pick="best-dev"), training=SHORT,
+         watcher=Shown())
 """
-
-
-def _start(model: Path, out: Path) -> subprocess.Popen[str]:
-    root = Path(__file__).resolve().parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, "-c", _SCRIPT, str(model), str(out)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=root,
-    )
 
 
 def _comparable(path: Path) -> dict:
@@ -261,56 +293,74 @@ def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny
     _, undisturbed = exhaustive
     model = load_encoder(tiny_folder("electra")).name
     for lines in (3, 20):  # in the first trial, and some trials later
-        process = _start(Path(model), tmp_path)
+        running = Program(_SWEEP, model, tmp_path)
         for _ in range(lines):
-            process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    finished = len(list((tmp_path / "trials").glob("*/*.json"))) - 1
+            running.stdout.readline()
+        running.kill()
+        assert running.returncode == -signal.SIGKILL
+    (kept,) = read_trials(tmp_path / "trials" / "trials.jsonl").values()
+    finished = len(kept)
     assert 0 < finished < 8
-    process = _start(Path(model), tmp_path)
-    output = process.communicate(timeout=120)[0]
-    assert process.returncode == 0
+    running = Program(_SWEEP, model, tmp_path)
+    output, errors = running.communicate()
+    assert running.returncode == 0, errors
     assert "layer 3, seed 0" not in output  # the yardstick, finished before the kill: not run again
     ours, theirs = _comparable(tmp_path / "sweep.json"), _comparable(undisturbed / "sweep.json")
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
 
 
+def test_a_shorter_run_takes_no_result_away(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    long, short = SweepSettings(layers="1,2", seeds=(0, 1)), SweepSettings(layers="2", seeds=(0,))
+    first = finetune(encoder, word_splits(), out=tmp_path, settings=long, training=SHORT)
+    records = (tmp_path / "trials" / "trials.jsonl").read_bytes()
+    again = finetune(encoder, word_splits(), out=tmp_path, settings=short, training=SHORT)
+    assert (tmp_path / "trials" / "trials.jsonl").read_bytes() == records
+    assert [row.layer for row in again.layers] == [1, 2, 3]
+    assert (again.layers, again.full, again.trials) == (first.layers, first.full, first.trials)
+    assert SweepResult.read(tmp_path / "sweep.json") == again
+    assert again.chosen == load_encoder(tmp_path / "lean").depth == 2  # saved is what was asked for
+    fewer = dataclasses.replace(SHORT, epochs=1)
+    finetune(encoder, word_splits(), out=tmp_path, settings=short, training=fewer)
+    kept = {result.training.epochs: result for result in map(SweepResult.read, tmp_path.glob("trials/*/sweep.json"))}
+    assert set(kept) == {1, SHORT.epochs}
+    assert kept[SHORT.epochs].layers == first.layers
+
+
 def test_cls_pooling_leaves_out_the_layer_where_all_texts_are_alike(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("electra"), pooling="cls")
     settings = SweepSettings(layers="all", seeds=(0,))
-    result = finetune(encoder, words(), out=tmp_path, settings=settings, training=TRAINING)
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT)
     assert [row.layer for row in result.layers] == [1, 2, 3]
 
 
 def test_a_second_process_on_the_same_run_is_told(tiny_folder, tmp_path):
     model = Path(load_encoder(tiny_folder("electra")).name)
-    process = _start(model, tmp_path)
-    process.stdout.readline()
+    running = Program(_SWEEP, model, tmp_path)
+    running.stdout.readline()
     try:
-        with pytest.raises(RunInUseError, match="Another process"):
+        with pytest.raises(FileProblemError, match="Another process"):
             finetune(
                 load_encoder(model),
-                words(),
+                word_splits(),
                 out=tmp_path,
                 settings=SweepSettings(layers="1", seeds=(0,)),
-                training=TRAINING,
+                training=SHORT,
             )
     finally:
-        process.kill()
-        process.wait()
+        running.kill()
 
 
 def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.combine_layers((0, 2, 3))
     settings = SweepSettings(layers="3", seeds=(0,))
-    result = finetune(encoder, words(), out=tmp_path, settings=settings, training=TRAINING)
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT)
     lean = load_encoder(tmp_path / "lean")
     assert lean.combination == (0, 2, 3)
-    trained = evaluate(lean, words().test.pairs).spearman
+    trained = evaluate(lean, word_splits().test.pairs).spearman
     assert result.lean.test == pytest.approx(trained, abs=0.01)
-    assert trained != pytest.approx(evaluate(encoder, words().test.pairs).spearman, abs=0.01)
+    assert trained != pytest.approx(evaluate(encoder, word_splits().test.pairs).spearman, abs=0.01)
     assert "| Layers | their mean: 0, 2, 3 |" in (tmp_path / "lean" / "README.md").read_text()
 
 
@@ -336,18 +386,35 @@ def test_a_model_that_was_cut_before_is_judged_against_the_full_one(tiny_folder,
     full = load_encoder(tiny_folder("bert"))
     cut = truncate(full, 2)
     settings = SweepSettings(layers="all", seeds=(0, 1))
-    told = {"settings": settings, "training": TRAINING}
-    result = finetune(cut, words(), out=tmp_path / "both", full=full, before="words of | mine", **told)
-    own = finetune(cut, words(), out=tmp_path / "cut", **told)
-    whole = finetune(full, words(), out=tmp_path / "whole", **told)
+    told = {"settings": settings, "training": SHORT}
+    result = finetune(
+        cut, word_splits(), out=tmp_path / "both", before=Before(full=full, words="words of | mine"), **told
+    )
+    own = finetune(cut, word_splits(), out=tmp_path / "cut", **told)
+    whole = finetune(full, word_splits(), out=tmp_path / "whole", **told)
     assert result.layers == own.layers
     assert result.full == whole.full
     assert load_encoder(tmp_path / "both" / "full").depth == 3
-    again = finetune(cut, words(), out=tmp_path / "both", full=full, **told)
+    again = finetune(cut, word_splits(), out=tmp_path / "both", before=Before(full=full), **told)
     assert again.trials == result.trials
     card = (tmp_path / "both" / "lean" / "README.md").read_text()
     assert f"| Layer | {result.chosen} of 3 |" in card
-    finetune(cut, words(), out=tmp_path / "both", full=full, before="words of | mine", **told)
+    finetune(cut, word_splits(), out=tmp_path / "both", before=Before(full=full, words="words of | mine"), **told)
     assert "| Before it | words of \\| mine |" in (tmp_path / "both" / "lean" / "README.md").read_text()
     weights = [path for path in (tmp_path / "both").glob("trials/*/layer*") if path.is_dir()]
     assert len(weights) == 2  # of the lean model and its yardstick
+
+
+def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
+    """Equal weights, other heads: the second sweep in a folder ends as it would alone."""
+    other = Path(shutil.copytree(tiny_folder("bert"), tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"num_attention_heads": 4}))
+    settings = SweepSettings(layers="1", seeds=(1,))
+
+    def scores(folder, out):
+        result = finetune(load_encoder(folder), word_splits(), out=tmp_path / out, settings=settings, training=SHORT)
+        return [(row.layer, row.dev, row.test) for row in result.layers]
+
+    first, second = scores(tiny_folder("bert"), "both"), scores(other, "both")
+    assert second == scores(other, "alone") != first

@@ -8,23 +8,18 @@ import psutil
 import pytest
 import torch
 
-from tests.engines.studies import run, study_file
-from tests.sweep.test_sweep import TRAINING, words
-from tests.training.test_training import make_pairs
+from tests.support.commands import run_both
+from tests.support.files import study_file
+from tests.support.pairs import make_pairs, word_splits
+from tests.support.training import SHORT
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder
-from truncate_kit.engines import Processes
-from truncate_kit.priors import WordPrior
+from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.sweep import SweepSettings, finetune
-from truncate_kit.training import TrainingSettings
+from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit_cli.app import main
-
-
-@pytest.fixture(scope="module")
-def processes():
-    with Processes(2) as engine:
-        yield engine
 
 
 class Heard(TrialWatcher):
@@ -52,9 +47,10 @@ def sweep(folder, out, engine, **how):
     settings = how.pop("settings", SweepSettings(layers="all", seeds=(0, 1), pick="best-dev"))
     if how.pop("words_first", False):
         few = PairSplits(name="few", train=make_pairs(24, 3), dev=make_pairs(12, 4), test=make_pairs(12, 5))
-        how["prior"] = WordPrior(encoder, few, TrainingSettings(epochs=1, batch_size=8, learning_rate=1e-3))
-    training = how.pop("training", TRAINING)
-    data = how.pop("data", words())
+        words = WordPrior(encoder, few, TrainingSettings(epochs=1, batch_size=8, learning_rate=1e-3))
+        how["before"] = Before(prior=words)
+    training = how.pop("training", SHORT)
+    data = how.pop("data", word_splits())
     return finetune(encoder, data, out=out, settings=settings, training=training, engine=engine, **how)
 
 
@@ -92,31 +88,31 @@ DISTILLED = {
 @pytest.mark.parametrize(
     "how", [{"words_first": True}, GUIDED, RACED, DISTILLED], ids=["exhaustive", "guided", "rankings", "distilled"]
 )
-def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, processes, how):
+def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes, how):
     heard = [Heard(), Heard()]
     alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, watcher=heard[0], **how)
-    shared = sweep(tiny_folder("electra"), tmp_path / "shared", processes, watcher=heard[1], **how)
+    shared = sweep(tiny_folder("electra"), tmp_path / "shared", two_processes, watcher=heard[1], **how)
     assert plain(shared) == plain(alone)
     assert_alike(tmp_path / "shared", tmp_path / "alone")
     assert sorted(heard[1].epochs) == sorted(heard[0].epochs)
     assert not list((tmp_path / "shared").rglob("*.checkpoint"))
 
 
-def test_a_worker_killed_in_a_sweep_changes_nothing(tiny_folder, tmp_path, processes):
+def test_a_worker_killed_in_a_sweep_changes_nothing(tiny_folder, tmp_path, two_processes):
     heard = Heard(kill_a_worker)
     alone = sweep(tiny_folder("bert"), tmp_path / "alone", None)
-    shared = sweep(tiny_folder("bert"), tmp_path / "shared", processes, watcher=heard)
+    shared = sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, watcher=heard)
     assert plain(shared) == plain(alone)
     assert heard.lost in ([], [f"it was ended by {signal.Signals(9).name}"])  # none: it had just ended its last trial
 
 
 def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
     file = study_file(tiny_folder("bert"), tmp_path, epochs=1)
-    alone = json.loads(run(capfd, "study", file, "--out", tmp_path / "alone", "--json")[0])
-    out, err = run(capfd, "study", file, "--out", tmp_path / "shared", "--json", "--workers", 2)
+    alone = json.loads(run_both(capfd, "study", file, "--workspace", tmp_path / "alone", "--json")[0])
+    out, err = run_both(capfd, "study", file, "--workspace", tmp_path / "shared", "--json", "--workers", 2)
     assert {**json.loads(out), "seconds": 0} == {**alone, "seconds": 0}
     assert err == ""
-    out, err = run(capfd, "study", file, "--out", tmp_path / "shared", "--workers", 2)
+    out, err = run_both(capfd, "study", file, "--workspace", tmp_path / "shared", "--workers", 2)
     assert err.count("Layer ") == 8  # each finished trial once
 
 
@@ -136,31 +132,9 @@ def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
 def test_what_is_refused(tiny_folder, tmp_path, capfd, options, said):
     file = study_file(tiny_folder("bert"), tmp_path)
     with pytest.raises(SystemExit) as end:
-        main(["study", str(file), "--out", str(tmp_path / "out"), *options])
+        main(["study", str(file), "--workspace", str(tmp_path / "out"), *options])
     _, err = capfd.readouterr()
     assert end.value.code == 1
     assert said in err
     assert "Hint: " in err
     assert "Traceback" not in err
-
-
-def test_other_ways_to_train_share_no_trials(tiny_folder, tmp_path, capfd):
-    for options in (("--method", "frozen"), ("--objective", "in-batch", "--triplets", "x.csv")):
-        with pytest.raises(SystemExit) as end:
-            main(["finetune", str(tiny_folder("bert")), "--out", str(tmp_path), "--workers", "2", *options])
-        assert end.value.code == 1
-        assert "share out the trials of TMFT" in capfd.readouterr().err
-
-
-def test_what_a_lost_worker_had_begun_to_write_goes_with_its_trial(tmp_path):
-    from truncate_kit.sweep.store import TrialStore
-
-    store = TrialStore(tmp_path, "0" * 16, {})
-    with store.open():
-        begun = [store.checkpoint(layer, 0, 3) for layer in (1, 2)]
-        for file in begun:
-            left = file.parent / f".{file.name}.abc123.tmp"
-            left.mkdir()
-            (left / file.name).write_bytes(b"half")
-        store.remove_checkpoints(1, 0, 3)
-        assert [path.name for path in tmp_path.rglob("*.tmp")] == [f".{begun[1].name}.abc123.tmp"]

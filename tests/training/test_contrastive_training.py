@@ -1,69 +1,17 @@
 """Contrastive objectives against plain loops, cached gradients against one batch, two processes against one."""
 
-import json
 import math
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.families import WORDS, make_tiny
-from truncate_kit.contrastive import ContrastiveSettings, poolable_encoder
-from truncate_kit.data import PairSet, TextPair
-from truncate_kit.encoders import load_encoder
-from truncate_kit.training import PairJudge, TrainingSettings, train
+from tests.support.contrastive import TRAINING, evaluator, examples, fresh, gradients_and_training, words
+from tests.support.distributed import assert_same, gradients, in_two_processes, tiny_without_dropout
+from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts, contrastive_loss
 from truncate_kit.training.distributed import ALONE
-from truncate_kit.training.loop import _Run
-
-ROOT = Path(__file__).resolve().parents[2]
-TRAINING = TrainingSettings(epochs=2, batch_size=6, learning_rate=1e-3, weight_decay=0.0, warmup=0.0, buckets=False)
-
-
-def words(count: int, seed: int) -> list[str]:
-    generator = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(2, 9, (count,), generator=generator).tolist()
-    return [" ".join(WORDS[int(p)] for p in torch.randint(16, (length,), generator=generator)) for length in lengths]
-
-
-def examples(encoder, count=13, columns=3, **options) -> ContrastiveTexts:
-    return ContrastiveTexts([encoder.token_ids(words(count, seed)) for seed in range(columns)], **options)
-
-
-def judge(encoder) -> PairJudge:
-    pairs = tuple(TextPair(a, b, float(n % 5)) for n, (a, b) in enumerate(zip(words(9, 7), words(9, 8), strict=True)))
-    return PairJudge(
-        encoder,
-        PairSet(
-            name="words",
-            pairs=pairs,
-            scale=(0, 4),
-            scale_source="told",
-            num_scale_values=0,
-            path="",
-            columns=("a", "b", "c"),
-        ),
-    )
-
-
-def fresh(folder, pooling="layer-attention", **options):
-    return poolable_encoder(load_encoder(folder), ContrastiveSettings(pooling=pooling, **options), seed=3)
-
-
-def gradients(encoder) -> dict[str, torch.Tensor]:
-    return {name: weight.grad.clone() for name, weight in encoder.named_parameters() if weight.grad is not None}
-
-
-def assert_same(found: dict, expected: dict, tolerance: float) -> None:
-    assert found.keys() == expected.keys()
-    largest = max(float(value.abs().max()) for value in expected.values())
-    for name, value in expected.items():
-        torch.testing.assert_close(found[name], value, atol=tolerance * largest, rtol=0, msg=name)
+from truncate_kit.training.loop import TrainingRun
 
 
 @pytest.mark.parametrize("negatives", [False, True])
@@ -141,30 +89,29 @@ def test_cached_gradients_under_autocast(tiny_folder):
 
 def test_looks_at_dev_between_epochs_and_the_best_is_kept(tiny_folder):
     encoder = fresh(tiny_folder("bert"))
-    state = train(encoder, examples(encoder), judge(encoder), TRAINING, seed=0, judge_every=2)
+    state = TrainingRun(encoder, examples(encoder), evaluator(encoder), TRAINING, seed=0, evaluate_every=2).train()
     assert len(state.scores) == 3  # 2 epochs of 3 steps
     assert state.best_stage == max(range(3), key=lambda stage: (state.scores[stage], -stage))
-    assert judge(encoder).score(encoder)[0] == pytest.approx(state.scores[state.best_stage], abs=1e-3)
+    assert evaluator(encoder).score(encoder)[0] == pytest.approx(state.scores[state.best_stage], abs=1e-3)
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3])
 def test_resumed_between_two_looks_it_ends_with_the_same_weights(tiny_folder, tmp_path, stop):
     def setup():
         encoder = fresh(tiny_folder("bert"))
-        return encoder, examples(encoder, chunk=8), judge(encoder)
+        return encoder, examples(encoder, chunk=8), evaluator(encoder)
 
     settings = TrainingSettings.from_dict(TRAINING.to_dict() | {"compact_vocabulary": False})
     whole = setup()
-    state = train(*whole, settings, seed=0, judge_every=2)
+    state = TrainingRun(*whole, settings, seed=0, evaluate_every=2).train()
     parts = setup()
-    torch.manual_seed(0)
-    run = _Run(*parts, settings, 0, 2)
+    run = TrainingRun(*parts, settings, seed=0, evaluate_every=2)
     for _ in range(stop):
         run.train_stage(lambda *_: None, "")
     run.store(tmp_path / "checkpoint")
     torch.rand(1)  # a new process has drawn other numbers
     resumed = setup()
-    again = train(*resumed, settings, seed=0, judge_every=2, checkpoint=tmp_path / "checkpoint")
+    again = TrainingRun(*resumed, settings, seed=0, evaluate_every=2).train(checkpoint=tmp_path / "checkpoint")
     assert again.scores == state.scores
     for ours, theirs in zip(resumed[0].parameters(), whole[0].parameters(), strict=True):
         assert torch.equal(ours, theirs)
@@ -173,11 +120,9 @@ def test_resumed_between_two_looks_it_ends_with_the_same_weights(tiny_folder, tm
 # Two processes
 
 _WORKER = """
-import sys
 from pathlib import Path
-sys.path.insert(0, {root!r})
 from safetensors.torch import save_file
-from tests.training.test_contrastive_training import gradients_and_training
+from tests.support.contrastive import gradients_and_training
 from truncate_kit.training.distributed import joined
 with joined() as (group, device):
     for chunk in (None, 4):
@@ -187,48 +132,11 @@ with joined() as (group, device):
 """
 
 
-def gradients_and_training(folder, group, chunk) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """The gradients of one batch of 13 rows, and vectors after training; with what the encoder was before."""
-    encoder = fresh(folder, "concat")
-    texts = words(5, 20)
-    found = {"before": encoder.encode(texts)}
-    encoder.train()
-    examples(encoder, group=group, chunk=chunk).loss(encoder, range(13)).backward()
-    group.sum_gradients(encoder)
-    found |= {f"gradient {name}": value for name, value in gradients(encoder).items()}
-    encoder.zero_grad(set_to_none=True)
-    rows = examples(encoder, group=group, chunk=chunk)
-    state = train(encoder, rows, judge(encoder), TRAINING, seed=0, group=group)
-    return found | {"after": encoder.encode(texts)}, state.scores
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
-
-
-def started(command: list[str], rank: int, port: int) -> subprocess.Popen:
-    here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    return subprocess.Popen(
-        command,
-        env=os.environ | here | {"MASTER_PORT": str(port)},
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
 def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
     # Batches of 6, 6 and 1 row: the second process gets no row of the last one. Dropout, which differs, is off.
-    folder = without_dropout(tmp_path / "model")
-    text = _WORKER.format(root=str(ROOT), out=str(tmp_path), folder=str(folder))
-    port = free_port()
-    workers = [started([sys.executable, "-c", text], rank, port) for rank in range(2)]
-    for worker in workers:
-        _, errors = worker.communicate(timeout=600)
-        assert worker.returncode == 0, errors
+    folder = tiny_without_dropout(tmp_path / "model")
+    for code, _, errors in in_two_processes(_WORKER.format(out=str(tmp_path), folder=str(folder))):
+        assert code == 0, errors
     for chunk in (None, 4):
         alone, _ = gradients_and_training(folder, ALONE, chunk)
         first, second = (load_file(tmp_path / f"{rank}-{chunk}.safetensors") for rank in range(2))
@@ -238,12 +146,3 @@ def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
         # Adam turns a rounding difference of a gradient near 0 into a step, so the outcome is close, not equal.
         moved = float((alone["after"] - alone["before"]).abs().max())
         torch.testing.assert_close(first["after"], alone["after"], atol=0.05 * moved, rtol=0)
-
-
-def without_dropout(folder: Path) -> Path:
-    """A tiny BERT whose configuration draws nothing in training."""
-    make_tiny("bert", folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder

@@ -6,32 +6,17 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
-from tests.training.test_training import SETTINGS, make_pairs
-from truncate_kit.data import PairSet, PairSplits
+from tests.support.pairs import labelled_splits, make_pairs
+from tests.support.training import SETTINGS
+from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import FileProblemError
-from truncate_kit.sweep import SweepSettings, finetune
-from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.training import PairClassifier, train
-from truncate_kit.training.examples import cosine_entropy
-from truncate_kit.training.judges import best_threshold, f1
-
-
-def labelled(count: int, seed: int = 0, cuts=(0.4,)) -> PairSet:
-    """Pairs of words that share more or fewer of them, in as many classes as there are cuts, and one."""
-    graded = make_pairs(count, seed)
-    pairs = tuple(
-        dataclasses.replace(pair, target=float(sum(share >= cut for cut in cuts)))
-        for pair, share in zip(graded, graded.scores01(), strict=True)
-    )
-    names = tuple("abc"[: len(cuts) + 1]) if len(cuts) > 1 else ()
-    return dataclasses.replace(graded, pairs=pairs, scale=(0.0, float(len(cuts))), classes=names)
-
-
-def splits(cuts=(0.4,), train: int = 64) -> PairSplits:
-    return PairSplits(
-        name="words", train=labelled(train, 0, cuts), dev=labelled(40, 1, cuts), test=labelled(40, 2, cuts)
-    )
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.evaluators import best_threshold, f1
+from truncate_kit.training.examples import PairClassifier, cosine_entropy
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import LabelledTask
 
 
 def test_cross_entropy_has_the_cosine_as_logit():
@@ -74,7 +59,7 @@ def test_the_threshold_is_the_best_of_all():
 
 
 def test_the_test_set_gets_the_threshold_of_dev(tiny_folder):
-    encoder, data = load_encoder(tiny_folder("bert")), splits()
+    encoder, data = load_encoder(tiny_folder("bert")), labelled_splits()
     _, dev, test = LabelledTask(encoder, data, "paraphrase").trial(encoder, 0)
     threshold = dev.threshold(encoder)
 
@@ -82,14 +67,14 @@ def test_the_test_set_gets_the_threshold_of_dev(tiny_folder):
         first, second = encoder.encode([p.first for p in pairs]), encoder.encode([p.second for p in pairs])
         return torch.nn.functional.cosine_similarity(first.double(), second.double())
 
-    for judge, pairs in ((dev, data.dev), (test, data.test)):
+    for evaluator, pairs in ((dev, data.dev), (test, data.test)):
         expected = f1_score(pairs.scores(), (cosines(pairs) >= threshold).double().tolist())
-        assert judge.score(encoder)[0] == pytest.approx(100 * expected)
+        assert evaluator.score(encoder)[0] == pytest.approx(100 * expected)
 
 
 @pytest.mark.parametrize(("objective", "cuts"), [("paraphrase", (0.4,)), ("entailment", (0.2, 0.6))])
 def test_both_tasks_are_learned_and_end_alike_for_one_seed(tiny_folder, objective, cuts):
-    full, data = load_encoder(tiny_folder("bert")), splits(cuts, train=300)
+    full, data = load_encoder(tiny_folder("bert")), labelled_splits(cuts, train=300)
     settings = dataclasses.replace(SETTINGS, objective=objective, epochs=12)
 
     def run():
@@ -97,7 +82,7 @@ def test_both_tasks_are_learned_and_end_alike_for_one_seed(tiny_folder, objectiv
         examples, dev, _ = LabelledTask(full, data, objective).trial(encoder, 0)
         losses = []
         heard = {"stage_done": lambda done, loss, score: losses.append(loss)}
-        state = train(encoder, examples, dev, settings, seed=0, **heard)
+        state = TrainingRun(encoder, examples, dev, settings, seed=0).train(**heard)
         assert losses[-1] < 0.9 * losses[0]
         return encoder, examples, state
 
@@ -112,16 +97,16 @@ def test_both_tasks_are_learned_and_end_alike_for_one_seed(tiny_folder, objectiv
 
 def test_the_classifier_belongs_to_the_checkpoint(tiny_folder, tmp_path):
     """A run that is stopped between epochs ends with the same encoder and classifier."""
-    from truncate_kit.training.loop import _Run
+    from truncate_kit.training.loop import TrainingRun
 
-    full, data = load_encoder(tiny_folder("bert")), splits((0.2, 0.6))
+    full, data = load_encoder(tiny_folder("bert")), labelled_splits((0.2, 0.6))
     settings = dataclasses.replace(SETTINGS, objective="entailment", epochs=3, compact_vocabulary=False)
 
     def start():
         encoder = truncate(full, 1)
         examples, dev, _ = LabelledTask(full, data, "entailment").trial(encoder, 0)
         torch.manual_seed(0)
-        return _Run(encoder, examples, dev, settings, 0)
+        return TrainingRun(encoder, examples, dev, settings, seed=0)
 
     whole = start()
     for _ in range(3):
@@ -139,13 +124,13 @@ def test_the_classifier_belongs_to_the_checkpoint(tiny_folder, tmp_path):
 
 
 def test_a_checkpoint_of_another_kind_is_named(tiny_folder, tmp_path):
-    full, data = load_encoder(tiny_folder("bert")), splits()
+    full, data = load_encoder(tiny_folder("bert")), labelled_splits()
     torch.save({"state": {}, "weights": {}}, tmp_path / "c")
     encoder = truncate(full, 1)
     examples, dev, _ = LabelledTask(full, data, "paraphrase").trial(encoder, 0)
     settings = dataclasses.replace(SETTINGS, objective="paraphrase")
     with pytest.raises(FileProblemError, match="another version"):
-        train(encoder, examples, dev, settings, seed=0, checkpoint=tmp_path / "c")
+        TrainingRun(encoder, examples, dev, settings, seed=0).train(checkpoint=tmp_path / "c")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +140,7 @@ def test_finetune_ends_with_a_model_and_says_the_metric(tiny_folder, tmp_path, o
     training = dataclasses.replace(SETTINGS, objective=objective, epochs=2)
     result = finetune(
         load_encoder(tiny_folder("bert")),
-        splits(cuts),
+        labelled_splits(cuts),
         out=tmp_path,
         settings=SweepSettings(layers="1,2", seeds=(0,)),
         training=training,

@@ -5,47 +5,26 @@ import math
 import pytest
 import torch
 
-from tests.families import WORDS
-from truncate_kit.data import PairSet, TextPair
+from tests.support.pairs import make_pairs
+from tests.support.training import SETTINGS, without_dropout
+from truncate_kit.data import PairSet
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import TrainingDivergedError, UsageError
-from truncate_kit.training import GradedPairs, PairJudge, TaughtTexts, TrainingSettings, evaluate, loop, train
-from truncate_kit.training.configuration import default_learning_rate, rate_at
-from truncate_kit.training.examples import cosine_distance, cosine_mse
-from truncate_kit.training.loop import _Run, adamw, bucketed, precision
+from truncate_kit.errors import TruncateKitError, UsageError
+from truncate_kit.evaluation import evaluate
+from truncate_kit.training import loop
+from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
+from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.examples import Pairs, TaughtTexts, cosine_distance, cosine_mse
+from truncate_kit.training.loop import TrainingRun, adamw, bucketed, precision
+from truncate_kit.training.vocabulary import CompactVocabulary
 
 
-def make_pairs(count: int, seed: int = 0) -> PairSet:
-    """Pairs of random words; the score is the share of words in common, so that there is something to learn."""
-    generator = torch.Generator().manual_seed(seed)
-    pairs = []
-    for _ in range(count):
-        length = 2 + int(torch.randint(6, (), generator=generator))
-        first = [WORDS[int(place)] for place in torch.randint(12, (length,), generator=generator)]
-        second = [
-            word
-            if torch.rand((), generator=generator) < 0.5
-            else WORDS[int(torch.randint(12, (), generator=generator))]
-            for word in first
-        ]
-        shared = len(set(first) & set(second)) / len(set(first) | set(second))
-        pairs.append(TextPair(" ".join(first), " ".join(second), 5 * shared))
-    return PairSet(
-        name="words",
-        pairs=tuple(pairs),
-        scale=(0.0, 5.0),
-        scale_source="told",
-        num_scale_values=0,
-        path="words",
-        columns=("first", "second", "score"),
-    )
-
-
-def graded(encoder, pairs: PairSet) -> GradedPairs:
-    return GradedPairs(
+def graded(encoder, pairs: PairSet) -> Pairs:
+    return Pairs(
         encoder.token_ids([pair.first for pair in pairs]),
         encoder.token_ids([pair.second for pair in pairs]),
         pairs.scores01(),
+        cosine_mse,
     )
 
 
@@ -56,21 +35,9 @@ def pairs():
 
 def trained(folder, pairs, settings, *, seed=0, checkpoint=None, layer=2, **told):
     encoder = truncate(load_encoder(folder), layer)
-    examples, judge = graded(encoder, pairs[0]), PairJudge(encoder, pairs[1])
-    state = train(encoder, examples, judge, settings, seed=seed, checkpoint=checkpoint, **told)
+    examples, evaluator = graded(encoder, pairs[0]), PairEvaluator(encoder, pairs[1])
+    state = TrainingRun(encoder, examples, evaluator, settings, seed=seed).train(checkpoint=checkpoint, **told)
     return encoder, state
-
-
-def without_dropout(encoder):
-    for module in encoder.modules():
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
-        if hasattr(module, "dropout_prob"):  # attention
-            module.dropout_prob = 0.0
-    return encoder
-
-
-SETTINGS = TrainingSettings(epochs=3, batch_size=8, learning_rate=2e-3)
 
 
 def test_objectives_against_plain_arithmetic():
@@ -103,7 +70,7 @@ def test_one_step_equals_plain_adamw(tiny_folder, pairs):
     """The loop's first two steps against torch.optim.AdamW on both sentences apart, decay on matrices only."""
     settings = TrainingSettings(epochs=1, batch_size=30, learning_rate=1e-3, warmup=0.0, buckets=False)
     encoder, plain = (without_dropout(truncate(load_encoder(tiny_folder("bert")), 2)) for _ in range(2))
-    train(encoder, graded(encoder, pairs[0]), PairJudge(encoder, pairs[1]), settings, seed=0)
+    TrainingRun(encoder, graded(encoder, pairs[0]), PairEvaluator(encoder, pairs[1]), settings, seed=0).train()
     order = torch.randperm(60, generator=torch.Generator().manual_seed(0)).tolist()
     groups = [
         {"params": [p for p in plain.parameters() if p.ndim > 1], "weight_decay": 0.01},
@@ -147,6 +114,28 @@ def test_unused_rows_are_shrunk_as_adamw_would(tiny_folder, pairs):
     assert 0.999 < float(ratio.mean()) < 1
 
 
+def test_ids_stay_what_they_are_while_the_vocabulary_is_compact(tiny_folder, pairs):
+    encoder = load_encoder(tiny_folder("roberta"))
+    ids = encoder.token_ids(pairs[0].texts())
+    whole = encoder.encode_ids(ids)
+    compact = CompactVocabulary(encoder, ids)
+    rows = encoder.backbone.get_input_embeddings().weight
+    assert len(rows) <= len({token for row in ids for token in row}) + 2  # <s> and padding come first
+    assert torch.equal(encoder.encode_ids(ids), whole)
+    with pytest.raises(IndexError):
+        encoder.encode(["not"])  # beyond the words that make_pairs draws
+    compact.expand(1.0)
+    assert torch.equal(encoder.encode_ids(ids), whole)
+    assert encoder.encode(["not"]).isfinite().all()
+
+
+def test_an_evaluator_goes_on_after_training(tiny_folder, pairs):
+    encoder = truncate(load_encoder(tiny_folder("bert")), 2)
+    evaluator = PairEvaluator(encoder, pairs[1])
+    state = TrainingRun(encoder, graded(encoder, pairs[0]), evaluator, SETTINGS, seed=0).train()
+    assert evaluator.score(encoder)[0] == pytest.approx(max(state.scores), abs=1e-3)
+
+
 def _values(**changes):
     return SETTINGS.to_dict() | changes
 
@@ -171,7 +160,7 @@ def test_a_resumed_run_ends_with_the_same_weights(stop, tiny_folder, pairs, tmp_
     encoder = truncate(load_encoder(tiny_folder("bert")), 2)
     torch.manual_seed(0)
     settings = TrainingSettings(**_values(compact_vocabulary=False))
-    run = _Run(encoder, graded(encoder, pairs[0]), PairJudge(encoder, pairs[1]), settings, 0)
+    run = TrainingRun(encoder, graded(encoder, pairs[0]), PairEvaluator(encoder, pairs[1]), settings, seed=0)
     for _ in range(stop):
         run.train_stage(lambda task, done, total: None, "")
     run.store(tmp_path / "checkpoint")
@@ -211,8 +200,10 @@ def test_parts_of_a_batch_add_up_to_the_whole(tiny_folder, pairs):
     states = []
     for micro_batch in (None, 3):
         encoder = without_dropout(truncate(load_encoder(tiny_folder("bert")), 2))
-        examples, judge = graded(encoder, pairs[0]), PairJudge(encoder, pairs[1])
-        states.append((train(encoder, examples, judge, SETTINGS, seed=0, micro_batch=micro_batch), encoder))
+        examples, evaluator = graded(encoder, pairs[0]), PairEvaluator(encoder, pairs[1])
+        states.append(
+            (TrainingRun(encoder, examples, evaluator, SETTINGS, seed=0, micro_batch=micro_batch).train(), encoder)
+        )
     assert states[0][0].scores == pytest.approx(states[1][0].scores, abs=0.1)
     for ours, theirs in zip(states[0][1].parameters(), states[1][1].parameters(), strict=True):
         # Adam makes whole steps (2e-3) of gradients that are rounding alone; most are far closer.
@@ -245,13 +236,13 @@ def test_distillation_moves_towards_the_teacher(tiny_folder, pairs):
     teacher = full.encode(texts)
     student = truncate(full, 2)
     before = float(cosine_distance(student.encode(texts), teacher))
-    train(
+    TrainingRun(
         student,
         TaughtTexts(full.token_ids(texts), teacher),
-        PairJudge(full, pairs[1]),
+        PairEvaluator(full, pairs[1]),
         TrainingSettings(**_values(objective="distill", epochs=5)),
         seed=0,
-    )
+    ).train()
     assert float(cosine_distance(student.encode(texts), teacher)) < before / 2
 
 
@@ -259,8 +250,8 @@ def test_a_run_that_diverges_says_so(tiny_folder, pairs):
     encoder = truncate(load_encoder(tiny_folder("bert")), 1)
     examples = graded(encoder, pairs[0])
     next(encoder.parameters()).data.fill_(float("inf"))
-    with pytest.raises(TrainingDivergedError, match="epoch 1"):
-        train(encoder, examples, PairJudge(encoder, pairs[1]), SETTINGS, seed=0)
+    with pytest.raises(TruncateKitError, match="epoch 1"):
+        TrainingRun(encoder, examples, PairEvaluator(encoder, pairs[1]), SETTINGS, seed=0).train()
 
 
 @pytest.mark.parametrize("looks_back", [1, 2, 32])
@@ -275,11 +266,11 @@ def test_the_step_that_diverged_is_told_also_when_it_is_seen_later(tiny_folder, 
             return super().loss(encoder, batch) * (float("inf") if len(seen) == 6 else 1.0)
 
     examples.__class__ = Diverging
-    monkeypatch.setattr(loop, "LOOKS_BACK", looks_back)  # fewer steps than 32 are a matter of milliseconds
+    monkeypatch.setattr(loop, "CHECK_EVERY", looks_back)  # fewer steps than 32 are a matter of milliseconds
     steps = -(-len(examples) // SETTINGS.batch_size)
     epoch, step = divmod(5, steps)
-    with pytest.raises(TrainingDivergedError, match=f"epoch {epoch + 1}, step {step + 1},"):
-        train(encoder, examples, PairJudge(encoder, pairs[1]), SETTINGS, seed=0)
+    with pytest.raises(TruncateKitError, match=f"epoch {epoch + 1}, step {step + 1},"):
+        TrainingRun(encoder, examples, PairEvaluator(encoder, pairs[1]), SETTINGS, seed=0).train()
 
 
 @pytest.mark.parametrize(

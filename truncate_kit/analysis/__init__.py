@@ -2,5 +2,6 @@
 
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.results import LayerProfile
+from truncate_kit.analysis.settings import AnalysisSettings
 
-__all__ = ["LayerProfile", "profile"]
+__all__ = ["AnalysisSettings", "LayerProfile", "profile"]

@@ -1,13 +1,12 @@
 """Spearman correlation of every layer's untrained states with graded pairs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
-from truncate_kit.data import TextPair
-from truncate_kit.training.evaluation import correlate
+from truncate_kit.data import PlacedPairs, TextPair
+from truncate_kit.evaluation import correlate, pair_similarities
 
 PAIRS_AT_A_TIME = 4_096
 """Pairs whose states are held at a time: of 13 layers of width 768, 330 MB."""
@@ -16,22 +15,17 @@ CONSTANT_COSINES = 1e-9
 """Cosines that differ by less are all the same: states are float32, cosines of equal states differ by 1e-13."""
 
 
-def layer_cosines(pairs: Sequence[TextPair], places: Mapping[str, int], states: Tensor) -> Tensor:
-    """Cosine of the two states of each pair at each layer, (L', pairs) float64.
-
-    places: where in states (L', n, d) each text stands.
-    """
-    first = torch.tensor([places[pair.first] for pair in pairs])
-    second = torch.tensor([places[pair.second] for pair in pairs])
-    return torch.stack([cosine_similarity(layer[first].double(), layer[second].double(), dim=-1) for layer in states])
+def layer_cosines(places: PlacedPairs, states: Tensor) -> Tensor:
+    """Cosine of the two states of each pair at each layer, (L', pairs) float64; states: (L', n, d)."""
+    return torch.tensor([pair_similarities(layer, places) for layer in states], dtype=torch.float64)
 
 
 def cosines_by_reading(pairs: Sequence[TextPair], read: Callable[[list[str]], Tensor]) -> Tensor:
     """`layer_cosines` of pairs whose states are read as needed. read: texts to states (L', n, d)."""
     found = []
     for chunk in _chunks(pairs):
-        texts = list(dict.fromkeys(text for pair in chunk for text in (pair.first, pair.second)))
-        found.append(layer_cosines(chunk, {text: place for place, text in enumerate(texts)}, read(texts)))
+        places = PlacedPairs.of(chunk)
+        found.append(layer_cosines(places, read(places.texts)))
     return torch.cat(found, 1)
 
 

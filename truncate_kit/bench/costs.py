@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from truncate_kit.bench.results import Cost, Role, Timing
 from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.pipeline import Dense
+from truncate_kit.encoders.tail import Dense
 from truncate_kit.vectors import PRECISIONS, VectorFormat
 
 BILLION = 1_000_000_000

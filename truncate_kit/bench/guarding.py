@@ -7,8 +7,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.backends import Backend, Ids, Runner
-from truncate_kit.bench.scenarios import Key
+from truncate_kit.bench.backends import Backend
+from truncate_kit.bench.results import Key
+from truncate_kit.bench.running import Ids, Runner
 from truncate_kit.errors import TruncateKitError
 
 Found = TypeVar("Found")
@@ -32,7 +33,7 @@ def failure_reason(backend: Backend, error: Exception) -> str:
 
 
 class Guarded:
-    """A `Runner` whose failures are `ContestantError`; what the user can mend, `TruncateKitError`, stays as it is."""
+    """A `Runner` whose failures are `ContestantError`, but for `TruncateKitError`, which the user can mend."""
 
     def __init__(self, key: Key, backend: Backend, runner: Runner) -> None:
         self.key = key

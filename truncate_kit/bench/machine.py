@@ -40,7 +40,7 @@ class OtherWork:
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> Machine:
-    """What the figures hang on; no name of the machine itself."""
+    """What the figures depend on; no name of the machine itself."""
 
     def version(*names: str) -> str | None:
         for name in names:

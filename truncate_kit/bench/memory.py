@@ -9,7 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.bench.contestants import Contestants
 from truncate_kit.bench.results import PeakMemory
+from truncate_kit.progress import Progress
 
 _WORKER = Path(__file__).with_name("memory_worker.py")
 _PATIENCE = 600  # seconds; a compiled model on a slow processor takes its time
@@ -17,7 +20,7 @@ _PATIENCE = 600  # seconds; a compiled model on a slow processor takes its time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRequest:
-    """What one process shall do. model: a saved encoder's folder, or a configuration file for random weights."""
+    """What one process measures. model: a saved encoder's folder, or a configuration file for random weights."""
 
     model: str
     runtime: str
@@ -30,7 +33,7 @@ class MemoryRequest:
 
 
 def peak_memory(request: MemoryRequest) -> PeakMemory | str:
-    """Measure in a process of its own; what went wrong in its stead where it failed."""
+    """Measure in a process of its own; where it failed, the reason."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", str(_WORKER)],
@@ -53,3 +56,32 @@ def peak_memories(requests: Sequence[MemoryRequest], *, at_once: int) -> Iterato
     """`peak_memory` of each in order, `at_once` processes side by side: none counts what another holds."""
     with ThreadPoolExecutor(max_workers=at_once) as pool:
         yield from pool.map(peak_memory, requests)
+
+
+def measure_memory(contestants: Contestants, shape: tuple[int, int], progress: Progress) -> None:
+    """Write the peak memory at one batch size and length into the row of every contestant."""
+    models = {subject.role: subject.for_worker() for subject in contestants.subjects}
+    subjects = {subject.role: subject for subject in contestants.subjects}
+    rows = {key: BACKENDS[key[1]] for key in contestants.runners}
+    requests = {
+        key: MemoryRequest(
+            model=str(models[key[0]]),
+            runtime=row.runtime,
+            backend=row.name,
+            graph=str(subjects[key[0]].graph(row)) if row.runtime == "onnx" else None,
+            device=str(contestants.device),
+            threads=contestants.threads,
+            batch_size=shape[0],
+            length=shape[1],
+        )
+        for key, row in rows.items()
+    }
+    # Side by side on the CPU, where nothing is timed any more; a GPU counts what all its processes hold.
+    at_once = 1 if contestants.device.type == "cuda" else min(4, os.cpu_count() or 1)
+    results = peak_memories(list(requests.values()), at_once=at_once)
+    for done, (key, result) in enumerate(zip(requests, results, strict=True), start=1):
+        progress("Measuring memory", done, len(requests))
+        if isinstance(result, PeakMemory):
+            contestants.update(key, memory=result)
+        else:
+            contestants.notes.append(f"No peak memory for {key[0]} in {rows[key].title}: {result}.")

@@ -71,7 +71,9 @@ def answer(request: Request) -> dict[str, Any]:
 def _load_torch(request: Request) -> Callable[[], Callable[[], object]]:
     import torch
 
-    from truncate_kit.bench.backends import BACKENDS, make_runner, random_ids
+    from truncate_kit.bench.backends import BACKENDS
+    from truncate_kit.bench.runners import make_runner
+    from truncate_kit.bench.running import random_ids
     from truncate_kit.encoders import load_config, load_encoder, random_encoder
 
     if request["runtime"] == "sentence-transformers":
@@ -122,8 +124,8 @@ def _load_onnx_on_device(request: Request) -> Callable[[], Callable[[], object]]
 
     from truncate_kit.bench.backends import BACKENDS
     from truncate_kit.bench.onnx_runner import cuda_options
+    from truncate_kit.export.graph_files import INPUTS, OUTPUT
     from truncate_kit.export.sessions import FixedShapes, open_session, run_bound
-    from truncate_kit.export.tracing import INPUTS, OUTPUT
 
     def prepare() -> Callable[[], object]:
         device, backend = torch.device(request["device"]), BACKENDS[request["backend"]]

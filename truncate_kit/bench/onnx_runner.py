@@ -6,16 +6,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.backends import AbsentError, Backend, encode_in_chunks
+from truncate_kit.bench.backends import Backend
+from truncate_kit.bench.running import AbsentError, Ids, encode_in_chunks
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import ModelError, TruncateKitError
-from truncate_kit.export import OnnxEncoder, check_record, open_session
-from truncate_kit.export.record import check_device, check_processor
-from truncate_kit.export.runtime import padded
-from truncate_kit.export.sessions import CudaOptions, FixedShapes
-from truncate_kit.export.tracing import OUTPUT, graph_files
+from truncate_kit.export.graph_files import OUTPUT, graph_files
+from truncate_kit.export.record import check_runnable
+from truncate_kit.export.runtime import OnnxEncoder, padded
+from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session
 from truncate_kit.extras import require
-from truncate_kit.hardware import multiplies_narrow
 
 
 def onnx_bytes(graph: Path) -> int:
@@ -54,9 +53,7 @@ class OnnxRunner:
         options = cuda_options(backend, device)
         self.most_texts = TENSORRT_TEXTS if backend.tensorrt else None
         try:
-            report = check_record(graph)
-            check_device(graph, report, device.type)
-            check_processor(report, narrow=multiplies_narrow())
+            check_runnable(graph, device.type)
             self.model = OnnxEncoder(
                 graph,
                 reader,
@@ -76,7 +73,7 @@ class OnnxRunner:
         self.padding = reader.padding_id if reader is not None else 0
         self.detail = f"{self.session.get_providers()[0]}, {self.model.batch_tokens} tokens per batch of a set"
 
-    def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], object]:
+    def prepare(self, ids: Ids) -> Callable[[], object]:
         """See `Runner`: inputs and outputs stay on the device, as they do for torch."""
         if self.fixed is not None:
             return self.fixed.bound(padded(ids, self.padding))
@@ -93,7 +90,7 @@ class OnnxRunner:
 
         return call
 
-    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
+    def encode_ids(self, ids: Ids) -> Tensor:
         """See `Runner`."""
         if self.most_texts is None:
             return self.model.encode_ids(ids)

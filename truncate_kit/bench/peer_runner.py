@@ -6,15 +6,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.backends import (
-    DTYPES,
-    ENCODE_BATCH,
-    AbsentError,
-    Backend,
-    check_precision,
-    encode_in_chunks,
-)
+from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.roofline import synchronize
+from truncate_kit.bench.running import ENCODE_BATCH, AbsentError, Ids, encode_in_chunks
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.extras import require
@@ -30,7 +24,6 @@ class PeerRunner:
             peer = require("sentence_transformers", extra="st")
         except TruncateKitError as error:
             raise AbsentError(f"{error} {error.hint}") from error
-        check_precision(backend.precision, device)
         self.device = device
         self.encoder = encoder
         self.batch_size = ENCODE_BATCH[device.type]
@@ -42,12 +35,12 @@ class PeerRunner:
         except Exception as error:  # a module of its own, an old version: whatever its loader raises
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise AbsentError(f"sentence-transformers does not load it: {reason}") from error
-        self.model = model.to(DTYPES[backend.precision]) if backend.precision in DTYPES else model
+        self.model = model if backend.dtype is None else model.to(backend.dtype)
         self.detail = f"{peer.__version__}, {self.batch_size} texts per batch of a set"
         if backend.attention is not None:
             self.detail += ", without padding where it encodes texts"
 
-    def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], object]:
+    def prepare(self, ids: Ids) -> Callable[[], object]:
         """See `Runner`: its modules without its tokenizer."""
         batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
 
@@ -59,11 +52,11 @@ class PeerRunner:
 
         return call
 
-    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
+    def encode_ids(self, ids: Ids) -> Tensor:
         """See `Runner`: its modules on batches as this package cuts them, because its encode takes texts only."""
         return encode_in_chunks(ids, self.batch_size, self._vectors)
 
-    def _vectors(self, ids: Sequence[Sequence[int]]) -> Tensor:
+    def _vectors(self, ids: Ids) -> Tensor:
         batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
         with torch.inference_mode():
             found: Tensor = self.model(batch)["sentence_embedding"]

@@ -12,16 +12,6 @@ from truncate_kit.errors import UsageError
 LENGTHS = (16, 128)
 
 
-def check_counts(**counts: Sequence[int]) -> None:
-    """Raise `UsageError` naming the option unless all of its numbers are 1 or more."""
-    for name, values in counts.items():
-        if any(value < 1 for value in values) or (name == "batch_sizes" and not values):
-            option = name.replace("_", "-")
-            raise UsageError(
-                f"--{option} has to be 1 or more.", hint=f"Use --{option} 1{',32' if len(values) > 1 else ''}."
-            )
-
-
 def fitting_lengths(encoders: Sequence[Encoder], wanted: Sequence[int] | None) -> tuple[int, ...]:
     """The wanted lengths, or the usual ones cut to what both models take. Raises `UsageError` where one is too long."""
     limit = min(encoder.max_length for encoder in encoders)
@@ -30,7 +20,7 @@ def fitting_lengths(encoders: Sequence[Encoder], wanted: Sequence[int] | None) -
     if max(wanted) > limit:
         raise UsageError(
             f"A length of {max(wanted)} tokens does not fit: these models take up to {limit}.",
-            hint=f"Use --lengths with numbers up to {limit}.",
+            hint=f"Use `lengths` up to {limit}.",
         )
     return tuple(sorted(set(wanted)))
 
@@ -44,7 +34,7 @@ def roomy_compiler() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def torch_threads(threads: int | None) -> Iterator[int]:
-    """Let torch use so many threads inside the block, None for its own choice; yields how many it uses."""
+    """Let torch use a number of threads inside the block, None for its own choice; yields how many it uses."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truncate_kit.bench.results import QualityDifference
-from truncate_kit.training.evaluation import correlate
+from truncate_kit.evaluation import correlate
 
 Array = NDArray[np.float64]
 RESAMPLES = 2000
@@ -26,7 +26,7 @@ def resampled_spearman(
     """Spearman correlation of each resample, (resamples,); NaN where a resample holds one value only.
 
     Ranks are those of the resample itself, repeats and ties sharing their mean rank; nothing is sorted twice.
-    cells: counts that are worked on at once; memory hangs on them, not on the number of resamples.
+    cells: counts that are worked on at once; memory depends on them, not on the number of resamples.
     """
     blocks = max(1, counts.size // cells)
     return np.concatenate([_spearman(first, second, block) for block in np.array_split(counts, blocks)])

@@ -1,5 +1,6 @@
 """What a bench returns: raw seconds and bytes with what follows from them, and the sentences a reader has to see."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,13 +11,25 @@ from truncate_kit.results import Result
 Role = Literal["lean", "full"]
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
 ROLES: tuple[Role, ...] = ("lean", "full")
+Key = tuple[Role, str]  # role and backend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Result):
-    """Where it was measured. device: `cpu`, or the name of the GPU. threads: of torch and of ONNX Runtime alike.
+    """Where it was measured.
 
-    others_busy: share (0 … 1) of the processor time that other processes took during the timing, None where unknown.
+    Attributes:
+        processor: its name.
+        cores: logical ones.
+        threads: of torch and of ONNX Runtime alike.
+        device: `cpu`, or the name of the GPU.
+        bf16_instructions: None where the device has none.
+        python: version.
+        torch: version.
+        transformers: version.
+        onnxruntime: version, None where it is not installed.
+        others_busy: share (0 … 1) of the processor time that other processes took during the timing, None where
+            unknown.
     """
 
     processor: str
@@ -33,9 +46,17 @@ class Machine(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchedModel(Result):
-    """One of the two models. layer: its last layer. weights_bytes: safetensors on disk, None where none are saved.
+    """One of the two models.
 
-    fine_tuned: whether it is a sentence encoder at all, None where nothing says so.
+    Attributes:
+        role: `lean` or `full`.
+        name: of the model.
+        layer: its last one.
+        width: of its states.
+        parameters: their number, pooler excluded.
+        max_length: most tokens of a text.
+        weights_bytes: of the safetensors on disk, None where none are saved.
+        fine_tuned: whether it is a sentence encoder at all, None where nothing says so.
     """
 
     role: Role
@@ -52,10 +73,14 @@ class BenchedModel(Result):
 class PeakMemory(Result):
     """Memory of a fresh process that loads one model in one runtime and encodes the largest batch, in bytes.
 
-    kind: `resident` (of the process) or `device` (on the GPU, all that it hands out, as its driver counts: allocators
-    keep what they took, so this is what nobody else can have). baseline_bytes: before the model was loaded, libraries
-    imported; on a device 0, because all others hold there is taken off. peak_bytes: highest while encoding, the model
-    loaded.
+    Attributes:
+        kind: `resident` (of the process) or `device` (on the GPU, all that it hands out, as its driver counts:
+            allocators keep what they took, so no other process can have it).
+        baseline_bytes: before the model was loaded, libraries imported; 0 on a device, where what was held before is
+            subtracted.
+        peak_bytes: highest while encoding, the model loaded.
+        batch_size: texts of the batch.
+        length: tokens per text.
     """
 
     kind: Literal["resident", "device"]
@@ -67,10 +92,17 @@ class PeakMemory(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant(Result):
-    """One model in one runtime. absent: why it was not measured, or at what it failed, None where it was measured.
+    """One model in one runtime.
 
-    prepare_seconds: compiling or opening the session and the first calls, left out of every timing.
-    file_bytes: what this runtime loads. spearman: × 100, None without pairs.
+    Attributes:
+        role: of the model.
+        backend: name of the runtime.
+        absent: why it was not measured, or at what it failed; None where it was measured.
+        detail: what ran, in words.
+        prepare_seconds: compiling or opening the session and the first calls, left out of every timing.
+        file_bytes: what this runtime loads.
+        spearman: × 100, None without pairs.
+        memory: None where it was not measured.
     """
 
     role: Role
@@ -87,11 +119,23 @@ class Contestant(Result):
 class Timing(Result):
     """One contestant in one scenario: raw seconds of every timed call and what follows from their median.
 
-    batch_size, length: None in the real set, where both vary. sentences, tokens: in one timed call; tokens include the
-    special ones and no padding. gflops: matrix-product work of one call (see `roofline`), None where no formula covers
-    the model or the length varies. ceiling_share: that work per second over the measured ceiling of the same precision.
-    device_seconds: of the GPU between two events around each timed call, launches included; empty on the CPU.
-    joules: of the whole GPU for one call, from its own meter; None on the CPU and where it has none.
+    Attributes:
+        role: of the model.
+        backend: name of the runtime.
+        scenario: what was timed.
+        batch_size: None in the real set, where it varies.
+        length: the same.
+        sentences: in one timed call.
+        tokens: in one timed call, with the special ones and without padding.
+        seconds: of every timed call.
+        p50_seconds: their median.
+        p95_seconds: their 95th percentile.
+        sentences_per_second: at the median.
+        tokens_per_second: at the median.
+        gflops: matrix-product work of one call (`flops`), None where no formula covers the model or the length varies.
+        ceiling_share: that work per second over the measured ceiling of the same precision.
+        device_seconds: of the GPU between two events around each timed call, launches included; empty on the CPU.
+        joules: of the whole GPU for one call, from its own meter; None on the CPU and where it has none.
     """
 
     role: Role
@@ -126,7 +170,15 @@ class Ceiling(Result):
 class Gain(Result):
     """How much faster the lean model in `backend` is than the full one in `base`, as the product of two factors.
 
-    depth: full → lean, both in `base`. runtime: `base` → `backend`, both lean. total: depth × runtime.
+    Attributes:
+        scenario: as of the timings.
+        batch_size: as of the timings.
+        length: as of the timings.
+        base: runtime of the full model.
+        backend: runtime of the lean one.
+        depth: full → lean, both in `base`.
+        runtime: `base` → `backend`, both lean.
+        total: depth × runtime.
     """
 
     scenario: Scenario
@@ -143,9 +195,14 @@ class Gain(Result):
 class Cost(Result):
     """What a billion sentences like those of the real set cost with one model in one runtime on this machine.
 
-    hours_per_billion: of the machine as it was used (its GPU, or its processor with that many threads), from the median
-    throughput, tokeniser included. gigabytes_per_billion: 10⁹ bytes each, all dimensions, by precision of the vectors.
-    kilowatt_hours_per_billion: of the whole GPU by its own meter; None on the CPU and where it has none.
+    Attributes:
+        role: of the model.
+        backend: name of the runtime.
+        hours_per_billion: of the machine as it was used (its GPU, or its processor with that number of threads), from
+            the median throughput, tokeniser included.
+        dimensions: of a vector.
+        gigabytes_per_billion: 10⁹ bytes each, all dimensions, by precision of the vectors.
+        kilowatt_hours_per_billion: of the whole GPU by its own meter; None on the CPU and where it has none.
     """
 
     role: Role
@@ -203,6 +260,23 @@ class BenchReport(Result):
             ):
                 return timing
         return None
+
+    def covers(self, other: "BenchReport") -> bool:
+        """Whether all that another bench measured, of whatever models, was measured here at least as often."""
+        ours = dict(self._amounts())
+        return all(
+            key in ours and all(mine >= theirs for mine, theirs in zip(ours[key], amounts, strict=True))
+            for key, amounts in other._amounts()
+        )
+
+    def _amounts(self) -> Iterator[tuple[tuple[object, ...], tuple[int, ...]]]:
+        """What was measured, and how much of it."""
+        for row in self.timings:
+            place = row.role, row.backend, row.scenario, row.batch_size, row.length
+            yield place, (len(row.seconds), row.sentences)
+        for contestant in self.measured():
+            done = contestant.spearman is not None, contestant.memory is not None
+            yield (contestant.role, contestant.backend), (int(done[0]), int(done[1]))
 
 
 def percentile(seconds: tuple[float, ...], share: float) -> float:

@@ -9,11 +9,10 @@ from transformers.pytorch_utils import Conv1D
 
 from truncate_kit.bench.results import Ceiling
 from truncate_kit.encoders import Encoder
+from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.training.kernels import linear, onednn_pays
 
 _SIZES = {"cpu": 1536, "cuda": 8192}
-# torch has no fast product of 8-bit integers to compare with.
-_DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def flops(encoder: Encoder, batch_size: int, length: int) -> int | None:
@@ -46,15 +45,16 @@ def _linear_weights(module: nn.Module) -> int:
     return sum(part.weight.numel() for part in module.modules() if isinstance(part, nn.Linear | Conv1D))
 
 
-def ceiling_calls(device: torch.device, precisions: Sequence[str]) -> dict[str, Callable[[], object]]:
+def ceiling_calls(device: torch.device, precisions: Sequence[Precision]) -> dict[str, Callable[[], object]]:
     """One square matrix product per precision, to be timed among the contestants; each waits for its device."""
     size = _SIZES[device.type]
 
-    def call(precision: str, left: torch.Tensor, right: torch.Tensor) -> Callable[[], object]:
+    def call(precision: Precision, weights: str) -> Callable[[], object]:
+        left, right = (torch.randn(size, size, device=device).to(getattr(torch, weights)) for _ in range(2))
         out = torch.empty_like(left)
 
         def product() -> None:
-            with products_in("high" if precision == "tf32" else "highest"):
+            with products_in(PRECISIONS[precision].products):
                 torch.mm(left, right, out=out)
             synchronize(device)
 
@@ -62,11 +62,8 @@ def ceiling_calls(device: torch.device, precisions: Sequence[str]) -> dict[str, 
             return lambda: linear(left, right)  # torch.mm does not reach what the processor can
         return product
 
-    return {
-        precision: call(precision, *(torch.randn(size, size, device=device).to(_DTYPES[precision]) for _ in range(2)))
-        for precision in precisions
-        if precision in _DTYPES
-    }
+    types = {precision: PRECISIONS[precision].weights for precision in precisions}
+    return {precision: call(precision, weights) for precision, weights in types.items() if weights is not None}
 
 
 def ceiling(device: torch.device, precision: str, seconds: tuple[float, ...]) -> Ceiling:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from truncate_kit.bench.backends import BACKENDS, Runner, random_ids
+from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.energy import EnergyMeter
-from truncate_kit.bench.results import Ceiling, Role, Scenario, Timing, percentile
+from truncate_kit.bench.results import Ceiling, Key, Role, Scenario, Timing, percentile
 from truncate_kit.bench.roofline import ceiling, ceiling_calls, flops
+from truncate_kit.bench.running import Runner, random_ids
 from truncate_kit.bench.timing import Stopwatch, interleaved
 from truncate_kit.encoders import Encoder
 
-Key = tuple[Role, str]  # role and backend
 Runners = Mapping[Key, Runner]
 WARM_UP_TEXTS = 64
 LATENCY_CALLS = 10  # per round: a 95th percentile wants more calls than a median
@@ -55,7 +55,19 @@ def timing(
     device_seconds: Sequence[float] = (),
     joules: float | None = None,
 ) -> Timing:
-    """The `Timing` of raw seconds; shape: batch size and length; work: floating-point operations of one call."""
+    """The `Timing` of raw seconds.
+
+    Args:
+        key: of the contestant.
+        scenario: what was timed.
+        seconds: of every call.
+        sentences: in one call.
+        tokens: in one call.
+        shape: batch size and length.
+        work: floating-point operations of one call.
+        device_seconds: of every call on the GPU.
+        joules: of one call.
+    """
     median = percentile(seconds, 0.5)
     return Timing(
         role=key[0],
@@ -85,8 +97,9 @@ def time_shape(
     device: torch.device,
     with_ceiling: bool = False,
 ) -> tuple[list[Timing], list[Ceiling]]:
-    """Batches of one shape without padding, ids ready in memory, model only. with_ceiling: time the device's ceiling
-    among them.
+    """Batches of one shape without padding, ids ready in memory, model only.
+
+    with_ceiling: time the device's ceiling among them.
     """
     batch_size, length = shape
     single = batch_size == 1

@@ -1,31 +1,49 @@
-"""The two models that are compared: where they are, what is known of their training, where their graph is."""
+"""The two models that are compared: where they are, and where their graphs are."""
 
-import json
 import time
+from functools import cached_property
 from pathlib import Path
 
-from truncate_kit.bench.backends import AbsentError
-from truncate_kit.bench.results import BenchedModel, QualityDifference, Role
-from truncate_kit.encoders import Encoder, load_encoder, save_encoder
-from truncate_kit.errors import MissingExtraError, TruncateKitError
-from truncate_kit.export import GRAPH_FILES, build_graph, export_onnx, read_exports, save_graph
+from truncate_kit.bench.backends import Backend
+from truncate_kit.bench.results import BenchedModel, Role
+from truncate_kit.bench.running import AbsentError
+from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
+from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
+from truncate_kit.export.exporting import export_graph
+from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
+from truncate_kit.export.record import check_record, read_exports
+from truncate_kit.export.tracing import build_graph
+from truncate_kit.precisions import GRAPH_FILES, Precision
 
 
 class Subject:
-    """One of the two models. scratch: a folder for what is made only for this bench."""
+    """One of the two models; nothing is written into its own folder.
 
-    def __init__(self, role: Role, source: Path | Encoder, scratch: Path) -> None:
+    Args:
+        role: of the two.
+        source: a saved model's folder, or an encoder in memory.
+        scratch: folder for what is made only for this bench.
+        graphs: folder in which an exported graph is kept under the digest of its model; None keeps none, and neither
+            are those of random weights.
+    """
+
+    def __init__(self, role: Role, source: Path | Encoder, scratch: Path, graphs: Path | None = None) -> None:
         self.role = role
         self.folder = None if isinstance(source, Encoder) else Path(source)
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
         self.scratch = scratch / role
         self.notes: list[str] = []
+        self._kept = None if self.encoder.tokenizer is None else graphs
         self._graphs: dict[str, Path | AbsentError] = {}
 
     @property
     def fine_tuned(self) -> bool | None:
         """False for a plain pretrained transformer, True for a sentence-transformers folder, None when in memory."""
         return None if self.folder is None else (self.folder / "modules.json").is_file()
+
+    @cached_property
+    def _digest(self) -> str:
+        return encoder_digest(self.encoder)
 
     def facts(self) -> BenchedModel:
         """What the report says about this model."""
@@ -41,54 +59,76 @@ class Subject:
             fine_tuned=self.fine_tuned,
         )
 
-    def graph(self, precision: str = "fp32") -> Path:
-        """The ONNX graph in this precision; that in fp32 is exported into the model's own folder where it has none yet.
+    def graph(self, backend: Backend) -> Path:
+        """The ONNX graph that a backend runs; one in fp32 is exported where the model's folder has none.
 
-        precision: `plain` is the float32 graph as traced, without ONNX Runtime's own operators, for other runtimes. A
-        model that is only in memory is exported to the scratch folder. Raises `AbsentError` with the reason, and
-        `ModelError` where the folder's export.json is damaged.
+        Raises `AbsentError` with the reason, and `ModelError` where the folder's export.json is damaged or describes
+        another model.
         """
-        if precision not in self._graphs:
+        name = "plain" if backend.tensorrt else backend.precision
+        if name not in self._graphs:
             try:
-                make = self._trace if precision == "plain" else self._find_or_export
-                self._graphs[precision] = make(precision)
+                self._graphs[name] = self._trace() if backend.tensorrt else self._find_or_export(backend.precision)
             except AbsentError as error:
-                self._graphs[precision] = error
-        found = self._graphs[precision]
+                self._graphs[name] = error
+        found = self._graphs[name]
         if isinstance(found, AbsentError):
             raise found
         return found
 
-    def _trace(self, precision: str) -> Path:
-        folder = self.scratch / precision
+    def _trace(self) -> Path:
+        """The float32 graph as traced, without ONNX Runtime's own operators, for other runtimes."""
+        folder = self.scratch / "plain"
         folder.mkdir(parents=True)
         try:
-            save_graph(build_graph(self.encoder, fused=False), folder / GRAPH_FILES["fp32"])
+            save_graph(build_graph(self.encoder, fused=False), folder / GRAPH_FILE)
         except TruncateKitError as error:
             raise AbsentError(f"not traced: {error}") from error
-        return folder / GRAPH_FILES["fp32"]
+        return folder / GRAPH_FILE
 
-    def _find_or_export(self, precision: str) -> Path:
-        name = GRAPH_FILES[precision]
-        if self.folder is not None and (self.folder / name).is_file():
-            return self.folder / name
+    def _find_or_export(self, precision: Precision) -> Path:
+        if self.folder is not None:
+            read_exports(self.folder)  # raises where it is damaged: that is no trait of this machine
+            graph = self.folder / GRAPH_FILES[precision]
+            if graph.is_file():
+                report = check_record(graph)
+                if report is not None and report.encoder != self._digest:
+                    raise ModelError(
+                        f"{graph} was made from another model than the one beside it.",
+                        hint="Export the model again with `export_onnx()`.",
+                    )
+                return graph
         if precision != "fp32":
-            raise AbsentError(f"no {name}: make it with truncate-kit export MODEL --onnx --precision {precision}")
-        target = self.folder or self.scratch / "onnx"
-        read_exports(target)  # raises where it is damaged: that is no trait of this machine
-        begin = time.perf_counter()
+            name = GRAPH_FILES[precision]
+            raise AbsentError(f'no {name}: make it with `export_onnx(precision="{precision}")`')
+        return self._export()
+
+    def _export(self) -> Path:
+        """The graph that was kept under the digest of this model, else a new one."""
+        folder = (self._kept or self.scratch) / self._digest[:16]
+        graph, begin = folder / GRAPH_FILE, time.perf_counter()
+        if self._is_own(graph):
+            return graph
         try:
-            export_onnx(self.encoder, target)
+            export_graph(self.encoder, folder)
         except MissingExtraError as error:
             raise AbsentError(f"{error} {error.hint}") from error
         except TruncateKitError as error:
             raise AbsentError(f"not exported: {error}") from error
-        if self.folder is not None:
+        if self._kept is not None:
+            seconds = time.perf_counter() - begin
             self.notes.append(
-                f"The {self.role} model had no ONNX graph: exported to {target / name} "
-                f"in {time.perf_counter() - begin:.0f} s."
+                f"The {self.role} model has no ONNX graph: one was exported to {graph} in {seconds:.0f} s."
             )
-        return target / name
+        return graph
+
+    def _is_own(self, graph: Path) -> bool:
+        """Whether an undamaged graph of this model is there."""
+        try:
+            report = check_record(graph) if graph.is_file() else None
+        except ModelError:  # it is made again
+            return False
+        return report is not None and report.encoder == self._digest
 
     def for_worker(self) -> Path:
         """What a process of its own loads: the folder, or a configuration where the weights are random anyway."""
@@ -100,53 +140,3 @@ class Subject:
         path = self.scratch / "config.json"
         self.encoder.backbone.config.to_json_file(path, use_diff=False)
         return path
-
-
-def judge_yardstick(lean: Subject, full: Subject) -> tuple[bool, list[str]]:
-    """Whether the difference in quality may be stated, and the warnings that belong to it.
-
-    A model that was not fine-tuned is never the yardstick for one that was. Both had the same budget for certain only
-    where `finetune` wrote them side by side, with its `sweep.json`.
-    """
-    if lean.fine_tuned != full.fine_tuned and None not in (lean.fine_tuned, full.fine_tuned):
-        raw, tuned = ("lean", "full") if full.fine_tuned else ("full", "lean")
-        return False, [
-            f"Warning: the {raw} model was not fine-tuned and the {tuned} one was: their scores cannot be compared, "
-            "so no difference is stated."
-        ]
-    if lean.fine_tuned is False:
-        return True, ["Warning: neither model was fine-tuned: their scores say little about fine-tuned ones."]
-    found = _swept(lean, full)
-    if found is None:
-        return True, [
-            "Warning: nothing says that both models had the same fine-tuning budget; `finetune` makes such a pair."
-        ]
-    if found != (lean.encoder.depth, full.encoder.depth):
-        return True, [
-            f"Warning: the yardstick differs: sweep.json tells of layers {found[0]} and {found[1]}, these models end "
-            f"at {lean.encoder.depth} and {full.encoder.depth}."
-        ]
-    return True, []
-
-
-def _swept(lean: Subject, full: Subject) -> tuple[int, int] | None:
-    """Layers of the pair that `finetune` recorded beside the two folders, None where there is no record."""
-    if lean.folder is None or full.folder is None or lean.folder.resolve().parent != full.folder.resolve().parent:
-        return None
-    try:
-        record = json.loads((lean.folder.resolve().parent / "sweep.json").read_text(encoding="utf-8"))
-        return int(record["chosen"]), int(record["full"]["layer"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def quality_sentence(quality: QualityDifference) -> str:
-    """The difference with its interval, and what may be read from it, for the user."""
-    verdict = "no difference shown" if quality.low <= 0 <= quality.high else "lean is "
-    if verdict == "lean is ":
-        verdict += "better" if quality.low > 0 else "worse"
-    return (
-        f"Spearman lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points "
-        f"({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
-        f"{quality.num_pairs:,} pairs, {quality.resamples:,} resamples): {verdict}."
-    )

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from truncate_kit.combine.best_subsets import BestSubsets
 from truncate_kit.combine.grams import Floats, PairGrams, cosines_of
-from truncate_kit.combine.leaders import Leaders
 from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.progress import Progress, silent
 
@@ -24,13 +24,13 @@ class _Item:
 
 def search_beam(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, width: int, progress: Progress = silent
-) -> Leaders:
+) -> BestSubsets:
     """Score combinations that grow from the `width` best of each size by one layer; the rest is never looked at.
 
     With a width of at least the number of subsets of any one size it scores all of them. Ties are settled as by
-    `Leader.beats`.
+    `ScoredSubset.beats`.
     """
-    leaders = Leaders(grams.num_layers)
+    best_subsets = BestSubsets(grams.num_layers)
     layers = np.arange(grams.num_layers)
     own = grams.forms[:, layers, layers]
     items = [_Item(0, np.zeros((3, grams.num_pairs)), own)]
@@ -42,13 +42,13 @@ def search_beam(
                 continue
             scores = ranks.of(cosines_of(item.sums[:, None] + item.gains[:, new]))
             masks = np.array([item.mask | 1 << layer for layer in new], dtype=np.int64)
-            leaders.update(masks, scores)
+            best_subsets.update(masks, scores)
             for layer, mask, score in zip(new, masks.tolist(), scores.tolist(), strict=True):
                 scored[mask] = (-np.inf if np.isnan(score) else score, item, layer)
         kept = sorted(scored, key=lambda mask: (-scored[mask][0], mask))[:width]
         items = [scored[mask][1].joined(scored[mask][2], grams.forms) for mask in kept]
         progress("Searching combinations", size, up_to)
-    return leaders
+    return best_subsets
 
 
 def _is_new(mask: int, layer: int, scored: dict[int, tuple[float, _Item, int]]) -> bool:

@@ -6,24 +6,22 @@ from time import perf_counter
 
 import numpy as np
 
-from truncate_kit.combine.beam import search_beam
-from truncate_kit.combine.exact import count_subsets, search_exact
-from truncate_kit.combine.grams import Floats, PairGrams
-from truncate_kit.combine.leaders import Leader, Leaders, mask_of
+from truncate_kit.combine.best_subsets import BestSubsets, ScoredSubset, mask_of
+from truncate_kit.combine.division import Division, dev_size, divide
+from truncate_kit.combine.grams import Floats
+from truncate_kit.combine.pair_states import Scorer
 from truncate_kit.combine.ranking import RankCorrelation
-from truncate_kit.combine.reading import Division, Scorer, dev_size, divide, read_grams, read_state_pairs
-from truncate_kit.combine.results import Baseline, Combination, CombinationReport, SplitReport
-from truncate_kit.combine.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
-from truncate_kit.combine.statewise import MOST_SUBSETS, Head, Maximum, StatePairs, largest_size, search_states
+from truncate_kit.combine.report import Baseline, Combination, CombinationReport, SplitReport
+from truncate_kit.combine.searching import Search, best_of, search_means, search_vectors
+from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.pipeline import Dense
-from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.encoders.tail import Dense
+from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress, silent
 
 LAST, CLS, LAST_FOUR, RANDOM = "last layer", "CLS of the last layer", "last four layers", "random layers"
 RANDOM_DRAWS = 100
-_QUICK = 2**16 - 1  # subsets that are tried exactly to say what a beam search loses
 
 
 def combine(
@@ -38,144 +36,54 @@ def combine(
     """Find the layers whose mean (or maximum) over states gives the cosines that rank graded pairs best.
 
     On each random split the combination with the highest Spearman correlation on dev is taken and scored on the rest.
-    States are those of `layer_states`, pooled as the encoder pools, before anything that follows pooling. head: the
-    model's trained pooler, needed for `settings.head`. threads: cores for the exact search over means.
-    Raises `DataError` for too few pairs, `ModelError` without a head or for states that are not numbers.
+    States are those of `layer_states`, pooled as the encoder pools, before anything that follows pooling.
+
+    Args:
+        encoder: Not trained.
+        pairs: With graded scores.
+        settings: None for the defaults.
+        head: The model's trained pooler, needed for `settings.head`.
+        threads: Cores for the exact search over means.
+        progress: Called while states are read and combinations searched.
+
+    Raises:
+        DataError: Too few pairs, or no combination tells them apart.
+        ModelError: No head, or states that are not numbers.
+        UsageError: More combinations than an exact search can try.
     """
     settings = settings or CombineSettings()
     start = perf_counter()
-    if settings.head and head is None:
-        raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave --head out.")
     num_dev = dev_size(pairs, settings.dev_pairs)
     divisions = [divide(pairs, seed, num_dev) for seed in range(settings.splits)]
-    scorer: PairGrams | StatePairs
-    beam: tuple[float, tuple[int, ...]] | None = None
     if settings.has_grams:
-        scorer, cls = read_grams(encoder, pairs, progress)
-        method, up_to, reason = _plan(encoder.depth + 1, settings)
-        leaders = _search_means(scorer, divisions, settings, method, up_to, threads, progress)
-        if method == "beam":
-            beam = _beam_loss(scorer, divisions, settings, up_to, threads)
+        search = search_means(encoder, pairs, divisions, settings, threads, progress)
     else:
-        scorer, cls = read_state_pairs(encoder, pairs, _rule(head), progress)
-        method, (up_to, reason) = "exact", _state_plan(encoder.depth + 1, settings)
-        leaders = _search_states(scorer, divisions, up_to, progress)
+        search = search_vectors(encoder, pairs, divisions, settings, head, progress)
     splits = tuple(
-        _split_report(scorer, division, found, cls, up_to) for division, found in zip(divisions, leaders, strict=True)
+        _split_report(search, division, found) for division, found in zip(divisions, search.found, strict=True)
     )
-    chosen, chosen_dev = _settle(scorer, divisions, splits)
-    unseen, num_unseen = _unseen(scorer, pairs, divisions, chosen)
+    chosen, chosen_dev = _choose(search.scorer, divisions, splits)
+    unseen, num_unseen = _unseen(search.scorer, pairs, divisions, chosen)
     return CombinationReport(
         model=encoder.name,
         data=pairs.name,
         settings=settings,
         pooling=encoder.pooling,
         depth=encoder.depth,
-        method=method,
-        up_to=up_to,
-        up_to_reason=reason,
-        num_subsets=leaders[0].count,
+        method=search.method,
+        up_to=search.up_to,
+        up_to_reason=search.up_to_reason,
+        num_subsets=search.found[0].count,
         num_pairs=len(pairs),
         splits=splits,
         chosen=chosen,
         chosen_dev=chosen_dev,
         unseen=unseen,
         num_unseen=num_unseen,
-        beam_loss=beam[0] if beam else None,
-        beam_layers=beam[1] if beam else None,
+        beam_loss=search.beam_loss,
+        beam_layers=search.beam_layers,
         seconds=perf_counter() - start,
     )
-
-
-# Searching
-
-
-def _plan(layers: int, settings: CombineSettings) -> tuple[str, int, str | None]:
-    """Method and largest size for means, and why the size is limited."""
-    if layers > MOST_LAYERS:
-        raise UsageError(
-            f"Combinations of {layers} layers are not searched; {MOST_LAYERS} are the most.",
-            hint="Truncate the model first: truncate-kit finetune --layer N.",
-        )
-    up_to = min(settings.up_to or layers, layers)
-    reason = f"Larger combinations than {up_to} layers were left out, as told." if up_to < layers else None
-    subsets = count_subsets(layers, up_to)
-    if settings.search == "exact" and subsets > MOST_EXACT:
-        raise UsageError(
-            f"{subsets:,} combinations are too many to try all of them.",
-            hint="Use --search beam, or fewer layers with --layers-up-to.",
-        )
-    exact = settings.search == "exact" or (settings.search == "auto" and subsets <= MOST_EXACT)
-    return ("exact" if exact else "beam"), up_to, reason
-
-
-def _state_plan(layers: int, settings: CombineSettings) -> tuple[int, str | None]:
-    """Largest size where each combination has to be computed, and why it is limited."""
-    most = largest_size(layers)
-    up_to = min(settings.up_to or layers, most)
-    if up_to == most < layers:
-        return up_to, (
-            f"Combinations of more than {most} layers were left out: {layers} layers have too many subsets to compute "
-            f"each of them, and this search computes {MOST_SUBSETS:,} at most."
-        )
-    return up_to, f"Larger combinations than {up_to} layers were left out, as told." if up_to < layers else None
-
-
-def _search_means(
-    grams: PairGrams,
-    divisions: Sequence[Division],
-    settings: CombineSettings,
-    method: str,
-    up_to: int,
-    threads: int,
-    progress: Progress = silent,
-) -> list[Leaders]:
-    found = []
-    for number, division in enumerate(divisions, 1):
-        part = grams.select(division.dev)
-
-        def step(task: str, done: int, total: int, number: int = number) -> None:
-            progress(f"{task}, split {number}", done, total)
-
-        if method == "exact":
-            found.append(search_exact(part, division.dev_ranks, up_to=up_to, threads=threads, progress=step))
-        else:
-            found.append(search_beam(part, division.dev_ranks, up_to=up_to, width=settings.width, progress=step))
-    return found
-
-
-def _beam_loss(
-    grams: PairGrams, divisions: Sequence[Division], settings: CombineSettings, up_to: int, threads: int
-) -> tuple[float, tuple[int, ...]]:
-    """The most a beam search loses on dev, in points, and the layers on which that was tried.
-
-    All layers where their subsets are few enough, otherwise sixteen of them at even distances.
-    """
-    layers = list(range(grams.num_layers))
-    if count_subsets(len(layers), up_to) > _QUICK:
-        layers = sorted({round(place) for place in np.linspace(0, layers[-1], 16)})
-        up_to = min(up_to, len(layers))
-    part = PairGrams(grams.forms[:, layers][:, :, layers])
-    exact, beam = (_search_means(part, divisions, settings, method, up_to, threads) for method in ("exact", "beam"))
-    losses = [_best(true).score - _best(found).score for true, found in zip(exact, beam, strict=True)]
-    return 100 * max(losses), tuple(layers)
-
-
-def _rule(head: Dense | None) -> Maximum | Head:
-    if head is None:
-        return Maximum()
-    weight, bias = (value.detach().double().cpu().numpy() for value in (head.linear.weight, head.linear.bias))
-    return Head(weight, bias)
-
-
-def _search_states(pairs: StatePairs, divisions: Sequence[Division], up_to: int, progress: Progress) -> list[Leaders]:
-    union = sorted({place for division in divisions for place in division.dev})
-    where = {place: index for index, place in enumerate(union)}
-    parts = [([where[place] for place in division.dev], division.dev_ranks) for division in divisions]
-    return search_states(pairs.select(union), parts, up_to=up_to, progress=progress)
-
-
-# Scoring
 
 
 def _points(ranks: RankCorrelation, cosines: Floats) -> float | None:
@@ -186,38 +94,27 @@ def _points(ranks: RankCorrelation, cosines: Floats) -> float | None:
     return None if np.isnan(score) else 100 * score
 
 
-def _best(leaders: Leaders) -> Leader:
-    best = leaders.best
-    if best is None:
-        raise DataError(
-            "No combination of layers tells the pairs apart: each gives all of them one similarity.",
-            hint="Check the data and the model: texts or vectors may all be the same.",
-        )
-    return best
-
-
-def _split_report(scorer: Scorer, division: Division, leaders: Leaders, cls: Floats, up_to: int) -> SplitReport:
+def _split_report(search: Search, division: Division, best_subsets: BestSubsets) -> SplitReport:
     tested: dict[int, float | None] = {}
 
-    def report(leader: Leader) -> Combination:
-        if leader.mask not in tested:
-            tested[leader.mask] = _points(division.test_ranks, scorer.cosines(leader.layers)[division.test])
-        return Combination(layers=leader.layers, dev=100 * leader.score, test=tested[leader.mask])
+    def report(subset: ScoredSubset) -> Combination:
+        if subset.mask not in tested:
+            tested[subset.mask] = _points(division.test_ranks, search.scorer.cosines(subset.layers)[division.test])
+        return Combination(layers=subset.layers, dev=100 * subset.score, test=tested[subset.mask])
 
-    best = report(_best(leaders))
-    num_layers = len(leaders.without)
+    best = report(best_of(best_subsets))
     return SplitReport(
         seed=division.seed,
         num_dev=len(division.dev),
         num_test=len(division.test),
         best=best,
-        by_size=tuple(None if row is None else report(row) for row in leaders.by_size[:up_to]),
-        without=tuple(None if row is None else report(row) for row in leaders.without),
-        baselines=_baselines(scorer, division, cls, num_layers, up_to),
+        by_size=tuple(None if row is None else report(row) for row in best_subsets.by_size[: search.up_to]),
+        without=tuple(None if row is None else report(row) for row in best_subsets.without),
+        baselines=_baselines(search, division, len(best_subsets.without)),
     )
 
 
-def _baselines(scorer: Scorer, division: Division, cls: Floats, num_layers: int, up_to: int) -> tuple[Baseline, ...]:
+def _baselines(search: Search, division: Division, num_layers: int) -> tuple[Baseline, ...]:
     """Last layer, CLS, last four layers, and the mean score of random combinations, drawn from those searched."""
 
     def both(cosines: Floats) -> tuple[float | None, float | None]:
@@ -225,9 +122,10 @@ def _baselines(scorer: Scorer, division: Division, cls: Floats, num_layers: int,
 
     last = range(num_layers - 1, num_layers)
     last_four = range(max(0, num_layers - 4), num_layers)
-    draws = [both(scorer.cosines(layers)) for layers in random_combinations(num_layers, up_to, division.seed)]
+    scorer, drawn = search.scorer, random_combinations(num_layers, search.up_to, division.seed)
+    draws = [both(scorer.cosines(layers)) for layers in drawn]
     known = [(dev, test) for dev, test in draws if dev is not None and test is not None]
-    rows = {LAST: both(scorer.cosines(last)), CLS: both(cls), LAST_FOUR: both(scorer.cosines(last_four))}
+    rows = {LAST: both(scorer.cosines(last)), CLS: both(search.cls), LAST_FOUR: both(scorer.cosines(last_four))}
     rows[RANDOM] = (
         (sum(dev for dev, _ in known) / len(known), sum(test for _, test in known) / len(known))
         if known
@@ -245,26 +143,26 @@ def random_combinations(num_layers: int, up_to: int, seed: int, draws: int = RAN
     return [tuple(sorted(generator.choice(num_layers, size=size, replace=False).tolist())) for size in drawn]
 
 
-def _settle(
+def _choose(
     scorer: Scorer, divisions: Sequence[Division], splits: Sequence[SplitReport]
 ) -> tuple[tuple[int, ...], float]:
-    """Of the splits' winners the one with the best mean dev score over all splits."""
-    winner: Leader | None = None
+    """Of the splits' best combinations the one with the best mean dev score over all splits."""
+    winner: ScoredSubset | None = None
     for layers in {split.best.layers for split in splits}:
         cosines = scorer.cosines(layers)
         scores = [_points(division.dev_ranks, cosines[division.dev]) for division in divisions]
         known = [score for score in scores if score is not None]
-        leader = Leader(mask_of(layers), sum(known) / len(known))
-        winner = leader if leader.beats(winner) else winner
+        subset = ScoredSubset(mask_of(layers), sum(known) / len(known))
+        winner = subset if subset.beats(winner) else winner
     if winner is None:
-        raise UsageError("There is no split to choose on.", hint="Use --splits 1 or more.")
+        raise UsageError("There is no split to choose on.", hint="Use 1 or more `splits`.")
     return winner.layers, winner.score
 
 
 def _unseen(
     scorer: Scorer, pairs: PairSet, divisions: Sequence[Division], layers: tuple[int, ...]
 ) -> tuple[float | None, int]:
-    """Score on the pairs that no split chose on, and how many they are."""
+    """Score on the pairs that no split chose on, and the number of them."""
     rest = sorted(set(range(len(pairs))).difference(*(division.dev for division in divisions)))
     scores = [pairs.scores()[place] for place in rest]
     if len(set(scores)) < 2 or len(rest) < 3:

@@ -1,13 +1,10 @@
-"""The model card of a combination."""
+"""What the model card of a combination says."""
 
-import json
-
-from truncate_kit import __version__
-from truncate_kit.combine.results import CombinationReport
+from truncate_kit.combine.report import CombinationReport
 from truncate_kit.encoders import Encoder, PoolingMode
 from truncate_kit.encoders.layer_pooling import LayerPooling
-from truncate_kit.encoders.pooler_files import loading_words
-from truncate_kit.sweep.card import points
+from truncate_kit.runs.card import ModelCard, ScoreTable
+from truncate_kit.wording import capitalized, points
 
 _TOKENS: dict[PoolingMode, str] = {
     "mean": "the mean over tokens",
@@ -17,8 +14,8 @@ _TOKENS: dict[PoolingMode, str] = {
 }
 
 
-def combination_card(report: CombinationReport, encoder: Encoder) -> str:
-    """Markdown with the front matter that the hub and sentence-transformers read. encoder: as it is saved."""
+def combination_card(report: CombinationReport, encoder: Encoder) -> ModelCard:
+    """The facts of the chosen combination. encoder: as it is saved."""
     layers = ", ".join(map(str, report.chosen))
     title = f"layer {layers}"
     vector = f"the state of {title}"
@@ -30,31 +27,20 @@ def combination_card(report: CombinationReport, encoder: Encoder) -> str:
     head = ", through the trained pooler head" if report.settings.head else ""
     test = report.best("test")
     measured = points(test.mean, test.std) if test is not None else "–"
-    return f"""---
-library_name: sentence-transformers
-pipeline_tag: sentence-similarity
-base_model: {json.dumps(report.model)}
-tags:
-- sentence-transformers
-- feature-extraction
-- sentence-similarity
-- truncated
----
-
-# {title.capitalize()}
-
-A sentence encoder that keeps the first {max(report.chosen)} of {report.depth} layers, chosen as BERT-LC chooses.
-A vector is {vector}{head} (0 = embeddings); of each layer it takes {_TOKENS[encoder.pooling]}{norm}.
-
-{" ".join(report.statements())}
-
-| Spearman × 100 | |
-|---|---|
-| Dev pairs, mean over the splits | {report.chosen_dev:.2f} |
-| The {report.num_unseen} pairs that no split chose on | {points(report.unseen, None)} |
-| Test, each split's own best combination | {measured} |
-
-{loading_words(encoder.pooler)}
-
-Made by truncate-kit {__version__}.
-"""
+    return ModelCard(
+        base_model=report.model,
+        title=capitalized(title),
+        summary=f"A sentence encoder that keeps the first {max(report.chosen)} of {report.depth} layers, chosen as "
+        f"BERT-LC chooses. A vector is {vector}{head} (0 = embeddings); of each layer it takes "
+        f"{_TOKENS[encoder.pooling]}{norm}. {' '.join(report.statements())}",
+        scores=ScoreTable(
+            caption="Spearman × 100",
+            columns=("pairs", "score"),
+            rows=(
+                ("Dev pairs, mean over the splits", f"{report.chosen_dev:.2f}"),
+                (f"The {report.num_unseen} pairs that no split chose on", points(report.unseen)),
+                ("Test, each split's own best combination", measured),
+            ),
+        ),
+        tags=("truncated",),
+    )

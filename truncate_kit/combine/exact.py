@@ -14,8 +14,8 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
+from truncate_kit.combine.best_subsets import BestSubsets, Masks
 from truncate_kit.combine.grams import Floats, PairGrams, cosines_of
-from truncate_kit.combine.leaders import Leaders, Masks
 from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.progress import Progress, silent
 
@@ -86,7 +86,7 @@ class _Node:
 
 def search_exact(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, threads: int = 1, progress: Progress = silent
-) -> Leaders:
+) -> BestSubsets:
     """Score every non-empty subset of at most `up_to` layers by the Spearman correlation of its cosines.
 
     Memory does not grow with the number of subsets. The result does not depend on `threads`.
@@ -99,16 +99,16 @@ def search_exact(
         for size in range(up_to + 1)
         for some in combinations(range(higher), size)
     ]
-    leaders = Leaders(grams.num_layers)
+    best_subsets = BestSubsets(grams.num_layers)
 
-    def run(mask: int) -> Leaders:
+    def run(mask: int) -> BestSubsets:
         return _search_below(_Node.of(mask, grams, down_to=chunk), grams, ranks, lowest, up_to)
 
     with ThreadPoolExecutor(threads) as pool:
         for done, found in enumerate(pool.map(run, tasks), 1):
-            leaders.merge(found)
+            best_subsets.merge(found)
             progress("Searching combinations", done, len(tasks))
-    return leaders
+    return best_subsets
 
 
 def _block_layers(grams: PairGrams) -> int:
@@ -127,7 +127,7 @@ def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_
         yield from _walk(node.with_next(forms), forms, down_to=down_to, up_to=up_to)
 
 
-def _search_below(node: _Node, grams: PairGrams, ranks: RankCorrelation, lowest: _Lowest, up_to: int) -> Leaders:
+def _search_below(node: _Node, grams: PairGrams, ranks: RankCorrelation, lowest: _Lowest, up_to: int) -> BestSubsets:
     """All subsets that extend `node` by lower layers."""
     layers = len(lowest.ends) - 1
     parts = np.empty((3, 1 + layers, grams.num_pairs))
@@ -142,7 +142,7 @@ def _search_below(node: _Node, grams: PairGrams, ranks: RankCorrelation, lowest:
         sums += lowest.among[:, begin:end]
         masks.append(lowest.masks[begin:end] | leaf.mask)
         scores.append(ranks.of(cosines_of(sums)))
-    leaders = Leaders(grams.num_layers)
+    best_subsets = BestSubsets(grams.num_layers)
     if masks:
-        leaders.update(np.concatenate(masks), np.concatenate(scores))
-    return leaders
+        best_subsets.update(np.concatenate(masks), np.concatenate(scores))
+    return best_subsets

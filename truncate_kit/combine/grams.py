@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.errors import NonFiniteStatesError, SimilarityError
+from truncate_kit.errors import ModelError, not_finite
 
 Floats = NDArray[np.float64]
 _CHUNK = 32  # pairs at a time: their states in float64 stay in the cache
@@ -59,7 +59,7 @@ def cosines_of(sums: Floats) -> Floats:
 def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, threads: int = 1) -> PairGrams:
     """The forms of the pairs whose texts stand at `first` and `second` in `states`, (L', texts, d) on the CPU.
 
-    Products are taken in float64. Raises `NonFiniteStatesError`, and `SimilarityError` for a state of length zero.
+    Products are taken in float64. Raises `ModelError` for states that are no numbers or of length zero.
     """
     layers, width, values = states.shape[0], states.shape[2], states.numpy()
     forms = np.empty((3, layers, layers, len(first)))
@@ -88,10 +88,10 @@ def _both_orders(forms: Floats) -> Floats:
     own = forms[:, diagonal, diagonal].copy()
     broken = [int(layer) for layer in diagonal if not np.isfinite(own[:2, layer]).all()]
     if broken:
-        raise NonFiniteStatesError(broken)
+        raise not_finite(broken)
     empty = [int(layer) for layer in diagonal if not (own[:2, layer] > 0).all()]
     if empty:
-        raise SimilarityError(
+        raise ModelError(
             f"The states of layer {', '.join(map(str, empty))} have length zero for some texts.",
             hint="Check the model: a state of zeros has no cosine.",
         )

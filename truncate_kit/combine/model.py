@@ -8,7 +8,7 @@ from torch import nn
 
 from truncate_kit.encoders import Encoder, truncate
 from truncate_kit.encoders.layer_pooling import LayerPooling, Over
-from truncate_kit.encoders.pipeline import Dense, Normalize
+from truncate_kit.encoders.tail import Dense, Normalize
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 
 
@@ -63,5 +63,5 @@ def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
         return {"norm": "rms", "eps": eps}
     raise ModelError(
         f"The model ends in a {type(norm).__name__}, which a combination of its layers cannot take with it.",
-        hint="Use --layers-up-to 1 to find the best single layer: that can be saved.",
+        hint="Use `up_to=1` to find the best single layer: that can be saved.",
     )

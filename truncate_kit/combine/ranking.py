@@ -2,7 +2,7 @@
 
 A row is sorted as whole numbers: above, the cosine in steps; below, which of the targets it belongs to. After the
 sort the lower bits, read in order, are the targets by rising similarity: no index is sorted along. 32 bits take half
-the time of 64, and tell all cosines of most rows apart; only rows in which two share their upper bits are sorted
+the time of 64, and hold all cosines of most rows apart; only rows in which two share their upper bits are sorted
 again with 64, where steps are 2⁻⁴⁴ and what still shares them is a tie.
 """
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Keys = NDArray[Any]
 STEP = 2.0**-44
 """Cosines closer than this (6e-14) count as equal. It is above the rounding of float64, so that the cosines of pairs
-of identical texts are one tie, and far below any difference that float32 states can tell."""
+of identical texts are one tie, and far below any difference that float32 states can make."""
 
 # Added to a number in [−1, 1], it leaves 44 bits behind the point: the last 46 bits of the float are then a count of
 # steps, never negative, and the six bits of its fraction above them are zero.
@@ -48,7 +48,7 @@ class RankCorrelation:
         self._level_of = places.astype(np.int64)
         self._short_level_of = places.astype(np.uint32)
         self._bits = (len(self._levels) - 1).bit_length()
-        self._short_tells = self.count**2 < 1 << 32 - self._bits  # else most rows would be sorted twice
+        self._short_suffices = self.count**2 < 1 << 32 - self._bits  # else most rows would be sorted twice
         self._spread = float(((ranks - ranks.mean()) ** 2).sum())
         self._places = np.arange(self.count) - (self.count - 1) / 2
         self._place_spread = float((self._places**2).sum())
@@ -63,7 +63,7 @@ class RankCorrelation:
         products = np.empty(len(cosines))
         spreads = np.full(len(cosines), self._place_spread)
         again = np.arange(len(cosines))
-        if self._short_tells:
+        if self._short_suffices:
             keys: Keys = np.right_shift(steps, _STEP_BITS - 32 + self._bits).astype(np.uint32)
             ranks, shared = self._sorted(keys, self._short_level_of)
             products[:] = ranks @ self._places

@@ -16,10 +16,17 @@ MOST_LAYERS = 62  # a combination is a number of 64 bits
 class CombineSettings(Result):
     """What is combined and how the best is found.
 
-    over: mean or max over the layers. head: feed the mean through the model's trained pooler head. up_to: most layers
-    in a combination, None for no limit. search: exact, beam, or auto: exact while there are at most 2²⁷ − 1
-    subsets. width: combinations of each size that a beam search goes on from. dev_pairs, splits: pairs to choose on,
-    drawn anew for each of the splits; the rest is for testing. Raises `UsageError`.
+    Attributes:
+        over: `mean` or `max` over the layers.
+        head: Feed the mean through the model's trained pooler head.
+        up_to: Largest number of layers in a combination; None for no limit.
+        search: `exact`, `beam`, or `auto`: exact while there are at most 2²⁷ − 1 subsets.
+        width: Number of combinations of each size that a beam search goes on from.
+        dev_pairs: Number of pairs to choose on; the rest is for testing.
+        splits: Number of random divisions into such pairs and the rest.
+
+    Raises:
+        UsageError: A value makes no sense, alone or beside another.
     """
 
     over: str = "mean"
@@ -33,20 +40,20 @@ class CombineSettings(Result):
     def __post_init__(self) -> None:
         for name, value, known in (("over", self.over, OVER), ("search", self.search, SEARCHES)):
             if value not in known:
-                raise UsageError(f"--{name} {value!r} is not known.", hint=f"Use one of: {', '.join(known)}.")
-        for option, number, least in (
-            ("--layers-up-to", self.up_to, 1),
-            ("--beam-width", self.width, 1),
-            ("--dev-pairs", self.dev_pairs, 3),
-            ("--splits", self.splits, 1),
+                raise UsageError(f"`{name}` {value!r} is not known.", hint=f"Use one of: {', '.join(known)}.")
+        for name, number, least in (
+            ("up_to", self.up_to, 1),
+            ("width", self.width, 1),
+            ("dev_pairs", self.dev_pairs, 3),
+            ("splits", self.splits, 1),
         ):
             if number is not None and number < least:
-                raise UsageError(f"{option} {number} is too small.", hint=f"Use {least} or more.")
+                raise UsageError(f"`{name}` {number} is too small.", hint=f"Use {least} or more.")
         if self.head and self.over == "max":
-            raise UsageError("The pooler head takes the mean over layers.", hint="Use --over mean with --head.")
+            raise UsageError("The pooler head takes the mean over layers.", hint='Use `over="mean"` with `head`.')
         if self.search == "beam" and not self.has_grams:
             raise UsageError(
-                "The beam search is for the mean over layers.", hint="Leave --search out; --layers-up-to limits sizes."
+                "The beam search is for the mean over layers.", hint="Leave out `search`; `up_to` limits sizes."
             )
 
     @property

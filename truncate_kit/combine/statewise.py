@@ -7,9 +7,9 @@ from typing import Protocol, Self
 import numpy as np
 from torch import Tensor
 
+from truncate_kit.combine.best_subsets import BestSubsets
 from truncate_kit.combine.exact import count_subsets
 from truncate_kit.combine.grams import Floats, cosines_of
-from truncate_kit.combine.leaders import Leaders
 from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.progress import Progress, silent
 
@@ -128,12 +128,12 @@ def search_states(
     *,
     up_to: int,
     progress: Progress = silent,
-) -> list[Leaders]:
+) -> list[BestSubsets]:
     """Score every subset of at most `up_to` layers on several parts of the pairs; the cosines are computed once.
 
     parts: places of the pairs of each part, and the correlation with their targets.
     """
-    leaders = [Leaders(pairs.num_layers) for _ in parts]
+    best_subsets = [BestSubsets(pairs.num_layers) for _ in parts]
     total, done = count_subsets(pairs.num_layers, up_to), 0
     masks: list[int] = []
     rows: list[Floats] = []
@@ -143,8 +143,8 @@ def search_states(
         if len(rows) == _ROWS or done + len(rows) == total:
             done += len(rows)
             together, numbers = np.stack(rows), np.array(masks, dtype=np.int64)
-            for found, (places, ranks) in zip(leaders, parts, strict=True):
+            for found, (places, ranks) in zip(best_subsets, parts, strict=True):
                 found.update(numbers, ranks.of(np.ascontiguousarray(together[:, places])))
             masks, rows = [], []
             progress("Searching combinations", done, total)
-    return leaders
+    return best_subsets

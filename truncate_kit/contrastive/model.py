@@ -1,7 +1,7 @@
 """The encoder that a contrastive run trains, with and without its pooler."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -10,10 +10,10 @@ from torch import nn
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.encoders import Encoder, truncate
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
-from truncate_kit.encoders.pipeline import Dense, Normalize
 from truncate_kit.encoders.pooling import ConcatPooling
+from truncate_kit.encoders.tail import Dense, Normalize
 from truncate_kit.errors import UsageError
-from truncate_kit.training import Judge
+from truncate_kit.training.evaluators import Evaluator
 from truncate_kit.training.examples import Ids
 
 
@@ -62,24 +62,20 @@ def remove_pooler(encoder: Encoder) -> Encoder:
     return encoder
 
 
-class BareJudge:
-    """Judges an encoder as it will be without its pooler, and leaves it as it was."""
+class BareEvaluator:
+    """Scores an encoder as it will be without its pooler, and leaves it as it was."""
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
+    def __init__(self, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
 
-    def texts(self) -> Sequence[Ids]:
-        """All token ids."""
-        return self._judge.texts()
-
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Replace the ids of every text."""
-        self._judge.renumber(ids)
+    def texts(self) -> Sequence[Ids] | None:
+        """Those of the inner evaluator."""
+        return self._evaluator.texts()
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """The inner judge's scores of the encoder without its pooler."""
+        """The inner evaluator's scores of the encoder without its pooler."""
         with _without_pooler(encoder):
-            return self._judge.score(encoder)
+            return self._evaluator.score(encoder)
 
 
 @contextlib.contextmanager
@@ -97,17 +93,17 @@ def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
     if encoder.depth == 0 and settings.pooling != "mean":
         raise UsageError(
             f"At layer 0 every text has the same CLS state, so {settings.pooling} pooling has nothing to learn from.",
-            hint="Use --layer 1 or higher, or --pooling mean.",
+            hint='Use a `layer` from 1 on, or `pooling="mean"`.',
         )
     if settings.pooling == "first-last" and encoder.family.final_norm is not None:
         raise UsageError(
             f"A {encoder.family.name} model ends in a norm that its embeddings do not go through.",
-            hint="Use --pooling mean or layer-attention.",
+            hint="Use mean or layer-attention as `pooling`.",
         )
     if settings.pooling == "concat" and encoder.family.decoder:
         raise UsageError(
             f"The first token of a {encoder.family.name} model sees no other, so it is no CLS to put before the mean.",
-            hint="Use --pooling mean or layer-attention.",
+            hint="Use mean or layer-attention as `pooling`.",
         )
 
 

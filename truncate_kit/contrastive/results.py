@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.results import Result
-from truncate_kit.sweep.results import Trial
+from truncate_kit.runs.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from truncate_kit.contrastive.card import contrastive_card
-from truncate_kit.contrastive.model import BareJudge, poolable_encoder, remove_pooler
+from truncate_kit.contrastive.model import BareEvaluator, poolable_encoder, remove_pooler
 from truncate_kit.contrastive.results import ContrastiveResult
 from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
 from truncate_kit.data import PairSet, PairSplits
@@ -16,11 +16,15 @@ from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, save_encoder
 from truncate_kit.errors import DataError
 from truncate_kit.progress import Progress, silent
-from truncate_kit.sweep.results import Trial
-from truncate_kit.sweep.store import TrialStore, fingerprint
-from truncate_kit.training import Judge, PairJudge, default_learning_rate, train
+from truncate_kit.runs.output import output_folder
+from truncate_kit.runs.store import RunStore, run_key
+from truncate_kit.runs.trial import Trial, trial_name
+from truncate_kit.training.configuration import default_learning_rate
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.evaluators import Evaluator, PairEvaluator
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.objectives import OBJECTIVES
 
 RESULT_FILE = "contrastive.json"
 
@@ -41,7 +45,7 @@ def finetune_contrastive(
     data: graded pairs; dev is judged in training, test once per seed. out: gets `lean/` (a sentence-transformers
     folder), `contrastive.json` and `trials/`, from which the same call continues after a kill. group: processes that
     train together; only the leading one writes. Raises `UsageError`, `DataError`, `LayerOutOfRangeError`,
-    `LayerNotHeldError`, `RunInUseError`, `CannotWriteError`, `TrainingDivergedError`.
+    `LayerNotHeldError`, `FileProblemError`; `TruncateKitError` where training diverges.
     """
     start = time.perf_counter()
     settings = settings or ContrastiveSettings()
@@ -50,20 +54,24 @@ def finetune_contrastive(
         raise DataError(f"{data.name} has no dev split to judge by.", hint="Give a folder with dev and test files.")
     columns = _columns(rows, settings)
     plain = settings.to_dict() | {"seeds": (), "layer": poolable_encoder(encoder, settings, seed=0).depth}
-    told = settings.training().to_json()
-    key = fingerprint(encoder, repr(plain), told, rows.fingerprint(), data.fingerprint(), str(group.size))
-    store = TrialStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
+    loop = settings.training().to_json()
+    parts = (repr(plain), loop, rows.fingerprint(), data.fingerprint(), str(group.size))
+    key = run_key(encoder, *parts)
+    store = RunStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
     run = _Run(encoder, columns, dev, data.test, settings, store, group, progress)
-    with store.open() if group.leads else contextlib.nullcontext():
+    with contextlib.ExitStack() as held:
+        if group.leads:
+            held.enter_context(output_folder(Path(out), encoder, "lean"))
+            held.enter_context(store.open())
         trials = tuple(run.trial(seed) for seed in settings.seeds)
         best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
         result = _result(encoder, rows, columns, data, settings, trials, best, group, time.perf_counter() - start)
         if group.leads:
-            lean = store.encoder(best, encoder.device)
+            lean = store.encoder(best.name, encoder.device)
             lean.name = encoder.name
-            save_encoder(lean, Path(out) / "lean", model_card=contrastive_card(result, lean))
+            save_encoder(lean, Path(out) / "lean", model_card=contrastive_card(result).text(lean))
             result.write(Path(out) / RESULT_FILE)
-            store.forget_weights({(best.layer, best.seed)})
+            store.forget_weights({best.name})
     return result
 
 
@@ -74,11 +82,11 @@ def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]
             f"{rows.name} holds {len(rows)} row: nothing to contrast it with.", hint="Give some thousand rows."
         )
     columns = [[row.anchor for row in rows.rows], [row.positive for row in rows.rows]]
-    if settings.objective == "hard-negatives":
+    if OBJECTIVES[settings.objective].data == "negatives":
         without = next((place for place, row in enumerate(rows.rows, 1) if row.negative is None), None)
         if without is not None:
             raise DataError(
-                f"{rows.name}: row {without} has no negative.", hint="Give negatives, or use --objective in-batch."
+                f"{rows.name}: row {without} has no negative.", hint='Give negatives, or use `objective="in-batch"`.'
             )
         columns.append([row.negative or "" for row in rows.rows])
     return columns
@@ -93,13 +101,13 @@ class _Run:
     dev: PairSet
     test: PairSet | None
     settings: ContrastiveSettings
-    store: TrialStore
+    store: RunStore
     group: Group
     progress: Progress
 
     def with_weights(self, trial: Trial) -> Trial:
         """The finished trial; run again where its weights are gone, because another seed's were kept before."""
-        kept = self.group.agree(self.store.has_weights(trial.layer, trial.seed, trial.epochs))
+        kept = self.group.agree(self.store.has_weights(trial.name))
         return trial if kept else self.trial(trial.seed, again=True)
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:
@@ -108,7 +116,8 @@ class _Run:
         encoder = poolable_encoder(self.full, settings, seed=seed)
         layer = encoder.depth
         known = self.group.leads and not again
-        done = self.group.agree(self.store.read(layer, seed, training.epochs) if known else None)
+        name = trial_name(layer, seed, training.epochs)
+        done = self.group.agree(self.store.read(name, Trial) if known else None)
         if done is not None:
             return done
         limit = min(encoder.max_length, settings.max_tokens)
@@ -119,24 +128,25 @@ class _Run:
             chunk=settings.chunk,
             group=self.group,
         )
-        state = train(
+        state = TrainingRun(
             encoder,
             examples,
-            self._judge(encoder, self.dev),
+            self._evaluator(encoder, self.dev),
             training,
             seed=seed,
-            checkpoint=self.store.checkpoint(layer, seed, training.epochs),
-            judge_every=settings.judge_every,
+            evaluate_every=settings.evaluate_every,
             group=self.group,
+        ).train(
+            checkpoint=self.store.checkpoints.of(name),
             progress=self.progress,
             task=f"{settings.objective}, {settings.pooling}, layer {layer}, seed {seed}",
         )
         if not settings.keep_pooler:
             remove_pooler(encoder)
-        dev, dev_pearson = self.group.agree(PairJudge(encoder, self.dev).score(encoder))
+        dev, dev_pearson = self.group.agree(PairEvaluator(encoder, self.dev).score(encoder))
         test: tuple[float | None, float | None] = (None, None)
         if self.test is not None:
-            test = self.group.agree(PairJudge(encoder, self.test).score(encoder))
+            test = self.group.agree(PairEvaluator(encoder, self.test).score(encoder))
         trial = Trial(
             layer=layer,
             seed=seed,
@@ -151,12 +161,12 @@ class _Run:
             seconds=state.seconds,
         )
         if self.group.leads:
-            self.store.write(trial, encoder)
+            self.store.write_encoder(trial.name, trial, encoder)
         return trial
 
-    def _judge(self, encoder: Encoder, pairs: PairSet) -> Judge:
-        judge = PairJudge(encoder, pairs)
-        return judge if self.settings.keep_pooler else BareJudge(judge)
+    def _evaluator(self, encoder: Encoder, pairs: PairSet) -> Evaluator:
+        evaluator = PairEvaluator(encoder, pairs)
+        return evaluator if self.settings.keep_pooler else BareEvaluator(evaluator)
 
 
 def _result(

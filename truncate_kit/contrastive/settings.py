@@ -4,17 +4,15 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from truncate_kit.errors import UsageError
+from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import Precision, TrainingSettings
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.objectives import OBJECTIVES, objective_names
 
-ContrastiveObjective = Literal["in-batch", "dropout", "hard-negatives"]
 ContrastivePooling = Literal["layer-attention", "cls", "mean", "first-last", "concat"]
 Over = Literal["both", "cls", "mean"]
-OBJECTIVES: tuple[str, ...] = get_args(ContrastiveObjective)
 POOLINGS: tuple[str, ...] = get_args(ContrastivePooling)
 
-# (epochs, rows per step): the released run of the supervised objectives (3 epochs, 4 × 64 rows), SimCSE's for dropout.
-BUDGETS: dict[str, tuple[int, int]] = {"in-batch": (3, 256), "hard-negatives": (3, 256), "dropout": (1, 64)}
 FEWEST_ROWS = 2
 
 
@@ -27,13 +25,13 @@ class ContrastiveSettings(Result):
     the last layer through a tanh layer). over, last_cls, literal: of the layer-wise attention, see
     `LayerAttentionPooling`. keep_pooler: False trains with the pooler and then removes all of it, so that a vector is
     the CLS state of the top layer. layer: where the model is cut, None keeps all. epochs, batch_size: None follows the
-    objective (`BUDGETS`); rows per step count over all processes. learning_rate: None follows the width. max_tokens:
-    of a training text. judge_every: steps between two looks at dev, None looks after each epoch. chunk: texts that are
-    encoded at a time in training, None for the whole batch at once; it changes memory and time only.
+    objective; rows per step count over all processes. learning_rate: None follows the width. max_tokens:
+    of a training text. evaluate_every: steps between two looks at dev, None looks after each epoch. chunk: texts
+    that are encoded at a time in training, None for the whole batch at once; it changes memory and time only.
     Raises `UsageError`.
     """
 
-    objective: ContrastiveObjective = "in-batch"
+    objective: str = "in-batch"
     pooling: ContrastivePooling = "layer-attention"
     over: Over = "both"
     last_cls: bool = True
@@ -45,14 +43,14 @@ class ContrastiveSettings(Result):
     batch_size: int | None = None
     learning_rate: float | None = None
     max_tokens: int = 64
-    judge_every: int | None = 100
+    evaluate_every: int | None = 100
     chunk: int | None = None
     precision: Precision = "fp32"
     seeds: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
         for name, value, known in (
-            ("objective", self.objective, OBJECTIVES),
+            ("contrastive objective", self.objective, objective_names("contrast")),
             ("pooling", self.pooling, POOLINGS),
             ("attention over", self.over, get_args(Over)),
         ):
@@ -60,7 +58,7 @@ class ContrastiveSettings(Result):
                 raise UsageError(f"There is no {name} {value!r}.", hint=f"Use one of: {', '.join(known)}.")
         if self.pooling != "layer-attention" and (self.over, self.last_cls, self.literal) != ("both", True, False):
             raise UsageError(
-                f"{self.pooling} pooling has no attention to set up.", hint="Use --pooling layer-attention."
+                f"{self.pooling} pooling has no attention to set up.", hint='Use `pooling="layer-attention"`.'
             )
         self._check_removal()
         self._check_numbers()
@@ -70,42 +68,41 @@ class ContrastiveSettings(Result):
         if self.keep_pooler:
             return
         if self.pooling in ("mean", "first-last"):
-            raise UsageError(
-                f"{self.pooling} pooling has no pooler that could be removed.", hint="Leave out --remove-pooler."
-            )
+            raise UsageError(f"{self.pooling} pooling has no pooler that could be removed.", hint="Keep the pooler.")
         if self.pooling == "layer-attention" and self.over == "mean" and not self.last_cls:
             raise UsageError(
                 "Without its pooler this model gives CLS states, which attention over means alone never trains.",
-                hint="Leave out --remove-pooler, or let the attention see CLS (--attend both, or with the last CLS).",
+                hint='Keep the pooler, or let the attention see CLS: `over="both"` or `last_cls=True`.',
             )
 
     def _check_numbers(self) -> None:
         if self.batch_size is not None and self.batch_size < FEWEST_ROWS:
             raise UsageError(
                 f"A batch of {self.batch_size} row has nothing to contrast with.",
-                hint="Use --batch-size 2 or more; some hundred are better.",
+                hint="Use a `batch_size` of 2 or more; some hundred are better.",
             )
         if not 0 < self.temperature <= 10:
-            raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use --temperature 0.05.")
-        for option, value, least in (
-            ("--chunk-size", self.chunk, 1),
-            ("--judge-every", self.judge_every, 1),
-            ("A text's length", self.max_tokens, 3),
+            raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
+        for name, value, least in (
+            ("chunk", self.chunk, 1),
+            ("evaluate_every", self.evaluate_every, 1),
+            ("max_tokens", self.max_tokens, 3),
         ):
             if value is not None and value < least:
-                raise UsageError(f"{option} {value} is too small.", hint=f"Use {least} or more.")
+                raise UsageError(f"`{name}` {value} is too small.", hint=f"Use {least} or more.")
         if not self.seeds:
-            raise UsageError("No seeds were given.", hint="Use --seeds 3 for the seeds 0, 1 and 2.")
+            raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")
 
     def training(self) -> TrainingSettings:
         """The loop's part: random batches, no warm-up and no weight decay. Raises `UsageError`."""
-        epochs, rows = BUDGETS[self.objective]
+        row = OBJECTIVES[self.objective]
         return TrainingSettings(
-            epochs=epochs if self.epochs is None else self.epochs,
-            batch_size=rows if self.batch_size is None else self.batch_size,
+            objective=self.objective,
+            epochs=row.epochs if self.epochs is None else self.epochs,
+            batch_size=row.batch_size if self.batch_size is None else self.batch_size,
             learning_rate=self.learning_rate,
             weight_decay=0.0,
             warmup=0.0,
             precision=self.precision,
-            buckets=False,  # like lengths would make some rows easier to tell apart than chance does
+            buckets=False,  # like lengths would make some rows easier to distinguish than chance does
         )

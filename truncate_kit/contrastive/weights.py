@@ -21,7 +21,7 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
     if not isinstance(encoder.pooler, LayerAttentionPooling):
         raise UsageError(
             f"{encoder.name} is pooled by {encoder.pooling_name}: no attention says how much a layer counts.",
-            hint="Train it with: truncate-kit finetune --pooling layer-attention --objective in-batch",
+            hint='Train it with `finetune_contrastive()` and `pooling="layer-attention"`.',
         )
     if not texts:
         raise DataError("There is no text to show the attention of.", hint="Give at least one.")

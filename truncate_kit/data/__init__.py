@@ -15,7 +15,7 @@ from truncate_kit.data.suites import (
 )
 from truncate_kit.data.texts import iter_rows, iter_texts, read_texts
 from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
-from truncate_kit.data.types import PairSet, PairSplits, TextPair
+from truncate_kit.data.types import PairSet, PairSplits, PlacedPairs, TextPair, distinct_texts, pairs_in_rows
 from truncate_kit.data.words import load_words
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Overlap",
     "PairSet",
     "PairSplits",
+    "PlacedPairs",
     "RetrievalSet",
     "SharedPairs",
     "StsSet",
@@ -31,6 +32,7 @@ __all__ = [
     "Triplet",
     "TripletSet",
     "complete_splits",
+    "distinct_texts",
     "find_sts",
     "find_transfer",
     "iter_rows",
@@ -39,6 +41,7 @@ __all__ = [
     "load_triplets",
     "load_words",
     "overlap_of",
+    "pairs_in_rows",
     "raw_texts",
     "read_pairs",
     "read_retrieval",

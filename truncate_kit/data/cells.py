@@ -20,6 +20,11 @@ def text_of(table: Table, row: int, column: str, value: Any) -> str:
     raise _wrong_kind(table, row, column, value, "a text")
 
 
+def texts_of(table: Table, column: str) -> list[str]:
+    """The texts of a whole column, see `text_of`."""
+    return [text_of(table, row, column, value) for row, value in enumerate(table.columns[column])]
+
+
 def _check_surrogates(table: Table, row: int, column: str, text: str) -> None:
     try:
         text.encode()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from truncate_kit.data.cells import text_of
+from truncate_kit.data.cells import text_of, texts_of
 from truncate_kit.data.columns import find_class_columns
 from truncate_kit.data.tables import Table
 from truncate_kit.data.types import PairSet, TextPair
@@ -50,7 +50,7 @@ def _labels(table: Table, column: str) -> list[str]:
             table.source,
             f"column {column!r} holds {len(set(labels)):,} different values, too many for classes.",
             table.columns,
-            hint="Name the column of the classes with --columns FIRST,SECOND,CLASS",
+            hint='Name the column of the classes: `columns=("first", "second", "class")`.',
         )
     return labels
 
@@ -58,7 +58,7 @@ def _labels(table: Table, column: str) -> list[str]:
 def _pairs(
     table: Table, names: tuple[str, str, str], labels: Sequence[str], place: Mapping[str, int]
 ) -> tuple[TextPair, ...]:
-    rows = zip(table.columns[names[0]], table.columns[names[1]], labels, strict=True)
+    rows = zip(texts_of(table, names[0]), texts_of(table, names[1]), labels, strict=True)
     pairs = []
     for row, (first, second, label) in enumerate(rows):
         if label not in place:
@@ -67,7 +67,5 @@ def _pairs(
                 f"the class {label!r} is not among those of train ({', '.join(place)}).",
                 hint="Mend the row or remove it.",
             )
-        pairs.append(
-            TextPair(text_of(table, row, names[0], first), text_of(table, row, names[1], second), float(place[label]))
-        )
+        pairs.append(TextPair(first, second, float(place[label])))
     return tuple(pairs)

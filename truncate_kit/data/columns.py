@@ -1,7 +1,7 @@
-"""Which columns hold the two texts and the score: told, or found by the names the known sets use."""
+"""Which columns hold the two texts and the score: given by name, or found by the names that known sets use."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from truncate_kit.errors import ColumnsError
@@ -45,34 +45,38 @@ _TEXTS = ("text", "sentence", "texts", "sentences")
 
 Choice = TypeVar("Choice")
 
-_HINT = "Name them: --columns FIRST,SECOND,SCORE"
+_HINT = 'Name them: `columns=("first", "second", "score")`.'
 
 
-def find_columns(source: str, columns: Sequence[str], told: Sequence[str] | None = None) -> tuple[str, str, str]:
+def find_columns(source: str, columns: Sequence[str], given: Sequence[str] | None = None) -> tuple[str, str, str]:
     """The names of first text, second text and score among `columns`.
 
-    told: those three names as they are written in the file, or None to find them. Raises `ColumnsError`, listing the
-    columns there are, when one is missing or more than one choice fits.
+    Args:
+        source: Path or hub name, for messages.
+        columns: All columns of the file.
+        given: The three names as they are written in the file, or None to find them.
+
+    Raises:
+        ColumnsError: One is missing, or more than one choice fits; the message lists the columns.
     """
-    if told is not None:
-        if len(told) != 3:
-            raise ColumnsError(source, f"{len(told)} columns were named where three are needed.", columns, hint=_HINT)
-        _check_told(source, columns, told)
-        return (told[0], told[1], told[2])
+    if given is not None:
+        if len(given) != 3:
+            raise ColumnsError(source, f"{len(given)} columns were named where three are needed.", columns, hint=_HINT)
+        check_columns(source, columns, given)
+        return (given[0], given[1], given[2])
     first, second = find_text_columns(source, columns)
     names = _by_plain_name(columns)
-    scores = [name for plain in _SCORES for name in names.get(plain, ())] or names.get(_LABEL, [])
+    scores = _called(names, _SCORES) or names.get(_LABEL, [])
     return (first, second, _only_one(source, columns, scores, "the score"))
 
 
-def find_class_columns(source: str, columns: Sequence[str], told: Sequence[str] | None = None) -> tuple[str, str, str]:
-    """The names of first text, second text and class among `columns`; told and errors as in `find_columns`."""
-    if told is not None:
-        return find_columns(source, columns, told)
+def find_class_columns(source: str, columns: Sequence[str], given: Sequence[str] | None = None) -> tuple[str, str, str]:
+    """The names of first text, second text and class among `columns`; given and errors as in `find_columns`."""
+    if given is not None:
+        return find_columns(source, columns, given)
     first, second = find_text_columns(source, columns)
     names = _by_plain_name(columns)
-    found = [name for plain in _CLASSES for name in names.get(plain, ())]
-    return (first, second, _only_one(source, columns, found, "the class"))
+    return (first, second, _only_one(source, columns, _called(names, _CLASSES), "the class"))
 
 
 def find_text_columns(source: str, columns: Sequence[str], *, hint: str = _HINT) -> tuple[str, str]:
@@ -93,31 +97,34 @@ def find_triplet_columns(columns: Sequence[str]) -> tuple[str, str, str] | None:
 
 def find_score_column(columns: Sequence[str]) -> str | None:
     """The name of a column that is called a score, or None."""
-    names = _by_plain_name(columns)
-    return next((names[plain][0] for plain in _SCORES if plain in names), None)
+    return next(iter(_called(_by_plain_name(columns), _SCORES)), None)
 
 
-def find_text_column(source: str, columns: Sequence[str], told: str | None = None) -> str | None:
+def find_text_column(source: str, columns: Sequence[str], given: str | None = None) -> str | None:
     """The name of the one column of raw text, or None where no column is called that. Raises `ColumnsError`."""
-    if told is not None:
-        _check_told(source, columns, [told])
-        return told
-    names = _by_plain_name(columns)
-    found = [name for plain in _TEXTS for name in names.get(plain, ())]
+    if given is not None:
+        check_columns(source, columns, [given])
+        return given
+    found = _called(_by_plain_name(columns), _TEXTS)
     return _only_one(source, columns, found, "the text") if found else None
 
 
 def find_label_column(source: str, columns: Sequence[str]) -> str | None:
     """The name of the column of class labels, or None where no column is called that. Raises `ColumnsError`."""
-    names = _by_plain_name(columns)
-    found = [name for plain in _CLASSES for name in names.get(plain, ())]
+    found = _called(_by_plain_name(columns), _CLASSES)
     return _only_one(source, columns, found, "the label") if found else None
 
 
-def _check_told(source: str, columns: Sequence[str], told: Iterable[str]) -> None:
-    for name in told:
+def check_columns(source: str, columns: Iterable[str], wanted: Iterable[str]) -> None:
+    """Raise `ColumnsError` for the first of the wanted names that is not among `columns`."""
+    for name in wanted:
         if name not in columns:
             raise ColumnsError(source, f"there is no column {name!r}.", columns, hint="Use the names as written there.")
+
+
+def _called(names: Mapping[str, Sequence[str]], plain_names: Iterable[str]) -> list[str]:
+    """The columns with one of these plain names, in the order of these."""
+    return [name for plain in plain_names for name in names.get(plain, ())]
 
 
 def _by_plain_name(columns: Iterable[str]) -> dict[str, list[str]]:

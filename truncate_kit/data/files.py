@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TextIO
 
-from truncate_kit.errors import DataError, DataFileError, RowError
+from truncate_kit.errors import DataError, RowError
 
 PAIR_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 TEXT_FORMAT = ".txt"
@@ -24,9 +24,19 @@ def format_of(path: Path) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def unsupported(path: Path) -> DataFileError:
+def stem_of(path: Path) -> str:
+    """The name of a file up to the first point, in lower case: "train" for Train.csv.gz."""
+    return path.name.partition(".")[0].lower()
+
+
+def data_files(folder: Path) -> list[Path]:
+    """The files of a folder that hold tables, sorted by name."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and format_of(path) in PAIR_FORMATS)
+
+
+def unsupported(path: Path) -> DataError:
     """The error for a file whose extension says nothing this package reads."""
-    return DataFileError(
+    return DataError(
         f"{path}: cannot read files that end in {path.suffix!r}." if path.suffix else f"{path}: no file extension.",
         hint="Give a .csv, .tsv, .jsonl or .parquet file, or a folder of splits; raw text may be .txt. "
         "All but Parquet may be packed as .gz or .xz.",
@@ -37,25 +47,25 @@ def unsupported(path: Path) -> DataFileError:
 def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
     """Open `path` for reading bytes, unpacking `.gz` and `.xz`.
 
-    Raises `DataFileError` when it is missing, is a folder, cannot be read, or ends before its packed data does; also
+    Raises `DataError` when it is missing, is a folder, cannot be read, or ends before its packed data does; also
     when that shows only while the caller reads.
     """
     if not path.exists():
-        raise DataFileError(f"{path} does not exist.", hint="Check the path; a relative one starts in this folder.")
+        raise DataError(f"{path} does not exist.", hint="Check the path; a relative one starts in this folder.")
     if path.is_dir():
-        raise DataFileError(f"{path} is a folder, not a file.", hint="Name one file in it.")
+        raise DataError(f"{path} is a folder, not a file.", hint="Name one file in it.")
     try:
         with _open(path) as stream:
             yield stream
     except DataError:
         raise
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise DataFileError(
+        raise DataError(
             f"{path}: the packed data is broken or ends too early ({error}).",
-            hint="Copy or download the file again; `gzip -t` or `xz -t` tells whether it is whole.",
+            hint="Copy or download the file again; `gzip -t` or `xz -t` checks whether it is whole.",
         ) from error
     except OSError as error:
-        raise DataFileError(
+        raise DataError(
             f"Cannot read {path}: {error.strerror or error}.", hint="Check the file and its permissions."
         ) from error
 
@@ -73,7 +83,7 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile | lzma.LZMAFile:
 def opened_text(path: Path, *, newline: str) -> Iterator[TextIO]:
     """Open `path` as UTF-8 text without a byte order mark; newline as for `open`, so that no line end is changed.
 
-    Raises `DataFileError` and, naming the line of the first byte that is not UTF-8, `RowError`, while the caller reads.
+    Raises `DataError` and, naming the line of the first byte that is not UTF-8, `RowError`, while the caller reads.
     """
     with opened(path) as stream:
         try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.data.scales import Scale
 from truncate_kit.data.tables import Table, table_from_arrow
-from truncate_kit.errors import HubError
+from truncate_kit.errors import DataError
 
 _ALIASES = {
     "stsb": "sentence-transformers/stsb",
@@ -40,7 +40,7 @@ def read_hub(name: str) -> dict[str, Table]:
     """The splits of a set as `datasets.load_dataset` gives them, by our split names.
 
     name: a full hub name, with ":" and a configuration where the set has several; a folder works as well. Raises
-    `HubError` when the hub cannot be reached, has no such set, or the set has none of the splits train, validation and
+    `DataError` when the hub cannot be reached, has no such set, or the set has none of the splits train, validation and
     test.
     """
     import datasets
@@ -51,7 +51,7 @@ def read_hub(name: str) -> dict[str, Table]:
         loaded = datasets.load_dataset(*name.split(":"))
     except (datasets.exceptions.DatasetNotFoundError, ConnectionError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
-        raise HubError(
+        raise DataError(
             f"{name!r} is no path here, and the hub did not give it: {reason}.",
             hint="Check the spelling and the connection (HF_HUB_OFFLINE must not be set), write OWNER/NAME:CONFIG for "
             "a set that has several, or give a file or folder; 'bundled' always works.",
@@ -63,7 +63,7 @@ def read_hub(name: str) -> dict[str, Table]:
         if theirs in loaded
     }
     if not found:
-        raise HubError(
+        raise DataError(
             f"{name!r} has the splits {', '.join(loaded)}; none of them is train, validation or test.",
             hint="Save the split you need as a CSV or Parquet file and give that.",
         )

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from truncate_kit.data.classes import class_sets
-from truncate_kit.data.files import COMPRESSIONS, PAIR_FORMATS, format_of
+from truncate_kit.data.files import COMPRESSIONS, PAIR_FORMATS, data_files, stem_of
 from truncate_kit.data.hub import hub_name, is_hub_name, known_scale, read_hub
 from truncate_kit.data.pairs import pair_sets, short_name
-from truncate_kit.data.scales import Scale, told_scale
+from truncate_kit.data.scales import Scale, given_scale
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.types import PairSplits
 from truncate_kit.data.words import load_words, word_files
-from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.errors import DataError, UsageError
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
@@ -28,15 +28,22 @@ def load_pairs(
 ) -> PairSplits:
     """Load a set of sentence pairs: "bundled", a file, a folder of splits, or a hub name ("stsb" among them).
 
-    columns: names of first text, second text and score; None finds them. scale: lowest and highest possible score;
-    None takes what is known of the set or infers it from all splits together. A single file comes back as the only
-    split, `train`; `complete_splits` divides it. A folder of word similarity sets is merged (`load_words`). The hub is
-    asked only where no such path exists. classes: the third column is a class, not a score (`class_sets`).
-    Raises `DataError` naming file, row and what is wrong; `UsageError` for an impossible scale.
+    A single file comes back as the only split, `train`; `complete_splits` divides it. A folder of word similarity sets
+    is merged (`load_words`).
+
+    Args:
+        name_or_path: The hub is used only where no such path exists.
+        columns: Names of first text, second text and score; None finds them.
+        scale: Lowest and highest possible score; None takes what is known of the set or infers it from all splits.
+        classes: The third column is a class, not a score (`class_sets`).
+
+    Raises:
+        DataError: The message names file, row and what is wrong.
+        UsageError: The scale is impossible.
     """
-    told = None if scale is None else told_scale(scale)
-    if classes and told is not None:
-        raise UsageError("Classes have no scale.", hint="Leave out --scale.")
+    given = None if scale is None else given_scale(scale)
+    if classes and given is not None:
+        raise UsageError("Classes have no scale.", hint="Leave out `scale`.")
     path = Path(name_or_path)
     if not classes and holds_words(path):
         return load_words(path)
@@ -44,7 +51,7 @@ def load_pairs(
     if classes:
         sets = class_sets(name, tables, columns)
     else:
-        sets = pair_sets(name, tables, columns, told or (_BUNDLED_SCALE if name == BUNDLED else known_scale(name)))
+        sets = pair_sets(name, tables, columns, given or (_BUNDLED_SCALE if name == BUNDLED else known_scale(name)))
     return PairSplits(name=name, train=sets.get("train"), dev=sets.get("dev"), test=sets.get("test"))
 
 
@@ -67,14 +74,14 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
 
 
 def find_split_files(folder: Path) -> dict[str, Path]:
-    """The files of a folder that hold its splits, by split name. Raises `DataFileError` if there are two for one."""
+    """The files of a folder that hold its splits, by split name. Raises `DataError` if there are two for one."""
     found: dict[str, Path] = {}
-    for path in sorted(folder.iterdir()):
-        split = _SPLIT_STEMS.get(path.name.partition(".")[0].lower())
-        if split is None or not path.is_file() or format_of(path) not in PAIR_FORMATS:
+    for path in data_files(folder):
+        split = _SPLIT_STEMS.get(stem_of(path))
+        if split is None:
             continue
         if split in found:
-            raise DataFileError(
+            raise DataError(
                 f"{folder} holds two files for {split}: {found[split].name} and {path.name}.",
                 hint="Remove one, or name a single file.",
             )
@@ -86,7 +93,7 @@ def _folder_tables(folder: Path) -> dict[str, Table]:
     found = find_split_files(folder)
     if not found:
         formats = ", ".join(PAIR_FORMATS)
-        raise DataFileError(
+        raise DataError(
             f"{folder} holds no splits.",
             hint=f"Call them train, dev (or validation) and test, as {formats}; all but Parquet may end in "
             f"{' or '.join(COMPRESSIONS)}.",

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.data.cells import score_of, text_of
+from truncate_kit.data.cells import score_of, texts_of
 from truncate_kit.data.columns import find_columns
-from truncate_kit.data.scales import USUAL_SCALES, Scale, infer_scale, told_scale
+from truncate_kit.data.scales import USUAL_SCALES, Scale, given_scale, infer_scale
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.errors import ColumnsError, RowError
@@ -17,8 +17,8 @@ def read_pairs(
 ) -> PairSet:
     """Read one file of sentence pairs; columns, scale and errors as in `load_pairs`."""
     path = Path(path)
-    told = None if scale is None else told_scale(scale)
-    return pair_sets(short_name(path), {"train": read_table(path)}, columns, told)["train"]
+    known = None if scale is None else given_scale(scale)
+    return pair_sets(short_name(path), {"train": read_table(path)}, columns, known)["train"]
 
 
 def short_name(path: Path) -> str:
@@ -53,21 +53,17 @@ def pair_sets(
 
 def _pairs(table: Table, names: tuple[str, str, str]) -> list[TextPair]:
     first, second, score = names
-    rows = zip(table.columns[first], table.columns[second], table.columns[score], strict=True)
+    texts = zip(texts_of(table, first), texts_of(table, second), strict=True)
     try:
-        return [
-            TextPair(
-                text_of(table, row, first, left), text_of(table, row, second, right), score_of(table, row, score, value)
-            )
-            for row, (left, right, value) in enumerate(rows)
-        ]
+        scores = (score_of(table, row, score, value) for row, value in enumerate(table.columns[score]))
+        return [TextPair(left, right, target) for (left, right), target in zip(texts, scores, strict=True)]
     except RowError:
         if _holds_words(table.columns[score]):
             raise ColumnsError(
                 table.source,
                 f"column {score!r} holds words such as {table.columns[score][0]!r}, not scores.",
                 table.columns,
-                hint="A class label is not a graded score: name a column of numbers with --columns FIRST,SECOND,SCORE",
+                hint='A class is no score: name a column of numbers, `columns=("first", "second", "score")`.',
             ) from None
         raise
 
@@ -83,7 +79,7 @@ def _check_scale(table: Table, pairs: Sequence[TextPair], scale: Scale) -> None:
             raise table.problem(
                 row,
                 f"the score {pair.target:g} is outside the scale {scale.low:g} to {scale.high:g} ({scale.source}).",
-                hint="Mend the row, or name the scale with --scale LOW,HIGH",
+                hint="Mend the row, or give the lowest and the highest possible score as `scale`.",
             )
 
 
@@ -98,5 +94,5 @@ def _without_scale(tables: Mapping[str, Table], pairs: Mapping[str, Sequence[Tex
     return tables[split].problem(
         row,
         f"the score {pairs[split][row].target:g} fits no usual scale ({usual}).",
-        hint="Mend the row, or name the scale with --scale LOW,HIGH",
+        hint="Mend the row, or give the lowest and the highest possible score as `scale`.",
     )

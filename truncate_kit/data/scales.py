@@ -1,4 +1,4 @@
-"""From which lowest to which highest score a set runs."""
+"""The lowest and the highest possible score of a set."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -13,7 +13,7 @@ USUAL_SCALES = ((0.0, 1.0), (1.0, 5.0), (0.0, 5.0), (0.0, 10.0))
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Lowest and highest possible score, how that is known, and how many values an inference looked at."""
+    """Lowest and highest possible score, how that is known, and the number of values it was inferred from."""
 
     low: float
     high: float
@@ -25,14 +25,14 @@ class Scale:
         return self.low <= score <= self.high
 
 
-def told_scale(scale: Sequence[float]) -> Scale:
+def given_scale(scale: Sequence[float]) -> Scale:
     """The scale a user named. Raises `UsageError` unless it is two finite numbers, the lower first."""
     if len(scale) != 2 or not all(math.isfinite(end) for end in scale) or scale[0] >= scale[1]:
         raise UsageError(
             f"{','.join(map(str, scale))} is not a scale: it takes the lowest and then the highest possible score.",
-            hint="For example --scale 0,5",
+            hint="For example `scale=(0, 5)`.",
         )
-    return Scale(float(scale[0]), float(scale[1]), "told")
+    return Scale(float(scale[0]), float(scale[1]), "given")
 
 
 def infer_scale(scores: Iterable[float]) -> Scale | None:

@@ -14,9 +14,17 @@ FRACTIONS = (0.8, 0.1, 0.1)
 def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRACTIONS) -> PairSplits:
     """Divide one set into train, dev and test; a fraction of 0 leaves that split out.
 
-    Rows with the same two texts, in either order, stay together. Who goes where hangs on the texts and the seed only,
-    not on the order of the rows; the rows of each split keep their order. Raises `UsageError` when the fractions are
-    not three shares that sum to 1, `DataError` when a wanted split would get fewer than two pairs.
+    Rows with the same two texts, in either order, stay together. The split of a pair depends on its texts and the seed
+    only, not on the order of the rows; the rows of each split keep their order.
+
+    Args:
+        pairs: The set to divide.
+        seed: Of the draw.
+        fractions: Shares of train, dev and test, which sum to 1.
+
+    Raises:
+        UsageError: The fractions are not such shares.
+        DataError: A wanted split would get fewer than two pairs.
     """
     if len(fractions) != 3 or min(fractions) < 0 or not math.isclose(sum(fractions), 1):
         raise UsageError(f"{tuple(fractions)} are not the shares of train, dev and test.", hint="Use (0.8, 0.1, 0.1).")
@@ -47,7 +55,7 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
 def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
     """Take what training needs and `splits` lacks out of train: a tenth for dev, a tenth for test.
 
-    Splits that are there stay as they are, but for train when something is taken from it; what was done stands in
+    Splits that are there stay as they are, but for train when something is taken from it; what was done is in
     `notes`. A set that is divided anew for every seed (`shares`) comes back as it is, for `splits_for`. Raises
     `DataError` when there is no train split or it is too small.
     """

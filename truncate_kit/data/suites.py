@@ -3,19 +3,18 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import NoReturn
 
-from truncate_kit.data.cells import text_of
+from truncate_kit.data.cells import text_of, texts_of
 from truncate_kit.data.columns import find_label_column, find_text_column, find_text_columns, find_triplet_columns
-from truncate_kit.data.files import PAIR_FORMATS, format_of
+from truncate_kit.data.files import data_files, stem_of
 from truncate_kit.data.loading import find_split_files
-from truncate_kit.data.pairs import read_pairs
+from truncate_kit.data.pairs import read_pairs, short_name
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.texts import read_texts
-from truncate_kit.data.types import TextPair
-from truncate_kit.errors import ColumnsError, DataFileError
+from truncate_kit.data.types import TextPair, pairs_in_rows
+from truncate_kit.errors import ColumnsError, DataError
 
 # Set → pairs of the published test set, all subsets together, and the names its folder or file may have (written
 # without hyphens, in lower case).
@@ -38,7 +37,7 @@ _LANGUAGE = "en"  # the published figures are for English; taken where a set com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StsSet:
-    """All pairs of one set, its subsets concatenated. published_pairs: how many the published test set has."""
+    """All pairs of one set, its subsets concatenated. published_pairs: number of pairs of the published test set."""
 
     name: str
     pairs: tuple[TextPair, ...]
@@ -80,7 +79,7 @@ def find_sts(folder: str | Path) -> tuple[StsSet, ...]:
     """The semantic similarity sets that a folder holds, in the order STS12 … 16, STSB, SICK-R, as MTEB counts them.
 
     A set is a file or a folder of that name. STSB is its test split; SICK-R all its splits together; of STS12 … 16
-    all files but `train` are taken as one set. Raises `DataError`; `DataFileError` where none is there.
+    all files but `train` are taken as one set. Raises `DataError`, also where none is there.
     """
     found = {name: _files(Path(folder), names) for name, (_, names) in _STS.items()}
     sets = tuple(
@@ -99,7 +98,7 @@ def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
     """The classification sets that a folder, or the folder `transfer` in it, holds, in the order of BERT-LC's table.
 
     Files have a text column, or the two of a pair, and a column `label`. An empty text is kept: MPQA has three.
-    Raises `DataError`; `DataFileError` where no set is there.
+    Raises `DataError`, also where no set is there.
     """
     home = Path(folder)
     places = [place for place in (home, home / "transfer") if place.is_dir()] or [home]
@@ -120,7 +119,7 @@ def read_retrieval(path: str | Path, *, corpus: str | Path | None = None) -> Ret
     table = read_table(file)
     names = tuple(table.columns)
     hint = "Call the columns query and relevant."
-    first, second = (_texts(table, name) for name in find_text_columns(table.source, names, hint=hint))
+    first, second = (texts_of(table, name) for name in find_text_columns(table.source, names, hint=hint))
     answers = _answers(table)
     place = {
         text: index for index, text in enumerate(dict.fromkeys((*second, *(read_texts(corpus) if corpus else ()))))
@@ -130,11 +129,9 @@ def read_retrieval(path: str | Path, *, corpus: str | Path | None = None) -> Ret
         if answer and query != text:  # a text is no answer to itself
             relevant.setdefault(query, set()).add(place[text])
     if not relevant:
-        raise DataFileError(
-            f"{file} has no row with an answer.", hint="Give rows of a query and a text that answers it."
-        )
+        raise DataError(f"{file} has no row with an answer.", hint="Give rows of a query and a text that answers it.")
     return RetrievalSet(
-        name="/".join(file.resolve().parts[-2:]),
+        name=short_name(file),
         queries=tuple(relevant),
         texts=tuple(place),
         relevant=tuple(frozenset(places) for places in relevant.values()),
@@ -153,17 +150,16 @@ def read_seen(path: str | Path) -> frozenset[frozenset[str]]:
         splits = find_split_files(path)
         files = [file for split, file in splits.items() if split != "test"]
         if not files:
-            raise DataFileError(f"{path} holds no train or dev split.", hint="Name the file that was trained on.")
-    return frozenset(pair for file in files for pair in _text_pairs(file))
+            raise DataError(f"{path} holds no train or dev split.", hint="Name the file that was trained on.")
+    return pairs_in_rows(row for file in files for row in _text_rows(file))
 
 
-def _text_pairs(file: Path) -> Iterator[frozenset[str]]:
-    """Any two texts that stand in one row: two, or three where the file holds triplets."""
+def _text_rows(file: Path) -> Iterator[tuple[str, ...]]:
+    """The texts of each row: two, or three where the file holds triplets."""
     table = read_table(file)
     columns = tuple(table.columns)
     names = find_triplet_columns(columns) or find_text_columns(table.source, columns, hint=_PAIR_HINT)
-    rows = zip(*(_texts(table, name) for name in names), strict=True)
-    return (frozenset(pair) for row in rows for pair in combinations(row, 2))
+    return zip(*(texts_of(table, name) for name in names), strict=True)
 
 
 def _plain(name: str) -> str:
@@ -173,34 +169,28 @@ def _plain(name: str) -> str:
 def _files(folder: Path, names: Iterable[str]) -> list[Path]:
     """The files of the set with one of these names: itself a file in `folder`, or all files of a folder there."""
     if not folder.is_dir():
-        raise DataFileError(f"{folder} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
+        raise DataError(f"{folder} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
     for item in sorted(folder.iterdir()):
         if item.is_dir() and _plain(item.name) in names:
             home = item / _LANGUAGE if (item / _LANGUAGE).is_dir() else item
-            return sorted(file for file in home.iterdir() if file.is_file() and format_of(file) in PAIR_FORMATS)
-        if item.is_file() and format_of(item) in PAIR_FORMATS and _plain(_stem(item)) in names:
-            return [item]
-    return []
-
-
-def _stem(path: Path) -> str:
-    return path.name.partition(".")[0].lower()
+            return data_files(home)
+    return [file for file in data_files(folder) if _plain(stem_of(file)) in names][:1]
 
 
 def _sts_files(name: str, files: list[Path]) -> list[Path]:
     if len(files) == 1 or name == "SICK-R":
         return files
     if name == "STSB":
-        test = [file for file in files if _stem(file) == "test"]
+        test = [file for file in files if stem_of(file) == "test"]
         if not test:
-            raise DataFileError(f"{files[0].parent} holds no test split.", hint="Call it test.csv, .tsv or .jsonl.")
+            raise DataError(f"{files[0].parent} holds no test split.", hint="Call it test.csv, .tsv or .jsonl.")
         return test
-    return [file for file in files if _stem(file) != "train"]
+    return [file for file in files if stem_of(file) != "train"]
 
 
 def _labelled(name: str, files: list[Path]) -> LabelledSet:
     order = ("train", "dev", "validation", "test")
-    files = sorted(files, key=lambda file: order.index(_stem(file)) if _stem(file) in order else len(order))
+    files = sorted(files, key=lambda file: order.index(stem_of(file)) if stem_of(file) in order else len(order))
     first: list[str] = []
     second: list[str] = []
     labels: list[str] = []
@@ -211,11 +201,11 @@ def _labelled(name: str, files: list[Path]) -> LabelledSet:
             raise ColumnsError(table.source, "there is no column of labels.", names, hint="Call it label.")
         single = find_text_column(table.source, names)
         left, right = (single, None) if single is not None else find_text_columns(table.source, names, hint=_TEXT_HINT)
-        first += _texts(table, left, empty=True)
-        second += [] if right is None else _texts(table, right, empty=True)
+        first += _texts_or_empty(table, left)
+        second += [] if right is None else _texts_or_empty(table, right)
         labels += [str(value).strip() for value in table.columns[label]]
     if second and len(second) != len(first):
-        raise DataFileError(f"{files[0].parent} mixes files of texts and of pairs.", hint="Give all the same columns.")
+        raise DataError(f"{files[0].parent} mixes files of texts and of pairs.", hint="Give all the same columns.")
     classes = tuple(sorted(set(labels)))
     place = {label: index for index, label in enumerate(classes)}
     return LabelledSet(
@@ -227,10 +217,9 @@ def _labelled(name: str, files: list[Path]) -> LabelledSet:
     )
 
 
-def _texts(table: Table, column: str, *, empty: bool = False) -> list[str]:
+def _texts_or_empty(table: Table, column: str) -> list[str]:
     return [
-        "" if empty and value == "" else text_of(table, row, column, value)
-        for row, value in enumerate(table.columns[column])
+        "" if value == "" else text_of(table, row, column, value) for row, value in enumerate(table.columns[column])
     ]
 
 
@@ -238,28 +227,24 @@ def _answers(table: Table) -> list[bool]:
     """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise."""
     label = find_label_column(table.source, tuple(table.columns))
     values = [str(value).strip() for value in table.columns[label]] if label is not None else []
-    return [value == "1" for value in values] if {*values} == {"0", "1"} else [True] * _num_rows(table)
-
-
-def _num_rows(table: Table) -> int:
-    return len(next(iter(table.columns.values())))
+    return [value == "1" for value in values] if {*values} == {"0", "1"} else [True] * len(table)
 
 
 def _only_file(path: Path) -> Path:
     if not path.is_dir():
         return path
-    files = [file for file in sorted(path.iterdir()) if file.is_file() and format_of(file) in PAIR_FORMATS]
+    files = data_files(path)
     if len(files) != 1:
-        raise DataFileError(
+        raise DataError(
             f"{path} holds {len(files)} data files where one of queries and answers is needed.",
-            hint="Name the file: --data FILE",
+            hint="Name the file.",
         )
     return files[0]
 
 
 def _nothing(folder: Path, sets: Iterable[str]) -> NoReturn:
     names = list(sets)
-    raise DataFileError(
+    raise DataError(
         f"{folder} holds none of the sets {', '.join(names)}.",
         hint=f"Give each set a folder or a file of its name, such as {names[0].lower()}/test.csv or "
         f"{names[0].lower()}.csv.",

@@ -11,24 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.data.files import format_of, opened, opened_text, unsupported
-from truncate_kit.errors import ColumnsError, DataFileError, RowError
+from truncate_kit.errors import ColumnsError, DataError, RowError
 
+_JSON_HINT = 'Write one object per line: {"sentence1": "…", "sentence2": "…", "score": 3.2}'
 MISSING = object()  # a key that one JSONL row lacks and others have
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of one file, or of so many of its rows.
+    """The columns of one file, or of a run of its rows.
 
-    source: the path or hub name, for messages. columns: name → values, all equally long, as they stand in the file.
-    lines: the 1-based line at which each row starts; None for sources without lines, whose rows are counted from 1.
-    first: how many rows of the file come before these.
+    Attributes:
+        source: The path or hub name, for messages.
+        columns: Name → values, all equally long, as the file has them.
+        lines: The 1-based line at which each row starts; None for sources without lines, whose rows count from 1.
+        first: Number of rows of the file before these.
     """
 
     source: str
     columns: Mapping[str, Sequence[Any]]
     lines: Sequence[int] | None
     first: int = 0
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
 
     def place(self, row: int) -> str:
         """Where the row with this 0-based index is: "line 7", or "row 7" of a source without lines."""
@@ -42,14 +48,14 @@ class Table:
 def read_table(path: Path) -> Table:
     """Read one file by its extension: .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet.
 
-    Raises `DataFileError`, `ColumnsError` or `RowError`; a table without rows is an error.
+    Raises `DataError`, `ColumnsError` or `RowError`; a table without rows is an error.
     """
     with contextlib.closing(iter_tables(path, rows=sys.maxsize)) as tables:
         return next(tables)
 
 
 def iter_tables(path: Path, *, rows: int) -> Generator[Table]:
-    """Read one file as `read_table` does, `rows` rows at a time; what is wrong with a row is raised at its turn."""
+    """Read one file as `read_table` does, `rows` rows at a time; an error of a row is raised when it is reached."""
     readers: dict[str, Callable[[Path, int], Iterator[Table]]] = {
         ".csv": _read_csv,
         ".tsv": _read_tsv,
@@ -66,7 +72,7 @@ def iter_tables(path: Path, *, rows: int) -> Generator[Table]:
 def table_from_arrow(source: str, arrow: Any) -> Table:
     """A table from a pyarrow table, as Parquet files and `datasets` hold it."""
     if arrow.num_rows == 0:
-        raise DataFileError(f"{source} holds no rows.", hint="Give a set with at least one pair.")
+        raise DataError(f"{source} holds no rows.", hint="Give a set with at least one pair.")
     return Table(source, {name: arrow.column(name).to_pylist() for name in arrow.column_names}, None)
 
 
@@ -114,7 +120,7 @@ def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str
     numbered = iter(rows)
     _, header = next(numbered, (0, []))
     if not header:
-        raise DataFileError(f"{path} is empty.", hint="The first line names the columns: sentence1, sentence2, score.")
+        raise DataError(f"{path} is empty.", hint="The first line names the columns: sentence1, sentence2, score.")
     names = [name.strip() for name in header]
     if len(set(names)) < len(names):
         raise ColumnsError(str(path), "two columns have the same name.", names, hint="Rename one of them.")
@@ -151,7 +157,7 @@ def _read_jsonl(path: Path, size: int) -> Iterator[Table]:
             yield Table(str(path), columns, [number for number, _ in chunk], first)
             first += len(chunk)
     if first == 0:
-        raise DataFileError(f"{path} is empty.", hint="Write one JSON object per line.")
+        raise DataError(f"{path} is empty.", hint="Write one JSON object per line.")
 
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -159,19 +165,10 @@ def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long a number"
-        raise RowError(
-            str(path),
-            f"line {number}",
-            f"not valid JSON ({detail}).",
-            hint='Write one object per line: {"sentence1": "…", "sentence2": "…", "score": 3.2}',
-        ) from error
+        raise RowError(str(path), f"line {number}", f"not valid JSON ({detail}).", hint=_JSON_HINT) from error
     if not isinstance(value, dict):
-        raise RowError(
-            str(path),
-            f"line {number}",
-            f"a JSON {type(value).__name__} where an object is needed.",
-            hint='Write one object per line: {"sentence1": "…", "sentence2": "…", "score": 3.2}',
-        )
+        problem = f"a JSON {type(value).__name__} where an object is needed."
+        raise RowError(str(path), f"line {number}", problem, hint=_JSON_HINT)
     return value
 
 
@@ -192,10 +189,10 @@ def _read_parquet(path: Path, size: int) -> Iterator[Table]:
                 first += batch.num_rows
         except (pyarrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0].rstrip(".")
-            raise DataFileError(
+            raise DataError(
                 f"{path} is not a whole Parquet file ({reason}).", hint="Copy or download the file again."
             ) from error
 
 
-def _without_rows(path: Path) -> DataFileError:
-    return DataFileError(f"{path} has a header but no rows.", hint="Give a file with at least one pair.")
+def _without_rows(path: Path) -> DataError:
+    return DataError(f"{path} has a header but no rows.", hint="Give a file with at least one pair.")

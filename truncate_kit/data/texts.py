@@ -7,7 +7,7 @@ from truncate_kit.data.cells import text_of
 from truncate_kit.data.columns import find_text_column, find_text_columns
 from truncate_kit.data.files import TEXT_FORMAT, format_of, not_utf8, opened
 from truncate_kit.data.tables import MISSING, iter_tables, read_table
-from truncate_kit.errors import ColumnsError, DataFileError, RowError
+from truncate_kit.errors import ColumnsError, DataError, RowError
 
 _BOM = b"\xef\xbb\xbf"
 _ROWS_AT_ONCE = 1024
@@ -17,7 +17,7 @@ def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
     """Yield the texts of one file in order, repeats included, without white space around them.
 
     A .txt file (also .gz, .xz) holds one text a line, is streamed, and its blank lines are passed over. In a .csv,
-    .tsv, .jsonl or .parquet file the texts stand in `column`, found by name when None; a file of sentence pairs gives
+    .tsv, .jsonl or .parquet file the texts are in `column`, found by name when None; a file of sentence pairs gives
     both texts of each row and needs no scores. Raises `DataError` naming file, row and what is wrong, also that there
     is no text at all, when iterated.
     """
@@ -25,7 +25,7 @@ def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
     found = _lines(path) if format_of(path) == TEXT_FORMAT else _cells(path, column)
     first = next(found, None)
     if first is None:
-        raise DataFileError(f"{path} is empty.", hint="Write one text per line.")
+        raise DataError(f"{path} is empty.", hint="Write one text per line.")
     yield first
     yield from found
 
@@ -58,17 +58,17 @@ def iter_rows(path: str | Path, *, column: str | None = None) -> Generator[str]:
             )
         yield text
     if number == 0:
-        raise DataFileError(f"{path} is empty.", hint="Write one text per line.")
+        raise DataError(f"{path} is empty.", hint="Write one text per line.")
 
 
-def _column(path: Path, told: str | None) -> Iterator[str]:
+def _column(path: Path, given: str | None) -> Iterator[str]:
     name: str | None = None
     for table in iter_tables(path, rows=_ROWS_AT_ONCE):
         if name is None:
-            name = find_text_column(table.source, tuple(table.columns), told)
+            name = find_text_column(table.source, tuple(table.columns), given)
         if name is None:
             raise ColumnsError(
-                table.source, "no column name says where the texts are.", table.columns, hint="Name it: --column NAME"
+                table.source, "no column name says where the texts are.", table.columns, hint="Name it as `column`."
             )
         # A .jsonl file may lack the key in all rows that were read at once.
         values = table.columns.get(name) or [MISSING]

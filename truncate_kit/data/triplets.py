@@ -3,20 +3,26 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.data.cells import text_of
-from truncate_kit.data.columns import find_label_column, find_score_column, find_text_columns, find_triplet_columns
+from truncate_kit.data.cells import text_of, texts_of
+from truncate_kit.data.columns import (
+    check_columns,
+    find_label_column,
+    find_score_column,
+    find_text_columns,
+    find_triplet_columns,
+)
 from truncate_kit.data.loading import read_tables
 from truncate_kit.data.tables import Table
+from truncate_kit.data.types import pairs_in_rows
 from truncate_kit.errors import ColumnsError, DataError
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
-# As numbers they stand in this order in SNLI, MultiNLI and GLUE; -1 and "-" mark pairs without agreement.
+# As numbers they have this order in SNLI, MultiNLI and GLUE; -1 and "-" mark pairs without agreement.
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
-_HINT = "Name the columns: --triplet-columns ANCHOR,POSITIVE[,NEGATIVE]"
+_HINT = "Call the columns anchor, positive and, where there are any, negative; or say which they are."
 _LABELS = {ENTAILMENT: ENTAILMENT, NEUTRAL: NEUTRAL, CONTRADICTION: CONTRADICTION, "-": "", "-1": ""}
 
 
@@ -41,10 +47,9 @@ class TripletSet:
         return len(self.rows)
 
     def pairs(self) -> frozenset[frozenset[str]]:
-        """Any two texts that stand in one row, as the set of both, so that their order does not matter."""
+        """Any two texts of one row, see `pairs_in_rows`."""
         rows = ((row.anchor, row.positive, row.negative) for row in self.rows)
-        texts = ([text for text in row if text is not None] for row in rows)
-        return frozenset(frozenset(pair) for row in texts for pair in combinations(row, 2))
+        return pairs_in_rows([text for text in row if text is not None] for row in rows)
 
     def fingerprint(self) -> str:
         """SHA-256 of the texts, in order."""
@@ -57,7 +62,7 @@ class TripletSet:
 
 
 def raw_texts(name: str, texts: Sequence[str]) -> TripletSet:
-    """Distinct texts as their own positives, for the objective that tells them apart by dropout."""
+    """Distinct texts as their own positives, for the objective whose only variation is dropout."""
     distinct = dict.fromkeys(texts)
     return TripletSet(
         name=name,
@@ -73,17 +78,22 @@ def load_triplets(
 
     Columns of texts (anchor, positive and, optionally, negative) are taken as they are; a column of entailment,
     neutral and contradiction makes the set an NLI set, built into triplets by `triplets_of_nli`.
-    columns: two texts, three texts, or two texts and the NLI label; None finds them by name. negatives: every row needs
-    a negative. Raises `DataError` naming file, row and what is wrong.
+
+    Args:
+        name_or_path: As in `load_pairs`.
+        columns: Two texts, three texts, or two texts and the NLI label; None finds them by name.
+        negatives: Every row needs a negative.
+
+    Raises:
+        DataError: The message names file, row and what is wrong.
     """
     name, tables = read_tables(name_or_path)
     table = tables.get("train") or next(iter(tables.values()))
     names = tuple(columns) if columns is not None else _find(table)
-    for column in names:
-        if column not in table.columns:
-            raise ColumnsError(
-                table.source, f"there is no column {column!r}.", table.columns, hint="Use the names as written there."
-            )
+    if len(names) not in (2, 3):
+        found = f"{len(names)} columns were named where two or three are needed."
+        raise ColumnsError(table.source, found, table.columns, hint=_HINT)
+    check_columns(table.source, table.columns, names)
     if len(names) == 3 and (labels := _nli_labels(table.columns[names[2]])) is not None:
         return triplets_of_nli(name, table, (names[0], names[1]), labels, negatives=negatives)
     if negatives and len(names) < 3:
@@ -91,13 +101,10 @@ def load_triplets(
             table.source,
             "no column holds hard negatives.",
             table.columns,
-            hint="Add a column `negative`, give an NLI set with labels, or use --objective in-batch.",
+            hint='Add a column "negative", give an NLI set with labels, or use `objective="in-batch"`.',
         )
-    cells = zip(*(table.columns[column] for column in names), strict=True)
-    rows = tuple(
-        Triplet(*(text_of(table, row, column, value) for column, value in zip(names, values, strict=True)))
-        for row, values in enumerate(cells)
-    )
+    texts = zip(*(texts_of(table, column) for column in names), strict=True)
+    rows = tuple(Triplet(*row) for row in texts)
     return TripletSet(name=name, rows=rows, note=f"Training: {name} ({len(rows):,} rows of {', '.join(names)}).")
 
 
@@ -156,7 +163,7 @@ def triplets_of_nli(
     if not rows:
         raise DataError(
             f"{table.source} has no premise with both an entailment and a contradiction.",
-            hint="Use --objective in-batch, which needs entailments only, or give a larger NLI set.",
+            hint='Use `objective="in-batch"`, which needs entailments only, or give a larger NLI set.',
         )
     left_out = sum(bool(found[ENTAILMENT]) for found in premises.values()) - len({row.anchor for row in rows})
     note = f"Training: {name} ({len(rows):,} rows built from {len(labels):,} NLI pairs"

@@ -1,14 +1,15 @@
 """Sentence pairs with a graded score: one pair, one set, the splits of a set."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import combinations
+from typing import Literal, NamedTuple
 
 from truncate_kit.data.overlap import Overlap, overlap_of
 from truncate_kit.errors import UsageError
 
-ScaleSource = Literal["told", "inferred", "known"]
+ScaleSource = Literal["given", "inferred", "known"]
 SPLIT_NAMES = ("train", "dev", "test")
 
 
@@ -21,14 +22,42 @@ class TextPair:
     target: float
 
 
+def pairs_in_rows(rows: Iterable[Sequence[str]]) -> frozenset[frozenset[str]]:
+    """Any two texts of one row, as the set of both, so that their order does not matter."""
+    return frozenset(frozenset(pair) for row in rows for pair in combinations(row, 2))
+
+
+def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
+    """The distinct texts in the order in which they first appear, first text before second."""
+    return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
+
+
+class PlacedPairs(NamedTuple):
+    """Distinct texts, and where among them the first and the second text of each pair stand."""
+
+    texts: list[str]
+    first: list[int]
+    second: list[int]
+
+    @classmethod
+    def of(cls, pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> "PlacedPairs":
+        """The places of `pairs` among `texts`, which hold them all; None takes their own distinct texts."""
+        texts = distinct_texts(pairs) if texts is None else list(texts)
+        place = {text: index for index, text in enumerate(texts)}
+        return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSet:
     """Pairs of one file or split, on a scale that is known.
 
-    scale: lowest and highest possible score. scale_source: told by the user, inferred from the values, or known for
-    this set. num_scale_values: how many values the inference looked at, all splits together; 0 where none was needed.
-    path: the file, or the hub name. columns: where first text, second text and score were found. classes: names of the
-    classes, whose places are then the targets; empty for graded pairs.
+    Attributes:
+        scale: Lowest and highest possible score.
+        scale_source: Given by the user, inferred from the values, or known for this set.
+        num_scale_values: Number of values that the scale was inferred from, all splits together; 0 if it was not.
+        path: The file, or the hub name.
+        columns: Names of the columns of first text, second text and score.
+        classes: Names of the classes, whose places are then the targets; empty for graded pairs.
     """
 
     name: str
@@ -56,8 +85,8 @@ class PairSet:
         return [(pair.target - low) / (high - low) for pair in self.pairs]
 
     def texts(self) -> list[str]:
-        """The distinct texts in the order in which they first appear, first text before second."""
-        return list(dict.fromkeys(text for pair in self.pairs for text in (pair.first, pair.second)))
+        """The distinct texts, see `distinct_texts`."""
+        return distinct_texts(self.pairs)
 
     def scale_sentence(self) -> str:
         """How far the scores reach and how that is known, or which classes there are; one sentence for the user."""
@@ -65,7 +94,7 @@ class PairSet:
             return f"Classes: {', '.join(self.classes)}."
         low, high = self.scale
         reason = {
-            "told": "as told",
+            "given": "as given",
             "inferred": f"inferred from {self.num_scale_values:,} values",
             "known": "known for this set",
         }[self.scale_source]
@@ -85,8 +114,9 @@ class PairSet:
 class PairSplits:
     """The splits of one set, all on the same scale; each may be missing, at least one is there.
 
-    notes: sentences the user has to see, such as how a single file was split. shares: of train, dev and test, drawn
-    anew from `train` for every seed; None where the splits are what they are.
+    Attributes:
+        notes: Sentences the user has to see, such as how a single file was split.
+        shares: Of train, dev and test, drawn anew from `train` for every seed; None where the splits are fixed.
     """
 
     name: str
@@ -100,6 +130,10 @@ class PairSplits:
         """The splits that are there, with their names, in the order train, dev, test."""
         found = ((name, getattr(self, name)) for name in SPLIT_NAMES)
         return [(name, pairs) for name, pairs in found if pairs is not None]
+
+    def texts(self) -> list[str]:
+        """The distinct texts of all splits, see `distinct_texts`."""
+        return distinct_texts(pair for _, pairs in self.items() for pair in pairs)
 
     @property
     def evaluation(self) -> PairSet:
@@ -128,7 +162,7 @@ class PairSplits:
         ).hexdigest()
 
     def statements(self) -> tuple[str, ...]:
-        """What every command tells about its data: sizes, scale, notes, and the overlap warning if there is one."""
+        """Sentences about the data for every command: sizes, scale, notes, and the overlap warning if there is one."""
         sizes = ", ".join(f"{name} {len(split):,}" for name, split in self.items())
         warning = self.overlap.warning()
         return (

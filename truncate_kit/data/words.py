@@ -4,7 +4,7 @@ from pathlib import Path
 
 from truncate_kit.data.pairs import read_pairs, short_name
 from truncate_kit.data.types import PairSet, PairSplits, TextPair
-from truncate_kit.errors import DataFileError
+from truncate_kit.errors import DataError
 
 SCALES = {"rg65": (0, 4), "wordsim353_sim": (0, 10), "simlex999": (0, 10), "simverb3500": (0, 10)}
 SHARES = (0.70, 0.15, 0.15)
@@ -15,11 +15,11 @@ def load_words(folder: Path) -> PairSplits:
 
     Each set is divided by its scale; a pair that several sets hold, in either order, gets their mean. The result has
     one split, `train`, of which every seed draws its own 70 : 15 : 15 (`shares`), as the paper does. Raises
-    `DataFileError` for a folder that is missing or holds none of them, `DataError` for what is wrong in one.
+    `DataError` for a folder that is missing or holds none of them, and for what is wrong in one.
     """
     found = [read_pairs(file, scale=SCALES[name]) for name, file in word_files(folder).items()]
     if not found:
-        raise DataFileError(
+        raise DataError(
             f"{folder} holds no word similarity set." if folder.exists() else f"{folder} does not exist.",
             hint=f"Name a folder with {', '.join(f'{name}.csv' for name in SCALES)}, or some of them.",
         )

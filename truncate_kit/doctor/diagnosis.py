@@ -1,22 +1,23 @@
-"""From a wish to a diagnosis."""
+"""From what has to run to a diagnosis."""
 
 import os
 import platform
 
-from truncate_kit.doctor.judging import judge
+from truncate_kit import hardware
+from truncate_kit.doctor.findings import find_problems
 from truncate_kit.doctor.packages import onnxruntime_wheels, requirements
 from truncate_kit.doctor.providers import cuda_versions, probe_providers, probe_torch_cuda
-from truncate_kit.doctor.results import Diagnosis, Facts, Processor, Wish
+from truncate_kit.doctor.results import Diagnosis, Facts, Processor, Request
 
 
-def diagnose(wish: Wish | None = None) -> Diagnosis:
-    """Look at this machine and say what of `wish` cannot run; None asks for what truncate-kit always needs.
+def diagnose(request: Request | None = None) -> Diagnosis:
+    """Look at this machine and say what of `request` cannot run; None asks for what truncate-kit always needs.
 
     Each provider is started in a process of its own, so this takes some seconds.
     """
-    wish = wish or Wish()
+    request = request or Request()
     facts = gather()
-    return Diagnosis(wish=wish, facts=facts, findings=tuple(judge(facts, wish)))
+    return Diagnosis(request=request, facts=facts, findings=tuple(find_problems(facts, request)))
 
 
 def gather() -> Facts:
@@ -43,24 +44,18 @@ def _torch_problem() -> str | None:
 
 
 def _processor(*, torch_works: bool) -> Processor:
-    cores = os.cpu_count() or 1
-    name, threads, bf16, int8 = platform.processor() or platform.machine(), None, None, None
-    usable, quota = cores, None
+    threads = bf16 = None
     if torch_works:
         import torch
 
-        from truncate_kit import hardware
-
-        name, threads = hardware.processor_name(), torch.get_num_threads()
-        usable, quota = hardware.usable_cores(), hardware.core_quota()
-        bf16, int8 = hardware.bf16_instructions(torch.device("cpu")), hardware.int8_instructions()
+        threads, bf16 = torch.get_num_threads(), hardware.bf16_instructions(torch.device("cpu"))
     return Processor(
-        name=name,
-        cores=cores,
-        usable=usable,
-        quota=quota,
+        name=hardware.processor_name(),
+        cores=os.cpu_count() or 1,
+        usable=hardware.usable_cores(),
+        quota=hardware.core_quota(),
         torch_threads=threads,
         omp_num_threads=os.environ.get("OMP_NUM_THREADS"),
         bf16=bf16,
-        int8=int8,
+        int8=hardware.int8_instructions(),
     )

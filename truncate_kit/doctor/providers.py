@@ -51,7 +51,7 @@ def start_provider(name: str) -> Provider:
 
 
 def _reason(stderr: str, code: int) -> str:
-    """The most telling line of what a failed start wrote: a missing library where there is one, else the last."""
+    """The most informative line of what a failed start wrote: a missing library where there is one, else the last."""
     lines = [text for line in stderr.splitlines() if (text := _LOG_DRESS.sub("", line).strip())]
     for line in lines:
         if " with error: " in line:

@@ -5,21 +5,25 @@ from typing import Literal
 
 from truncate_kit.doctor.metadata import extras
 from truncate_kit.errors import UsageError
+from truncate_kit.precisions import GRAPH_FILES, TRAINING_PRECISIONS
 from truncate_kit.results import Result
 
 DEVICES = ("cpu", "cuda")
 RUNTIMES = ("torch", "onnx")
-PRECISIONS = ("fp32", "fp16", "bf16", "int8")
-_GRAPHS_ONLY = ("fp16", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish(Result):
-    """What the user wants to run.
+class Request(Result):
+    """What has to run.
 
-    device: None asks for none in particular; one that is named has to run torch and exported graphs. runtime: `torch`
-    or `onnx` asks for one of them only, None for both. precision: fp16 and int8 ask for graphs, fp16 for CUDA unless
-    `device` is the CPU. Raises `UsageError` on unknown names and on graphs' precisions in torch.
+    Attributes:
+        device: None asks for none in particular; one that is given has to run torch and exported graphs.
+        extras: of this package that have to be installed.
+        precision: fp16 and int8 ask for graphs, fp16 for CUDA unless `device` is the CPU.
+        runtime: `torch` or `onnx` asks for one of them only, None for both.
+
+    Raises:
+        UsageError: an unknown name, or a precision of graphs in torch.
     """
 
     device: str | None = None
@@ -28,18 +32,18 @@ class Wish(Result):
     runtime: str | None = None
 
     def __post_init__(self) -> None:
-        for option, value, known in (
-            ("--device", self.device, DEVICES),
-            ("--runtime", self.runtime, RUNTIMES),
-            *(("--extra", extra, extras()) for extra in self.extras),
-            ("--precision", self.precision, PRECISIONS),
+        for name, value, known in (
+            ("device", self.device, DEVICES),
+            ("runtime", self.runtime, RUNTIMES),
+            *(("extras", extra, extras()) for extra in self.extras),
+            ("precision", self.precision, tuple(dict.fromkeys([*GRAPH_FILES, *TRAINING_PRECISIONS]))),
         ):
             if value is not None and value not in known:
-                raise UsageError(f"{option} {value!r} is not known here.", hint=f"Use one of: {', '.join(known)}.")
-        if self.runtime == "torch" and self.precision in _GRAPHS_ONLY:
+                raise UsageError(f"`{name}` {value!r} is not known here.", hint=f"Use one of: {', '.join(known)}.")
+        if self.runtime == "torch" and self._in_graphs_only:
             raise UsageError(
-                f"--precision {self.precision} is one of exported graphs, and --runtime torch runs none.",
-                hint="Leave out --runtime torch, or use --precision fp32 or bf16.",
+                f"{self.precision} is a precision of exported graphs, and torch runs none.",
+                hint=f"Leave out `runtime`, or use {' or '.join(TRAINING_PRECISIONS)} as `precision`.",
             )
 
     @property
@@ -51,7 +55,11 @@ class Wish(Result):
     def graphs(self) -> bool:
         """Whether exported graphs have to run."""
         named = self.runtime is None and self.device is not None
-        return named or self.runtime == "onnx" or self.precision in _GRAPHS_ONLY
+        return named or self.runtime == "onnx" or self._in_graphs_only
+
+    @property
+    def _in_graphs_only(self) -> bool:
+        return self.precision is not None and self.precision not in TRAINING_PRECISIONS
 
     @property
     def cuda_graphs(self) -> bool:
@@ -83,7 +91,11 @@ class Provider(Result):
 class CudaVersions(Result):
     """Versions as "major.minor", None for what is missing.
 
-    driver: the newest CUDA that the driver runs. torch, onnxruntime: what they are built for. cudnn: what torch loads.
+    Attributes:
+        driver: the newest CUDA that the driver runs.
+        torch: what it is built for.
+        cudnn: what torch loads.
+        onnxruntime: what it is built for.
     """
 
     driver: str | None = None
@@ -94,9 +106,17 @@ class CudaVersions(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor(Result):
-    """cores: logical ones of the machine; quota: CPU time that the container grants, in cores; usable: what is left.
+    """The processor, its cores and instructions.
 
-    torch_threads: None where torch cannot be imported. bf16, int8: names of the instructions, None without them.
+    Attributes:
+        name: as it names itself.
+        cores: logical ones of the machine.
+        usable: cores that this process may keep busy.
+        quota: CPU time that the container grants, in cores; None where it is not limited.
+        torch_threads: None where torch cannot be imported.
+        omp_num_threads: of the environment.
+        bf16: name of the instructions, None without them.
+        int8: the same.
     """
 
     name: str
@@ -146,7 +166,7 @@ class Facts(Result):
 class Diagnosis(Result):
     """Facts, what was asked for, and what follows."""
 
-    wish: Wish
+    request: Request
     facts: Facts
     findings: tuple[Finding, ...]
 

@@ -1,15 +1,19 @@
 """Load, truncate, pool and save encoders of every known family."""
 
+from truncate_kit.encoders.digest import encoder_digest
 from truncate_kit.encoders.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.encoders.families import FAMILIES, Family, family_of
-from truncate_kit.encoders.heads import load_pooler_head
 from truncate_kit.encoders.layer_heads import LayerHeads
-from truncate_kit.encoders.loading import load_config, load_encoder, random_encoder, resolve, select_device
+from truncate_kit.encoders.loading import load_encoder, random_encoder
 from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE, DEFAULT_REFERENCE, default_reference, miniature_names
+from truncate_kit.encoders.model_folder import load_config, resolve
+from truncate_kit.encoders.pooler_head import load_pooler_head
 from truncate_kit.encoders.pooling import POOLING_MODES, PoolingMode, check_pooling, pool
 from truncate_kit.encoders.saving import save_encoder
 from truncate_kit.encoders.truncation import (
     check_layer,
+    keep,
+    kept_config,
     layers_held,
     paper_parameters,
     parameters_kept,
@@ -30,8 +34,11 @@ __all__ = [
     "check_layer",
     "check_pooling",
     "default_reference",
+    "encoder_digest",
     "evaluating",
     "family_of",
+    "keep",
+    "kept_config",
     "layers_held",
     "length_batches",
     "load_config",
@@ -44,7 +51,6 @@ __all__ = [
     "random_encoder",
     "resolve",
     "save_encoder",
-    "select_device",
     "truncate",
     "truncated_config",
 ]

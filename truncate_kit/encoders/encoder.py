@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from truncate_kit.encoders.families import Family
+from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool
-from truncate_kit.encoders.reading import TextReader
+from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 
 Batch = dict[str, Tensor]
@@ -22,11 +22,17 @@ Pooler = LayerPooler | ConcatPooling
 class Encoder(nn.Module):
     """Texts in, sentence vectors or the states of all layers out.
 
-    backbone: the base model, pooler head removed. tail: modules over the pooled state (Dense, Normalize, LayerNorm).
-    max_length: tokens per text, special tokens included. settings: the sentence-transformers settings that are kept
-    (prompts, default prompt, similarity). combination: the layers whose mean is pooled, None for the last one alone.
-    pooler: what makes the sentence vector instead of `pooling`, which then says only how a layer's state is read.
-    heads: make the vectors from the pooled states of all blocks instead, and score two of them; None for neither.
+    Args:
+        name: As the model was named when it was loaded; for messages and reports.
+        backbone: The base model, pooler head removed; the family follows from its configuration.
+        tokenizer: None for random weights, which take ids only.
+        pooling: How the tokens of a layer become its state.
+        tail: Modules over the pooled state (Dense, Normalize, LayerNorm).
+        max_length: Tokens per text, special tokens included.
+        lower_case: Lower-case each text first.
+        settings: The sentence-transformers settings that are kept (prompts, default prompt, similarity).
+        pooler: Makes the sentence vector instead of `pooling`, which it then sets.
+        heads: Make the vectors from the pooled states of all blocks instead, and score two of them; None for neither.
     """
 
     def __init__(
@@ -34,21 +40,19 @@ class Encoder(nn.Module):
         *,
         name: str,
         backbone: PreTrainedModel,
-        family: Family,
         tokenizer: PreTrainedTokenizerBase | None,
         pooling: PoolingMode = "mean",
         tail: Sequence[nn.Module] = (),
         max_length: int = 512,
         lower_case: bool = False,
         settings: dict[str, Any] | None = None,
-        combination: Sequence[int] | None = None,
         pooler: Pooler | None = None,
         heads: LayerHeads | None = None,
     ) -> None:
         super().__init__()
         self.name = name
         self.backbone = backbone
-        self.family = family
+        self.family = family_of(backbone.config)
         self.tokenizer = tokenizer
         self.pooling: PoolingMode = pooling
         self.tail = nn.ModuleList(tail)
@@ -56,16 +60,15 @@ class Encoder(nn.Module):
         self.lower_case = lower_case
         self.settings = dict(settings or {})
         self.heads = heads
+        self.combination: tuple[int, ...] | None
         self.pooler: Pooler | None
-        if pooler is None:
-            self.combine_layers(combination)
-        else:
-            self.pool_with(pooler)
+        self.pool_with(pooler)
 
     def pool_with(self, pooler: Pooler | None) -> None:
         """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer.
 
-        Raises `ModelError` where it pools over layers that this model has not.
+        `pooling` becomes the module's own way to pool a single layer, as after saving and loading. Raises `ModelError`
+        where it pools over layers that this model has not.
         """
         if isinstance(pooler, LayerPooler) and not pooler.fits(self.width, self.depth):
             raise ModelError(
@@ -74,6 +77,8 @@ class Encoder(nn.Module):
             )
         self.combine_layers(None)
         self.pooler = pooler
+        if pooler is not None:
+            self.pooling = pooler.state_pooling
         self.backbone.config.output_hidden_states = isinstance(pooler, LayerPooler)
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
@@ -89,7 +94,7 @@ class Encoder(nn.Module):
             raise ModelError(
                 f"A {self.family.name} model ends in a norm, and no ordinary model folder can apply it to each of "
                 f"the layers {', '.join(map(str, layers))} before their mean.",
-                hint="Combine its layers with truncate-kit combine: what that saves has a copy of the norm.",
+                hint="Combine its layers with `combine()`: what that saves has a copy of the norm.",
             )
         self.combination = None if layers is None else tuple(layers)
         self.pooler = None
@@ -115,12 +120,6 @@ class Encoder(nn.Module):
     def pools_over_layers(self) -> bool:
         """Whether its vectors are made of several layers' states: cut below its last layer, it is another model."""
         return self.combination is not None or isinstance(self.pooler, LayerPooler)
-
-    @property
-    def pooling_details(self) -> tuple[str, ...]:
-        """All that tells two ways to make vectors from the same states apart, weights left out."""
-        over = () if self.combination is None else (f"mean over {self.combination}",)
-        return (self.pooling, *over, *(() if self.pooler is None else (repr(self.pooler),)))
 
     @property
     def device(self) -> torch.device:

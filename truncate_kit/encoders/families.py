@@ -1,39 +1,45 @@
-"""One row per architecture: where its blocks are, how it ends, and what else hangs on its depth.
+"""One row per architecture: where its blocks are, how it ends, and what else depends on its depth.
 
 Nothing else in the package asks which architecture it has before it. Depth, width and heads need no column: every
 configuration of transformers answers to `num_hidden_layers`, `hidden_size` and `num_attention_heads`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from transformers import PretrainedConfig
 
-from truncate_kit.errors import LayerNotHeldError, UnknownFamilyError
+from truncate_kit.errors import LayerNotHeldError, ModelError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """How one architecture is read, cut and exported.
 
-    blocks: dotted path of the list of blocks inside the base model; its items are dropped from layer l on.
-    num_blocks: field of the configuration that says how long that list is.
-    final_norm: dotted path of the norm after the last block, None where there is none. An ordinary reload of a
-        truncated model applies it, so a state at any layer has it applied.
-    embeddings: module whose parameters the TMFT paper counts beside the blocks.
-    pooler: attribute of the head over CLS that no sentence embedding uses, None where there is none.
-    decoder: causal attention; positions follow the mask, and inference keeps no key-value cache.
-    position_offset: positions that the position table holds but no token can use (RoBERTa counts from padding + 1).
-    lowest_layer: smallest layer at which the ordinary classes can hold a truncated model.
-    fused_attention: whether ONNX Runtime has a fused kernel for this attention; one node per kept layer is expected.
-    float32_scores: whether attention scores have to stay in float32 in a float16 graph.
-    cut_config: further changes to the configuration of a model cut at a layer; raises `LayerNotHeldError`.
+    Attributes:
+        name: `model_type` of its configurations.
+        blocks: Dotted path of the list of blocks inside the base model.
+        num_items: Field of the configuration with the length of that list.
+        item_of: From a configuration to the item of that list which each block is; None is one item for each.
+        final_norm: Dotted path of the norm after the last block, None where there is none. An ordinary reload of a
+            truncated model applies it, so a state at any layer has it applied.
+        embeddings: Modules, separated by commas, whose parameters the TMFT paper counts beside the blocks.
+        pooler: Attribute of the head over CLS that no sentence embedding uses, None where there is none.
+        decoder: Positions follow the mask, and inference keeps no key-value cache; most attend to the left only.
+        position_offset: Positions that the position table holds but no token can use (RoBERTa counts from padding + 1).
+        lowest_layer: Smallest layer at which the ordinary classes can hold a truncated model.
+        fused_attention: Whether ONNX Runtime has a fused kernel for this attention; one node per layer is expected.
+        float32_scores: Whether attention scores have to stay in float32 in a float16 graph.
+        only_first: Dotted path of a module that runs in block 1 only, and is dropped with it.
+        keep_blocks: Further changes to a configuration of the whole model when only the given blocks (from 1 on,
+            rising) are kept; raises `LayerNotHeldError` where the kept blocks would compute something else.
     """
 
     name: str
     blocks: str = "encoder.layer"
-    num_blocks: str = "num_hidden_layers"
+    num_items: str = "num_hidden_layers"
+    item_of: Callable[[PretrainedConfig], list[int]] | None = None
     final_norm: str | None = None
     embeddings: str = "embeddings"
     pooler: str | None = None
@@ -42,46 +48,60 @@ class Family:
     lowest_layer: int = 0
     fused_attention: bool = True
     float32_scores: bool = False
-    cut_config: Callable[[PretrainedConfig, int], None] | None = None
+    only_first: str | None = None
+    keep_blocks: Callable[[PretrainedConfig, Sequence[int]], None] | None = None
+
+    def items(self, config: PretrainedConfig) -> list[int]:
+        """The item of the list of blocks that each block of a model is, L numbers from 0 on."""
+        return list(range(config.num_hidden_layers)) if self.item_of is None else self.item_of(config)
 
 
-def _cut_layer_types(config: PretrainedConfig, layer: int) -> None:
-    """Keep the attention types of the kept layers; a list of another length is refused at reload."""
-    if getattr(config, "layer_types", None) is not None:
-        config.layer_types = config.layer_types[:layer]
-
-
-def _cut_qwen2(config: PretrainedConfig, layer: int) -> None:
-    _cut_layer_types(config, layer)
-    config.max_window_layers = min(config.max_window_layers, layer)
-
-
-def albert_groups(depth: int, groups: int) -> list[int]:
+def _albert_groups(config: PretrainedConfig) -> list[int]:
     """Group of each layer, by the arithmetic of ALBERT's own forward pass."""
-    return [int(index / (depth / groups)) for index in range(depth)]
+    depth = config.num_hidden_layers
+    return [int(index / (depth / config.num_hidden_groups)) for index in range(depth)]
 
 
-def _cut_albert(config: PretrainedConfig, layer: int) -> None:
-    """Keep the groups that the kept layers use, where the shallower model maps layers to groups just so.
+def _keep_window(config: PretrainedConfig, blocks: Sequence[int]) -> None:
+    """Count the blocks before the first one with a sliding window anew: older classes read no `layer_types`."""
+    config.max_window_layers = sum(block <= config.max_window_layers for block in blocks)
 
-    `config` still has its full depth here. With one group every parameter is kept at every layer: ALBERT shares.
-    """
-    depth, groups = config.num_hidden_layers, config.num_hidden_groups
-    kept = albert_groups(depth, groups)[:layer]
-    used = max(kept, default=-1) + 1
-    if layer and albert_groups(layer, used) != kept:
-        held = [
-            cut
-            for cut in range(1, depth + 1)
-            if albert_groups(cut, max(albert_groups(depth, groups)[:cut]) + 1) == albert_groups(depth, groups)[:cut]
-        ]
+
+def _keep_convolution(config: PretrainedConfig, blocks: Sequence[int]) -> None:
+    """Without block 1, nothing is convolved: the class would convolve whatever block comes first."""
+    if blocks[0] != 1 and getattr(config, "conv_kernel_size", 0) > 0:
+        config.conv_kernel_size = 0
+
+
+def _keep_first_norm(config: PretrainedConfig, blocks: Sequence[int]) -> None:
+    """The first block of a ModernBERT has no norm before its attention, and every other block has one."""
+    if blocks[0] != 1:
         raise LayerNotHeldError(
-            f"This ALBERT shares {groups} groups of weights over {depth} layers; cut at layer {layer}, a "
-            "reloaded model would give layers other weights.",
-            hint=f"Use one of the layers that can be held exactly: 0, {', '.join(map(str, held))}.",
+            f"A modernbert model cannot be stored without block 1: its class drops the norm of block {blocks[0]} where "
+            "that comes first.",
+            hint="Keep block 1.",
         )
-    config.num_hidden_groups = used
 
+
+def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
+    """A GPT-2 may divide the attention scores of block l by l: no field holds the place that a block had before."""
+    moved = [block for place, block in enumerate(blocks, 1) if block != place]
+    if config.scale_attn_by_inverse_layer_idx and moved:
+        raise LayerNotHeldError(
+            f"This gpt2 model divides the attention scores of each block by its place, and block {moved[0]} would "
+            "move to another one (scale_attn_by_inverse_layer_idx in config.json).",
+            hint="Keep the first blocks, without a gap.",
+        )
+
+
+# What the decoders with rotary positions have in common.
+_ROTARY: dict[str, Any] = {
+    "blocks": "layers",
+    "final_norm": "norm",
+    "embeddings": "embed_tokens",
+    "decoder": True,
+    "fused_attention": False,
+}
 
 _ROWS = (
     Family(name="bert", pooler="pooler"),
@@ -94,47 +114,58 @@ _ROWS = (
     Family(
         name="albert",
         blocks="encoder.albert_layer_groups",
-        num_blocks="num_hidden_groups",
+        num_items="num_hidden_groups",
+        item_of=_albert_groups,
         pooler="pooler",
-        cut_config=_cut_albert,
     ),
     Family(name="deberta", fused_attention=False, float32_scores=True),
-    # Layer 0 has no home in two families: DeBERTa-v2's encoder returns an unassigned variable without blocks,
-    # ModernBERT's initialisation divides by the depth.
-    Family(name="deberta-v2", lowest_layer=1, fused_attention=False, float32_scores=True),
+    # Layer 0 has no home in three families: DeBERTa-v2's encoder returns an unassigned variable without blocks,
+    # ModernBERT's initialisation divides by the depth, and Gemma 3 reads its rotary parameters, one set for each type
+    # of attention, as one set where no layer has a type.
+    Family(
+        name="deberta-v2",
+        lowest_layer=1,
+        fused_attention=False,
+        float32_scores=True,
+        only_first="encoder.conv",
+        keep_blocks=_keep_convolution,
+    ),
     Family(
         name="modernbert",
         blocks="layers",
         final_norm="final_norm",
         lowest_layer=1,
         fused_attention=False,
-        cut_config=_cut_layer_types,
+        keep_blocks=_keep_first_norm,
     ),
-    Family(name="gpt2", blocks="h", final_norm="ln_f", embeddings="wte,wpe", decoder=True, fused_attention=False),
+    Family(name="nomic_bert", blocks="layers", fused_attention=False),
+    Family(name="gte", blocks="layers", fused_attention=False),
     Family(
-        name="qwen2",
-        blocks="layers",
-        final_norm="norm",
-        embeddings="embed_tokens",
+        name="gpt2",
+        blocks="h",
+        final_norm="ln_f",
+        embeddings="wte,wpe",
         decoder=True,
         fused_attention=False,
-        cut_config=_cut_qwen2,
+        keep_blocks=_keep_scaling,
     ),
-    Family(
-        name="llama", blocks="layers", final_norm="norm", embeddings="embed_tokens", decoder=True, fused_attention=False
-    ),
+    Family(name="qwen2", **_ROTARY, keep_blocks=_keep_window),
+    Family(name="qwen3", **_ROTARY, keep_blocks=_keep_window),
+    Family(name="llama", **_ROTARY),
+    Family(name="mistral", **_ROTARY),
+    Family(name="gemma3_text", **_ROTARY, lowest_layer=1),
 )
 
 FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
 
 
 def family_of(config: PretrainedConfig | Any) -> Family:
-    """The row of a configuration's `model_type`. Raises `UnknownFamilyError` naming what is missing."""
+    """The row of a configuration's `model_type`. Raises `ModelError` naming what is missing."""
     name = getattr(config, "model_type", "") or ""
     if name not in FAMILIES:
-        raise UnknownFamilyError(
+        raise ModelError(
             f"The architecture {name!r} has no row in the family table, so nothing says where its blocks are, "
-            "whether a final norm follows them and what else in its configuration hangs on the depth.",
+            "whether a final norm follows them and what else in its configuration depends on the depth.",
             hint=f"Use a model of a known family ({', '.join(FAMILIES)}), or add a row to encoders/families.py.",
         )
     return FAMILIES[name]

@@ -39,7 +39,7 @@ class BlockNetworks(nn.Module):
         self.runs = [(code, len(list(run))) for code, run in itertools.groupby(self.code_widths)]
         bound = width**-0.5
         shapes = [((count, width, code), count * code) for code, count in self.runs]
-        # Biases are kept flat: the optimiser tells them from weights by having one dimension.
+        # Biases are kept flat: the optimiser takes what has one dimension for a bias.
         self.weights = nn.ParameterList(_uniform(shape, bound, generator) for shape, _ in shapes)
         self.biases = nn.ParameterList(_uniform((size,), bound, generator) for _, size in shapes)
         self.register_buffer("mean", torch.zeros(len(self.code_widths), 1, width))
@@ -115,7 +115,7 @@ class LayerHeads(nn.Module):
         return self.score.weight.device
 
     def check_fits(self, blocks: int, width: int) -> None:
-        """Raise `ModelError` unless these heads are for a model of so many blocks and this width."""
+        """Raise `ModelError` unless these heads are for a model of this number of blocks and this width."""
         if (self.blocks, self.width) != (blocks, width):
             raise ModelError(
                 f"The heads are for {self.blocks} blocks of width {self.width}, this model has {blocks} of {width}.",
@@ -147,7 +147,7 @@ class LayerHeads(nn.Module):
         if first.shape[-1] != self.out_width:
             raise ModelError(
                 f"The layer codes have {self.out_width:,} numbers, these vectors {first.shape[-1]:,}.",
-                hint="Score whole vectors: leave out --dimensions.",
+                hint="Score whole vectors: leave out `dimensions`.",
             )
         found, start = [], 0
         for code, count in self.runs:

@@ -41,5 +41,5 @@ def read_weights(place: Path) -> dict[str, Tensor]:
 
 
 def unreadable_weights(place: Path, error: Exception) -> ModelError:
-    """What to tell about weights that a reader stumbled over."""
+    """The error for weights that cannot be read."""
     return ModelError(f"The weights in {place} cannot be read: {error}.", hint="Download or save the model again.")

@@ -1,4 +1,4 @@
-"""A sentence-transformers folder around a transformer: which modules it names, read and written.
+"""A sentence-transformers folder around a transformer: which modules it names.
 
 Only what such a folder says is built; no class is imported by a name found in a file.
 """
@@ -8,32 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
-from truncate_kit.encoders.layer_heads import LayerHeads, read_layer_heads, write_layer_heads
-from truncate_kit.encoders.module_files import read_json, read_weights, write_json
-from truncate_kit.encoders.pooler_files import (
-    LAYER_POOLERS,
-    LayerPooler,
-    read_layer_pooler,
-    type_of,
-    write_layer_pooler,
-)
+from truncate_kit.encoders.confinement import check_links, module_folder
+from truncate_kit.encoders.layer_heads import LayerHeads, read_layer_heads
+from truncate_kit.encoders.module_files import read_json, read_weights
+from truncate_kit.encoders.pooler_files import LAYER_POOLERS, LayerPooler, read_layer_pooler
 from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode
-from truncate_kit.encoders.tail import TAIL_MODULES, Dense, LayerNorm, Normalize, read_tail_module, write_tail_module
+from truncate_kit.encoders.tail import TAIL_MODULES, read_tail_module
 from truncate_kit.errors import ModelError
 
-__all__ = ["Dense", "LayerNorm", "Normalize", "Pipeline", "read_pipeline", "write_pipeline"]
-
 _POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
-_POOLING_FLAGS: dict[PoolingMode, str] = {
+POOLING_FLAGS: dict[PoolingMode, str] = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
     "mean": "pooling_mode_mean_tokens",
     "last": "pooling_mode_lasttoken",
 }
-_OTHER_FLAGS = {
+OTHER_FLAGS = {
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "weightedmean": "pooling_mode_weightedmean_tokens",
 }
@@ -44,6 +36,7 @@ class Pipeline:
     """What a sentence-transformers folder says beyond the transformer itself."""
 
     transformer: Path
+    folders: list[Path] = field(default_factory=list)  # of all modules; each lies inside the model's folder
     pooling: PoolingMode | None = None
     tail: list[nn.Module] = field(default_factory=list)
     max_length: int | None = None
@@ -58,12 +51,13 @@ class Pipeline:
 def read_pipeline(folder: Path) -> Pipeline:
     """Read `modules.json` and what it names; a folder without one is a bare transformer.
 
-    Raises `ModelError` for modules or settings that would change the vectors and are not known here, and for damaged
-    files.
+    Every path out of a model folder comes from here. Raises `ModelError` for a path or a link that leads out of the
+    folder, for modules or settings that would change the vectors and are not known here, and for damaged files.
     """
+    check_links(folder, folder)
     listing = folder / "modules.json"
     if not listing.exists():
-        return Pipeline(transformer=folder)
+        return Pipeline(transformer=folder, folders=[folder])
     try:
         return _read_modules(folder, listing)
     except ModelError:
@@ -81,7 +75,8 @@ def _read_modules(folder: Path, listing: Path) -> Pipeline:
     if settings.exists():
         pipeline.settings = read_json(settings)
     for module in sorted(read_json(listing), key=lambda item: int(item["idx"])):
-        kind, place = module["type"].rpartition(".")[2], folder / module["path"]
+        kind, place = module["type"].rpartition(".")[2], module_folder(folder, module["path"])
+        pipeline.folders.append(place)
         if kind == "Transformer":
             pipeline.transformer = place
             _read_transformer(pipeline, place)
@@ -117,14 +112,14 @@ def _read_pooling(path: Path) -> tuple[PoolingMode, ConcatPooling | None]:
     values = read_json(path)
     modes = values.get("pooling_mode")
     if modes is None:
-        flags = {flag: mode for mode, flag in (*_POOLING_FLAGS.items(), *_OTHER_FLAGS.items())}
+        flags = {flag: mode for mode, flag in (*POOLING_FLAGS.items(), *OTHER_FLAGS.items())}
         modes = [flags[key] for key, on in values.items() if key in flags and on] or ["mean"]
         modes = ["lasttoken" if mode == "last" else mode for mode in modes]
     modes = [modes] if isinstance(modes, str) else list(modes)
     if modes != ["cls", "mean"] and (len(modes) != 1 or modes[0] not in _POOLING_NAMES):
         raise ModelError(
             f"{path} pools by {' + '.join(modes)}, which cannot be kept.",
-            hint=f"Known poolings: {', '.join(_POOLING_NAMES)} and cls + mean; name one with --pooling to replace it.",
+            hint=f"Known poolings: {', '.join(_POOLING_NAMES)} and cls + mean; name one as `pooling` to replace it.",
         )
     if values.get("include_prompt", True) is False:
         raise ModelError(
@@ -146,73 +141,3 @@ def _read_combination(place: Path) -> tuple[tuple[int, ...], int]:
             hint="A mean over some layers can: one weight for them, 0 for the others.",
         )
     return layers, depth
-
-
-def write_pipeline(
-    folder: Path,
-    *,
-    pooling: PoolingMode,
-    width: int,
-    tail: nn.ModuleList,
-    max_length: int,
-    lower_case: bool,
-    settings: dict[str, Any],
-    depth: int,
-    combination: tuple[int, ...] | None = None,
-    pooler: LayerPooler | ConcatPooling | None = None,
-    heads: LayerHeads | None = None,
-) -> None:
-    """Write the files of a sentence-transformers folder around a transformer of `depth` layers saved in `folder`.
-
-    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read; but
-    the poolings of `LAYER_POOLERS` sentence-transformers has not and loads from the folder, with
-    `trust_remote_code=True`. It has no module like `heads` either: with them only this package gives the vectors, and
-    others refuse the folder.
-    """
-    kinds = ["WeightedLayerPooling"] if combination is not None else []
-    kinds += [
-        type(pooler).__name__ if isinstance(pooler, LayerPooler) else "Pooling",
-        *(["LayerHeads"] if heads is not None else []),
-        *(type(module).__name__ for module in tail),
-    ]
-    modules = [("Transformer", ""), *((kind, f"{place}_{kind}") for place, kind in enumerate(kinds, 1))]
-    listing = [
-        {
-            "idx": place,
-            "name": str(place),
-            "path": path,
-            "type": type_of(kind) if kind in LAYER_POOLERS else f"{_package(kind)}.{kind}",
-        }
-        for place, (kind, path) in enumerate(modules)
-    ]
-    write_json(folder / "modules.json", listing)
-    write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": lower_case})
-    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | settings)
-    modes = ("cls", "mean") if isinstance(pooler, ConcatPooling) else (pooling,)
-    flags = {flag: mode in modes for mode, flag in _POOLING_FLAGS.items()}
-    flags |= dict.fromkeys(_OTHER_FLAGS.values(), False)
-    places = [folder / path for _, path in modules[1:]]
-    if combination is not None:
-        _write_combination(places.pop(0), width, depth, combination)
-    if heads is not None:
-        write_layer_heads(places.pop(1), heads)
-    if isinstance(pooler, LayerPooler):
-        write_layer_pooler(folder, places[0], pooler)
-    else:
-        write_json(places[0] / "config.json", {"word_embedding_dimension": width} | flags)
-    for place, module in zip(places[1:], tail, strict=True):
-        write_tail_module(place, module)
-
-
-def _package(kind: str) -> str:
-    return LayerHeads.__module__ if kind == "LayerHeads" else "sentence_transformers.models"
-
-
-def _write_combination(place: Path, width: int, depth: int, layers: tuple[int, ...]) -> None:
-    """Weight 1 for each of the layers and 0 between them, from the lowest one on."""
-    start = min(layers)
-    values = {"word_embedding_dimension": width, "layer_start": start, "num_hidden_layers": depth}
-    write_json(place / "config.json", values)
-    weights = torch.zeros(depth + 1 - start)
-    weights[[layer - start for layer in layers]] = 1
-    save_file({"layer_weights": weights}, place / "model.safetensors", metadata={"format": "pt"})

@@ -17,6 +17,7 @@ class ConcatPooling(nn.Module):
     """The CLS state and the mean state of the last layer, one after the other."""
 
     word = "concat"
+    state_pooling: PoolingMode = "cls"
 
     def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
         """Token states (b, t, d) under a mask (b, t) to (b, 2d)."""

@@ -2,9 +2,17 @@
 
 from pathlib import Path
 
+import torch
+from safetensors.torch import save_file
+
 from truncate_kit.encoders.encoder import Encoder
-from truncate_kit.encoders.pipeline import write_pipeline
-from truncate_kit.encoders.quiet import quiet_transformers
+from truncate_kit.encoders.layer_heads import LayerHeads, write_layer_heads
+from truncate_kit.encoders.module_files import write_json
+from truncate_kit.encoders.pipeline import OTHER_FLAGS, POOLING_FLAGS
+from truncate_kit.encoders.pooler_files import LAYER_POOLERS, LayerPooler, type_of, write_layer_pooler
+from truncate_kit.encoders.pooling import ConcatPooling
+from truncate_kit.encoders.tail import write_tail_module
+from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError
 from truncate_kit.files import replacing
 
@@ -13,7 +21,7 @@ def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = Non
     """Write `folder` (replaced as a whole, or left as it was on failure) and return it.
 
     `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)` load it; no weight above the last layer is in
-    it. model_card: text of README.md. Raises `ModelError` without a tokenizer, `CannotWriteError`.
+    it. model_card: text of README.md. Raises `ModelError` without a tokenizer, `FileProblemError`.
     """
     if encoder.tokenizer is None:
         raise ModelError(f"{encoder.name} has no tokenizer to save.", hint="Use a model folder that has one.")
@@ -24,19 +32,72 @@ def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = Non
             encoder.backbone.save_pretrained(target)
         encoder.tokenizer.model_max_length = encoder.max_length
         encoder.tokenizer.save_pretrained(target)
-        write_pipeline(
-            target,
-            pooling=encoder.pooling,
-            width=encoder.width,
-            tail=encoder.tail,
-            max_length=encoder.max_length,
-            lower_case=encoder.lower_case,
-            settings=encoder.settings,
-            depth=encoder.depth,
-            combination=encoder.combination,
-            pooler=encoder.pooler,
-            heads=encoder.heads,
-        )
+        _write_pipeline(target, encoder)
         if model_card is not None:
             (target / "README.md").write_text(model_card, encoding="utf-8")
     return folder
+
+
+def _write_pipeline(folder: Path, encoder: Encoder) -> None:
+    """Write the files of a sentence-transformers folder around the transformer in it.
+
+    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read; but
+    the poolings of `LAYER_POOLERS` sentence-transformers has not and loads from the folder, with
+    `trust_remote_code=True`. It has no module like `LayerHeads` either: with them only this package gives the vectors,
+    and others refuse the folder.
+    """
+    pooler, heads = encoder.pooler, encoder.heads
+    kinds = [
+        *(["WeightedLayerPooling"] if encoder.combination is not None else []),
+        type(pooler).__name__ if isinstance(pooler, LayerPooler) else "Pooling",
+        *(["LayerHeads"] if heads is not None else []),
+        *(type(module).__name__ for module in encoder.tail),
+    ]
+    modules = [("Transformer", ""), *((kind, f"{place}_{kind}") for place, kind in enumerate(kinds, 1))]
+    write_json(
+        folder / "modules.json",
+        [
+            {"idx": place, "name": str(place), "path": path, "type": _type_of(kind)}
+            for place, (kind, path) in enumerate(modules)
+        ],
+    )
+    write_json(
+        folder / "sentence_bert_config.json",
+        {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case},
+    )
+    write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | encoder.settings)
+    places = [folder / path for _, path in modules[1:]]
+    if encoder.combination is not None:
+        _write_combination(places.pop(0), encoder, encoder.combination)
+    if heads is not None:
+        write_layer_heads(places.pop(1), heads)
+    if isinstance(pooler, LayerPooler):
+        write_layer_pooler(folder, places[0], pooler)
+    else:
+        modes = ("cls", "mean") if isinstance(pooler, ConcatPooling) else (encoder.pooling,)
+        flags = {flag: mode in modes for mode, flag in POOLING_FLAGS.items()} | dict.fromkeys(
+            OTHER_FLAGS.values(), False
+        )
+        write_json(places[0] / "config.json", {"word_embedding_dimension": encoder.width} | flags)
+    for place, module in zip(places[1:], encoder.tail, strict=True):
+        write_tail_module(place, module)
+
+
+def _type_of(kind: str) -> str:
+    """The class of a module, as modules.json names it."""
+    if kind in LAYER_POOLERS:
+        return type_of(kind)
+    package = LayerHeads.__module__ if kind == "LayerHeads" else "sentence_transformers.models"
+    return f"{package}.{kind}"
+
+
+def _write_combination(place: Path, encoder: Encoder, layers: tuple[int, ...]) -> None:
+    """Weight 1 for each of the layers and 0 between them, from the lowest one on."""
+    start = min(layers)
+    write_json(
+        place / "config.json",
+        {"word_embedding_dimension": encoder.width, "layer_start": start, "num_hidden_layers": encoder.depth},
+    )
+    weights = torch.zeros(encoder.depth + 1 - start)
+    weights[[layer - start for layer in layers]] = 1
+    save_file({"layer_weights": weights}, place / "model.safetensors", metadata={"format": "pt"})

@@ -1,17 +1,77 @@
-"""Cutting an encoder at a layer, exactly; and counting what is kept."""
+"""Keeping some of an encoder's blocks, exactly; and counting what is kept."""
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import AutoModel, PretrainedConfig
 
-from truncate_kit.encoders.encoder import Encoder, Pooler
-from truncate_kit.encoders.families import Family, family_of
+from truncate_kit.encoders.encoder import Encoder
+from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.pooler_files import LayerPooler
-from truncate_kit.encoders.quiet import quiet_transformers
-from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
+from truncate_kit.encoders.transformers_logging import quiet_transformers
+from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
+
+
+def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
+    """The encoder cut at `layer`: its embeddings and blocks 1 … layer; see `keep`.
+
+    Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32. Raises
+    `LayerOutOfRangeError`, `LayerNotHeldError`.
+    """
+    check_layer(encoder.backbone.config, layer)
+    return keep(encoder, range(1, layer + 1), copy_weights=copy_weights)
+
+
+def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) -> Encoder:
+    """The encoder with its embeddings and these blocks only, with pooling, tail, prompts and tokenizer kept.
+
+    Its output is that of running the blocks one after the other, bitwise on CPU in float32, then the final norm where
+    the family has one. A combination of layers and poolings or heads over layers are kept with all blocks only.
+
+    Args:
+        encoder: Left as it is.
+        blocks: Different numbers from 1 to L, rising.
+        copy_weights: False shares memory with `encoder` (to read states; training either would change both).
+
+    Raises:
+        LayerOutOfRangeError: A block does not exist.
+        LayerNotHeldError: No ordinary class of the family would compute the same from these blocks.
+        ModelError: The blocks do not rise.
+    """
+    blocks, whole = list(blocks), len(blocks) == encoder.depth
+    config = kept_config(encoder.backbone.config, blocks)
+    weights = _kept_weights(encoder, blocks)
+    if copy_weights:
+        weights = {name: value.detach().clone() for name, value in weights.items()}
+    with quiet_transformers():
+        backbone = type(encoder.backbone).from_pretrained(
+            None,
+            config=config,
+            state_dict=weights,
+            attn_implementation=encoder.backbone.config._attn_implementation,
+            dtype=encoder.backbone.dtype,
+        )
+    if encoder.family.pooler is not None:
+        setattr(backbone, encoder.family.pooler, None)
+    pooler = encoder.pooler if whole or not isinstance(encoder.pooler, LayerPooler) else None
+    kept = Encoder(
+        name=encoder.name,
+        backbone=backbone,
+        tokenizer=encoder.tokenizer,
+        pooling=encoder.pooling,
+        tail=copy.deepcopy(list(encoder.tail)) if copy_weights else list(encoder.tail),
+        max_length=encoder.max_length,
+        lower_case=encoder.lower_case,
+        settings=copy.deepcopy(encoder.settings),
+        pooler=copy.deepcopy(pooler) if copy_weights else pooler,
+        heads=copy.deepcopy(encoder.heads) if whole else None,
+    )
+    if whole and encoder.combination is not None:
+        kept.combine_layers(encoder.combination)
+    return kept.to(encoder.device).train(encoder.training)
 
 
 def check_layer(config: PretrainedConfig, layer: int) -> None:
@@ -32,83 +92,78 @@ def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
 
 
 def truncated_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
-    """A copy of `config` for the model cut at `layer`: depth rewritten, and whatever hangs on it.
+    """A copy of `config` for the model cut at `layer`; see `kept_config`.
 
     Raises `LayerOutOfRangeError` outside 0 … L, `LayerNotHeldError` where the family cannot hold the layer.
     """
-    family, depth = family_of(config), config.num_hidden_layers
-    if not 0 <= layer <= depth:
-        raise LayerOutOfRangeError(layer, depth)
-    if layer < family.lowest_layer:
-        raise LayerNotHeldError(
-            f"A {family.name} model cannot be stored at layer {layer}: its class does not run without blocks.",
-            hint=f"Use --layer {family.lowest_layer}..{depth}.",
+    if not 0 <= layer <= config.num_hidden_layers:
+        raise LayerOutOfRangeError(layer, config.num_hidden_layers)
+    return kept_config(config, range(1, layer + 1))
+
+
+def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedConfig:
+    """A copy of `config` for the model with these blocks only: depth rewritten, and whatever depends on it.
+
+    Raises as `keep` does.
+    """
+    family, depth, blocks = family_of(config), config.num_hidden_layers, list(blocks)
+    for block in blocks:
+        if not 1 <= block <= depth:
+            raise LayerOutOfRangeError(block, depth)
+    if blocks != sorted(set(blocks)):
+        raise ModelError(
+            f"The blocks {', '.join(map(str, blocks))} do not rise.", hint="Name each block once, the lowest first."
         )
-    cut = copy.deepcopy(config)
-    if family.cut_config is not None:
-        family.cut_config(cut, layer)
-    cut.num_hidden_layers = layer
-    return cut
-
-
-def kept_weights(backbone: PreTrainedModel, family: Family, config: PretrainedConfig) -> dict[str, Tensor]:
-    """The weights of `backbone` that a model with the truncated `config` has: no upper block, no pooler."""
-    limit = getattr(config, family.num_blocks)
-    prefix = f"{family.blocks}."
-    kept = {}
-    for name, value in backbone.state_dict().items():
-        if name.startswith(prefix) and int(name[len(prefix) :].split(".", 1)[0]) >= limit:
-            continue
-        if family.pooler is not None and name.startswith(f"{family.pooler}."):
-            continue
-        kept[name] = value
+    if len(blocks) < family.lowest_layer:
+        raise LayerNotHeldError(
+            f"A {family.name} model cannot be stored at layer {len(blocks)}: its class does not work without blocks.",
+            hint=f"Use a layer from {family.lowest_layer} to {depth}.",
+        )
+    kept = copy.deepcopy(config)
+    if getattr(config, "layer_types", None) is not None:  # a list of another length is refused at reload
+        kept.layer_types = [config.layer_types[block - 1] for block in blocks]
+    if 0 < len(blocks) < depth and family.keep_blocks is not None:
+        family.keep_blocks(kept, blocks)
+    kept.num_hidden_layers = len(blocks)
+    setattr(kept, family.num_items, len(set(_items(config, blocks))))
+    if not _weights_stay(config, blocks):
+        held = [str(layer) for layer in range(depth + 1) if _weights_stay(config, range(1, layer + 1))]
+        raise LayerNotHeldError(
+            f"This {family.name} model shares {getattr(config, family.num_items)} groups of weights over {depth} "
+            f"layers; with the blocks {', '.join(map(str, blocks))} alone, a reloaded model would give them others.",
+            hint=f"Keep blocks 1 to l, where l is one of: {', '.join(held)}.",
+        )
     return kept
 
 
-def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
-    """The encoder cut at `layer`: embeddings and blocks 1 … layer, with pooling, tail, prompts and tokenizer kept.
-
-    Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32; a combination of layers and
-    poolings or heads over the layers are kept at the last layer only.
-    copy_weights: False shares memory with `encoder` (to read states; training either would change both).
-    Raises `LayerOutOfRangeError`, `LayerNotHeldError`.
-    """
-    config = truncated_config(encoder.backbone.config, layer)
-    weights = kept_weights(encoder.backbone, encoder.family, config)
-    if copy_weights:
-        weights = {name: value.detach().clone() for name, value in weights.items()}
-    with quiet_transformers():
-        backbone = type(encoder.backbone).from_pretrained(
-            None,
-            config=config,
-            state_dict=weights,
-            attn_implementation=encoder.backbone.config._attn_implementation,
-            dtype=encoder.backbone.dtype,
-        )
-    if encoder.family.pooler is not None:
-        setattr(backbone, encoder.family.pooler, None)
-    cut = Encoder(
-        name=encoder.name,
-        backbone=backbone,
-        family=encoder.family,
-        tokenizer=encoder.tokenizer,
-        pooling=encoder.pooling,
-        tail=copy.deepcopy(list(encoder.tail)) if copy_weights else list(encoder.tail),
-        max_length=encoder.max_length,
-        lower_case=encoder.lower_case,
-        settings=copy.deepcopy(encoder.settings),
-        combination=encoder.combination if layer == encoder.depth else None,
-        pooler=_kept_pooler(encoder, layer, copy_weights),
-        heads=copy.deepcopy(encoder.heads) if layer == encoder.depth else None,
-    )
-    return cut.to(encoder.device).train(encoder.training)
+def _items(config: PretrainedConfig, blocks: Sequence[int]) -> list[int]:
+    """The items of the family's list of blocks that these blocks are."""
+    items = family_of(config).items(config)
+    return [items[block - 1] for block in blocks]
 
 
-def _kept_pooler(encoder: Encoder, layer: int, copy_weights: bool) -> Pooler | None:
-    """The pooler, unless it takes layers that are cut off."""
-    if isinstance(encoder.pooler, LayerPooler) and layer != encoder.depth:
-        return None
-    return copy.deepcopy(encoder.pooler) if copy_weights else encoder.pooler
+def _weights_stay(config: PretrainedConfig, blocks: Sequence[int]) -> bool:
+    """Whether a model of these blocks only gives each its own weights; not sure where blocks share weights."""
+    family, items = family_of(config), _items(config, blocks)
+    kept = copy.copy(config)
+    kept.num_hidden_layers = len(blocks)
+    setattr(kept, family.num_items, len(set(items)))
+    return family.items(kept) == [sorted(set(items)).index(item) for item in items]
+
+
+def _kept_weights(encoder: Encoder, blocks: Sequence[int]) -> dict[str, Tensor]:
+    """The weights of a model with these blocks only, under the names that they have there."""
+    family, prefix = encoder.family, f"{encoder.family.blocks}."
+    places = {item: place for place, item in enumerate(sorted(set(_items(encoder.backbone.config, blocks))))}
+    kept = {}
+    for name, value in encoder.backbone.state_dict().items():
+        if name.startswith(prefix):
+            item, _, rest = name.removeprefix(prefix).partition(".")
+            if int(item) in places:
+                kept[f"{prefix}{places[int(item)]}.{rest}"] = value
+        elif family.only_first is None or not name.startswith(f"{family.only_first}.") or 1 in blocks:
+            kept[name] = value
+    return kept
 
 
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
@@ -116,9 +171,9 @@ def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
 
     Computed on the meta device: no weights are made.
     """
-    return tuple(
-        _count(config, layer) if layer in layers_held(config) else None for layer in range(config.num_hidden_layers + 1)
-    )
+    held = layers_held(config)
+    layers = range(config.num_hidden_layers + 1)
+    return tuple(_count(truncated_config(config, layer)) if layer in held else None for layer in layers)
 
 
 def _meta_model(config: PretrainedConfig) -> Any:
@@ -126,8 +181,8 @@ def _meta_model(config: PretrainedConfig) -> Any:
         return AutoModel.from_config(config)
 
 
-def _count(config: PretrainedConfig, layer: int) -> int:
-    family, model = family_of(config), _meta_model(truncated_config(config, layer))
+def _count(config: PretrainedConfig) -> int:
+    family, model = family_of(config), _meta_model(config)
     if family.pooler is not None:
         setattr(model, family.pooler, None)
     return sum(parameter.numel() for parameter in model.parameters())
@@ -142,9 +197,7 @@ def paper_parameters(config: PretrainedConfig, layer: int) -> int:
     if not 0 <= layer <= config.num_hidden_layers:
         raise LayerOutOfRangeError(layer, config.num_hidden_layers)
     family, model = family_of(config), _meta_model(config)
+    kept = set(_items(config, range(1, layer + 1)))  # blocks that layers share count once
     parts = [model.get_submodule(path) for path in family.embeddings.split(",")]
-    kept = layer
-    if family.num_blocks != "num_hidden_layers":  # blocks that layers share: those the kept layers use
-        kept = getattr(truncated_config(config, layer), family.num_blocks)
-    parts += list(model.get_submodule(family.blocks))[:kept]
+    parts += [block for item, block in enumerate(model.get_submodule(family.blocks)) if item in kept]
     return sum(parameter.numel() for part in parts for parameter in part.parameters())

@@ -1,4 +1,4 @@
-"""What an engine is: it runs tasks that share some work, and gives back what each of them found.
+"""Engines run tasks that share some work, and give back the result of each.
 
 An engine knows nothing of trials or texts. The process that calls `run` alone writes files; workers only compute.
 """
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
-from truncate_kit.errors import WorkerLostError
+from truncate_kit.errors import DeviceError
 
 RUNS = 4
-"""A task is begun at most so often: once, and three times more where its worker is lost."""
+"""Most runs of a task: one, and three more where its worker is lost."""
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
@@ -21,7 +21,7 @@ FoundOut = TypeVar("FoundOut", covariant=True)
 
 
 class Steps(NamedTuple):
-    """A message of a running task: `done` of `total` steps of what `name` says are behind it."""
+    """A message of a running task: `done` of `total` steps of `name` are done."""
 
     name: str
     done: int
@@ -35,17 +35,17 @@ class Lost(NamedTuple):
     reason: str
 
 
-Tell = Callable[[Any], None]
-"""Takes a message: `Steps`, `Lost`, or what else the work sends; it may come from another process or machine."""
+Send = Callable[[Any], None]
+"""Takes a message: `Steps`, `Lost`, or another of the work's own; it may come from another process or machine."""
 
 
 class Work(Protocol[TaskIn, FoundOut]):
-    """What the tasks of a batch share. It travels to the workers: it is picklable, and tasks leave it as it was."""
+    """What the tasks of a batch share. It is sent to the workers, so it is picklable; tasks do not change it."""
 
     def move(self, device: str) -> None:
-        """Go to another device; it arrives on the CPU."""
+        """Move to another device; it reaches a worker on the CPU."""
 
-    def perform(self, task: TaskIn, tell: Tell) -> FoundOut:
+    def perform(self, task: TaskIn, send: Send) -> FoundOut:
         """Do one task. The outcome depends on work and task alone, wherever it is done."""
 
 
@@ -58,10 +58,10 @@ class Engine(Protocol):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
 
-    def run(self, work: Work[Task, Found], tasks: Iterable[Task], tell: Tell) -> Iterator[tuple[Task, Found]]:
-        """Each task with what it found, as they finish; tasks are drawn as workers become free.
+    def run(self, work: Work[Task, Found], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Found]]:
+        """Each task with its result, as they finish; tasks are drawn as workers become free.
 
-        Raises what a task raised, `WorkerLostError` for a task whose workers were lost `RUNS` times, `ClusterError`.
+        Raises what a task raised, `DeviceError` also for a task whose workers were lost `RUNS` times.
         What still runs when the caller leaves the iterator is stopped.
         """
 
@@ -75,10 +75,10 @@ class Sequential:
     def __exit__(self, *problem: object) -> None:
         pass
 
-    def run(self, work: Work[Task, Found], tasks: Iterable[Task], tell: Tell) -> Iterator[tuple[Task, Found]]:
-        """Each task with what it found, in order."""
+    def run(self, work: Work[Task, Found], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Found]]:
+        """Each task with its result, in order."""
         for task in tasks:
-            yield task, work.perform(task, tell)
+            yield task, work.perform(task, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class Attempt(Generic[Task]):
 class Pending(Generic[Task]):
     """The tasks that are still to be begun; those whose worker was lost come first."""
 
-    def __init__(self, tasks: Iterable[Task], tell: Tell) -> None:
-        self._fresh, self._tell = iter(tasks), tell
+    def __init__(self, tasks: Iterable[Task], send: Send) -> None:
+        self._fresh, self._send = iter(tasks), send
         self._again: deque[Attempt[Task]] = deque()
 
     def next(self) -> Attempt[Task] | None:
@@ -105,8 +105,11 @@ class Pending(Generic[Task]):
         return None
 
     def lost(self, attempt: Attempt[Task], reason: str) -> None:
-        """The worker of this attempt is gone. Raises `WorkerLostError` after `RUNS` attempts."""
+        """The worker of this attempt is gone. Raises `DeviceError` after `RUNS` attempts."""
         if attempt.number == RUNS:
-            raise WorkerLostError(str(attempt.task), RUNS, reason)
-        self._tell(Lost(attempt.task, reason))
+            raise DeviceError(
+                f"The worker of {attempt.task} was lost {RUNS} times; the last time {reason}.",
+                hint="Memory may have run out: use fewer workers or a smaller `batch_size`; starting again continues.",
+            )
+        self._send(Lost(attempt.task, reason))
         self._again.append(Attempt(attempt.task, attempt.number + 1))

@@ -14,10 +14,10 @@ from typing import Any, Self
 
 import torch
 
-from truncate_kit.encoders import select_device
-from truncate_kit.engines.base import Attempt, Found, Pending, Task, Tell, Work
-from truncate_kit.engines.travelling import Answer, packed
+from truncate_kit.engines.base import Attempt, Found, Pending, Send, Task, Work
+from truncate_kit.engines.messages import Answer, packed
 from truncate_kit.errors import DeviceError, UsageError
+from truncate_kit.hardware import select_device
 
 PATIENCE = 10.0  # seconds that a process gets to end by itself
 
@@ -31,7 +31,7 @@ class Processes:
 
     def __init__(self, count: int, *, device: str | None = None, threads: int | None = None) -> None:
         if count < 1:
-            raise UsageError(f"{count} processes can do nothing.", hint="Use --workers 1 or more.")
+            raise UsageError(f"{count} processes can do nothing.", hint="Give 1 or more as `count`.")
         self._devices = _devices(count, device)
         self._threads = threads or max(1, torch.get_num_threads() // count)
         self._workers: dict[int, _Worker] = {}
@@ -45,13 +45,13 @@ class Processes:
         for place in list(self._workers):
             self._stop(place)
 
-    def run(self, work: Work[Task, Found], tasks: Iterable[Task], tell: Tell) -> Iterator[tuple[Task, Found]]:
-        """Each task with what it found, as they finish. Raises what a task raised, `WorkerLostError`."""
+    def run(self, work: Work[Task, Found], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Found]]:
+        """Each task with its result, as they finish. Raises what a task raised, `DeviceError`."""
         if work is not self._work:
             self._work, self._payload = work, packed(work)
             for worker in self._workers.values():
                 worker.loaded = False
-        pending = Pending(tasks, tell)
+        pending = Pending(tasks, send)
         busy: dict[int, Attempt[Task]] = {}
         try:
             while True:
@@ -70,7 +70,7 @@ class Processes:
                         attempt = busy.pop(place)
                         yield attempt.task, message.result()
                     else:
-                        tell(message)
+                        send(message)
         finally:
             for place in busy:
                 self._workers[place].process.kill()
@@ -108,7 +108,7 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                # An empty entry is the folder that this process was in when it looked.
+                # An empty entry is the current folder of this process.
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
             )
         self.connection: Connection[tuple[bytes | None, Any], Any] = Connection(ours.detach())
@@ -120,7 +120,7 @@ class _Worker:
         self.loaded = True
 
     def stop(self) -> str:
-        """End the process; how it had ended where it was dead already."""
+        """End the process; returns how it ended."""
         self.connection.close()
         try:
             code = self.process.wait(PATIENCE)
@@ -128,21 +128,21 @@ class _Worker:
             self.process.kill()
             code = self.process.wait()
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
         self._errors.close()
         if code < 0:
             return f"it was ended by {signal.Signals(-code).name}"
-        return f"it ended with {code}" + (f" ({said[-1]})" if said else "")
+        return f"it ended with {code}" + (f" ({lines[-1]})" if lines else "")
 
 
 def _devices(count: int, device: str | None) -> list[str]:
     if select_device(device).type == "cpu":
         return ["cpu"] * count
     if count > 1 and select_device(device).index is not None:
-        raise DeviceError(f"{device} is one GPU, not {count}.", hint="Use --device cuda, or leave out --workers.")
+        raise DeviceError(f"{device} is one GPU, not {count}.", hint='Use `device="cuda"`, or one process.')
     if count > torch.cuda.device_count():
         raise DeviceError(
             f"{count} processes need a GPU each, and this machine has {torch.cuda.device_count()}.",
-            hint=f"Use --workers {torch.cuda.device_count()}.",
+            hint=f"Use `count={torch.cuda.device_count()}`.",
         )
     return [f"cuda:{place}" for place in range(count)] if count > 1 else [str(device)]

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import torch
 
-from truncate_kit.engines.base import Attempt, Found, Pending, Task, Tell, Work
-from truncate_kit.engines.travelling import Answer, answer, packed, sparing, unpacked
-from truncate_kit.errors import ClusterError, DeviceError, UsageError
+from truncate_kit.engines.base import Attempt, Found, Pending, Send, Task, Work
+from truncate_kit.engines.messages import Answer, answer, packed, throttled, unpacked
+from truncate_kit.errors import DeviceError, UsageError
 from truncate_kit.extras import require
 
 REACHED_WITHIN = 10.0  # seconds; Ray itself would try for minutes
@@ -25,14 +25,14 @@ AHEAD = 2  # tasks handed over for each that the cluster can run at once: none o
 class RayCluster:
     """Runs tasks on a Ray cluster; one whose process or machine is lost is run again elsewhere.
 
-    Tasks of Ray Core, not Ray Data: one process here writes what they find, in order and from where a run was stopped,
+    Tasks of Ray Core, not Ray Data: one process here writes their results, in order and from where a run was stopped,
     so that a file has the same bytes as without Ray; and trials of training send messages while they run.
 
     address: `auto` is the cluster that this machine belongs to, else HOST:PORT of its head. gpus, cpus: what each task
     needs; fractions of a GPU are shared, and with any the tasks run on CUDA. The package must be installed on every
     machine of the cluster. An open connection (`ray.init`) is used and left open. Raises `UsageError` for impossible
-    numbers, `MissingExtraError` without Ray, `ClusterError` where no cluster answers, `DeviceError` where none of its
-    machines has what a task needs.
+    numbers, `MissingExtraError` without Ray, `DeviceError` where no cluster answers or none of its machines has what
+    a task needs.
     """
 
     def __init__(self, address: str = "auto", *, gpus: float = 0.0, cpus: int = 1) -> None:
@@ -40,7 +40,7 @@ class RayCluster:
             raise UsageError(f"{gpus:g} GPUs for a task cannot be had.", hint="Use a fraction such as 0.5, or 1, 2, …")
         if address.startswith("ray://"):
             raise UsageError(
-                f"{address} is for Ray's client, which cannot be told of running tasks.",
+                f"{address} is for Ray's client, which gets no messages of running tasks.",
                 hint="Start the command on a machine of the cluster, with the address auto.",
             )
         self._address, self._gpus, self._cpus = address, gpus, cpus
@@ -59,17 +59,17 @@ class RayCluster:
             self._ray.shutdown()
         self._ray, self._opened = None, False
 
-    def run(self, work: Work[Task, Found], tasks: Iterable[Task], tell: Tell) -> Iterator[tuple[Task, Found]]:
-        """Each task with what it found, as they finish.
+    def run(self, work: Work[Task, Found], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Found]]:
+        """Each task with its result, as they finish.
 
-        Raises what a task raised, `WorkerLostError`, `ClusterError`, `DeviceError`.
+        Raises what a task raised, `DeviceError`.
         """
         ray = self._connect()
         if work is not self._work:
             self._work, self._parcel = work, _Parcel(ray.put(packed(work)))
         remote = ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=0, num_returns="streaming")(_messages)
         arguments = self._parcel, "cuda" if self._gpus else "cpu", self._cpus
-        pending = Pending(tasks, tell)
+        pending = Pending(tasks, send)
         running: dict[Any, Attempt[Task]] = {}
         limit = AHEAD * self._slots(ray)
         try:
@@ -91,7 +91,7 @@ class RayCluster:
                         attempt = running.pop(stream)
                         yield attempt.task, message.result()
                     else:
-                        tell(message)
+                        send(message)
         finally:
             for stream in running:
                 with contextlib.suppress(Exception):  # the cluster may be what is gone
@@ -99,7 +99,7 @@ class RayCluster:
 
     def _connect(self) -> ModuleType:
         if self._ray is None:
-            # What Ray says of machines that went goes to stdout, where only results belong; `Lost` says it here.
+            # Ray reports lost machines on stdout, where only results belong; `Lost` reports them here.
             os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
             ray = require("ray", extra="ray")
             if not ray.is_initialized():
@@ -130,7 +130,7 @@ class RayCluster:
             raise DeviceError(
                 f"No machine of the Ray cluster has {self._gpus:g} GPUs and {self._cpus} CPUs for a task: there are "
                 f"{gpus:g} GPUs and {cpus:g} CPUs on {len(alive)} machines.",
-                hint="Ask for less with --gpus-per-worker and --threads, or add machines with `ray start --address`.",
+                hint="Ask for less with `gpus` and `cpus`, or add machines with `ray start --address`.",
             )
         return slots
 
@@ -150,9 +150,9 @@ _held: dict[str, Work[Any, Any]] = {}  # in a worker of the cluster: the last wo
 
 
 def _messages(task: object, parcel: _Parcel, device: str, threads: int) -> Iterator[Any]:
-    """In a worker: the messages of a task, then its `Answer`. A generator, for Ray hands over each one at once."""
-    said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    tell = sparing(said.put)
+    """In a worker: the messages of a task, then its `Answer`. A generator, because Ray hands over each one at once."""
+    messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    send = throttled(messages.put)
 
     def perform() -> object:
         import ray
@@ -161,18 +161,18 @@ def _messages(task: object, parcel: _Parcel, device: str, threads: int) -> Itera
         if parcel.key not in _held:
             _held.clear()
             _held[parcel.key] = unpacked(ray.get(parcel.reference), device)
-        return _held[parcel.key].perform(task, tell)
+        return _held[parcel.key].perform(task, send)
 
-    threading.Thread(target=lambda: said.put(answer(perform)), daemon=True).start()
+    threading.Thread(target=lambda: messages.put(answer(perform)), daemon=True).start()
     while True:
-        message = said.get()
+        message = messages.get()
         yield message
         if isinstance(message, Answer):
             return
 
 
 def _next(ray: ModuleType, stream: Any) -> Any:
-    """The next message of a task. Raises `_GoneError`; `ClusterError` where its machine cannot run it at all."""
+    """The next message of a task. Raises `_GoneError`; `DeviceError` where its machine cannot run it at all."""
     lost = ray.exceptions
     try:
         return ray.get(next(stream))
@@ -180,18 +180,18 @@ def _next(ray: ModuleType, stream: Any) -> Any:
         raise _GoneError(f"Ray says: {_first_line(error)}") from error
     except (lost.RayTaskError, lost.RaySystemError) as error:  # what the task itself raises comes in its answer
         cause = getattr(error, "cause", None) or error
-        raise ClusterError(
+        raise DeviceError(
             f"The Ray cluster cannot run it: {type(cause).__name__}: {_first_line(cause)}.",
             hint="Install the same truncate-kit, torch and transformers on all of its machines.",
         ) from error
     except lost.RayError as error:
-        raise ClusterError(
-            f"The Ray cluster failed: {_first_line(error)}.", hint="See `ray status`; the same command continues."
+        raise DeviceError(
+            f"The Ray cluster failed: {_first_line(error)}.", hint="See `ray status`; starting again continues."
         ) from error
 
 
 def _check_reachable(address: str) -> None:
-    """Raises `ClusterError` where nothing listens at HOST:PORT; other forms of addresses are left to Ray."""
+    """Raises `DeviceError` where nothing listens at HOST:PORT; other forms of addresses are left to Ray."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal():
         try:
@@ -200,8 +200,8 @@ def _check_reachable(address: str) -> None:
             raise _unreachable(address, str(error)) from error
 
 
-def _unreachable(address: str, reason: str) -> ClusterError:
-    return ClusterError(
+def _unreachable(address: str, reason: str) -> DeviceError:
+    return DeviceError(
         f"No Ray cluster answers at {address}: {reason.rstrip('.')}.",
         hint="Start one with `ray start --head`, or name the HOST:PORT of one that this machine belongs to.",
     )

@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 import torch
 
 from truncate_kit.engines.base import Work
-from truncate_kit.engines.travelling import Answer, answer, sparing, unpacked
+from truncate_kit.engines.messages import Answer, answer, throttled, unpacked
 
 
 def serve(connection: "Connection[Answer, tuple[bytes | None, object]]", device: str) -> None:
-    """Answer until the other side closes; its end shows at the latest when this side tells of a step."""
+    """Answer until the other side closes; its end shows at the latest when this side sends a message."""
     work: Work[object, object] | None = None
 
     def perform() -> object:
@@ -24,9 +24,9 @@ def serve(connection: "Connection[Answer, tuple[bytes | None, object]]", device:
         if payload is not None:
             work = unpacked(payload, device)
         assert work is not None
-        return work.perform(task, tell)
+        return work.perform(task, send)
 
-    tell = sparing(connection.send)
+    send = throttled(connection.send)
     while True:
         payload, task = connection.recv()
         connection.send(answer(perform))

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from truncate_kit.export.graph_files import EMBED_LIMIT
+from truncate_kit.export.graph_values import Feeds, Watch, watching
 from truncate_kit.export.quantizing import Rounding, quantized_inputs
-from truncate_kit.export.tracing import EMBED_LIMIT
-from truncate_kit.export.watching import Feeds, Watch, watching
 
 Array = NDArray[np.float32]
 _ZEROS = np.arange(1, 255)
@@ -21,7 +21,7 @@ def calibrate(model: Any, inputs: Sequence[Feeds], *, embed_limit: int = EMBED_L
     inputs: texts without padding. embed_limit: see `watching`. The step is found for each token when the graph runs.
     Fixed here is what each channel is divided by, where some reach much farther than others, as after a layer norm
     (`divisor_of`), and how the bytes are shared between values above and below zero (`best_zero`): after a GELU nearly
-    all of them go upward. Raises `CannotWriteError`.
+    all of them go upward. Raises `FileProblemError`.
     """
     weights = quantized_inputs(model)
     names = list(weights)

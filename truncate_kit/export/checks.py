@@ -11,20 +11,18 @@ from torch import Tensor
 
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, evaluating
-from truncate_kit.errors import ExportCheckError, ModelError
-from truncate_kit.export.precision import Precision
+from truncate_kit.errors import ModelError, failed_check
+from truncate_kit.evaluation import evaluate
+from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
+from truncate_kit.export.normalization import ends_normalized
 from truncate_kit.export.results import Check, TaskScore
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.scores import check_scores
 from truncate_kit.export.sessions import open_session
-from truncate_kit.export.tracing import INPUTS, OUTPUT, STATES, ends_normalized
 from truncate_kit.hardware import usable_cores
+from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.progress import Progress, silent
-from truncate_kit.training.evaluation import evaluate
 
-# Largest difference of the vectors, None where the score decides; points that the score may move.
-LIMITS: dict[str, float | None] = {"fp32": 1e-4, "fp16": 2e-2, "int8": None}
-SCORE_LIMITS: dict[str, float | None] = {"fp32": 0.01, "fp16": 0.1, "int8": None}
 _BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
 # At lengths of thousands a batch of 17 needs tens of GB where attention is not fused: such lengths run alone.
 _MOST_SCORES = 17 * 512**2
@@ -39,25 +37,26 @@ def check_graph(
 
     Batch 1, 2, 17 × length 2, 16, 128 and the model's maximum, rows of different lengths; then odd texts (one token
     over and over); then one text with and without padding; then the states of tokens, or the scores of pairs where
-    heads give them. Runs on the CPU whatever the target. Raises `ExportCheckError` on the first difference above the
+    heads give them. Runs on the CPU whatever the target. Raises `ModelError` on the first difference above the
     limit of the precision (1e-4 in fp32, none in int8) and on NaN, and where ONNX Runtime cannot load the file.
     """
     try:
         session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
     except ModelError as error:
-        raise ExportCheckError(str(error)) from error
-    checks, unit = [], 1.0 if ends_normalized(encoder) else None
+        raise failed_check(str(error)) from error
+    limit, unit = PRECISIONS[precision].vector_limit, 1.0 if ends_normalized(encoder) else None
+    checks = []
     batches = {f"batch {size}, length {length}": (size, length) for size, length in _shapes(encoder.max_length)}
     cases = {name: _random_batch(encoder, *shape) for name, shape in batches.items()} | _odd_batches(encoder)
     for done, (name, feeds) in enumerate(cases.items()):
         progress("Checking the graph", done, len(cases) + 1)
         with torch.inference_mode(), evaluating(encoder):
             expected = encoder(**{key: value.to(encoder.device) for key, value in feeds.items()}).cpu().numpy()
-        checks.append(_compare(name, _run(session, feeds, name), expected, LIMITS[precision], unit=unit))
-    checks.append(_padding_check(session, encoder, LIMITS[precision], unit=unit))
+        checks.append(_compare(name, _run(session, feeds, name), expected, limit, unit=unit))
+    checks.append(_padding_check(session, encoder, limit, unit=unit))
     if encoder.pools_tokens:
-        checks.append(_states_check(session, encoder, LIMITS[precision]))
-    checks += check_scores(session, encoder, file, limit=LIMITS[precision])
+        checks.append(_states_check(session, encoder, limit))
+    checks += check_scores(session, encoder, file, limit=limit)
     progress("Checking the graph", len(cases) + 1, len(cases) + 1)
     return tuple(checks)
 
@@ -110,7 +109,7 @@ def _run(session: Any, feeds: Feeds, name: str, output: str = OUTPUT) -> NDArray
         vectors: NDArray[np.float32] = session.run([output], {key: value.numpy() for key, value in feeds.items()})[0]
     except Exception as error:  # the runtime has a class of its own for each status
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ExportCheckError(f"{name} does not run: {reason}") from error
+        raise failed_check(f"{name} does not run: {reason}") from error
     return vectors
 
 
@@ -120,13 +119,13 @@ def _compare(
     """unit: what the difference is measured in; None takes the largest magnitude that is expected."""
     for vectors, whose in ((expected, "the model's own"), (found, "its")):
         if not np.isfinite(vectors).all():
-            raise ExportCheckError(f"{name}: {whose} vectors hold NaN or infinity")
+            raise failed_check(f"{name}: {whose} vectors hold NaN or infinity")
     if found.shape != expected.shape:
-        raise ExportCheckError(f"{name}: its vectors have the shape {found.shape} instead of {expected.shape}")
+        raise failed_check(f"{name}: its vectors have the shape {found.shape} instead of {expected.shape}")
     largest = max(float(np.abs(expected).max()), float(np.finfo(np.float32).tiny))
     difference = float(np.abs(found - expected).max()) / (unit or largest)
     if limit is not None and difference > limit:
-        raise ExportCheckError(f"{name}: a difference of {difference:.2g}, where {limit:g} is allowed")
+        raise failed_check(f"{name}: a difference of {difference:.2g}, where {limit:g} is allowed")
     return Check(name=name, difference=difference, limit=limit)
 
 
@@ -151,16 +150,16 @@ def _states_check(session: Any, encoder: Encoder, limit: float | None) -> Check:
 
 
 def check_score(encoder: Encoder, exported: OnnxEncoder, pairs: PairSet, *, precision: Precision = "fp32") -> TaskScore:
-    """Score both on graded pairs. Raises `ExportCheckError` if a correlation moves by more than 0.01 points in fp32.
+    """Score both on graded pairs. Raises `ModelError` if a correlation moves by more than 0.01 points in fp32.
 
     In fp16 0.1 points are allowed. int8 has its budget on the pairs it was searched on; here it is only stated.
     """
-    limit = SCORE_LIMITS[precision]
+    limit = PRECISIONS[precision].score_limit
     before, after = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
     for measure in ("spearman", "pearson"):
         old, new = getattr(before, measure), getattr(after, measure)
         if limit is not None and abs(new - old) > limit:
-            raise ExportCheckError(f"{measure.title()} on {pairs.name} is {new:.3f}, and {old:.3f} in torch")
+            raise failed_check(f"{measure.title()} on {pairs.name} is {new:.3f}, and {old:.3f} in torch")
     return TaskScore(
         data=pairs.name,
         num_pairs=before.num_pairs,

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truncate_kit.encoders.families import Family
-from truncate_kit.export.precision import Precision
 from truncate_kit.extras import require
+from truncate_kit.precisions import Precision
 
 _MICROSOFT = "com.microsoft"
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))

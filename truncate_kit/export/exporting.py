@@ -6,49 +6,47 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from truncate_kit.data import PairSet
-from truncate_kit.encoders import Encoder, load_encoder, save_encoder
-from truncate_kit.errors import ExportCheckError, TruncateKitError, UsageError
+from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
+from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check
 from truncate_kit.export.checks import check_graph, check_score, odd_inputs
 from truncate_kit.export.embeddings import fuse_embeddings
+from truncate_kit.export.graph_files import (
+    GRAPH_FILE,
+    count_fused_attention,
+    count_fused_nodes,
+    save_graph,
+    strip_notes,
+)
 from truncate_kit.export.half import to_half
 from truncate_kit.export.invariance import measure_invariance
 from truncate_kit.export.masks import REASONS, choose_mask, set_mask
-from truncate_kit.export.precision import GRAPH_FILES, Precision, Target, check_combination
+from truncate_kit.export.normalization import ends_normalized, with_normalization
 from truncate_kit.export.record import REPORT_FILE, digest_of, read_exports, record_with
 from truncate_kit.export.results import ExportReport, HalfPrecision, Quantization
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.searching import BUDGET, search_layers
-from truncate_kit.export.tracing import (
-    EMBED_LIMIT,
-    build_graph,
-    count_fused_attention,
-    count_fused_nodes,
-    ends_normalized,
-    save_graph,
-    strip_notes,
-    with_normalization,
-)
+from truncate_kit.export.searching import search_layers
+from truncate_kit.export.settings import ExportSettings
+from truncate_kit.export.tracing import build_graph
 from truncate_kit.extras import require
 from truncate_kit.files import replacing
+from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent
 
 _VERSIONS = ("truncate-kit", "torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+_DEFAULTS = ExportSettings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Wish:
-    """What one export is asked for."""
+class _Job:
+    """One export. digest: of `encoder`; pairs and search_pairs as in `export_onnx`."""
 
-    precision: Precision
-    target: Target
-    normalize: bool | None
-    pairs: PairSet | None
-    search_pairs: PairSet | None
-    budget: float
-    embed_limit: int
+    encoder: Encoder
+    digest: str
+    settings: ExportSettings
+    pairs: PairSet | None = None
+    search_pairs: PairSet | None = None
+    progress: Progress = silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,160 +63,192 @@ class _Made:
 def export_onnx(
     encoder: Encoder,
     folder: Path,
+    settings: ExportSettings = _DEFAULTS,
     *,
-    precision: str = "fp32",
-    target: str = "cpu",
-    normalize: bool | None = None,
     pairs: PairSet | None = None,
     search_pairs: PairSet | None = None,
-    budget: float = BUDGET,
-    embed_limit: int = EMBED_LIMIT,
     progress: Progress = silent,
 ) -> ExportReport:
     """Write one graph, from token ids to sentence vectors, into the saved folder of `encoder`, and check it.
 
-    folder: if it holds this very encoder, only the graph and export.json are added, beside graphs of other precisions;
-    otherwise it is written anew, as by `save_encoder` (without a tokenizer it holds the configuration only).
-    precision: `fp32` writes `model.onnx`, `fp16` (for CUDA) `model_fp16.onnx`, `int8` (for the CPU) `model_int8.onnx`.
-    target: `cpu` or `cuda`, whose kernels the graph is made for; the checks run on the CPU. normalize: end in unit
-    vectors or leave the final Normalize out; None does what the encoder does. pairs: graded pairs on which the score
-    must stay (fp32, fp16) or is stated (int8). search_pairs: other graded pairs on which int8 decides which layers
-    stay in float, losing at most `budget` Spearman points there; int8 needs them. embed_limit: bytes of weights that
-    the graph's own file may hold; more of them go to a file beside it.
-    Raises `UsageError`, `ExportError`, `ExportCheckError`, `MissingExtraError`, `CannotWriteError`, and `ModelError`
-    where the folder's export.json is damaged; what was in `folder` before is then as it was.
+    Args:
+        encoder: what the graph computes.
+        folder: if it holds this very encoder, only the graph and export.json are added, beside graphs of other
+            precisions; otherwise it is written anew, as by `save_encoder` (without a tokenizer it holds the
+            configuration only).
+        settings: precision, target and the end of the graph.
+        pairs: graded pairs on which the score must stay (fp32, fp16) or is stated (int8).
+        search_pairs: other graded pairs on which int8 decides which layers stay in float; int8 needs them.
+        progress: is called as the work goes on.
+
+    Raises:
+        UsageError: int8 without `search_pairs`.
+        MissingExtraError: no ONNX Runtime or exporter is installed.
+        FileProblemError: the folder cannot be written.
+        ModelError: the encoder cannot be exported, the graph fails a check, the folder's export.json is damaged, or
+            another model took the encoder's place in the folder meanwhile. The folder is then as it was.
     """
-    chosen, where = check_combination(precision, target)
-    if chosen == "int8" and search_pairs is None:
-        raise UsageError(
-            "int8 needs graded pairs to choose its layers on, apart from those that are reported on.",
-            hint="Give --data with a dev or train split, or use --precision fp32.",
-        )
-    for module in ("onnxruntime", "onnxscript"):
-        require(module, extra="cpu")
+    _check_able(settings, search_pairs)
     folder = Path(folder)
-    wish = _Wish(
-        precision=chosen,
-        target=where,
-        normalize=normalize,
+    job = _Job(
+        encoder=encoder,
+        digest=encoder_digest(encoder),
+        settings=settings,
         pairs=pairs,
         search_pairs=search_pairs,
-        budget=budget,
-        embed_limit=embed_limit,
+        progress=progress,
     )
-    if _holds(folder, encoder):
-        return _export_into(encoder, folder, wish, progress)
+    if _saved_digest(folder) == job.digest:
+        try:
+            return _export_into(job, folder, beside_model=True)
+        except TruncateKitError:
+            _check_unreplaced(job, folder)  # a folder that was replaced takes half-written files along
+            raise
     with replacing(folder) as place:
         if encoder.tokenizer is not None:
             save_encoder(encoder, place)
         else:
             place.mkdir()
             encoder.backbone.config.save_pretrained(place)
-        return _export_into(encoder, place, wish, progress)
+        return _export_into(job, place)
 
 
-def _holds(folder: Path, encoder: Encoder) -> bool:
-    """Whether `folder` is a saved model that loads as just this encoder, weight by weight."""
+def export_graph(encoder: Encoder, folder: Path) -> ExportReport:
+    """Write the checked float32 graph of `encoder` and its export.json, without a model beside them.
+
+    `folder` is replaced as a whole, or left as it was on failure. Raises the errors of `export_onnx`.
+    """
+    _check_able(_DEFAULTS, None)
+    with replacing(Path(folder)) as place:
+        place.mkdir()
+        return _export_into(_Job(encoder=encoder, digest=encoder_digest(encoder), settings=_DEFAULTS), place)
+
+
+def _check_able(settings: ExportSettings, search_pairs: PairSet | None) -> None:
+    if settings.precision == "int8" and search_pairs is None:
+        raise UsageError(
+            "int8 needs graded pairs to choose its layers on, apart from those that are reported on.",
+            hint='Give `search_pairs`, or use `precision="fp32"`.',
+        )
+    for module in ("onnxruntime", "onnxscript"):
+        require(module, extra="cpu")
+
+
+def _saved_digest(folder: Path) -> str | None:
+    """Of the encoder in a folder; None where there is none."""
     if not (folder / "config.json").is_file():
-        return False
+        return None
     try:
-        saved = load_encoder(folder)
+        return encoder_digest(load_encoder(folder))
     except TruncateKitError:
-        return False
-    for what in ("family", "max_length", "pooling_details"):  # without the weights, which are compared below
-        if getattr(saved, what) != getattr(encoder, what):
-            return False
-    if [type(module) for module in saved.tail] != [type(module) for module in encoder.tail]:
-        return False
-    ours, theirs = encoder.state_dict(), saved.state_dict()
-    return ours.keys() == theirs.keys() and all(torch.equal(value.cpu(), theirs[key]) for key, value in ours.items())
+        return None
 
 
-def _make(encoder: Encoder, wish: _Wish, progress: Progress) -> _Made:
-    """Trace, fuse, set the mask, and bring the graph into its precision."""
-    progress("Exporting", 0, 1)
-    graph = build_graph(encoder, wish.target)
-    progress("Exporting", 1, 1)
+def _check_unreplaced(job: _Job, folder: Path) -> None:
+    """Raise `ModelError` where the folder holds another model than the one that is exported."""
+    if _saved_digest(folder) != job.digest:
+        raise ModelError(
+            f"Another model took the place of {job.encoder.name} in {folder} while its graph was made.",
+            hint="Export the model that is there now.",
+        )
+
+
+def _make(job: _Job, encoder: Encoder) -> _Made:
+    """Trace, fuse, set the mask, and bring the graph into its precision; encoder: with the end that the graph gets."""
+    settings = job.settings
+    job.progress("Exporting", 0, 1)
+    graph = build_graph(encoder, settings.target)
+    job.progress("Exporting", 1, 1)
     expected, found = encoder.depth if encoder.family.fused_attention else 0, count_fused_attention(graph)
     if expected != found:
-        raise ExportCheckError(f"{found} attentions are fused, where {expected} were expected")
-    mask = set_mask(graph, choose_mask(wish.target))
-    fuse_embeddings(graph, encoder.family, wish.precision)
-    if wish.precision == "fp16":
-        graph, half = to_half(graph, encoder.family, odd_inputs(encoder), embed_limit=wish.embed_limit)
-        return _Made(graph=graph, mask=mask, fused_expected=expected, half=half)
-    if wish.precision == "int8":
-        assert wish.search_pairs is not None
-        with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
-            exact = Path(scratch) / GRAPH_FILES["fp32"]
-            save_graph(graph, exact, embed_limit=wish.embed_limit)
-            check_graph(exact, encoder)  # int8 has no limit of its own: the graph it starts from must be right
-            graph, quantization = search_layers(
-                graph,
-                encoder.reader,
-                wish.search_pairs,
-                Path(scratch),
-                budget=wish.budget,
-                heads=encoder.heads,
-                progress=progress,
-            )
-        return _Made(graph=graph, mask=mask, fused_expected=expected, quantization=quantization)
-    return _Made(graph=graph, mask=mask, fused_expected=expected)
+        raise failed_check(f"{found} attentions are fused, where {expected} were expected")
+    mask = set_mask(graph, choose_mask(settings.target))
+    fuse_embeddings(graph, encoder.family, settings.precision)
+    quantization = half = None
+    if settings.precision == "fp16":
+        graph, half = to_half(graph, encoder.family, odd_inputs(encoder), embed_limit=settings.embed_limit)
+    elif settings.precision == "int8":
+        graph, quantization = _to_int8(job, encoder, graph)
+    return _Made(graph=graph, mask=mask, fused_expected=expected, quantization=quantization, half=half)
 
 
-def _export_into(encoder: Encoder, folder: Path, wish: _Wish, progress: Progress) -> ExportReport:
+def _to_int8(job: _Job, encoder: Encoder, graph: Any) -> tuple[Any, Quantization]:
+    assert job.search_pairs is not None
+    with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
+        exact = Path(scratch) / GRAPH_FILE
+        save_graph(graph, exact, embed_limit=job.settings.embed_limit)
+        check_graph(exact, encoder)  # int8 has no limit of its own: the graph it starts from must be right
+        return search_layers(
+            graph,
+            encoder.reader,
+            job.search_pairs,
+            Path(scratch),
+            budget=job.settings.budget,
+            heads=encoder.heads,
+            progress=job.progress,
+        )
+
+
+def _export_into(job: _Job, folder: Path, *, beside_model: bool = False) -> ExportReport:
+    """beside_model: the folder holds the encoder already, and others may write to it."""
     read_exports(folder)  # replacing a damaged one would lose what it says of the other graphs
-    traced = with_normalization(encoder, wish.normalize)
-    made = _make(traced, wish, progress)
+    traced = with_normalization(job.encoder, job.settings.normalize)
+    made = _make(job, traced)
     strip_notes(made.graph)
-    name = GRAPH_FILES[wish.precision]
-    path = folder / name
+    path = folder / GRAPH_FILES[job.settings.precision]
     # Both are written before either is renamed: where the disk is full, the old graph keeps its old record.
     with replacing(folder / REPORT_FILE) as record, replacing(path) as target:
-        data = save_graph(made.graph, target, embed_limit=wish.embed_limit)
-        size = sum(file.stat().st_size for file in (target, data) if file is not None)
-        checks = check_graph(target, traced, precision=wish.precision, progress=progress)
-        reader = encoder.reader if encoder.tokenizer is not None else None
-        exported = OnnxEncoder(target, reader, heads=encoder.heads)
-        task = check_score(traced, exported, wish.pairs, precision=wish.precision) if wish.pairs is not None else None
-        told = wish.search_pairs or wish.pairs
-        # fp32 is shown to be invariant by its checks, to their limit
-        invariance = measure_invariance(exported, told) if told is not None and wish.precision != "fp32" else None
-        report = ExportReport(
-            model=encoder.name,
-            precision=wish.precision,
-            target=wish.target,
-            family=encoder.family.name,
-            layers=encoder.depth,
-            width=exported.width,
-            pooling=encoder.pooling_name,
-            normalized=ends_normalized(traced),
-            max_length=encoder.max_length,
-            file=name,
-            file_bytes=size,
-            opset=int(made.graph.opset_imports[""]),
-            versions={module: _version(module) for module in _VERSIONS},
-            fused_attention_expected=made.fused_expected,
-            fused_attention_found=count_fused_attention(made.graph),
-            fused_nodes=count_fused_nodes(made.graph),
-            mask=made.mask,
-            mask_reason=REASONS[made.mask],
-            sha256=digest_of(target),
-            checks=checks,
-            task=task,
-            invariance=invariance,
-            quantization=made.quantization,
-            half=made.half,
-            weights_file=None if data is None else data.name,
-            weights_sha256=None if data is None else digest_of(data),
-        )
+        data = save_graph(made.graph, target, embed_limit=job.settings.embed_limit)
+        report = _report(job, traced, made, target, data)
         record.write_text(record_with(folder, report), encoding="utf-8")
+        if beside_model:
+            _check_unreplaced(job, folder)
         if data is not None:  # before the graph that names it, and beside the one that may still be there
             data.replace(folder / data.name)
-    for old in folder.glob(f"{name}.*.data"):
+    for old in folder.glob(f"{path.name}.*.data"):
         if data is None or old.name != data.name:
             old.unlink()
     return report
+
+
+def _report(job: _Job, traced: Encoder, made: _Made, graph: Path, data: Path | None) -> ExportReport:
+    """Check a written graph, with its weights in `data` or in its own file, and say what is in it."""
+    encoder, settings = job.encoder, job.settings
+    checks = check_graph(graph, traced, precision=settings.precision, progress=job.progress)
+    exported = OnnxEncoder(graph, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
+    task = None if job.pairs is None else check_score(traced, exported, job.pairs, precision=settings.precision)
+    pairs = job.search_pairs or job.pairs
+    # fp32 is shown to be invariant by its checks, to their limit
+    invariance = None if pairs is None or settings.precision == "fp32" else measure_invariance(exported, pairs)
+    return ExportReport(
+        model=encoder.name,
+        encoder=job.digest,
+        precision=settings.precision,
+        target=settings.target,
+        family=encoder.family.name,
+        layers=encoder.depth,
+        width=exported.width,
+        pooling=encoder.pooling_name,
+        normalized=ends_normalized(traced),
+        max_length=encoder.max_length,
+        file=graph.name,
+        file_bytes=sum(file.stat().st_size for file in (graph, data) if file is not None),
+        opset=int(made.graph.opset_imports[""]),
+        versions={module: _version(module) for module in _VERSIONS},
+        fused_attention_expected=made.fused_expected,
+        fused_attention_found=count_fused_attention(made.graph),
+        fused_nodes=count_fused_nodes(made.graph),
+        mask=made.mask,
+        mask_reason=REASONS[made.mask],
+        sha256=digest_of(graph),
+        checks=checks,
+        task=task,
+        invariance=invariance,
+        quantization=made.quantization,
+        half=made.half,
+        weights_file=None if data is None else data.name,
+        weights_sha256=None if data is None else digest_of(data),
+    )
 
 
 def _version(name: str) -> str:

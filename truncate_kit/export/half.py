@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from truncate_kit.encoders.families import Family
-from truncate_kit.errors import ExportCheckError
+from truncate_kit.errors import failed_check
 from truncate_kit.export.casting import narrow
+from truncate_kit.export.graph_files import EMBED_LIMIT
+from truncate_kit.export.graph_values import Feeds, watching
 from truncate_kit.export.quantizing import quantizable
 from truncate_kit.export.results import HalfPrecision
-from truncate_kit.export.tracing import EMBED_LIMIT
-from truncate_kit.export.watching import Feeds, watching
 
 LARGEST = 65_504.0  # the largest float16
 _MASKED = -1e30  # below it, a score is masked
@@ -29,14 +29,14 @@ def to_half(
 
     Sums over tokens stay in float32 in every family; attention scores where the family's row says so. odd_inputs: the
     longest and oddest batches; every value of the float32 graph on them has to fit into float16. embed_limit: see
-    `watching`. Raises `ExportCheckError` naming the first that does not, `CannotWriteError`.
+    `watching`. Raises `ModelError` naming the first that does not, `FileProblemError`.
     """
     names = wide_nodes(model)
     if family.float32_scores:
         names |= score_nodes(model)
     largest, where = largest_value(model, names, odd_inputs, embed_limit=embed_limit)
     if largest > LARGEST:
-        raise ExportCheckError(f"a value of {largest:.3g} at {where} does not fit into float16, which ends at 65,504")
+        raise failed_check(f"a value of {largest:.3g} at {where} does not fit into float16, which ends at 65,504")
     half = model.clone()
     narrow(half, names)
     reason = "squares, sums over tokens and all after pooling stay in float32"
@@ -101,7 +101,7 @@ def largest_value(
 ) -> tuple[float, str]:
     """The largest magnitude outside the islands on these inputs, computed in float32, and the node that gave it.
 
-    What a fused attention holds inside is not seen; its kernels sum in float32. What stands for minus infinity in a
+    What a fused attention holds inside is not seen; its kernels sum in float32. What represents minus infinity in a
     mask does not count. embed_limit: see `watching`.
     """
     shown = dict.fromkeys(str(value.name) for value in model.graph.outputs)

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from truncate_kit.export.precision import Target
 from truncate_kit.extras import require
+from truncate_kit.precisions import Target
 
 MaskForm = Literal["bias", "tokens", "lengths", "lengths_starts"]
 _BIAS_PLACE, _MASK_PLACE = 5, 3  # inputs of com.microsoft Attention

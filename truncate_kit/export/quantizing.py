@@ -3,9 +3,9 @@
 Weights are symmetric: signed, because ONNX Runtime multiplies unsigned ones at less than half the speed, and without
 zero points. The scale of activations is found for each token while the graph runs; how their bytes are shared between
 the signs, and which channels are made smaller before rounding, is calibrated (calibrating.py).
-The usual way, which ONNX Runtime's own quantiser takes, gives a whole batch one range: the vector of a text then hangs
-on its neighbours and its padding. A scale per token costs about a tenth of the speed, makes the error less than half as
-large, and leaves nothing to hang on.
+The usual way, which ONNX Runtime's own quantiser takes, gives a whole batch one range: the vector of a text then
+depends on its neighbours and its padding. A scale per token costs about a tenth of the speed, makes the error less than
+half as large, and makes the vector depend on its text alone.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +26,13 @@ _KEPT_ATTRIBUTES = ("num_heads", "scale", "mask_filter_value", "unidirectional")
 
 @dataclass(frozen=True, slots=True)
 class Quantizable:
-    """A node that int8 can take over. node: its name in the graph. layer: the module it comes from. size: weights."""
+    """A node that int8 can take over.
+
+    Attributes:
+        node: its name in the graph.
+        layer: the module it comes from.
+        size: number of weights.
+    """
 
     node: str
     layer: str
@@ -37,7 +43,7 @@ class Quantizable:
 class Rounding:
     """How a value turns to bytes.
 
-    zero: the byte, 1 … 254, that stands for 0. divisor: what each channel is divided by before, and the rows of the
+    zero: the byte, 1 … 254, that represents 0. divisor: what each channel is divided by before, and the rows of the
     weights are multiplied with, (in,); None where channels are alike.
     """
 
@@ -270,7 +276,7 @@ class _Writer:
                 node.op_type = "FastGelu"
 
     def _replace(self, old: Any, made: list[Any]) -> None:
-        """Put nodes in place of one; the last one's output stands for the old one's."""
+        """Put nodes in place of one; the last one's output replaces the old one's."""
         value = made[-1].outputs[0]
         value.name, value.shape, value.dtype = old.outputs[0].name, old.outputs[0].shape, old.outputs[0].dtype
         self.graph.insert_before(old, made)

@@ -11,14 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.errors import DeviceError, ModelError
-from truncate_kit.export.precision import GRAPH_FILES, check_precision
 from truncate_kit.export.results import ExportReport, Exports
+from truncate_kit.hardware import multiplies_narrow
+from truncate_kit.precisions import (
+    GRAPH_FILES,
+    PRECISIONS,
+    Precision,
+    check_graph_precision,
+    other_graph,
+    precisions_for,
+)
 
 REPORT_FILE = "export.json"
 _DIGEST = "digest"
-_SUITED = {"cpu": ("fp32", "int8"), "cuda": ("fp16", "fp32")}  # the best one first
 _DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
-_ALL_ANEW = "Remove that file, then export each graph again with: truncate-kit export MODEL --onnx"
+_ALL_ANEW = "Remove that file, then export each graph again with `export_onnx()`."
 
 
 def digest_of(file: Path) -> str:
@@ -83,9 +90,9 @@ def check_record(graph: Path) -> ExportReport | None:
         return None
     report = read_exports(graph.parent).of(graph.name)
     command = _export_command(precision_of(graph, report) or "fp32")
-    again = f"Export the model again with: {command}"
+    again = f"Export the model again with {command}."
     if report is None:
-        raise ModelError(f"{record} does not know {graph.name}, so nobody checked that graph.", hint=again)
+        raise ModelError(f"{record} does not know {graph.name}, so that graph was not checked.", hint=again)
     if report.sha256 != digest_of(graph):
         raise ModelError(
             f"{graph} is not the graph that {REPORT_FILE} beside it describes: one of them was changed.", hint=again
@@ -95,7 +102,7 @@ def check_record(graph: Path) -> ExportReport | None:
         if not weights.is_file():
             raise ModelError(
                 f"{graph} lacks its weights: there is no {weights.name} beside it.",
-                hint=f"Copy that file there, or export the model again with: {command}",
+                hint=f"Copy that file there, or export the model again with {command}.",
             )
         if report.weights_sha256 != digest_of(weights):
             raise ModelError(
@@ -105,7 +112,15 @@ def check_record(graph: Path) -> ExportReport | None:
 
 
 def _export_command(precision: str) -> str:
-    return "truncate-kit export MODEL --onnx" + ("" if precision == "fp32" else f" --precision {precision}")
+    return "`export_onnx()`" if precision == "fp32" else f'`export_onnx(precision="{precision}")`'
+
+
+def check_runnable(graph: Path, device: str) -> ExportReport | None:
+    """`check_record`, and that `cpu` or `cuda` and this processor can run the graph. Raises `DeviceError` as well."""
+    report = check_record(graph)
+    check_device(graph, report, device)
+    check_processor(report, narrow=multiplies_narrow())
+    return report
 
 
 def check_processor(report: ExportReport | None, *, narrow: bool) -> None:
@@ -121,8 +136,8 @@ def check_processor(report: ExportReport | None, *, narrow: bool) -> None:
         )
 
 
-def precision_of(graph: Path, report: ExportReport | None) -> str | None:
-    """A graph's precision by its report, else by its name; None where neither tells."""
+def precision_of(graph: Path, report: ExportReport | None) -> Precision | None:
+    """A graph's precision by its report, else by its name; None where neither says."""
     if report is not None:
         return report.precision
     return next((name for name, file in GRAPH_FILES.items() if file == graph.name), None)
@@ -130,10 +145,12 @@ def precision_of(graph: Path, report: ExportReport | None) -> str | None:
 
 def check_device(graph: Path, report: ExportReport | None, device: str) -> None:
     """Raise `DeviceError` for an int8 graph on CUDA. device: `cpu` or `cuda`."""
-    if device == "cuda" and precision_of(graph, report) == "int8":
+    precision = precision_of(graph, report)
+    if precision is None or device in PRECISIONS[precision].preference:
+        return
+    if not PRECISIONS[precision].runs_elsewhere:
         raise DeviceError(
-            f"{graph} is in int8, for which ONNX Runtime has no kernels on CUDA: its nodes would run on the CPU.",
-            hint="Use --graph fp16 or fp32, or --device cpu.",
+            f"{graph} is in {precision}: {PRECISIONS[precision].elsewhere}.", hint=other_graph(precision, device)
         )
 
 
@@ -141,22 +158,26 @@ def graph_sentence(graph: Path, report: ExportReport | None, device: str) -> str
     """Which graph runs on `cpu` or `cuda`, and what it is made for if that is the other one; for the user."""
     precision = precision_of(graph, report)
     said = f"Graph: {graph}" + (f" ({precision})." if precision else ".")
-    if (precision, device) == ("fp16", "cpu"):
-        return f"{said} It is made for CUDA: on the CPU its numbers are converted back and forth, which takes longer."
+    if precision is not None and device not in PRECISIONS[precision].preference:
+        return f"{said} It is made for {_DEVICES[_other(device)]}: {PRECISIONS[precision].elsewhere}."
     if report is not None and report.target != device:
-        return f"{said} It is made for {_DEVICES[report.target]}; export with --target {device} suits this device."
+        return f"{said} It is made for {_DEVICES[report.target]}; one made for {_DEVICES[device]} suits this device."
     return said
 
 
-def graphs_in(folder: Path) -> tuple[str, ...]:
+def graphs_in(folder: Path) -> tuple[Precision, ...]:
     """The precisions in which a folder holds a graph."""
     return tuple(name for name, file in GRAPH_FILES.items() if (folder / file).is_file())
 
 
-def suited_precision(folder: Path, device: str = "cpu") -> str | None:
+def suited_precision(folder: Path, device: str = "cpu") -> Precision | None:
     """The precision of a folder's graph that suits `cpu` (fp32, else int8) or `cuda` (fp16, else fp32), or None."""
     held = graphs_in(folder)
-    return next((name for name in _SUITED[device] if name in held), None)
+    return next((name for name in precisions_for(device) if name in held), None)
+
+
+def _other(device: str) -> str:
+    return "cuda" if device == "cpu" else "cpu"
 
 
 def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") -> Path:
@@ -164,18 +185,18 @@ def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") 
 
     Raises `ModelError` where it is not there, `DeviceError` where those that are there suit another device only.
     """
-    chosen = suited_precision(folder, device) if precision is None else check_precision(precision)
+    chosen = suited_precision(folder, device) if precision is None else check_graph_precision(precision)
     held = graphs_in(folder)
     if chosen is None and held:
-        other, command = "cuda" if device == "cpu" else "cpu", _export_command(_SUITED[device][0])
+        other, command = _other(device), _export_command(precisions_for(device)[0])
         raise DeviceError(
             f"{folder} has a graph in {held[0]} only, which is made for {_DEVICES[other]}.",
-            hint=f"Use --device {other}, or make one for {_DEVICES[device]} with: {command}",
+            hint=f'Use `device="{other}"`, or make one for {_DEVICES[device]} with {command}.',
         )
     wanted = folder / GRAPH_FILES[chosen or "fp32"]
     if not wanted.is_file():
         raise ModelError(
             f"There is no exported graph {wanted}.",
-            hint=f"Make one with: {_export_command(chosen or 'fp32')}",
+            hint=f"Make one with {_export_command(chosen or 'fp32')}.",
         )
     return wanted

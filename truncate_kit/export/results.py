@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from truncate_kit.precisions import Precision, Target
 from truncate_kit.results import Result
 
 
@@ -32,7 +33,7 @@ class TaskScore(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariance(Result):
-    """How far the vector of a text hangs on what it is run with.
+    """How far the vector of a text depends on what it is run with.
 
     …_difference: largest change of an entry of the unit vector, …_cosine: lowest similarity to the text run alone; in
     a batch of like lengths, and padded to the longest text. spearman_alone, …_batched: × 100 on the same pairs.
@@ -51,8 +52,10 @@ class Invariance(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatLayer(Result):
-    """A layer that stays in float32. harm: mean squared distance of unit vectors when it alone is in int8,
-    None where they are no numbers."""
+    """A layer that stays in float32.
+
+    harm: mean squared distance of unit vectors when it alone is in int8; None where they are no numbers.
+    """
 
     layer: str
     harm: float | None
@@ -60,11 +63,19 @@ class FloatLayer(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization(Result):
-    """What is in int8 and how that was found.
+    """What is in int8 and how that was found; Spearman points are those lost against the float graph.
 
-    layers: those that int8 could take over. weight_bits: 7 where the processor lacks the instructions. budget,
-    drop_all_int8, drop: Spearman points lost against the float graph on the pairs searched on, with every layer in
-    int8 (None where its score is undefined) and as exported. why: the reason for the layers in float, one sentence.
+    Attributes:
+        layers: number of those that int8 could take over.
+        in_float: those that stay in float32.
+        weight_bits: 7 where the processor lacks the instructions.
+        instructions: of the processor for int8, None without them.
+        budget: points that may be lost on the pairs searched on.
+        searched_on: name of these pairs.
+        num_pairs: their number.
+        drop_all_int8: points lost with every layer in int8, None where the score is undefined.
+        drop: points lost as exported.
+        why: the reason for the layers in float, one sentence.
     """
 
     layers: int
@@ -81,9 +92,14 @@ class Quantization(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfPrecision(Result):
-    """What is in float16. islands: operators and their number that stay in float32. why: one sentence.
+    """What is in float16.
 
-    largest_value: largest magnitude of any float16 value over the longest and oddest inputs; float16 ends at 65,504.
+    Attributes:
+        islands: operators that stay in float32, with their number.
+        why: the reason, one sentence.
+        largest_value: largest magnitude of any float16 value over the longest and oddest inputs; float16 ends at
+            65,504.
+        largest_at: the node that gives it.
     """
 
     islands: dict[str, int]
@@ -96,16 +112,40 @@ class HalfPrecision(Result):
 class ExportReport(Result):
     """One exported graph.
 
-    layers: blocks in it. width: numbers per vector. fused_attention_expected, …_found: nodes that hold a whole
-    attention. fused_nodes: ONNX Runtime's own operators in the graph and their number. mask: how attention learns what
-    is padding. file_bytes: the graph with its weights. sha256: of the graph's file. task: None where no
-    pairs were given. invariance: for int8 and fp16. quantization: for int8. half: for fp16. weights_file, …_sha256:
-    None where the weights are in the graph's own file.
+    Attributes:
+        model: name of the encoder.
+        encoder: digest of the encoder (`encoder_digest`).
+        precision: of its products.
+        target: the device that it is made for.
+        family: of the architecture.
+        layers: number of blocks.
+        width: numbers per vector.
+        pooling: of token states.
+        normalized: whether vectors have length 1.
+        max_length: most tokens of a text.
+        file: name of the graph.
+        file_bytes: of the graph with its weights.
+        opset: of ONNX.
+        versions: of the libraries that made it.
+        fused_attention_expected: number of nodes that should hold a whole attention.
+        fused_attention_found: number of those that do.
+        fused_nodes: ONNX Runtime's own operators in the graph, with their number.
+        mask: the form in which attention gets the padding.
+        mask_reason: why that one.
+        sha256: of the graph's file.
+        checks: comparisons with the encoder.
+        task: None where no pairs were given.
+        invariance: for int8 and fp16.
+        quantization: for int8.
+        half: for fp16.
+        weights_file: None where the weights are in the graph's own file.
+        weights_sha256: of that file.
     """
 
     model: str
-    precision: str
-    target: str
+    encoder: str
+    precision: Precision
+    target: Target
     family: str
     layers: int
     width: int

@@ -10,16 +10,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.encoders import Encoder, LayerHeads, load_encoder, select_device
-from truncate_kit.encoders.loading import load_reader
+from truncate_kit.encoders import Encoder, LayerHeads, load_encoder
+from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pipeline import read_pipeline
-from truncate_kit.encoders.reading import TextReader
+from truncate_kit.encoders.text_reader import TextReader
+from truncate_kit.encoders.tokenizer import load_reader
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.export.record import check_device, check_processor, check_record, find_graph
+from truncate_kit.export.graph_files import INPUTS, OUTPUT, graph_files
+from truncate_kit.export.record import check_runnable, find_graph
 from truncate_kit.export.results import ExportReport
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
-from truncate_kit.export.tracing import INPUTS, OUTPUT
-from truncate_kit.hardware import multiplies_narrow, usable_cores
+from truncate_kit.hardware import select_device, usable_cores
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
@@ -32,10 +33,18 @@ CUDA_BATCH_TOKENS = 16_384
 class OnnxEncoder:
     """The graph of one encoder. Many texts run as batches side by side, one core each; few use all cores per call.
 
-    reader: None for a graph without a tokenizer; it then takes ids only. report: on the graph, None where nothing is
-    known of it. heads: what scores its vectors, None for their cosine. buckets: bring every batch into one of a few
-    shapes (`bucket`), and on CUDA record each as a CUDA graph: for small batches and single texts, where starting the
-    kernels takes longer than running them; threads take turns. cuda_options: None for what `buckets` needs.
+    Args:
+        file: the graph.
+        reader: None for a graph without a tokenizer; it then takes ids only.
+        threads: CPU cores in all; None takes those that this process may use.
+        device: `cpu` or `cuda[:i]`; None is the CPU.
+        batch_tokens: most tokens of a batch; None suits the device.
+        report: on the graph, None where nothing is known of it.
+        heads: what scores its vectors, None for their cosine.
+        buckets: bring every batch into one of a few shapes (`bucket`), and on CUDA record each as a CUDA graph: for
+            small batches and single texts, where starting the kernels takes longer than running them; threads take
+            turns.
+        cuda_options: None for what `buckets` needs.
     """
 
     def __init__(
@@ -78,29 +87,32 @@ class OnnxEncoder:
     ) -> Self:
         """Load a graph of a folder, or an .onnx file, with the tokenizer beside it.
 
-        precision: `fp32`, `fp16` or `int8`; None suits the device, see `find_graph`. threads: CPU cores in all; None
-        takes those this process may use. device: `cpu` or `cuda[:i]`; None is the CPU. batch_tokens: None suits the
-        device. buckets: see the class. Raises `ModelError`, also where export.json was changed or describes another
-        graph, `DeviceError`, also for int8 on CUDA, `UsageError`, `MissingExtraError`.
+        Args:
+            path: the folder or file.
+            precision: `fp32`, `fp16` or `int8`; None suits the device, see `find_graph`.
+            threads: as of the class.
+            device: as of the class.
+            batch_tokens: as of the class.
+            buckets: as of the class.
+
+        Raises:
+            ModelError: no graph is there, or export.json was changed or describes another graph.
+            DeviceError: the device is not active, or the graph is not made for it.
+            UsageError: a precision is given for one file.
+            MissingExtraError: ONNX Runtime is not installed.
         """
         path, where = Path(path).expanduser(), select_device(device).type
         if precision is not None and path.is_file():
-            raise UsageError(
-                f"{path} is one graph.", hint="Name its folder to choose by --graph, or leave out --graph."
-            )
+            raise UsageError(f"{path} is one graph.", hint="Name its folder to choose one by precision.")
         file = find_graph(path, precision, where) if path.is_dir() else path
         if not file.is_file():
-            raise ModelError(
-                f"There is no exported graph {file}.", hint="Make one with: truncate-kit export MODEL --onnx"
-            )
+            raise ModelError(f"There is no exported graph {file}.", hint="Make one with `export_onnx()`.")
         if not (file.parent / "config.json").is_file():
             raise ModelError(
                 f"There is no config.json beside {file}.",
                 hint="Leave the graph in the folder that export wrote: its tokenizer and configuration are there.",
             )
-        report = check_record(file)
-        check_device(file, report, where)
-        check_processor(report, narrow=multiplies_narrow())
+        report = check_runnable(file, where)
         heads = read_pipeline(file.parent).heads
         return cls(
             file,
@@ -112,6 +124,15 @@ class OnnxEncoder:
             heads=heads,
             buckets=buckets,
         )
+
+    def digest(self) -> str:
+        """SHA-256 over all that its vectors depend on: the graph with its weights, and how texts become ids."""
+        digest = Digest()
+        for file in graph_files(self.file):
+            digest.add_file(file)
+        if self.reader is not None:
+            digest.add_reader(self.reader)
+        return digest.hexdigest()
 
     def _session(self, threads: int) -> Any:
         if threads not in self._sessions:
@@ -189,19 +210,31 @@ def load_text_encoder(
 ) -> Encoder | OnnxEncoder:
     """A model by folder, hub name, miniature or .onnx file, in torch or in ONNX Runtime.
 
-    runtime: `torch` or `onnx`; None is `onnx` for an .onnx file or where a precision is named, and `torch` for all
-    else. pooling, max_length: None keeps the model's own; a graph has its pooling inside. precision: that of a
-    folder's graph, as in `OnnxEncoder.load`. Raises `ModelError`, `DeviceError`, `UsageError`.
+    Args:
+        name: of the model.
+        runtime: `torch` or `onnx`; None is `onnx` for an .onnx file or where a precision is given, and else `torch`.
+        pooling: None keeps the model's own; a graph has its pooling inside.
+        max_length: the same.
+        precision: of a folder's graph, as in `OnnxEncoder.load`.
+        threads: of ONNX Runtime.
+        device: `cpu` or `cuda[:i]`; None is the CPU.
+
+    Raises:
+        ModelError: the model cannot be loaded.
+        DeviceError: the device is not active.
+        UsageError: parameters that do not go together.
     """
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
     if chosen not in RUNTIMES:
         raise UsageError(f"There is no runtime {chosen!r}.", hint=f"Use one of: {', '.join(RUNTIMES)}.")
     if chosen == "torch":
         if precision is not None:
-            raise UsageError("--graph chooses among exported graphs.", hint="Use it with --runtime onnx.")
+            raise UsageError(
+                "A precision chooses among exported graphs; torch runs none.", hint='Use `runtime="onnx"`.'
+            )
         return load_encoder(name, pooling=pooling, max_length=max_length, device=device)
     if pooling is not None or max_length is not None:
-        raise UsageError("An exported graph has its pooling and its length inside.", hint="Leave those options out.")
+        raise UsageError("A graph has its pooling and its length inside.", hint="Leave out `pooling` and `max_length`.")
     return OnnxEncoder.load(name, precision=precision, threads=threads, device=device)
 
 
@@ -216,10 +249,10 @@ def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 
 
 def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
-    """The shape that a batch of so many texts is brought to: the next power of two of both, at least 8 tokens.
+    """The shape that a batch of this number of texts is brought to: the next power of two of both, at least 8 tokens.
 
-    longest: what the graph takes, None where nobody knows. At most half of a shape's texts and half of its tokens are
-    filling, and a graph that takes 512 tokens has seven lengths.
+    longest: most tokens that the graph takes, None where it is not known. At most half of a shape's texts and half of
+    its tokens are filling, and a graph that takes 512 tokens has seven lengths.
     """
     width = max(8, 1 << (length - 1).bit_length())
     return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder, evaluating
-from truncate_kit.errors import ExportCheckError
+from truncate_kit.errors import failed_check
 from truncate_kit.export.results import Check
 from truncate_kit.wording import counted
 
@@ -42,7 +42,7 @@ def check_scores(
     """Compare the scores of the graph with the encoder's on pairs of random texts; nothing for one without heads.
 
     One pair and eight, texts of different lengths, and a text with itself, whose score is 1 where the heads promise it.
-    limit: None only states the difference. Raises `ExportCheckError` on one above it, and on NaN.
+    limit: None only states the difference. Raises `ModelError` on one above it, and on NaN.
     """
     if encoder.heads is None:
         return ()
@@ -55,7 +55,7 @@ def check_scores(
         difference = float(np.abs(found - expected.cpu().numpy()).max())
         name = f"score of {counted(pairs, 'pair')}"
         if not np.isfinite(difference) or (limit is not None and difference > limit):
-            raise ExportCheckError(f"{file.name}, {name}: a difference of {difference:.2g}")
+            raise failed_check(f"{file.name}, {name}: a difference of {difference:.2g}")
         checks.append(Check(name=name, difference=difference, limit=limit))
     return tuple(checks)
 

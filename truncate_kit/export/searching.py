@@ -10,18 +10,17 @@ from torch import Tensor
 
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import LayerHeads
-from truncate_kit.encoders.reading import TextReader
-from truncate_kit.errors import DataError, ExportCheckError, UsageError
+from truncate_kit.encoders.text_reader import TextReader
+from truncate_kit.errors import DataError, failed_check
+from truncate_kit.evaluation import evaluate
 from truncate_kit.export.calibrating import calibrate
+from truncate_kit.export.graph_files import save_graph
 from truncate_kit.export.quantizing import Quantizable, quantizable, quantize
 from truncate_kit.export.results import FloatLayer, Quantization
 from truncate_kit.export.runtime import OnnxEncoder, padded
-from truncate_kit.export.tracing import save_graph
 from truncate_kit.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.progress import Progress, silent
-from truncate_kit.training.evaluation import evaluate
 
-BUDGET = 0.3  # Spearman points
 _HARM_TEXTS = 128
 
 
@@ -93,10 +92,8 @@ def search_layers(
     heads: what scores the graph's vectors, None for their cosines.
     All layers are tried first. Where they cost more, layers go back to float in the order of the harm that each does
     alone per weight it holds, as few as suffice (bisection, every step scored). Returns the graph and how it was found.
-    Raises `UsageError` for a budget below 0, `ExportCheckError` where no layer can be in int8.
+    Raises `ModelError` where no layer can be in int8.
     """
-    if not budget >= 0:
-        raise UsageError(f"A budget of {budget:g} points makes no sense.", hint="Use --budget 0.3, or 0 to allow none.")
     narrow = multiplies_narrow()
     trials = Trials(model, reader, pairs, scratch, narrow=narrow, heads=heads)
     everything = trials.drop(())
@@ -107,7 +104,7 @@ def search_layers(
         count, drop = _fewest(lambda number: trials.drop([layer for layer, _ in ranked[:number]]), len(ranked), budget)
         kept = tuple(ranked[:count])
     if len(kept) == len(trials.layers):
-        raise ExportCheckError(f"no layer can be in int8 within {budget:g} points on {pairs.name}")
+        raise failed_check(f"no layer can be in int8 within {budget:g} points on {pairs.name}")
     shown = "an undefined score" if math.isinf(everything) else f"{everything:.2f} points"
     return trials.quantized([layer for layer, _ in kept]), Quantization(
         layers=len(trials.layers),

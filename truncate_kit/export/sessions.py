@@ -12,22 +12,24 @@ import torch
 from numpy.typing import NDArray
 
 from truncate_kit.errors import DeviceError, ModelError
-from truncate_kit.export.tracing import INPUTS, OUTPUT
+from truncate_kit.export.graph_files import INPUTS, OUTPUT
 from truncate_kit.extras import require
 
 _CUDA, _TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
-_EXPORT_HINT = "Export the model again with: truncate-kit export MODEL --onnx"
+_EXPORT_HINT = "Export the model again with `export_onnx()`."
 _GPU_FAILURE = re.compile("CUDA failure|CUBLAS|CUDNN|allocate memory", re.IGNORECASE)  # of ONNX Runtime's messages
-# Slower on the CPU than the Add and LayerNormalization it stands for; see tracing.py.
+# Slower on the CPU than the Add and LayerNormalization it replaces; see tracing.py.
 _SLOW_ON_CPU = ["SkipLayerNormFusion"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaOptions:
-    """How a session runs on CUDA; on the CPU nothing of it counts.
+    """How a session runs on CUDA; without effect on the CPU.
 
-    captured: fixed shapes may be recorded as CUDA graphs (`FixedShapes`). stream: the handle of the CUDA stream it
-    works on, None for one of its own. tensorrt: options of the TensorRT provider, which comes before CUDA's then.
+    Attributes:
+        captured: fixed shapes may be recorded as CUDA graphs (`FixedShapes`).
+        stream: handle of the CUDA stream it works on, None for one of its own.
+        tensorrt: options of the TensorRT provider, which then comes before CUDA's.
     """
 
     captured: bool = False
@@ -76,7 +78,7 @@ def open_session(file: Path, *, device: torch.device, threads: int, cuda_options
         if cuda and _GPU_FAILURE.search(str(error)):
             raise DeviceError(
                 f"The GPU fails while {file} is loaded: {reason}",
-                hint="Free its memory, or look at truncate-kit doctor.",
+                hint="Free its memory, or look at what `diagnose()` finds.",
             ) from error
         raise ModelError(f"ONNX Runtime cannot load {file}: {reason}", hint=_EXPORT_HINT) from error
     if cuda:
@@ -168,5 +170,5 @@ def _check_active(runtime: Any, providers: Sequence[str]) -> None:
         raise DeviceError(
             f"CUDA was asked for but is not active in ONNX Runtime {runtime.__version__}: it has "
             f"{', '.join(providers)}.",
-            hint="Install it with: pip install 'truncate-kit[gpu]' (CUDA 13, cuDNN 9), or use --device cpu.",
+            hint="Install it with: pip install 'truncate-kit[gpu]' (CUDA 13, cuDNN 9), or use `device=\"cpu\"`.",
         )

@@ -1,62 +1,31 @@
 """From an encoder to one ONNX graph: token ids in, sentence vectors out."""
 
-import copy
-import hashlib
 import logging
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.pipeline import Normalize
-from truncate_kit.errors import CannotWriteError, ExportError
-from truncate_kit.export.precision import GRAPH_FILES, Target
+from truncate_kit.errors import ModelError
+from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
 from truncate_kit.export.scores import SCORE, WithScores
 from truncate_kit.extras import require
+from truncate_kit.precisions import Target
 
-INPUTS = ("input_ids", "attention_mask")
-OUTPUT = "sentence_embedding"
-STATES = "last_hidden_state"  # what loaders that pool by themselves ask for; never computed apart, nor fetched here
-GRAPH_FILE = GRAPH_FILES["fp32"]
-EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
-_FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 _FUSING_SINCE = (5, 23)
-_MICROSOFT = "com.microsoft"
 _LOUD_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
-def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
-    """The encoder as it goes into the graph, sharing its weights.
-
-    normalize: True ends it in unit vectors, False leaves a final Normalize module out, None keeps what it has.
-    """
-    tail = list(encoder.tail)
-    if normalize and not ends_normalized(encoder):
-        tail.append(Normalize())
-    while normalize is False and tail and isinstance(tail[-1], Normalize):
-        tail.pop()
-    changed = copy.copy(encoder)
-    changed._modules = {**encoder._modules, "tail": nn.ModuleList(tail)}
-    return changed
-
-
-def ends_normalized(encoder: Encoder) -> bool:
-    """Whether the last thing the encoder does is to scale vectors to length 1."""
-    return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
-
-
 def require_fusions(version: str) -> None:
-    """Raise `ExportError` if this version of transformers cannot fuse graphs for ONNX Runtime."""
+    """Raise `ModelError` if this version of transformers cannot fuse graphs for ONNX Runtime."""
     parts = tuple(int(part) for part in version.split(".")[:2])
     if parts < _FUSING_SINCE:
-        raise ExportError(
+        raise ModelError(
             f"Fused export needs transformers >= {'.'.join(map(str, _FUSING_SINCE))}; here is {version}.",
             hint="Upgrade it with: pip install -U 'truncate-kit[cpu]'",
         )
@@ -67,7 +36,7 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
 
     target: whose kernels. fused: False leaves every graph as traced.
     Families whose attention has no fused kernel are left as traced: ONNX Runtime fuses the rest itself at load.
-    Raises `MissingExtraError` without onnxscript, `ExportError` where tracing or fusing fails.
+    Raises `MissingExtraError` without onnxscript, `ModelError` where tracing or fusing fails.
     """
     import transformers
 
@@ -84,7 +53,7 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
                     _split_skip_norms(model)
     except Exception as error:  # the tracer raises anything, from its own errors to AssertionError
         reason = (str(error).strip().splitlines() or [""])[0]
-        raise ExportError(
+        raise ModelError(
             f"{encoder.name} cannot be traced: {type(error).__name__}: {reason}",
             hint="Check the versions of torch, transformers and onnxscript against constraints.txt.",
         ) from error
@@ -189,54 +158,3 @@ def _take_over(old: Any, new: Any) -> None:
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     if output:
         old.name, new.name = f"{name}_split", name
-
-
-def strip_notes(model: Any) -> None:
-    """Take out the tracer's notes, in place: they hold source lines with paths of this machine."""
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()
-        node.doc_string = None
-        for value in node.outputs:
-            value.metadata_props.clear()
-    for value in (*model.graph.inputs, *model.graph.initializers.values()):
-        value.metadata_props.clear()
-
-
-def count_fused_nodes(model: Any) -> dict[str, int]:
-    """ONNX Runtime's own operators in the graph, and how many of each."""
-    return dict(Counter(str(node.op_type) for node in model.graph if node.domain == _MICROSOFT))
-
-
-def count_fused_attention(model: Any) -> int:
-    """Nodes of the graph that compute a whole attention."""
-    return sum(node.op_type in _FUSED_ATTENTION and node.domain == _MICROSOFT for node in model.graph)
-
-
-def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:
-    """Write the graph to `path`; weights beyond `embed_limit` bytes go to a file beside it, which is returned.
-
-    That file's name holds a hash of the weights, so that a graph never meets the weights of another. Raises
-    `CannotWriteError`.
-    """
-    ir = require("onnx_ir", extra="cpu")
-    weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
-    embedded = sum(weight.nbytes for weight in weights) <= embed_limit
-    data = None if embedded else path.with_name(f"{path.name}.{_digest(weights)}.data")
-    try:
-        ir.save(model, path, external_data=None if data is None else data.name)
-    except OSError as error:
-        raise CannotWriteError(path, error) from error
-    return data
-
-
-def graph_files(graph: Path) -> list[Path]:
-    """The graph, and beside it the files of weights that are named after it."""
-    return [graph, *sorted(graph.parent.glob(f"{graph.name}*.data"))]
-
-
-def _digest(weights: Sequence[Any]) -> str:
-    """The first twelve digits of the SHA-256 of weights in their order."""
-    digest = hashlib.sha256()
-    for weight in weights:
-        digest.update(weight.tobytes())
-    return digest.hexdigest()[:12]

@@ -8,18 +8,21 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.layer_heads import BlockNetworks
+from truncate_kit.files import replacing
 from truncate_kit.frozen.examples import StateExamples, WithoutTexts, take_states
 from truncate_kit.frozen.formulas import moments
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.loop import train
+from truncate_kit.training.loop import TrainingRun
 
 HELD_OUT = 0.1
+_WEIGHTS_FILE = "model.safetensors"
 _EVALUATED = 512  # states at a time
 
 
@@ -40,6 +43,20 @@ class BlockAutoencoders(nn.Module):
             backs.append((torch.rand(count, code, self.width, generator=generator) * 2 - 1) * bound)
             shifts.append((torch.rand(count * self.width, generator=generator) * 2 - 1) * bound)
         self.backs, self.shifts = nn.ParameterList(backs), nn.ParameterList(shifts)
+
+    def save(self, folder: Path) -> None:
+        """Write the weights into a new folder. Raises `FileProblemError`."""
+        weights = {name: value.detach().contiguous().cpu() for name, value in self.state_dict().items()}
+        with replacing(folder) as target:
+            target.mkdir()
+            save_file(weights, target / _WEIGHTS_FILE, metadata={"format": "pt"})
+
+    @classmethod
+    def load(cls, folder: Path, width: int, code_widths: Sequence[int]) -> "BlockAutoencoders":
+        """What `save` wrote."""
+        model = cls(BlockNetworks(width, code_widths))
+        model.load_state_dict(load_file(folder / _WEIGHTS_FILE))
+        return model
 
     @property
     def device(self) -> torch.device:
@@ -75,7 +92,7 @@ class RawStates(StateExamples):
         return model.losses(take_states(self._values, [self._places[place] for place in batch], model.device)).sum()
 
 
-class ReconstructionJudge(WithoutTexts):
+class ReconstructionEvaluator(WithoutTexts):
     """How well states of held-out sentences come back."""
 
     def __init__(self, values: NDArray[np.float32], places: Sequence[int]) -> None:
@@ -116,22 +133,19 @@ def pretrain(
     held = max(1, round(len(order) * HELD_OUT))
     model.networks.fit(*moments(values))
     model.to(device)
-    judge = ReconstructionJudge(values, sorted(order[:held]))
-    train(
-        cast(Encoder, model),  # the loop asks it for its weights and its device only
+    evaluator = ReconstructionEvaluator(values, sorted(order[:held]))
+    TrainingRun(
+        cast(Encoder, model),
         RawStates(values, sorted(order[held:])),
-        judge,
+        evaluator,
         loop_settings(settings, settings.pretraining_epochs),
         seed=seed,
-        checkpoint=checkpoint,
-        progress=progress,
-        task="Training autoencoders on raw sentences",
-    )
-    return model, judge.losses(model)
+    ).train(checkpoint=checkpoint, progress=progress, task="Training autoencoders on raw sentences")
+    return model, evaluator.losses(model)
 
 
 def loop_settings(settings: FrozenSettings, epochs: int) -> TrainingSettings:
-    """For the loop: random batches, because log Var hangs on what is in them; no block's gradient scales another's."""
+    """For the loop: random batches, because log Var depends on their content; no block's gradient scales another's."""
     return TrainingSettings(
         epochs=epochs,
         batch_size=settings.batch_size,
@@ -139,5 +153,4 @@ def loop_settings(settings: FrozenSettings, epochs: int) -> TrainingSettings:
         precision=settings.precision,
         max_gradient_norm=math.inf,
         buckets=False,
-        compact_vocabulary=False,
     )

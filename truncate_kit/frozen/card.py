@@ -1,45 +1,28 @@
-"""The model card of a frozen model with heads."""
+"""What the model card of a frozen model with heads says."""
 
-import json
-
-from truncate_kit import __version__
 from truncate_kit.frozen.results import FrozenReport
-from truncate_kit.sweep.card import points
+from truncate_kit.runs.card import ModelCard, ScoreTable
+from truncate_kit.wording import points
 
 
-def frozen_card(report: FrozenReport) -> str:
-    """Markdown with the front matter that the hub reads."""
+def frozen_card(report: FrozenReport) -> ModelCard:
+    """The facts of the model that was chosen."""
     rows = []
-    for step in report.settings.ordered_steps():
-        for layer in report.layers:
-            spans = [report.score(step, layer, measure) for measure in ("dev", "test", "test_pearson")]
-            cells = " | ".join(points(span.mean, span.std) for span in spans)
-            rows.append(f"| {step} | {layer} | {cells} |")
-    return f"""---
-library_name: truncate-kit
-pipeline_tag: sentence-similarity
-base_model: {json.dumps(report.model)}
-tags:
-- sentence-similarity
-- frozen
-- truncated
----
-
-# Frozen blocks with heads
-
-The first {report.chosen_layer} of {report.depth} layers, frozen, and {report.chosen.parameters:,} trained parameters
-over their {report.pooling}-pooled states (step: {report.chosen_step}).
-
-{" ".join(report.statements())}
-
-Spearman × 100, mean ± standard deviation over {len(report.settings.seeds)} seeds; last column Pearson.
-
-| step | blocks | dev | test | test Pearson |
-|---|---|---|---|---|
-{chr(10).join(rows)}
-
-{report.leakage()}
-
-Vectors are the codes of all blocks side by side; `load_encoder(path).similarities(u, v)` is the trained score.
-Made by truncate-kit {__version__}; sentence-transformers has no such module and cannot load this folder.
-"""
+    for step, layer in report.groups:
+        spans = [report.score(step, layer, measure) for measure in ("dev", "test", "test_pearson")]
+        rows.append((step, str(layer), *(points(span.mean, span.std) for span in spans)))
+    return ModelCard(
+        base_model=report.model,
+        title="Frozen blocks with heads",
+        summary=f"The first {report.chosen_layer} of {report.depth} layers, frozen, and {report.chosen.parameters:,} "
+        f"trained parameters over their {report.pooling}-pooled states (step: {report.chosen_step}). "
+        + " ".join(report.statements()),
+        scores=ScoreTable(
+            caption=f"Spearman × 100, mean ± standard deviation over {report.num_seeds} seeds; last column Pearson.",
+            columns=("step", "blocks", "dev", "test", "test Pearson"),
+            rows=rows,
+            marked=report.groups.index((report.chosen_step, report.chosen_layer)),
+        ),
+        notes=(report.leakage(),),
+        tags=("frozen", "truncated"),
+    )

@@ -1,24 +1,18 @@
-"""What the training loop asks of examples and judges and states do not have: token ids, lengths."""
+"""What the training loop asks of examples and evaluators and states do not have: token ids, lengths."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from truncate_kit.training.examples import Ids
-
 
 class WithoutTexts:
     """Something in which there are states only."""
 
-    def texts(self) -> list[Ids]:
-        """None."""
-        return []
-
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Nothing to renumber."""
+    def texts(self) -> None:
+        """There are no token ids."""
 
 
 class StateExamples(WithoutTexts):

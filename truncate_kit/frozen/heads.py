@@ -1,4 +1,4 @@
-"""Heads on cached states: their examples, their judge, and their training."""
+"""Heads on cached states: their examples, their evaluator, and their training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,17 +10,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.data import PairSet
+from truncate_kit.data import PairSet, PlacedPairs
 from truncate_kit.encoders import Encoder, LayerHeads
-from truncate_kit.encoders.layer_heads import BlockNetworks, PairScore, check_score
+from truncate_kit.encoders.layer_heads import BlockNetworks, PairScore, check_score, write_layer_heads
+from truncate_kit.evaluation import Evaluation, correlate
+from truncate_kit.files import replacing
 from truncate_kit.frozen.autoencoders import BlockAutoencoders, loop_settings
 from truncate_kit.frozen.examples import StateExamples, WithoutTexts, take_states
 from truncate_kit.frozen.formulas import log_variance, moments
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.evaluation import Evaluation, correlate
-from truncate_kit.training.loop import Progressed, train
+from truncate_kit.training.loop import Progressed, TrainingRun
 
 _EVALUATED = 512  # texts at a time
 
@@ -42,12 +43,11 @@ class StatePairs:
         cls, pairs: PairSet, texts: Sequence[str], values: NDArray[np.float32], targets: Sequence[float] | None = None
     ) -> "StatePairs":
         """The pairs of a set whose texts are among `texts`, the rows of `values`; targets: None is their scores."""
-        place = {text: row for row, text in enumerate(texts)}
-        first, second = (tuple(place[getattr(pair, side)] for pair in pairs) for side in ("first", "second"))
-        return cls(values, first, second, tuple(targets if targets is not None else pairs.scores01()))
+        _, first, second = PlacedPairs.of(pairs.pairs, texts)
+        return cls(values, tuple(first), tuple(second), tuple(targets if targets is not None else pairs.scores01()))
 
     def lowest(self, blocks: int) -> "StatePairs":
-        """The same pairs with the states of the first so many blocks."""
+        """The same pairs with the states of this number of lowest blocks."""
         return StatePairs(self.values[:, :blocks], self.first, self.second, self.targets)
 
 
@@ -94,7 +94,7 @@ class PairExamples(StateExamples):
         return log_variance(scores.float(), self._targets[places].to(heads.device))
 
 
-class PairsJudge(WithoutTexts):
+class PairsEvaluator(WithoutTexts):
     """Spearman and Pearson correlation of ŷ and y, × 100. distances: known where no network is trained."""
 
     def __init__(self, pairs: StatePairs, distances: Tensor | None) -> None:
@@ -153,6 +153,12 @@ def _take_lowest(networks: BlockNetworks, source: BlockNetworks) -> None:
         networks.biases[number].copy_(source.biases[number].view(-1, code)[:count].flatten())
 
 
+def save_heads(heads: LayerHeads, folder: Path) -> None:
+    """Write heads into a new folder, for `read_layer_heads`. Raises `FileProblemError`."""
+    with replacing(folder) as target:
+        write_layer_heads(target, heads)
+
+
 def train_heads(
     heads: LayerHeads,
     pairs: StatePairs,
@@ -167,10 +173,10 @@ def train_heads(
 ) -> Progressed:
     """Train heads in place, on NLI pairs first where there are some; the epoch with the best dev Spearman is kept.
 
-    checkpoint: as in `train`. Raises `DataError` where dev has no correlation, `TrainingDivergedError`.
+    checkpoint: as in `train`. Raises `DataError` where dev has no correlation, `TruncateKitError`.
     """
     if nli is not None:
-        before = None if checkpoint is None else checkpoint.with_suffix(".nli")
+        before = None if checkpoint is None else checkpoint.with_suffix(".nli.checkpoint")
         settings_before = loop_settings(settings, settings.nli_epochs)
         _train(heads, nli, dev, settings_before, seed=seed, checkpoint=before, progress=progress, task=f"{task}, NLI")
     training = loop_settings(settings, settings.epochs)
@@ -189,13 +195,10 @@ def _train(
     task: str,
 ) -> Progressed:
     fixed = heads.networks is None
-    return train(
-        cast(Encoder, heads),  # the loop asks it for its weights and its device only
+    return TrainingRun(
+        cast(Encoder, heads),
         PairExamples(pairs, pair_distances(heads, pairs).clone() if fixed else None),
-        PairsJudge(dev, pair_distances(heads, dev).clone() if fixed else None),
+        PairsEvaluator(dev, pair_distances(heads, dev).clone() if fixed else None),
         training,
         seed=seed,
-        checkpoint=checkpoint,
-        progress=progress,
-        task=task,
-    )
+    ).train(checkpoint=checkpoint, progress=progress, task=task)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from truncate_kit.data import PairSet, PairSplits, splits_for
+from truncate_kit.data import PairSet, PairSplits, distinct_texts, splits_for
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
 from truncate_kit.frozen.cache import cached_states
@@ -44,7 +44,7 @@ def check_pairs(data: PairSplits, seed: int) -> tuple[PairSet, PairSet, PairSet]
         )
     for pairs in found.values():
         if pairs.classes:
-            raise DataError(f"{pairs.name} holds classes, not scores.", hint="Classes go with --nli.")
+            raise DataError(f"{pairs.name} holds classes, not scores.", hint="Give pairs with classes as `nli`.")
         if len(pairs) < 3 or len(set(pairs.scores())) < 2:
             raise DataError(
                 f"{pairs.name} holds {len(pairs)} pairs with {len(set(pairs.scores()))} different scores: nothing "
@@ -77,7 +77,7 @@ def draw_sentences(raw: Sequence[str], held_out: Sequence[PairSet], count: int, 
     if len(usable) < FEWEST_SENTENCES:
         raise DataError(
             f"{len(usable)} raw sentences are too few to train autoencoders.",
-            hint=f"Give at least {FEWEST_SENTENCES} with --texts; the paper takes 20,000.",
+            hint=f"Give at least {FEWEST_SENTENCES} as `raw`; the paper takes 20,000.",
         )
     order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(seed))[:count]
     return [usable[place] for place in sorted(order.tolist())], len(distinct) - len(usable)
@@ -107,7 +107,7 @@ def read_material(
             notes.append(statement)
         return found.values
 
-    texts = list(dict.fromkeys(text for pairs in splits for text in pairs.texts()))
+    texts = distinct_texts(pair for pairs in splits for pair in pairs)
     values = states(texts)
     nli_pairs = None
     if nli is not None:

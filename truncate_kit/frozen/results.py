@@ -3,32 +3,36 @@
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from truncate_kit.combine.results import Span
+from truncate_kit.combine.report import Span
 from truncate_kit.data import Overlap
 from truncate_kit.frozen.settings import AUTOENCODER, FrozenSettings
 from truncate_kit.results import Result
+from truncate_kit.runs.trial import BaseTrial
+
+
+def frozen_name(step: str, layer: int, seed: int) -> str:
+    """What the records and files of a trial are called."""
+    return f"{step}-blocks{layer:02d}-seed{seed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenTrial(Result):
+class FrozenTrial(BaseTrial):
     """Heads of one step on the lowest `layer` blocks with one seed; correlations × 100.
 
-    dev_scores: Spearman after each epoch. best_epoch: from 1; its weights gave all other scores. blocks: Spearman on
-    test of the cosine of the codes at each block alone, None where it is not defined. parameters: of the heads.
+    Attributes:
+        step: One of `STEPS`.
+        blocks: Spearman on test of the cosine of the codes at each block alone, None where it is not defined.
+        parameters: Of the heads.
     """
 
     step: str
-    layer: int
-    seed: int
-    dev_scores: tuple[float, ...]
-    best_epoch: int
-    dev: float
-    dev_pearson: float
-    test: float
-    test_pearson: float
     blocks: tuple[float | None, ...]
     parameters: int
-    seconds: float
+
+    @property
+    def name(self) -> str:
+        """What its records and files are called."""
+        return frozen_name(self.step, self.layer, self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ class FrozenReport(Result):
     test_sentences_in_nli: int | None = None
 
     def of(self, step: str, layer: int) -> list[FrozenTrial]:
-        """The trials of a step on so many blocks, one per seed."""
+        """The trials of a step on this number of blocks, one per seed."""
         return [trial for trial in self.trials if (trial.step, trial.layer) == (step, layer)]
 
     @property
@@ -100,9 +104,19 @@ class FrozenReport(Result):
         return next(trial for trial in self.of(self.chosen_step, self.chosen_layer) if trial.seed == self.chosen_seed)
 
     @property
-    def layers(self) -> tuple[int, ...]:
-        """Numbers of lowest blocks that were tried, rising."""
-        return tuple(sorted({trial.layer for trial in self.trials}))
+    def groups(self) -> tuple[tuple[str, int], ...]:
+        """Every step and number of lowest blocks that was tried, in order."""
+        return tuple(dict.fromkeys((trial.step, trial.layer) for trial in self.trials))
+
+    @property
+    def steps(self) -> dict[str, tuple[int, ...]]:
+        """The numbers of lowest blocks that were tried by step, rising."""
+        return {step: tuple(layer for of, layer in self.groups if of == step) for step, _ in self.groups}
+
+    @property
+    def num_seeds(self) -> int:
+        """Most trials of one step and number of blocks."""
+        return max(len(self.of(*group)) for group in self.groups)
 
     def score(self, step: str, layer: int, measure: str) -> Span:
         """`dev`, `dev_pearson`, `test` or `test_pearson` over the seeds."""
@@ -124,7 +138,7 @@ class FrozenReport(Result):
 
     def statements(self) -> tuple[str, ...]:
         """What the user has to know about what was done."""
-        used = max(self.layers)
+        used = max(trial.layer for trial in self.trials)
         found = [
             f"The model is frozen: {self.pooling}-pooled states of blocks 1 to {used} of {self.depth}, "
             f"{self.num_texts:,} texts, each read once."
@@ -138,6 +152,6 @@ class FrozenReport(Result):
             )
         if self.nli is not None:
             found.append("The heads were trained on the classes of NLI pairs first.")
-        if AUTOENCODER in self.settings.steps and len(self.settings.seeds) > 1:
+        if AUTOENCODER in self.steps and self.num_seeds > 1:
             found.append("The autoencoders were trained once, with the first seed; the heads with every seed.")
         return (*found, *self.notes)

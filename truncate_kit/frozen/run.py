@@ -1,38 +1,43 @@
 """Frozen heads from end to end: states once, the paper's three steps in order, the best saved as a model."""
 
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.encoders import Encoder, LayerHeads, layers_held, save_encoder, truncate
+from truncate_kit.encoders.layer_heads import read_layer_heads
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.files import run_lock
+from truncate_kit.evaluation import spearman
 from truncate_kit.frozen.autoencoders import BlockAutoencoders, pretrain
 from truncate_kit.frozen.card import frozen_card
 from truncate_kit.frozen.heads import (
-    PairsJudge,
+    PairsEvaluator,
     StatePairs,
     new_heads,
     pair_distances,
     pair_scores,
+    save_heads,
     train_heads,
 )
 from truncate_kit.frozen.reading import Material, check_pairs, draw_sentences, nli_scores, read_material
-from truncate_kit.frozen.results import FrozenReport, FrozenTrial, Reconstruction, WorstPair
-from truncate_kit.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
-from truncate_kit.frozen.store import HeadStore, settings_key
+from truncate_kit.frozen.results import FrozenReport, FrozenTrial, Reconstruction, WorstPair, frozen_name
+from truncate_kit.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
 from truncate_kit.progress import Progress, silent
-from truncate_kit.serving.digests import count_texts, encoder_digest
+from truncate_kit.runs.output import output_folder
+from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.sweep.trials import parse_layers
 from truncate_kit.wording import counted
 
 MODEL_FOLDER, WORK_FOLDER, REPORT_FILE = "frozen", "frozen-heads", "frozen.json"
 NUM_WORST = 20
+_AUTOENCODERS = "autoencoders"  # their record in the store
 
 
 def finetune_frozen(
@@ -52,8 +57,8 @@ def finetune_frozen(
     entailment, neutral and contradiction, on which heads are trained first. The step and number of blocks with the
     best mean dev Spearman are taken, fewer blocks on a tie, with the seed that is best on dev.
     out: gets `frozen/` (the model) and `frozen-heads/` (report, states, trials), from which the same call continues
-    after a kill. Raises `ModelError` for a model without blocks, `UsageError`, `DataError`, `RunInUseError`,
-    `CannotWriteError`, `TrainingDivergedError`.
+    after a kill. Raises `ModelError` for a model without blocks, `UsageError`, `DataError`, `FileProblemError`;
+    `TruncateKitError` where training diverges.
     """
     settings, begin = settings or FrozenSettings(), time.perf_counter()
     layers = _layers(encoder, settings)
@@ -64,26 +69,27 @@ def finetune_frozen(
     base = _frozen_part(encoder, max(layers))
     work = Path(out) / WORK_FOLDER
     widths = settings.code_widths(encoder.depth, encoder.width)[: base.depth]
-    key = settings_key(
-        settings,
-        encoder_digest(base),
-        str(widths),
+    fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
+    key = run_key(
+        base,
+        json.dumps(fixed, sort_keys=True),
+        str((widths, settings.seeds[0])),  # the first seed draws sentences and trains the autoencoders
         *(pairs.fingerprint() for pairs in (*splits, *([nli] if nli is not None else []))),
-        count_texts(sentences or ())[1],
+        *(sentences or ()),
     )
-    store = HeadStore(work / "trials", key)
-    with run_lock(store.folder):
+    store = RunStore(work / "trials", key, {"model": encoder.name, "frozen": fixed})
+    with output_folder(Path(out), encoder, MODEL_FOLDER), store.open():
         material = read_material(
             base, splits, work / "states", nli=nli, raw=sentences, left_out=left_out, progress=progress
         )
         run = _Run(base, material, settings, widths, store, progress)
         report = run.report(encoder, data, layers, nli, begin)
-        chosen = store.heads(report.chosen, run.trainer(report.chosen))
         model = truncate(base, report.chosen_layer)
-        model.heads = chosen.to(model.device)
-        save_encoder(model, Path(out) / MODEL_FOLDER, model_card=frozen_card(report))
-        report.write(work / REPORT_FILE)
-        store.forget_heads(report.chosen)
+        model.heads = run.heads(report.chosen).to(model.device)
+        save_encoder(model, Path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model))
+        for folder in (store.folder, work):  # what other settings left in theirs stays
+            report.write(folder / REPORT_FILE)
+        store.forget_weights({report.chosen.name, _AUTOENCODERS})
     return report
 
 
@@ -98,7 +104,7 @@ def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:
         return (encoder.depth,)
     layers = sorted(parse_layers(settings.layers, held, encoder.depth))
     if layers[0] < 1:
-        raise UsageError("Heads need a block: layer 0 is the embeddings.", hint=f"Use --layer 1..{encoder.depth}.")
+        raise UsageError("Heads need a block: layer 0 is the embeddings.", hint=f"Use `layers` 1 to {encoder.depth}.")
     return tuple(layers)
 
 
@@ -110,7 +116,7 @@ def _sentences(
     if raw is None:
         raise UsageError(
             "The autoencoders have no raw sentences to learn from.",
-            hint="Give --texts FILE, or leave that step out with --steps cosine,siamese.",
+            hint='Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.',
         )
     return draw_sentences(raw, splits[1:], settings.raw_sentences, settings.seeds[0])
 
@@ -123,36 +129,33 @@ def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
     return base
 
 
+@dataclass(slots=True)
 class _Run:
     """All trials of one run. widths: of the codes of each block that is read."""
 
-    def __init__(
-        self,
-        base: Encoder,
-        material: Material,
-        settings: FrozenSettings,
-        widths: tuple[int, ...],
-        store: HeadStore,
-        progress: Progress,
-    ) -> None:
-        self.base, self.material, self.settings, self.widths = base, material, settings, widths
-        self.store, self.progress = store, progress
-        self.autoencoders: BlockAutoencoders | None = None
+    base: Encoder
+    material: Material
+    settings: FrozenSettings
+    widths: tuple[int, ...]
+    store: RunStore
+    progress: Progress
+    autoencoders: BlockAutoencoders | None = None
 
     def report(
         self, encoder: Encoder, data: PairSplits, layers: Sequence[int], nli: PairSet | None, begin: float
     ) -> FrozenReport:
-        """Run what has not been run yet, choose, and tell."""
+        """Run what has not been run yet, and choose among what was asked for; the report has all that is finished."""
         settings, material = self.settings, self.material
-        reconstruction, trials = None, []
+        asked: list[FrozenTrial] = []
         for step in settings.ordered_steps():
             if step == AUTOENCODER:
-                reconstruction = self._autoencoders()
-            for layer in layers:
-                for seed in settings.seeds:
-                    trials.append(self.store.trial(step, layer, seed, self._trainer(step, layer, seed)))
-        chosen = choose(trials)
-        heads = self.store.heads(chosen, self.trainer(chosen))
+                self._pretrain()
+            asked += [self.trial(step, layer, seed) for layer in layers for seed in settings.seeds]
+        trials = sorted(
+            self.store.all(FrozenTrial).values(), key=lambda one: (STEPS.index(one.step), one.layer, one.seed)
+        )
+        groups = {(trial.step, trial.layer) for trial in asked}
+        chosen = choose([trial for trial in trials if (trial.step, trial.layer) in groups])
         plain = new_heads(COSINE, material.train, self.widths, settings, seed=settings.seeds[0])
         return FrozenReport(
             model=encoder.name,
@@ -169,82 +172,87 @@ class _Run:
             chosen_step=chosen.step,
             chosen_layer=chosen.layer,
             chosen_seed=chosen.seed,
-            reconstruction=reconstruction,
+            reconstruction=self.store.read(_AUTOENCODERS, Reconstruction),
             nli=nli.name if nli is not None else None,
-            worst=self._worst(heads, chosen.layer),
+            worst=self._worst(self.heads(chosen), chosen.layer),
             overlap=data.overlap,
             seconds=time.perf_counter() - begin,
             notes=(*material.notes, *self.store.notes),
             test_sentences_in_nli=None if nli is None else len({*material.test_pairs.texts()} & {*nli.texts()}),
         )
 
-    def _autoencoders(self) -> Reconstruction:
-        raw = self.material.raw
+    def _pretrain(self) -> None:
+        """Have the autoencoders, trained where they are not there."""
+        if self.store.read(_AUTOENCODERS, Reconstruction) is not None:
+            read = partial(BlockAutoencoders.load, width=self.base.width, code_widths=self.widths)
+            self.autoencoders = self.store.load(_AUTOENCODERS, read)
+        if self.autoencoders is not None:
+            return
+        raw, begin = self.material.raw, time.perf_counter()
         assert raw is not None  # checked before anything was computed
+        self.autoencoders, losses = pretrain(
+            raw,
+            self.widths,
+            self.settings,
+            seed=self.settings.seeds[0],
+            device=self.base.device,
+            checkpoint=self.store.checkpoints.of(_AUTOENCODERS),
+            progress=self.progress,
+        )
+        found = Reconstruction(
+            code_widths=self.widths,
+            losses=losses,
+            num_sentences=len(raw),
+            left_out=self.material.left_out,
+            seconds=time.perf_counter() - begin,
+        )
+        self.store.write(_AUTOENCODERS, found, self.autoencoders.save)
 
-        def run(checkpoint: Path) -> tuple[BlockAutoencoders, Reconstruction]:
-            begin = time.perf_counter()
-            model, losses = pretrain(
-                raw,
-                self.widths,
-                self.settings,
-                seed=self.settings.seeds[0],
-                device=self.base.device,
-                checkpoint=checkpoint,
-                progress=self.progress,
-            )
-            return model, Reconstruction(
-                code_widths=self.widths,
-                losses=losses,
-                num_sentences=len(raw),
-                left_out=self.material.left_out,
-                seconds=time.perf_counter() - begin,
-            )
+    def heads(self, trial: FrozenTrial) -> LayerHeads:
+        """The heads of a finished trial; trained again where their weights are gone or damaged."""
+        heads = self.store.load(trial.name, read_layer_heads)
+        if heads is None:
+            self.trial(trial.step, trial.layer, trial.seed, again=True)
+            heads = read_layer_heads(self.store.weights(trial.name))
+        return heads
 
-        self.autoencoders, found = self.store.autoencoders(self.base.width, self.widths, run)
-        return found
-
-    def trainer(self, trial: FrozenTrial) -> Callable[[Path], tuple[FrozenTrial, LayerHeads]]:
-        """What runs a trial again."""
-        return self._trainer(trial.step, trial.layer, trial.seed)
-
-    def _trainer(self, step: str, layer: int, seed: int) -> Callable[[Path], tuple[FrozenTrial, LayerHeads]]:
-        material, settings = self.material, self.settings
+    def trial(self, step: str, layer: int, seed: int, *, again: bool = False) -> FrozenTrial:
+        """The finished trial; run where it is not there, or again for its weights."""
+        name = frozen_name(step, layer, seed)
+        known = None if again else self.store.read(name, FrozenTrial)
+        if known is not None:
+            return known
+        begin, material, settings = time.perf_counter(), self.material, self.settings
         train, dev, test = (pairs.lowest(layer) for pairs in (material.train, material.dev, material.test))
-
-        def run(checkpoint: Path) -> tuple[FrozenTrial, LayerHeads]:
-            begin = time.perf_counter()
-            heads = new_heads(step, train, self.widths[:layer], settings, seed=seed, autoencoders=self.autoencoders).to(
-                self.base.device
-            )
-            done = train_heads(
-                heads,
-                train,
-                dev,
-                settings,
-                seed=seed,
-                nli=material.nli.lowest(layer) if material.nli is not None else None,
-                checkpoint=checkpoint,
-                progress=self.progress,
-                task=f"{step}, {counted(layer, 'block')}, seed {seed}",
-            )
-            held, final = (PairsJudge(pairs, None).evaluation(heads) for pairs in (dev, test))
-            return FrozenTrial(
-                step=step,
-                layer=layer,
-                seed=seed,
-                dev_scores=tuple(done.scores),
-                best_epoch=done.best_stage + 1,
-                dev=held.spearman,
-                dev_pearson=held.pearson,
-                test=final.spearman,
-                test_pearson=final.pearson,
-                blocks=block_correlations(pair_distances(heads, test), test.targets),
-                parameters=sum(weight.numel() for weight in heads.parameters()),
-                seconds=time.perf_counter() - begin,
-            ), heads
-
-        return run
+        heads = new_heads(step, train, self.widths[:layer], settings, seed=seed, autoencoders=self.autoencoders)
+        heads = heads.to(self.base.device)
+        done = train_heads(
+            heads,
+            train,
+            dev,
+            settings,
+            seed=seed,
+            nli=material.nli.lowest(layer) if material.nli is not None else None,
+            checkpoint=self.store.checkpoints.of(name),
+            progress=self.progress,
+            task=f"{step}, {counted(layer, 'block')}, seed {seed}",
+        )
+        held, final = (PairsEvaluator(pairs, None).evaluation(heads) for pairs in (dev, test))
+        found = FrozenTrial(
+            step=step,
+            layer=layer,
+            seed=seed,
+            dev_scores=tuple(done.scores),
+            best_epoch=done.best_stage + 1,
+            dev=held.spearman,
+            dev_pearson=held.pearson,
+            test=final.spearman,
+            test_pearson=final.pearson,
+            blocks=block_correlations(pair_distances(heads, test), test.targets),
+            parameters=sum(weight.numel() for weight in heads.parameters()),
+            seconds=time.perf_counter() - begin,
+        )
+        return self.store.write(name, found, partial(save_heads, heads))
 
     def _worst(self, heads: LayerHeads, layer: int) -> tuple[WorstPair, ...]:
         """The largest errors on test, the mean difference on dev taken off: the loss does not see it."""
@@ -281,9 +289,4 @@ def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
 
 def block_correlations(distances: Tensor, targets: Sequence[float]) -> tuple[float | None, ...]:
     """Spearman × 100 of 1 − distance and target at each block, from distances (n, L); None where it is not defined."""
-    found: list[float | None] = []
-    for column in distances.double().T:
-        defined = len(set(column.tolist())) > 1 and len(set(targets)) > 1
-        score = float(stats.spearmanr(-column.numpy(), targets).statistic) if defined else None
-        found.append(None if score is None else 100 * score)
-    return tuple(found)
+    return tuple(spearman((-column).tolist(), targets) for column in distances.double().T)

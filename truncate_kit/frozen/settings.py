@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.encoders.layer_heads import check_score
 from truncate_kit.errors import UsageError
+from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import Precision, TrainingSettings
+from truncate_kit.training.configuration import TrainingSettings
 
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
+SCORES = ("exp", "sigmoid")  # those of `PairScore`, whose module imports torch
 PAPER_CODES = (256, 512)
 _SHARE = 3  # the paper's codes are a third and two thirds of its model's 768
 
@@ -40,21 +41,22 @@ class FrozenSettings(Result):
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
-        check_score(self.score)
+        if self.score not in SCORES:
+            raise UsageError(f"There is no score {self.score!r}.", hint=f"Use one of: {', '.join(SCORES)}.")
         unknown = [step for step in self.steps if step not in STEPS]
         if unknown or not self.steps:
             raise UsageError(
                 f"There is no step {unknown[0]!r}." if unknown else "No step is named.",
-                hint=f"Use --steps {','.join(STEPS)}, or some of them.",
+                hint=f"Use some of {', '.join(STEPS)} as `steps`.",
             )
-        TrainingSettings(  # what it knows to be wrong is told before any state is computed
+        TrainingSettings(  # its errors are raised before any state is computed
             epochs=self.epochs,
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             precision=self.precision,
         )
         if not self.seeds:
-            raise UsageError("No seeds were given.", hint="Use --seeds 3 for the seeds 0, 1 and 2.")
+            raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")
         numbers = (self.hidden, self.raw_sentences, self.nli_epochs, self.pretraining_epochs, *(self.codes or ()))
         if min(numbers) < 1:
             raise UsageError(f"{min(numbers)} is too small a number for frozen heads.", hint="Use 1 or more.")

@@ -1,7 +1,6 @@
 """DAPT: go on pretraining on raw text of the domain, by masked words, before TMFT (Gururangan et al. 2020)."""
 
 import contextlib
-import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,20 +8,22 @@ from pathlib import Path
 
 import torch
 
-from truncate_kit.encoders import Encoder, load_encoder, save_encoder, truncate
+from truncate_kit.encoders import Encoder, truncate
+from truncate_kit.encoders.digest import Digest
 from truncate_kit.errors import DataError
-from truncate_kit.files import remove_leftovers, run_lock
 from truncate_kit.priors.masked_head import load_masked_head
-from truncate_kit.priors.masking import MaskedJudge, MaskedTexts
+from truncate_kit.priors.masking import MaskedEvaluator, MaskedTexts
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
-from truncate_kit.sweep.store import fingerprint
-from truncate_kit.training import TrainingSettings, default_learning_rate, train
+from truncate_kit.runs.store import RunStore, run_key
+from truncate_kit.training.configuration import TrainingSettings, default_learning_rate
 from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.loop import TrainingRun
 from truncate_kit.wording import counted
 
 HELD_OUT, MOST_HELD_OUT = 0.05, 2000
 FEWEST_TEXTS = 20
+_NAME = "adaptation"  # of the record in its store
 MICRO_BATCH = 32  # with the batch of 256: eight forward passes for each step, as the TMFT paper does
 
 
@@ -46,7 +47,6 @@ class AdaptationSettings(Result):
             batch_size=self.batch_size,
             learning_rate=self.learning_rate,
             precision=self.precision,  # type: ignore[arg-type]  # checked by the settings themselves
-            compact_vocabulary=False,  # any word may be predicted
         )
 
 
@@ -99,17 +99,18 @@ def adapt(
     ids = model.token_ids(texts, prompt=False)
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(settings.seed)).tolist()
     held = max(2, min(MOST_HELD_OUT, round(HELD_OUT * len(ids))))
-    judge = MaskedJudge(model, [ids[place] for place in order[:held]], head)
-    before, _ = judge.score(model)
-    state = train(
+    evaluator = MaskedEvaluator(model, [ids[place] for place in order[:held]], head)
+    before, _ = evaluator.score(model)
+    state = TrainingRun(
         model,
         MaskedTexts(model, [ids[place] for place in order[held:]], head, part=MICRO_BATCH, group=group),
-        judge,
+        evaluator,
         training,
         seed=settings.seed,
-        checkpoint=checkpoint,
         micro_batch=MICRO_BATCH * group.size,
         group=group,
+    ).train(
+        checkpoint=checkpoint,
         progress=progress,
         task=f"masked words at layer {model.depth}, {counted(settings.epochs, 'epoch')}",
     )
@@ -141,27 +142,31 @@ def adapted(
 ) -> tuple[Encoder, AdaptationResult]:
     """`adapt`, once: a later call with the same model, texts and settings reads what the first one left in `out`.
 
-    out: gets one folder for each combination, with the model and `adaptation.json`; the leading process of `group`
-    writes it, and all of them must see it. Raises also `RunInUseError` and `CannotWriteError`.
+    out: a store, which the leading process of `group` writes and all of them must see. Raises also `FileProblemError`.
     """
     settings = settings or AdaptationSettings()
-    digest = hashlib.sha256("\n".join(texts).encode()).hexdigest()
-    folder = out / fingerprint(encoder, settings.to_json(), digest, str(layer))[:16]
-    report = folder / "adaptation.json"
-    with run_lock(folder) if group.leads else contextlib.nullcontext():
-        if group.leads:
-            remove_leftovers(folder)
-        if group.agree(report.exists()):
-            model = load_encoder(folder / "model", device=str(encoder.device))
+    key = run_key(encoder, _head_digest(encoder), settings.to_json(), str(layer), *texts)
+    store = RunStore(out, key, {"model": encoder.name, "adaptation": settings.to_dict()})
+    with store.open() if group.leads else contextlib.nullcontext():
+        known = group.leads and store.has_weights(_NAME)
+        found = group.agree(store.read(_NAME, AdaptationResult) if known else None)
+        if found is not None:
+            model = store.encoder(_NAME, encoder.device)
             model.name = encoder.name
-            return model, AdaptationResult.read(report)
-        checkpoint = folder / f"adaptation-{group.size}.checkpoint"  # it holds random numbers of every process
+            return model, found
+        checkpoint = store.checkpoints.of(_NAME, str(group.size))  # it holds random numbers of every process
         model, result = adapt(
             encoder, texts, settings, layer=layer, checkpoint=checkpoint, group=group, progress=progress
         )
         if group.leads:
-            save_encoder(model, folder / "model")
-            result.write(report)
-            for left in folder.glob("*.checkpoint"):
-                left.unlink()
+            result = store.write_encoder(_NAME, result, model)
         return model, result
+
+
+def _head_digest(encoder: Encoder) -> str:
+    """SHA-256 of the head that comes with the checkpoint; a new one follows from the encoder and the seed."""
+    with torch.random.fork_rng(devices=[]):
+        head = load_masked_head(encoder)
+    digest = Digest()
+    digest.add_weights(head.weights() if head.pretrained else {})
+    return digest.hexdigest()

@@ -8,9 +8,9 @@ from transformers import AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.loading import resolve
+from truncate_kit.encoders.model_folder import resolve
 from truncate_kit.encoders.pipeline import read_pipeline
-from truncate_kit.encoders.quiet import quiet_transformers
+from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError
 
 
@@ -69,14 +69,14 @@ def load_masked_head(encoder: Encoder) -> MaskedHead:
 def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
     """The whole masked language model, and whether its head comes from the checkpoint."""
     config = encoder.backbone.config
-    # DeBERTa's authors saved their head under names that transformers reads only when it is told so.
+    # DeBERTa's authors saved their head under names that transformers reads only when asked to.
     variants = ({}, {"legacy": False}) if hasattr(config, "legacy") else ({},)
     for variant in variants:
         try:
             folder = read_pipeline(resolve(encoder.name)).transformer
             with quiet_transformers():
                 model, report = AutoModelForMaskedLM.from_pretrained(
-                    folder, dtype=torch.float32, output_loading_info=True, **variant
+                    folder, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **variant
                 )
         except (ModelError, OSError):
             break

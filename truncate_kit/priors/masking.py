@@ -120,9 +120,8 @@ class MaskedTexts(SingleTexts):
         self.head = head
         self._objective = objective
 
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Not possible: any word of the vocabulary may be predicted."""
-        raise NotImplementedError("masked words need the whole vocabulary")
+    def texts(self) -> None:
+        """Any id of the vocabulary may stand in place of a hidden token."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """`masked_loss` of the texts at the given places, part by part, each weighted by its texts.
@@ -142,7 +141,7 @@ class MaskedTexts(SingleTexts):
         return self._objective(encoder, self.head, inputs, hidden)
 
 
-class MaskedJudge:
+class MaskedEvaluator:
     """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden.
 
     batches: the texts with hidden tokens, each with what they were.
@@ -150,17 +149,12 @@ class MaskedJudge:
 
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead, seed: int = 0) -> None:
         generator, masker = torch.Generator().manual_seed(seed), _Masker(encoder)
-        self._ids, self._head = ids, head
+        self._head = head
         chunks = length_batches([len(row) for row in ids], JUDGE_BATCH)
         self.batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
 
-    def texts(self) -> list[Ids]:
-        """The token ids."""
-        return self._ids
-
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Not possible: any word of the vocabulary may be predicted."""
-        raise NotImplementedError("masked words need the whole vocabulary")
+    def texts(self) -> None:
+        """Any id of the vocabulary may stand in place of a hidden token."""
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:

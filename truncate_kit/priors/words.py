@@ -5,21 +5,10 @@ from pathlib import Path
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import Encoder
 from truncate_kit.progress import Progress, silent
-from truncate_kit.sweep.tasks import LabelledTask
-from truncate_kit.training import TrainingSettings, train
+from truncate_kit.training.configuration import TrainingSettings, word_training
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import LabelledTask
 from truncate_kit.wording import counted
-
-WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128
-
-
-def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:
-    """How word pairs are learned, in the TMFT paper's epochs and batches. Raises `UsageError` as the settings do."""
-    return TrainingSettings(
-        epochs=WORD_EPOCHS,
-        batch_size=WORD_BATCH_SIZE,
-        learning_rate=learning_rate,
-        precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
-    )
 
 
 class WordPrior:
@@ -39,12 +28,7 @@ class WordPrior:
     ) -> float:
         """Train `encoder` in place on the words that the seed draws; returns its dev score in points."""
         examples, dev, _ = self._task.trial(encoder, seed)
-        state = train(
-            encoder,
-            examples,
-            dev,
-            self.settings,
-            seed=seed,
+        state = TrainingRun(encoder, examples, dev, self.settings, seed=seed).train(
             checkpoint=checkpoint,
             progress=progress,
             task=f"words at layer {encoder.depth}, seed {seed}, {counted(self.settings.epochs, 'epoch')}",

@@ -3,20 +3,20 @@
 from collections.abc import Sequence
 
 from truncate_kit.analysis.results import LayerProfile, called
+from truncate_kit.report.cells import NONE, TableCells, number
 
-_NONE = "–"
 
+def analysis_table(profile: LayerProfile) -> TableCells:
+    """One row per layer; what was not measured has no column.
 
-def table_title(profile: LayerProfile) -> str:
-    """What the table shows, of which model, and how CKA was computed."""
+    Block Influence and angular distance are to the next layer, so the last one has none.
+    """
     other = called(profile.reference) if profile.reference else f"its own layer {profile.depth // 2}"
-    return (
-        f"{called(profile.model)} against {other}: {profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
-    )
+    how = f"{profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
+    return TableCells(f"{called(profile.model)} against {other}: {how}", _columns(profile), _rows(profile))
 
 
-def table_columns(profile: LayerProfile) -> tuple[str, ...]:
-    """Headings; the columns of what was not measured are left out."""
+def _columns(profile: LayerProfile) -> tuple[str, ...]:
     cka = "CKA" if profile.cka.low is None else f"CKA ({100 * profile.level:g} %)"
     return (
         "layer",
@@ -32,25 +32,23 @@ def table_columns(profile: LayerProfile) -> tuple[str, ...]:
     )
 
 
-def table_rows(profile: LayerProfile) -> list[tuple[str, ...]]:
-    """One row per layer; Block Influence and angular distance are to the next layer, so the last one has none."""
+def _rows(profile: LayerProfile) -> list[tuple[str, ...]]:
     drop = profile.drop.from_layer if profile.drop is not None else None
     rows = []
     for layer in range(profile.depth + 1):
-        kept = profile.parameters[layer]
         without = profile.cka_without_outliers
         rows.append(
             (
                 f"{layer} (drop)" if drop is not None and layer >= drop else f"{layer}",
                 *([str(profile.cka.reference_layers[layer])] if _mapped(profile) else []),
-                _NONE if kept is None else f"{kept:,}",
+                number(profile.parameters[layer], ","),
                 _with_reach(profile, layer),
-                *([] if without is None else [_number(without.values, layer, ".3f")]),
-                _number(profile.block_influence, layer, ".3f"),
-                _number(profile.angular_distance, layer, ".3f"),
-                _number(profile.effective_rank, layer, ".1f"),
-                _number(profile.anisotropy, layer, ".3f"),
-                *([] if profile.spearman is None else [_number(profile.spearman, layer, ".1f")]),
+                *([] if without is None else [_at(without.values, layer, ".3f")]),
+                _at(profile.block_influence, layer, ".3f"),
+                _at(profile.angular_distance, layer, ".3f"),
+                _at(profile.effective_rank, layer, ".1f"),
+                _at(profile.anisotropy, layer, ".3f"),
+                *([] if profile.spearman is None else [_at(profile.spearman, layer, ".1f")]),
             )
         )
     return rows
@@ -63,10 +61,9 @@ def _mapped(profile: LayerProfile) -> bool:
 def _with_reach(profile: LayerProfile, layer: int) -> str:
     value, high = profile.cka.values[layer], None if profile.cka.high is None else profile.cka.high[layer]
     if value is None:
-        return _NONE
+        return NONE
     return f"{value:.3f}" if high is None else f"{value:.3f} ± {high - value:.3f}"
 
 
-def _number(values: Sequence[float | None], layer: int, form: str) -> str:
-    value = values[layer] if layer < len(values) else None
-    return _NONE if value is None else format(value, form)
+def _at(values: Sequence[float | None], layer: int, form: str) -> str:
+    return number(values[layer] if layer < len(values) else None, form)

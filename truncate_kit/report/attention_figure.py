@@ -5,23 +5,23 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from truncate_kit.contrastive.results import LayerWeights
-from truncate_kit.files import replacing
+from truncate_kit.report.panel import LAYERS, write_figure
 
 _LONGEST = 48  # characters of a sentence beside its row
 _MOST_NUMBERS = 200  # cells whose numbers can still be read
 
 
 def draw_attention(found: LayerWeights, path: Path) -> Path:
-    """Write a row per sentence and a column per layer as PNG and return its path. Raises `CannotWriteError`."""
+    """Write a row per sentence and a column per layer as PNG and return its path. Raises `FileProblemError`."""
     rows, layers = len(found.texts), len(found.weights[0])
     figure = Figure(figsize=(4.5 + 0.45 * layers, 1.6 + 0.32 * rows), layout="constrained")
     axes = figure.add_subplot()
     shares = [[100 * weight for weight in weights] for weights in found.weights]
     lowest, highest = min(map(min, shares)), max(map(max, shares))
-    # From 0 as long as no weight is below: colours then stand for shares. The literal equation has negative ones.
+    # From 0 as long as no weight is below: colours then show shares. The literal equation has negative weights.
     image = axes.imshow(shares, aspect="auto", cmap="viridis", vmin=min(0.0, lowest), vmax=highest)
     axes.set_xticks(range(layers))
-    axes.set_xlabel("layer (0 = embeddings)")
+    axes.set_xlabel(LAYERS)
     axes.set_yticks(range(rows), [_shortened(text) for text in found.texts], parse_math=False)
     axes.set_title(f"{Path(found.model).name}: weight of each layer", loc="left")
     if rows * layers <= _MOST_NUMBERS:
@@ -31,9 +31,7 @@ def draw_attention(found: LayerWeights, path: Path) -> Path:
                 colour = "black" if share > middle else "white"
                 axes.text(layer, row, f"{share:.1f}", ha="center", va="center", color=colour, fontsize=7)
     figure.colorbar(image, ax=axes, label="weight in %, mean over the queries")
-    with replacing(path) as target:
-        figure.savefig(target, dpi=150, format="png")
-    return path
+    return write_figure(figure, path, dpi=150)
 
 
 def _shortened(text: str) -> str:

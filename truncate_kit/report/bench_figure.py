@@ -8,19 +8,19 @@ from matplotlib.lines import Line2D
 
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.results import BenchReport
-from truncate_kit.files import replacing
+from truncate_kit.precisions import PRECISIONS
+from truncate_kit.report.panel import write_figure
 from truncate_kit.wording import counted
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey. Colour says precision, shape says runtime;
-# filled is lean, hollow is full; an arrow joins the two models in one runtime, with the gain in speed at its head.
-_COLORS = {"fp32": "#0072B2", "tf32": "#56B4E9", "bf16": "#009E73", "fp16": "#D55E00", "int8": "#CC79A7"}
+# Colour is the precision, shape the runtime; filled is lean, hollow is full; an arrow joins the two models in one
+# runtime, with the gain in speed at its head.
 Point = tuple[str, str, float, float]  # role, backend, sentences/s, Spearman
 
 
 def draw_bench(report: BenchReport, path: Path) -> Path | None:
     """Write sentences/s of the real set against Spearman as PNG and return its path.
 
-    None, and no file, where no scores or no real set were measured. Raises `CannotWriteError`.
+    None, and no file, where no scores or no real set were measured. Raises `FileProblemError`.
     """
     points = _points(report)
     if not points:
@@ -41,9 +41,7 @@ def draw_bench(report: BenchReport, path: Path) -> Path | None:
     keys = [_key(_marker(name), BACKENDS[name].title, color=_color(name)) for name in backends]
     keys += [_key("o", text, filled=role == "lean") for role, text in roles.items()]
     axes.legend(handles=keys, fontsize="small", loc="best")
-    with replacing(path) as target:
-        figure.savefig(target, dpi=120, format="png")
-    return path
+    return write_figure(figure, path)
 
 
 def _points(report: BenchReport) -> list[Point]:
@@ -83,7 +81,7 @@ def _draw(axes: Axes, points: list[Point]) -> None:
 
 
 def _color(name: str) -> str:
-    return _COLORS[BACKENDS[name].precision]
+    return PRECISIONS[BACKENDS[name].precision].color
 
 
 def _marker(name: str) -> str:

@@ -1,22 +1,12 @@
 """The cells of a bench's tables; the command line draws them."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.results import BenchReport, Contestant, Cost, Timing, percentile
+from truncate_kit.report.cells import NONE, TableCells, number
 
-_NONE = "–"
 _MEBI = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class TableCells:
-    """A title, the names of the columns, and the rows as text."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
 
 
 def bench_tables(report: BenchReport) -> list[TableCells]:
@@ -77,14 +67,11 @@ def _overview(report: BenchReport) -> TableCells:
 
 
 def _overview_row(report: BenchReport, row: Contestant, real: bool) -> tuple[str, ...]:
-    def number(value: float | None, form: str) -> str:
-        return _NONE if value is None else format(value, form)
-
     latency = report.timing(row.role, row.backend, "one sentence" if real else "latency")
     speed = report.timing(row.role, row.backend, "real set")
     return (
         f"{row.role}, {BACKENDS[row.backend].title}",
-        number(row.spearman, ".2f"),
+        number(row.spearman),
         number(latency.p50_seconds * 1e3 if latency else None, ".2f"),
         number(latency.p95_seconds * 1e3 if latency else None, ".2f"),
         number(speed.sentences_per_second if speed else None, ",.0f"),
@@ -107,7 +94,7 @@ def _shapes(report: BenchReport) -> TableCells:
 
 
 def _shape_row(row: Timing, *, on_gpu: bool) -> tuple[str, ...]:
-    gpu = f"{percentile(row.device_seconds, 0.5) * 1e3:.2f}" if row.device_seconds else _NONE
+    gpu = f"{percentile(row.device_seconds, 0.5) * 1e3:.2f}" if row.device_seconds else NONE
     return (
         f"{row.batch_size} × {row.length}, {row.role}, {BACKENDS[row.backend].title}",
         f"{row.p50_seconds * 1e3:.2f}",
@@ -115,7 +102,7 @@ def _shape_row(row: Timing, *, on_gpu: bool) -> tuple[str, ...]:
         *((gpu,) if on_gpu else ()),
         f"{row.sentences_per_second:,.0f}",
         f"{row.tokens_per_second:,.0f}",
-        _NONE if row.ceiling_share is None else f"{row.ceiling_share:.0%}",
+        number(row.ceiling_share, ".0%"),
     )
 
 
@@ -152,11 +139,10 @@ def _costs(report: BenchReport) -> TableCells:
 
 
 def _cost_row(row: Cost, kinds: tuple[str, ...], *, metered: bool) -> tuple[str, ...]:
-    energy = row.kilowatt_hours_per_billion
     return (
         f"{row.role}, {BACKENDS[row.backend].title}",
         f"{row.hours_per_billion:,.1f}",
-        *((_NONE if energy is None else f"{energy:,.2f}",) if metered else ()),
+        *((number(row.kilowatt_hours_per_billion, ",.2f"),) if metered else ()),
         f"{row.dimensions:,}",
         *(f"{row.gigabytes_per_billion[kind]:,.0f}" for kind in kinds),
     )

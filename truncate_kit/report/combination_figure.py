@@ -6,15 +6,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from truncate_kit.combine.bert_lc import LAST
-from truncate_kit.combine.results import CombinationReport
-from truncate_kit.report.panel import open_panel, write_panel
+from truncate_kit.combine.report import CombinationReport
+from truncate_kit.report.panel import BLUE, ORANGE, open_panel, write_panel
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
-COLORS = {"dev": "#E69F00", "test": "#0072B2"}
+COLORS = {"dev": ORANGE, "test": BLUE}
 
 
 def draw_sizes(report: CombinationReport, path: Path) -> Path:
-    """Write the score of the best combination of each size as PNG (BERT-LC, Figure 2). Raises `CannotWriteError`."""
+    """Write the score of the best combination of each size as PNG (BERT-LC, Figure 2). Raises `FileProblemError`."""
     figure, axes = _panel(report, "the best combination of each size", "layers combined")
     for side, color in COLORS.items():
         spans = [(size, report.size(size, side)) for size in range(1, len(report.splits[0].by_size) + 1)]
@@ -33,7 +32,7 @@ def draw_sizes(report: CombinationReport, path: Path) -> Path:
 
 
 def draw_effects(report: CombinationReport, path: Path) -> Path:
-    """Write what leaving each layer out changes as PNG (BERT-LC, Figure 4). Raises `CannotWriteError`."""
+    """Write what leaving each layer out changes as PNG (BERT-LC, Figure 4). Raises `FileProblemError`."""
     figure, axes = _panel(report, "best combination without a layer, against the best of all", "layer left out")
     effects = report.effects()
     for side, color, shift in (("dev", COLORS["dev"], -0.2), ("test", COLORS["test"], 0.2)):

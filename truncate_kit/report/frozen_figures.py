@@ -1,6 +1,6 @@
 """Figures of frozen heads: correlation by block, reconstruction loss by block, and score against blocks kept."""
 
-from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -8,21 +8,31 @@ from matplotlib.figure import Figure
 
 from truncate_kit.frozen.results import FrozenReport, Reconstruction
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, SIAMESE
-from truncate_kit.report.panel import open_panel, write_panel
+from truncate_kit.report.panel import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    VERMILION,
+    open_panel,
+    plot_defined,
+    write_panel,
+)
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
-COLORS = {COSINE: "#777777", SIAMESE: "#E69F00", AUTOENCODER: "#0072B2"}
-STATES = "#D55E00"
-CODE_COLORS = ("#009E73", "#CC79A7")  # narrow, wide
+COLORS = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}
+STATES = VERMILION
+CODE_COLORS = (GREEN, PURPLE)  # narrow, wide
 
 
 def draw_correlations(report: FrozenReport, path: Path) -> Path:
-    """Write Spearman on test of each block alone, before and after training, as PNG. Raises `CannotWriteError`."""
-    figure, axes = _panel(report, "what each block alone says of similarity", "block")
-    _line(axes, report.states, STATES, "states as they are")
-    for step in report.settings.ordered_steps():
+    """Write Spearman on test of each block alone, before and after training, as PNG. Raises `FileProblemError`."""
+    figure, axes = _panel(report, "similarity by each block alone", "block")
+    plot_defined(axes, count(1), report.states, marker="o", color=STATES, label="states as they are")
+    for step, layers in report.steps.items():
         if step != COSINE:  # its codes are the states themselves
-            _line(axes, report.codes_by_block(step, report.layers[-1]), COLORS[step], f"codes, {step}")
+            codes = report.codes_by_block(step, layers[-1])
+            plot_defined(axes, count(1), codes, marker="o", color=COLORS[step], label=f"codes, {step}")
     score = report.score(report.chosen_step, report.chosen_layer, "test")
     axes.axhline(score.mean, color="black", linestyle=":", linewidth=1, label="all blocks together, chosen heads")
     axes.set_ylabel("Spearman × 100 on test")
@@ -30,7 +40,7 @@ def draw_correlations(report: FrozenReport, path: Path) -> Path:
 
 
 def draw_reconstruction(report: FrozenReport, reconstruction: Reconstruction, path: Path) -> Path:
-    """Write the autoencoders' loss on held-out sentences by block as PNG. Raises `CannotWriteError`."""
+    """Write the autoencoders' loss on held-out sentences by block as PNG. Raises `FileProblemError`."""
     figure, axes = _panel(report, "what the codes lose of each block's states", "block")
     for code, color in zip(sorted(set(reconstruction.code_widths)), CODE_COLORS, strict=False):
         blocks = [block for block, width in enumerate(reconstruction.code_widths, 1) if width == code]
@@ -42,15 +52,15 @@ def draw_reconstruction(report: FrozenReport, reconstruction: Reconstruction, pa
 
 
 def draw_depths(report: FrozenReport, path: Path) -> Path:
-    """Write the score of each step against the number of blocks kept as PNG. Raises `CannotWriteError`."""
+    """Write the score of each step against the number of blocks kept as PNG. Raises `FileProblemError`."""
     figure, axes = _panel(report, "heads on the lowest blocks only", "blocks kept")
-    seeds = len(report.settings.seeds)
-    for step in report.settings.ordered_steps():
-        spans = [report.score(step, layer, "test") for layer in report.layers]
+    seeds = report.num_seeds
+    for step, layers in report.steps.items():
+        spans = [report.score(step, layer, "test") for layer in layers]
         means, spreads = [span.mean for span in spans], [span.std or 0.0 for span in spans]
         label = f"{step}, mean ± deviation over {seeds} seeds" if seeds > 1 else step
         axes.errorbar(
-            report.layers,
+            layers,
             means,
             yerr=spreads if seeds > 1 else None,
             marker="o",
@@ -60,11 +70,6 @@ def draw_depths(report: FrozenReport, path: Path) -> Path:
         )
     axes.set_ylabel("Spearman × 100 on test")
     return write_panel(figure, axes, path)
-
-
-def _line(axes: Axes, scores: Sequence[float | None], color: str, label: str) -> None:
-    points = [(block, score) for block, score in enumerate(scores, 1) if score is not None]
-    axes.plot(*(zip(*points, strict=True) if points else ((), ())), marker="o", color=color, label=label)
 
 
 def _panel(report: FrozenReport, what: str, along: str) -> tuple[Figure, Axes]:

@@ -1,9 +1,8 @@
 """The cells of the tables of frozen heads; the command line draws them."""
 
 from truncate_kit.frozen.results import FrozenReport
-from truncate_kit.report.bench_tables import TableCells
-from truncate_kit.sweep.card import points
-from truncate_kit.wording import counted
+from truncate_kit.report.cells import TableCells
+from truncate_kit.wording import counted, points
 
 _LONGEST = 60  # characters of a sentence in a table
 
@@ -14,22 +13,12 @@ def step_table(report: FrozenReport) -> tuple[TableCells, int]:
     rows: list[tuple[str, ...]] = []
     for name, (score, block) in (("the last one", known[-1]), ("best on test", max(known))) if known else ():
         rows.append((f"states of block {block} as they are, {name}", "1", "0", "–", points(score, None), "–"))
-    chosen = 0
-    for step in report.settings.ordered_steps():
-        for layer in report.layers:
-            spans = [report.score(step, layer, measure) for measure in ("dev", "test", "test_pearson")]
-            if (step, layer) == (report.chosen_step, report.chosen_layer):
-                chosen = len(rows)
-            rows.append(
-                (
-                    step,
-                    str(layer),
-                    f"{report.of(step, layer)[0].parameters:,}",
-                    *(points(span.mean, span.std) for span in spans),
-                )
-            )
-    seeds = len(report.settings.seeds)
-    title = f"{report.model} on {report.data}: Spearman × 100, {counted(seeds, 'seed')}"
+    chosen = len(rows) + report.groups.index((report.chosen_step, report.chosen_layer))
+    for step, layer in report.groups:
+        spans = [report.score(step, layer, measure) for measure in ("dev", "test", "test_pearson")]
+        trained = f"{report.of(step, layer)[0].parameters:,}"
+        rows.append((step, str(layer), trained, *(points(span.mean, span.std) for span in spans)))
+    title = f"{report.model} on {report.data}: Spearman × 100, {counted(report.num_seeds, 'seed')}"
     return TableCells(title, ("heads", "blocks", "trained", "dev", "test", "test Pearson"), rows), chosen
 
 

@@ -1,6 +1,8 @@
-"""One panel over layers, blocks or sizes: its frame, and writing it."""
+"""What figures share: colours, the frame of a panel over layers, blocks or sizes, and writing a file."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -8,21 +10,42 @@ from matplotlib.ticker import MaxNLocator
 
 from truncate_kit.files import replacing
 
+# Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.
+BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
+GREY = "#777777"
+LAYERS = "layer (0 = embeddings)"
+
+
+def whole_axis(axes: Axes, along: str = LAYERS) -> None:
+    """Whole numbers along x, and a grid. along: what they are."""
+    axes.set_xlabel(along)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+
+
+def plot_defined(axes: Axes, places: Iterable[int], values: Iterable[float | None], **style: Any) -> None:
+    """A line through the values that are defined. style: as for `Axes.plot`."""
+    points = [(place, value) for place, value in zip(places, values, strict=False) if value is not None]
+    axes.plot([place for place, _ in points], [value for _, value in points], **style)
+
 
 def open_panel(title: str, along: str) -> tuple[Figure, Axes]:
     """A figure of one panel with whole numbers along x. along: what they are."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, loc="left")
-    axes.set_xlabel(along)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
+    whole_axis(axes, along)
     return figure, axes
 
 
 def write_panel(figure: Figure, axes: Axes, path: Path) -> Path:
-    """Add the legend and write a PNG. Raises `CannotWriteError`."""
+    """Add the legend and write a PNG. Raises `FileProblemError`."""
     axes.legend(loc="best", fontsize="small")
+    return write_figure(figure, path)
+
+
+def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
+    """Write a PNG. Raises `FileProblemError`."""
     with replacing(path) as target:
-        figure.savefig(target, dpi=120, format="png")
+        figure.savefig(target, dpi=dpi, format="png")
     return path

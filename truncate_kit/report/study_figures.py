@@ -5,14 +5,22 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from truncate_kit.files import replacing
+from truncate_kit.report.panel import (
+    BLUE,
+    GREEN,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    plot_defined,
+    whole_axis,
+    write_figure,
+)
 from truncate_kit.report.sweep_figure import DEV, TEST, draw_curve
 from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
 
-# Okabe and Ito's palette, without black and yellow.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 LINES = ("-", "--", "-.", ":")
 MARKERS = "osD^vPX"
 PANELS_ABREAST = 3
@@ -31,7 +39,7 @@ def curve_style(place: int) -> dict[str, Any]:
 
 
 def draw_curves(result: StudyResult, task: str, path: Path) -> Path:
-    """Dev and test by layer, one panel for each model, all with the same scale. Raises `CannotWriteError`."""
+    """Dev and test by layer, one panel for each model, all with the same scale. Raises `FileProblemError`."""
     models = [model for model in result.models() if result.of(model, task)]
     figure, grid = _panels(len(models))
     for axes, model in zip(grid, models, strict=False):
@@ -40,23 +48,17 @@ def draw_curves(result: StudyResult, task: str, path: Path) -> Path:
     grid[0].legend(loc="best", fontsize="small")
     figure.supylabel(f"points ({result.of(models[0], task)[0].metric})", fontsize="medium")
     figure.suptitle(f"Fine-tuned at each layer: {task}", x=0.01, ha="left")
-    return _write(figure, path)
+    return write_figure(figure, path)
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure with room for so many panels of one scale."""
+    """A figure with room for this number of panels of one scale."""
     lines, abreast = -(-count // PANELS_ABREAST), min(PANELS_ABREAST, count)
     figure = Figure(figsize=(4.2 * abreast + 0.6, 3.4 * lines), layout="constrained")
     grid = list(figure.subplots(lines, abreast, squeeze=False, sharey=True).flatten())
     for axes in grid[count:]:
         axes.set_axis_off()
     return figure, grid[:count]
-
-
-def _layer_axis(axes: Axes) -> None:
-    axes.set_xlabel("layer (0 = embeddings)")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
 
 
 def _panel(axes: Axes, rows: list[StudyRow]) -> None:
@@ -67,31 +69,32 @@ def _panel(axes: Axes, rows: list[StudyRow]) -> None:
     if published:
         layers, values = zip(*published, strict=True)
         axes.plot(layers, values, linestyle=":", color=TEST, label="published, test")
-    _layer_axis(axes)
+    whole_axis(axes)
 
 
 def draw_layers(result: StudyResult, task: str, path: Path) -> Path:
-    """Test score by layer, all models in one panel, as the TMFT paper shows them. Raises `CannotWriteError`."""
+    """Test score by layer, all models in one panel, as the TMFT paper shows them. Raises `FileProblemError`."""
     figure, axes = _panel_of_all(result, task)
     for model, style in _styles(result, task):
         rows = result.of(model, task)
         layers, means = [row.scores.layer for row in rows], [row.scores.test for row in rows]
         spreads = [row.scores.test_std or 0.0 for row in rows]
         axes.plot(layers, means, label=model, **style)
-        low = [mean - spread for mean, spread in zip(means, spreads, strict=True)]
-        high = [mean + spread for mean, spread in zip(means, spreads, strict=True)]
+        low, high = zip(
+            *((mean - spread, mean + spread) for mean, spread in zip(means, spreads, strict=True)), strict=True
+        )
         axes.fill_between(layers, low, high, color=style["color"], alpha=0.2, linewidth=0)
     axes.set_title(f"Test score of each layer: {task}", loc="left")
     axes.set_ylabel(f"points ({next(row.metric for row in result.rows if row.task == task)})")
-    _layer_axis(axes)
+    whole_axis(axes)
     _legend(figure, axes)
-    return _write(figure, path)
+    return write_figure(figure, path)
 
 
 def _styles(result: StudyResult, task: str) -> list[tuple[str, dict[str, Any]]]:
-    """The models that have met the task, each with the look that it has in the figures of this task."""
-    met = [model for model in result.models() if result.of(model, task)]
-    return [(model, curve_style(place)) for place, model in enumerate(met)]
+    """The models trained on the task, each with the look that it has in the figures of this task."""
+    trained = [model for model in result.models() if result.of(model, task)]
+    return [(model, curve_style(place)) for place, model in enumerate(trained)]
 
 
 def _panel_of_all(result: StudyResult, task: str) -> tuple[Figure, Axes]:
@@ -103,7 +106,7 @@ def _panel_of_all(result: StudyResult, task: str) -> tuple[Figure, Axes]:
 
 
 def _legend(figure: Figure, axes: Axes) -> None:
-    """Among the curves, or beside them where they are many; lines long enough to tell how they are dashed."""
+    """Among the curves, or beside them where they are many; with lines long enough to show how they are dashed."""
     if len(axes.get_legend_handles_labels()[0]) <= MOST_INSIDE + 1:
         axes.legend(loc="best", fontsize="small", handlelength=3)
     else:
@@ -111,7 +114,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
-    """CKA to the reference by layer, before and after fine-tuning, a panel for each model. Raises `CannotWriteError`.
+    """CKA to the reference by layer, before and after fine-tuning, a panel for each model. Raises `FileProblemError`.
 
     The task has CKA rows.
     """
@@ -120,19 +123,19 @@ def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
     figure, grid = _panels(len(models))
     for axes, model in zip(grid, models, strict=False):
         for (stage, label), color, marker in zip(STAGES.items(), COLORS, MARKERS, strict=False):
-            found = [(row.layer, getattr(row, stage)) for row in rows if row.model == model]
-            points = [(layer, value) for layer, value in found if value is not None]
-            axes.plot([p[0] for p in points], [p[1] for p in points], marker=marker, color=color, label=label)
+            found = [row for row in rows if row.model == model]
+            values = [getattr(row, stage) for row in found]
+            plot_defined(axes, [row.layer for row in found], values, marker=marker, color=color, label=label)
         axes.set_title(model, loc="left", fontsize="medium")
-        _layer_axis(axes)
+        whole_axis(axes)
     grid[0].legend(loc="best", fontsize="small")
     figure.supylabel(f"CKA to {rows[0].reference}", fontsize="medium")
     figure.suptitle(f"Before and after fine-tuning: {task}", x=0.01, ha="left")
-    return _write(figure, path)
+    return write_figure(figure, path)
 
 
 def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
-    """Test score against parameters kept, with the front that no other point beats. Raises `CannotWriteError`."""
+    """Test score against parameters kept, with the front that no other point beats. Raises `FileProblemError`."""
     figure, axes = _panel_of_all(result, task)
     everything = result.of_task(task)
     for model, style in _styles(result, task):
@@ -161,10 +164,4 @@ def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
     axes.set_ylabel(f"test score in points ({everything[0].metric})")
     axes.grid(alpha=0.3)
     _legend(figure, axes)
-    return _write(figure, path)
-
-
-def _write(figure: Figure, path: Path) -> Path:
-    with replacing(path) as target:
-        figure.savefig(target, dpi=120, format="png")
-    return path
+    return write_figure(figure, path)

@@ -2,21 +2,20 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from truncate_kit.files import write_text
 from truncate_kit.study.results import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
-from truncate_kit.sweep.card import points
-from truncate_kit.wording import counted
+from truncate_kit.wording import counted, points
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
-    """Write all scores, the best layers, CKA if it was asked for, and a page with it all and figures by name.
+    """Write all scores, the best layers, CKA if there is any, and a page with it all and figures by name.
 
-    Raises `CannotWriteError`.
+    Raises `FileProblemError`.
     """
     front = {id(row) for task in result.tasks() for row in pareto_front(result.of_task(task))}
     write_text(folder / SCORES, _csv([_score_cells(row) | {"on_front": id(row) in front} for row in result.rows]))
@@ -32,7 +31,7 @@ def figure_name(task: str, kind: str) -> str:
 
 
 def page(result: StudyResult) -> str:
-    """Markdown: for each task the best layers, the curves, every layer, who is on the Pareto front, and CKA."""
+    """Markdown: for each task the best layers, the curves, every layer, the Pareto front, and CKA."""
     parts = ["# Fine-tuned at every layer\n"]
     for task in result.tasks():
         rows = result.of_task(task)
@@ -52,20 +51,25 @@ def page(result: StudyResult) -> str:
     return "\n".join(parts)
 
 
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (columns, *rows)
+    body = ["| " + " | ".join(cells) + " |" for cells in lines]
+    return "\n".join((body[0], "|---" * len(columns) + "|", *body[1:], ""))
+
+
 def _best_table(lines: Sequence[Summary]) -> str:
-    head = (
-        "| model | best dev: layer | parameters | dev | test | picked: layer | test | last: layer | test | falls by |"
-    )
-    cells = [
-        f"| {_plain(line.model)} | {line.best_dev.scores.layer} | {line.best_dev.scores.parameters:,} "
-        f"| {points(line.best_dev.scores.dev, line.best_dev.scores.dev_std)} "
-        f"| {points(line.best_dev.scores.test, line.best_dev.scores.test_std)} "
-        f"| {line.picked.scores.layer} | {points(line.picked.scores.test, line.picked.scores.test_std)} "
-        f"| {line.last.scores.layer} | {points(line.last.scores.test, line.last.scores.test_std)} "
-        f"| {line.drop:.2f}{' (a drop)' if line.drops else ''} |"
-        for line in lines
-    ]
-    return "\n".join((head, "|---" * 10 + "|", *cells, ""))
+    columns = ("model", "best dev: layer", "parameters", "dev", "test", "picked: layer", "test", "last: layer", "test")
+    rows = []
+    for line in lines:
+        best, picked, last = (row.scores for row in (line.best_dev, line.picked, line.last))
+        chosen = (f"{best.layer}", f"{best.parameters:,}", points(best.dev, best.dev_std))
+        tests = [
+            part
+            for scores in (best, picked, last)
+            for part in (f"{scores.layer}", points(scores.test, scores.test_std))
+        ]
+        rows.append((_plain(line.model), *chosen, *tests[1:], f"{line.drop:.2f}{' (a drop)' if line.drops else ''}"))
+    return _markdown((*columns, "falls by"), rows)
 
 
 def _paper_table(lines: Sequence[Summary]) -> str:
@@ -80,14 +84,14 @@ def _paper_table(lines: Sequence[Summary]) -> str:
     if rows and "Spearman" in rows[0][1].metric:
         heads = ["dev Spearman", "dev Pearson", "test Spearman", "test Pearson"]
     columns = ["model", "layer", "parameters, millions", *heads, *(f"published {head}" for head in heads if published)]
-    table = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
+    cells = []
     for model, row in rows:
         s = row.scores
-        cells = [_plain(model), f"{s.layer}", f"{row.paper_parameters / 1e6:.2f}"]
-        cells += [points(s.dev, s.dev_std), points(s.dev_pearson, s.dev_pearson_std)]
-        cells += [points(s.test, s.test_std), points(s.test_pearson, s.test_pearson_std)]
-        table.append("| " + " | ".join([*cells, *(map(_number, _published(row)) if published else ())]) + " |")
-    return "\n".join((*table, ""))
+        means = (s.dev, s.dev_pearson, s.test, s.test_pearson)
+        spreads = (s.dev_std, s.dev_pearson_std, s.test_std, s.test_pearson_std)
+        figures = [*map(points, means, spreads), *(map(_number, _published(row)) if published else ())]
+        cells.append((_plain(model), f"{s.layer}", f"{row.paper_parameters / 1e6:.2f}", *figures))
+    return _markdown(columns, cells)
 
 
 def _published(row: StudyRow) -> tuple[float | None, ...]:
@@ -96,15 +100,12 @@ def _published(row: StudyRow) -> tuple[float | None, ...]:
 
 
 def _cka_section(rows: Sequence[CKARow], task: str) -> list[str]:
-    """Nothing where no CKA was asked for, or the reference is the only model so far."""
+    """Nothing without CKA, or where the reference is the only model so far."""
     if not rows:
         return []
-    head = "| model | layer | layer of the reference | untrained | trained at the last layer | trained at this layer |"
+    stages = ("untrained", "trained at the last layer", "trained at this layer")
     table = [
-        f"| {_plain(row.model)} | {row.layer} | {row.reference_layer} | "
-        + " | ".join(_similarities(row).values())
-        + " |"
-        for row in rows
+        (_plain(row.model), f"{row.layer}", f"{row.reference_layer}", *_similarities(row).values()) for row in rows
     ]
     said = (
         f"Debiased CKA to {_plain(rows[0].reference)} on {rows[0].num_texts:,} distinct test texts, one seed; both "
@@ -118,7 +119,7 @@ def _cka_section(rows: Sequence[CKARow], task: str) -> list[str]:
             "both models and run the study again.\n"
         )
     figure = f"![CKA by layer]({figure_name(task, 'cka')})\n"
-    return [said, figure, "\n".join((head, "|---" * 6 + "|", *table, ""))]
+    return [said, figure, _markdown(("model", "layer", "layer of the reference", *stages), table)]
 
 
 def _similarities(row: CKARow) -> dict[str, str]:
@@ -129,65 +130,66 @@ def _similarities(row: CKARow) -> dict[str, str]:
 def _layer_table(rows: Sequence[StudyRow]) -> str:
     published = any(row.published is not None for row in rows)
     front = {id(row) for row in pareto_front(rows)}
-    head = "| model | layer | parameters | dev | test | test Pearson |" + (" published test |" if published else "")
-    lines = [head, "|---" * (7 if published else 6) + "|"]
+    columns = ("model", "layer", "parameters", "dev", "test", "test Pearson", *(["published test"] * published))
+    cells = []
     for row in rows:
         scores = row.scores
-        line = (
-            f"| {_plain(row.model)} | {scores.layer}{' *' if id(row) in front else ''} | {scores.parameters:,} "
-            f"| {points(scores.dev, scores.dev_std)} | {points(scores.test, scores.test_std)} "
-            f"| {points(scores.test_pearson, scores.test_pearson_std)} |"
+        cells.append(
+            (
+                _plain(row.model),
+                f"{scores.layer}{' *' if id(row) in front else ''}",
+                f"{scores.parameters:,}",
+                points(scores.dev, scores.dev_std),
+                points(scores.test, scores.test_std),
+                points(scores.test_pearson, scores.test_pearson_std),
+                *([points(row.published, None)] * published),
+            )
         )
-        lines.append(line + (f" {points(row.published, None)} |" if published else ""))
-    return "\n".join((*lines, ""))
+    return _markdown(columns, cells)
 
 
 def _score_cells(row: StudyRow) -> dict[str, object]:
-    scores = row.scores
     return {
         "model": row.model,
         "task": row.task,
         "metric": row.metric,
-        "layer": scores.layer,
+        "layer": row.scores.layer,
         "depth": row.depth,
-        "parameters": scores.parameters,
+        "parameters": row.scores.parameters,
         "paper_parameters": row.paper_parameters,
-        "seeds": len(scores.seeds),
-        "dev": _number(scores.dev),
-        "dev_std": _number(scores.dev_std),
-        "dev_pearson": _number(scores.dev_pearson),
-        "dev_pearson_std": _number(scores.dev_pearson_std),
-        "test": _number(scores.test),
-        "test_std": _number(scores.test_std),
-        "test_pearson": _number(scores.test_pearson),
-        "test_pearson_std": _number(scores.test_pearson_std),
-        "published_dev": _number(row.published_dev),
-        "published_dev_pearson": _number(row.published_dev_pearson),
-        "published_test": _number(row.published),
-        "published_test_pearson": _number(row.published_pearson),
+        "seeds": len(row.scores.seeds),
+    } | _figures(row)
+
+
+def _figures(row: StudyRow) -> dict[str, object]:
+    """Scores and published figures by the names of their columns."""
+    scores = row.scores
+    values = {
+        "dev": scores.dev,
+        "dev_std": scores.dev_std,
+        "dev_pearson": scores.dev_pearson,
+        "dev_pearson_std": scores.dev_pearson_std,
+        "test": scores.test,
+        "test_std": scores.test_std,
+        "test_pearson": scores.test_pearson,
+        "test_pearson_std": scores.test_pearson_std,
+        "published_dev": row.published_dev,
+        "published_dev_pearson": row.published_dev_pearson,
+        "published_test": row.published,
+        "published_test_pearson": row.published_pearson,
     }
+    return {name: _number(value) for name, value in values.items()}
 
 
 def _best_cells(line: Summary) -> dict[str, object]:
     cells: dict[str, object] = {"model": line.model, "task": line.task, "metric": line.metric}
     for name, row in (("best_dev", line.best_dev), ("picked", line.picked), ("last", line.last)):
-        cells |= {
-            f"{name}_layer": row.scores.layer,
-            f"{name}_parameters": row.scores.parameters,
-            f"{name}_paper_parameters": row.paper_parameters,
-            f"{name}_dev": _number(row.scores.dev),
-            f"{name}_dev_std": _number(row.scores.dev_std),
-            f"{name}_dev_pearson": _number(row.scores.dev_pearson),
-            f"{name}_dev_pearson_std": _number(row.scores.dev_pearson_std),
-            f"{name}_test": _number(row.scores.test),
-            f"{name}_test_std": _number(row.scores.test_std),
-            f"{name}_test_pearson": _number(row.scores.test_pearson),
-            f"{name}_test_pearson_std": _number(row.scores.test_pearson_std),
-            f"{name}_published_dev": _number(row.published_dev),
-            f"{name}_published_dev_pearson": _number(row.published_dev_pearson),
-            f"{name}_published_test": _number(row.published),
-            f"{name}_published_test_pearson": _number(row.published_pearson),
+        sizes = {
+            "layer": row.scores.layer,
+            "parameters": row.scores.parameters,
+            "paper_parameters": row.paper_parameters,
         }
+        cells |= {f"{name}_{column}": value for column, value in (sizes | _figures(row)).items()}
     return cells | {"drop": _number(line.drop), "drops": line.drops}
 
 

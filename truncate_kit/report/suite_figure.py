@@ -5,21 +5,20 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from truncate_kit.files import replacing
-from truncate_kit.suites.results import TransferReport
+from truncate_kit.report.panel import BLUE, VERMILION, write_figure
+from truncate_kit.suites.reports import TransferReport
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
 _LINES = (
     ("mean_as_is", "as it is", "#999999", ":"),
-    ("mean_last", "last layer", "#0072B2", "-"),
-    ("mean_combined", "layers combined", "#D55E00", "-"),
+    ("mean_last", "last layer", BLUE, "-"),
+    ("mean_combined", "layers combined", VERMILION, "-"),
 )
 
 
 def draw_transfer(report: TransferReport, path: Path) -> Path | None:
     """Write the curves as PNG and return its path; None where there is only one share of the training rows.
 
-    Raises `CannotWriteError`.
+    Raises `FileProblemError`.
     """
     if len(report.settings.fractions) < 2:
         return None
@@ -39,6 +38,4 @@ def draw_transfer(report: TransferReport, path: Path) -> Path | None:
         axes.grid(alpha=0.3)
         if place == 0:
             axes.legend(loc="best", fontsize="small")
-    with replacing(path) as target:
-        figure.savefig(target, dpi=120, format="png")
-    return path
+    return write_figure(figure, path)

@@ -3,23 +3,21 @@
 from collections import Counter
 from itertools import chain
 
-from truncate_kit.report.bench_tables import TableCells
-from truncate_kit.suites.results import RetrievalReport, StsReport, TransferPoint, TransferReport, TransferScore
+from truncate_kit.report.cells import NONE, TableCells, number
+from truncate_kit.suites.reports import RetrievalReport, StsReport, TransferPoint, TransferReport, TransferScore
 from truncate_kit.wording import counted
-
-_NONE = "–"
 
 
 def sts_table(report: StsReport) -> TableCells:
     """One row per set and one for the mean; two more columns where it is known what the model has seen."""
     columns: tuple[str, ...] = ("set", "pairs", "Spearman", "Pearson")
-    rows = [(row.name, f"{row.num_pairs:,}", _points(row.spearman), _points(row.pearson)) for row in report.sets]
-    rows.append((f"mean of {len(rows)}", "", _points(report.mean_spearman), ""))
+    rows = [(row.name, f"{row.num_pairs:,}", number(row.spearman), number(row.pearson)) for row in report.sets]
+    rows.append((f"mean of {len(rows)}", "", number(report.mean_spearman), ""))
     cells: list[tuple[str, ...]] = list(rows)
     if report.seen is not None:
         columns += ("unseen pairs", "Spearman unseen")
-        more = [(f"{row.unseen_pairs or 0:,}", _points(row.unseen_spearman)) for row in report.sets]
-        cells = [(*row, *extra) for row, extra in zip(rows, (*more, ("", _points(report.mean_unseen))), strict=True)]
+        more = [(f"{row.unseen_pairs or 0:,}", number(row.unseen_spearman)) for row in report.sets]
+        cells = [(*row, *extra) for row, extra in zip(rows, (*more, ("", number(report.mean_unseen))), strict=True)]
     return TableCells(f"{report.model} in {report.runtime}: semantic similarity × 100", columns, cells)
 
 
@@ -30,12 +28,12 @@ def transfer_table(report: TransferReport) -> TableCells:
     if layered:
         columns += ("last layer", "layers combined", "fewer errors %", "layers chosen most often")
     rows = [_transfer_row(score, point, layered) for score in report.sets for point in score.curve]
-    mean: tuple[str, ...] = (f"mean of {len(report.sets)}", "", "", "", _points(report.mean_as_is))
+    mean: tuple[str, ...] = (f"mean of {len(report.sets)}", "", "", "", number(report.mean_as_is))
     if layered:
         mean += (
-            _points(report.mean_last),
-            _points(report.mean_combined),
-            _signed(report.mean_relative_error_reduction),
+            number(report.mean_last),
+            number(report.mean_combined),
+            number(report.mean_relative_error_reduction, "+.1f"),
             "",
         )
     title = (
@@ -49,8 +47,8 @@ def _transfer_row(score: TransferScore, point: TransferPoint, layered: bool) -> 
         score.name,
         f"{point.train_rows:,}",
         str(score.num_classes),
-        _points(score.majority),
-        _points(point.mean_as_is),
+        number(score.majority),
+        number(point.mean_as_is),
     )
     if not layered:
         return row
@@ -58,10 +56,10 @@ def _transfer_row(score: TransferScore, point: TransferPoint, layered: bool) -> 
     often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.chosen or ())]
     return (
         *row,
-        _points(point.mean_last),
-        _points(point.mean_combined),
-        _signed(point.relative_error_reduction),
-        " ".join(map(str, often)) or _NONE,
+        number(point.mean_last),
+        number(point.mean_combined),
+        number(point.relative_error_reduction, "+.1f"),
+        " ".join(map(str, often)) or NONE,
     )
 
 
@@ -97,13 +95,13 @@ def retrieval_table(report: RetrievalReport) -> TableCells:
         [
             (
                 f"IVF, {counted(report.lists, 'list')}, {report.probes} searched",
-                _points(report.mrr),
+                number(report.mrr),
                 f"{report.search_seconds * 1e3:.3f}",
                 f"{report.index_bytes / 2**20:.1f}",
             ),
             (
                 "exact",
-                _points(report.exact_mrr),
+                number(report.exact_mrr),
                 f"{report.exact_seconds * 1e3:.3f}",
                 f"{report.exact_bytes / 2**20:.1f}",
             ),
@@ -123,11 +121,3 @@ def retrieval_sentences(report: RetrievalReport, wanted_lists: int) -> list[str]
             f"{counted(report.num_texts, 'text')} cannot place more."
         )
     return sentences
-
-
-def _points(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.2f}"
-
-
-def _signed(value: float | None) -> str:
-    return _NONE if value is None else f"{value:+.1f}"

@@ -6,21 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from truncate_kit.files import replacing
+from truncate_kit.report.panel import BLUE, GREEN, GREY, LAYERS, ORANGE, VERMILION, open_panel, write_panel
 from truncate_kit.sweep.results import LayerScores, SweepResult
 from truncate_kit.wording import counted
 
-# Okabe and Ito's palette: told apart by colour-blind readers and in grey.
-DEV, TEST, CHOICE, DROP, SEARCH = "#E69F00", "#0072B2", "#009E73", "#D55E00", "#777777"
+DEV, TEST, CHOICE, DROP, SEARCH = ORANGE, BLUE, GREEN, VERMILION, GREY
 
 
 def draw_sweep(result: SweepResult, path: Path) -> Path:
-    """Write the curve of a sweep as PNG and return its path. Raises `CannotWriteError`."""
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.add_subplot()
+    """Write the curve of a sweep as PNG and return its path. Raises `FileProblemError`."""
+    figure, axes = open_panel(f"{Path(result.model).name} fine-tuned at each layer ({result.data})", LAYERS)
     rows = sorted({row.layer: row for row in (*result.layers, result.full)}.values(), key=lambda row: row.layer)
     _search(axes, result)
     draw_curve(axes, rows, "dev", DEV)
@@ -39,16 +35,9 @@ def draw_sweep(result: SweepResult, path: Path) -> Path:
     drop = result.prediction.from_layer if result.prediction else None
     if drop is not None:
         axes.axvspan(drop - 0.5, result.full.layer + 0.5, color=DROP, alpha=0.1, label="predicted drop")
-    axes.set_title(f"{Path(result.model).name} fine-tuned at each layer ({result.data})", loc="left")
-    axes.set_xlabel("layer (0 = embeddings)")
     axes.set_ylabel(f"score in points ({result.metric})")
     axes.set_xlim(-0.5, result.full.layer + 0.5)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.legend(loc="best", fontsize="small")
-    with replacing(path) as target:
-        figure.savefig(target, dpi=120, format="png")
-    return path
+    return write_panel(figure, axes, path)
 
 
 def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str) -> None:

@@ -1,7 +1,6 @@
 """Encoding whole files: streamed, resumable, in the precision that storage wants."""
 
-from truncate_kit.serving.digests import encoder_digest
 from truncate_kit.serving.encoding import encode_file, gives_unit_vectors
 from truncate_kit.serving.results import EncodedFile, EncodingJob
 
-__all__ = ["EncodedFile", "EncodingJob", "encode_file", "encoder_digest", "gives_unit_vectors"]
+__all__ = ["EncodedFile", "EncodingJob", "encode_file", "gives_unit_vectors"]

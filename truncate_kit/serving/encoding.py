@@ -1,35 +1,36 @@
 """A file of texts to a file of vectors: any size in flat memory, and nothing lost when it is killed.
 
-The rows are appended to a hidden file beside the output and counted in a note; both are flushed to the disk after each
-chunk. What was written after the last note is cut off and made again, so that a resumed run ends with the same bytes.
+The rows grow in a hidden folder beside the output, chunk by chunk, each with a checksum; a resumed run makes those that
+are missing and ends with the same bytes.
 """
 
-import contextlib
-import json
-import os
+import io
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
 
 import numpy as np
 
 from truncate_kit.data import iter_rows
-from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.pipeline import Normalize, read_pipeline
+from truncate_kit.encoders import Encoder, encoder_digest
+from truncate_kit.encoders.digest import Digest
+from truncate_kit.encoders.pipeline import read_pipeline
+from truncate_kit.encoders.tail import Normalize
 from truncate_kit.engines import Engine, Sequential
-from truncate_kit.errors import CannotWriteError, DataFileError, TruncateKitError, UsageError
+from truncate_kit.errors import DataError, UsageError, cannot_write
+from truncate_kit.export.normalization import ends_normalized
+from truncate_kit.export.record import digest_of
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.tracing import ends_normalized
-from truncate_kit.files import run_lock, write_json
+from truncate_kit.files import run_lock
 from truncate_kit.progress import Progress, silent
-from truncate_kit.serving.digests import count_texts, encoder_digest
-from truncate_kit.serving.results import EncodedFile, EncodingJob, job_file
-from truncate_kit.serving.work import Chunk, EncodingWork, in_order
+from truncate_kit.runs.rows import StoredRows
+from truncate_kit.serving.results import EncodedFile, EncodingJob, EncodingNote, job_file
+from truncate_kit.serving.work import Chunk, EncodingWork
 from truncate_kit.vectors import VectorFormat
 
+_STEP = 100_000  # texts between two messages while they are counted
 CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work at most to do again
 
 
@@ -52,37 +53,29 @@ def encode_file(
     engine: where chunks are encoded, None is one after another here; the bytes do not depend on it where processors and
     threads are alike.
     Raises `DataError` for a row without text, `UsageError` where `out` was made from something else,
-    `RunInUseError`, `CannotWriteError`, and what the engine raises.
+    `FileProblemError`, and what the engine raises.
     """
     begin = time.perf_counter()
     source, out, form = Path(source), Path(out), form or VectorFormat()
     if out.suffix != ".npy":
         raise UsageError(f"{out} does not end in .npy.", hint="Name it like vectors.npy.")
-    count, digest = count_texts(iter_rows(source, column=column), progress=progress)
+    count, digest = _count_texts(iter_rows(source, column=column), progress)
     job = EncodingJob(
-        model=encoder_digest(encoder),
+        model=encoder.digest() if isinstance(encoder, OnnxEncoder) else encoder_digest(encoder),
         texts=digest,
         num_texts=count,
         width=int(encoder.encode(["a"]).shape[1]),
         form=form,
         chunk=chunk,
     )
-    shape = (count, form.columns(job.width))
     resumed = count
     if not _is_done(out, job):
-        work = out.with_name(f".{out.name}.part")
-        with run_lock(work):
-            rows = iter_rows(source, column=column)
-            resumed = _encode(EncodingWork(encoder, form), rows, work, job, engine or Sequential(), progress)
-            with _writing(out):
-                job.write(job_file(out))  # before the rename: the output never stands without its note
-                (work / "vectors.npy").replace(out)
-        shutil.rmtree(work, ignore_errors=True)
+        resumed = _encode(encoder, iter_rows(source, column=column), out, job, engine or Sequential(), progress)
     return EncodedFile(
         file=str(out),
         source=str(source),
         graph=encoder.file.name if isinstance(encoder, OnnxEncoder) else None,
-        shape=shape,
+        shape=(count, form.columns(job.width)),
         dtype=str(form.dtype),
         file_bytes=out.stat().st_size,
         resumed_at=resumed,
@@ -105,100 +98,98 @@ def _is_done(out: Path, job: EncodingJob) -> bool:
     """Whether `out` is what this job would give. Raises `UsageError` where it is something else."""
     if not out.exists():
         return False
-    if _noted(job_file(out)) != job.to_dict():
+    noted = _noted(job_file(out))
+    if noted is None or noted.job != job:
         raise UsageError(
             f"{out} is there already and was made from something else: another input, model or option.",
-            hint="Name another file with --out, or remove this one.",
+            hint="Name another file as `out`, or remove this one.",
+        )
+    if noted.sha256 != digest_of(out):
+        raise UsageError(
+            f"{out} is no longer as it was written: it has {out.stat().st_size:,} bytes.",
+            hint="Remove it to encode the texts again, or name another file as `out`.",
         )
     return True
 
 
-def _noted(file: Path) -> dict[str, Any]:
-    """The JSON in a note; empty where there is none or it is damaged."""
+def _noted(file: Path) -> EncodingNote | None:
+    """What stands beside an output; None where there is nothing or it is damaged."""
     try:
-        values: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values
+        return EncodingNote.read(file)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
 
 
 def _encode(
-    encoding: EncodingWork, texts: Iterator[str], folder: Path, job: EncodingJob, engine: Engine, progress: Progress
+    encoder: Encoder | OnnxEncoder,
+    texts: Iterator[str],
+    out: Path,
+    job: EncodingJob,
+    engine: Engine,
+    progress: Progress,
 ) -> int:
-    """Append chunk after chunk to the file in `folder`; returns how many rows were there already."""
-    file, note = folder / "vectors.npy", folder / "rows.json"
-    row_bytes = job.form.bytes_per_vector(job.width)
-    with _writing(file):
-        start = _start(file, note, job)
-        with file.open("r+b" if start else "wb") as stream:
-            if not start:
-                _write_header(stream, job)
-                write_json(note, {"job": job.to_dict(), "rows": 0, "header": stream.tell()})
-            header = int(_noted(note)["header"])
-            _check_space(folder, (job.num_texts - start) * row_bytes)
-            stream.truncate(header + start * row_bytes)
-            stream.seek(0, os.SEEK_END)
-            done = start
-            found = engine.run(encoding, _chunks(texts, start, job), lambda message: None)
-            for chunk, stored in in_order(found, start):
-                stream.write(stored)
-                _flush(stream)
-                done += len(chunk.texts)
-                write_json(note, {"job": job.to_dict(), "rows": done, "header": header})
-                progress("Encoding", done, job.num_texts)
-            if done < job.num_texts:
-                raise DataFileError("The file of texts became shorter while it was read.", hint="Run it again.")
-    return start
-
-
-def _chunks(texts: Iterator[str], start: int, job: EncodingJob) -> Iterator[Chunk]:
-    """The texts from the place `start` on; none beyond those that were counted."""
-    rows = islice(texts, start, job.num_texts)
-    while chunk := list(islice(rows, job.chunk)):
-        yield Chunk(start, chunk)
-        start += len(chunk)
-
-
-def _start(file: Path, note: Path, job: EncodingJob) -> int:
-    """Rows of this job that are safely in `file`. Raises `UsageError` where another job left some."""
-    values = _noted(note)
-    if not values or not file.is_file():
-        return 0
-    if values["job"] != job.to_dict():
-        raise UsageError(
-            f"{note.parent} holds {values['rows']:,} rows of another run: of another input, model or option.",
-            hint="Finish that one with its own command, name another file with --out, or remove that folder.",
+    """Write what is missing of the output; returns the number of rows that were there already."""
+    work = out.with_name(f".{out.name}.part")
+    with run_lock(work):
+        stored = StoredRows(
+            work / "vectors.npy",
+            job.to_dict(),
+            num_rows=job.num_texts,
+            row_bytes=job.form.bytes_per_vector(job.width),
+            chunk=job.chunk,
+            header=_npy_header(job),
         )
-    return int(values["rows"])
+        missing = set(stored.missing)
+        resumed = done = job.num_texts - sum(min(job.chunk, job.num_texts - start) for start in missing)
+        seen = Digest()
+        chunks = (chunk for chunk in _chunks(_added(texts, seen), job) if chunk.start in missing)
+        for chunk, rows in engine.run(EncodingWork(encoder, job.form), chunks, lambda message: None):
+            stored.write(chunk.start, rows)
+            done += len(chunk.texts)
+            progress("Encoding", done, job.num_texts)
+        if done < job.num_texts or seen.hexdigest() != job.texts:
+            shutil.rmtree(work, ignore_errors=True)  # rows of other texts than those that were counted
+            raise DataError("The file of texts was changed while it was read.", hint="Run it again.")
+        # Before the rename: the output never stands without its note.
+        EncodingNote(job=job, sha256=digest_of(stored.file)).write(job_file(out))
+        try:
+            stored.file.replace(out)
+        except OSError as error:
+            raise cannot_write(out, error) from error
+    shutil.rmtree(work, ignore_errors=True)
+    return resumed
 
 
-def _write_header(stream: IO[bytes], job: EncodingJob) -> None:
-    shape = (job.num_texts, job.form.columns(job.width))
+def _chunks(texts: Iterator[str], job: EncodingJob) -> Iterator[Chunk]:
+    """The texts in chunks; none beyond those that were counted."""
+    rows = islice(texts, job.num_texts)
+    for start in range(0, job.num_texts, job.chunk):
+        chunk = list(islice(rows, job.chunk))
+        if len(chunk) == min(job.chunk, job.num_texts - start):
+            yield Chunk(start, chunk)
+
+
+def _added(texts: Iterator[str], digest: Digest) -> Iterator[str]:
+    """The texts as they are, each added to `digest` when it is read."""
+    for text in texts:
+        digest.add(text)
+        yield text
+
+
+def _npy_header(job: EncodingJob) -> bytes:
+    stream = io.BytesIO()
     description = np.lib.format.dtype_to_descr(job.form.dtype)
+    shape = (job.num_texts, job.form.columns(job.width))
     np.lib.format.write_array_header_1_0(stream, {"descr": description, "fortran_order": False, "shape": shape})
-    _flush(stream)
+    return stream.getvalue()
 
 
-def _flush(stream: IO[bytes]) -> None:
-    stream.flush()
-    os.fsync(stream.fileno())
-
-
-def _check_space(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise UsageError(
-            f"The vectors need {needed / 1e9:,.1f} GB more, and {folder.parent} has {free / 1e9:,.1f} GB left.",
-            hint="Free some space, name another place with --out, or store less: --precision int8, --dimensions 128.",
-        )
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Say which file could not be written. Rows that are safely stored stay: the same command continues."""
-    try:
-        yield
-    except TruncateKitError:
-        raise
-    except OSError as error:
-        raise CannotWriteError(path, error) from error
+def _count_texts(texts: Iterable[str], progress: Progress) -> tuple[int, str]:
+    """The number of texts, and the SHA-256 of them in order; also finds what is wrong with any of them."""
+    digest, count = Digest(), 0
+    for count, text in enumerate(texts, start=1):
+        digest.add(text)
+        if count % _STEP == 0:
+            progress("Counting texts", count, count + 1)  # how many there are is what this finds out
+    progress("Counting texts", count, count)
+    return count, digest.hexdigest()

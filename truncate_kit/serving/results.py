@@ -9,7 +9,7 @@ from truncate_kit.vectors import VectorFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingJob(Result):
-    """All that the bytes of the output hang on; written beside it as NAME.json.
+    """All that the bytes of the output depend on.
 
     model, texts: SHA-256 of the encoder and of the texts in order. width: dimensions of the model's own vectors.
     chunk: rows that are encoded together.
@@ -21,6 +21,14 @@ class EncodingJob(Result):
     width: int
     form: VectorFormat
     chunk: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodingNote(Result):
+    """What is written beside an output as NAME.json: what it was made from, and the SHA-256 of its bytes."""
+
+    job: EncodingJob
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,5 +57,5 @@ class EncodedFile(Result):
 
 
 def job_file(out: Path) -> Path:
-    """Where the job of an output is noted."""
+    """Where the note of an output is."""
     return out.with_name(f"{out.name}.json")

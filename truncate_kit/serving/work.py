@@ -1,18 +1,18 @@
 """Encoding as work for an engine: a chunk of texts in, the bytes to be stored out."""
 
-import json
 import tempfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.engines import Tell
+from truncate_kit.encoders.pipeline import read_pipeline
+from truncate_kit.engines import Send
+from truncate_kit.errors import ModelError
+from truncate_kit.export.graph_files import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.tracing import graph_files
 from truncate_kit.vectors import VectorFormat
 
 
@@ -44,7 +44,7 @@ class EncodingWork:
         elif isinstance(self._encoder, Encoder):
             self._encoder.to(device)
 
-    def perform(self, chunk: Chunk, tell: Tell) -> bytes:
+    def perform(self, chunk: Chunk, send: Send) -> bytes:
         """Rows as they are stored, in the order of the texts."""
         assert not isinstance(self._encoder, _Graph)
         return self._form.store(self._encoder.encode(chunk.texts)).tobytes()
@@ -70,9 +70,8 @@ class _Graph:
         name, folder = encoder.file.name, encoder.file.parent
         found = graph_files(encoder.file)
         found += [file for file in folder.iterdir() if file.suffix in _SETTINGS]
-        listing = folder / "modules.json"
-        modules = json.loads(listing.read_text(encoding="utf-8")) if listing.is_file() else []
-        found += [file for module in modules if module["path"] for file in (folder / module["path"]).rglob("*")]
+        modules = [place for place in read_pipeline(folder).folders if place != folder]
+        found += [file for place in modules for file in place.rglob("*")]
         return cls(name, {str(file.relative_to(folder)): file.read_bytes() for file in found if file.is_file()})
 
     def unfolded(self) -> "tempfile.TemporaryDirectory[str]":
@@ -80,20 +79,8 @@ class _Graph:
         folder = tempfile.TemporaryDirectory(prefix="truncate-kit-")
         for name, content in self.files.items():
             file = Path(folder.name) / name
+            if not file.resolve().is_relative_to(Path(folder.name).resolve()):  # whoever sent it
+                raise ModelError(f"The file {name!r} leads out of the model's folder.", hint="Do not use this model.")
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
         return folder
-
-
-Stored = TypeVar("Stored")
-
-
-def in_order(found: Iterable[tuple[Chunk, Stored]], start: int) -> Iterator[tuple[Chunk, Stored]]:
-    """Chunk after chunk from the text `start` on; those that finish before their turn wait."""
-    waiting: dict[int, tuple[Chunk, Stored]] = {}
-    for chunk, stored in found:
-        waiting[chunk.start] = chunk, stored
-        while start in waiting:
-            ready = waiting.pop(start)
-            yield ready
-            start += len(ready[0].texts)

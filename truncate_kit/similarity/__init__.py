@@ -19,7 +19,6 @@ _PUBLIC = {
     "rbf_gram": "kernels",
     "center_gram": "kernels",
     "u_center_gram": "kernels",
-    "distinct": "preparing",
     "outlier_dimensions": "preparing",
     "standardise": "preparing",
     "without_outliers": "preparing",

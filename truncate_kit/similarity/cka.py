@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from truncate_kit.errors import BatchTooSmallError, UsageError
+from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.similarity.gram_sums import GramSums, gram_sums
 from truncate_kit.similarity.hsic import normalised, require_positive
 from truncate_kit.similarity.preparing import check_pair, check_states, prepare
@@ -32,13 +32,24 @@ def cka_matrix(
 ) -> Tensor:
     """CKA of every layer of one model with every layer of another (Kornblith et al., arXiv:1905.00414).
 
-    states_x: (Lx, n, dx); states_y: (Ly, n, dy) of the same distinct texts, or None for the model with itself.
-    estimator: "debiased" from the unbiased HSIC (arXiv:2010.15327, eq. 3) or "biased", which is high even between
-    random states when n ≪ d. kernel: "linear", or "rbf" with σ = bandwidth × median distance of the layer.
     Float32 states are multiplied in float32 and added up in float64 for the linear kernel; else all is float64.
-    Returns (Lx, Ly) float64; debiased values can be slightly below 0 or above 1.
-    Raises `UndefinedCKAError` for layers whose states are constant or all equally far apart, or leaves NaN there with
-    undefined="nan"; `BatchTooSmallError` when n < 4; `StatesShapeError`; `NonFiniteStatesError`.
+
+    Args:
+        states_x: (Lx, n, dx).
+        states_y: (Ly, n, dy) of the same distinct texts, or None for the model with itself.
+        estimator: "debiased" from the unbiased HSIC (arXiv:2010.15327, eq. 3) or "biased", which is high even between
+            random states when n ≪ d.
+        kernel: "linear", or "rbf" with σ = bandwidth × median distance of the layer.
+        bandwidth: Unitless factor of the RBF kernel.
+        undefined: "nan" leaves NaN for layers whose states are constant or all equally far apart.
+
+    Returns:
+        (Lx, Ly) float64; debiased values can be slightly below 0 or above 1.
+
+    Raises:
+        DataError: n < 4, or CKA is not defined at a layer.
+        UsageError: States do not fit together, or an argument is impossible.
+        ModelError: States are no numbers.
     """
     models = checked(states_x, states_y, estimator=estimator, kernel=kernel, bandwidth=bandwidth)
     ready = [prepare(model)[0] for model in models]
@@ -60,8 +71,8 @@ def cka_from_sums(
 ) -> Tensor:
     """CKA (Lx, Ly) float64 from the sums of one or two models.
 
-    layers_x: the first so many layers of the sums are the first model's; with no others it is compared with itself.
-    without: a group of texts to leave out. undefined: as for `cka_matrix`.
+    layers_x: number of layers of the first model, which come first in the sums; with no others it is compared with
+    itself. without: a group of texts to leave out. undefined: as for `cka_matrix`.
     """
     hsic = sums.hsic(debiased=estimator == "debiased", without=without)
     own = torch.diagonal(hsic)
@@ -91,7 +102,7 @@ def checked(
     if kernel == "rbf":  # squared distances are differences of large numbers, too coarse in float32
         models = [model.double() for model in models]
     if models[0].shape[1] < 4:
-        raise BatchTooSmallError(models[0].shape[1])
+        raise too_few_texts(models[0].shape[1])
     return models
 
 

@@ -1,4 +1,4 @@
-"""What `analyze` shows of two models, or of one: curves, the full matrix, intervals."""
+"""Comparison of the layers of two models, or of one: curves, the full matrix, intervals."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +7,7 @@ import torch
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from truncate_kit.errors import BatchTooSmallError, UsageError
+from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.results import Result
 from truncate_kit.similarity.cka import Estimator, Kernel, checked, cka_from_sums
 from truncate_kit.similarity.gram_sums import gram_sums
@@ -22,7 +22,10 @@ Row = tuple[float | None, ...]
 class Curve(Result):
     """CKA of each layer of the model with one layer of the reference; index 0 = embeddings, None = not defined.
 
-    reference_layers: which reference layer each value belongs to. low, high: bounds of the interval, None without one.
+    Attributes:
+        reference_layers: The reference layer that each value belongs to.
+        low: Lower bounds of the interval, None without one.
+        high: Upper bounds.
     """
 
     values: Row
@@ -35,9 +38,14 @@ class Curve(Result):
 class LayerComparison(Result):
     """CKA between the layers of a model and a reference, or of the model with itself (`reference_within` is None).
 
-    matrix: rows are the model's layers, columns the reference's. same_layer: None when depths differ.
-    relative_depth: equal to same_layer when depths agree. within, reference_within: each model with itself.
-    level, blocks: confidence level of the intervals and number of jackknife blocks, 0 without intervals.
+    Attributes:
+        matrix: Rows are the model's layers, columns the reference's.
+        same_layer: None when depths differ.
+        relative_depth: Equal to same_layer when depths agree.
+        within: The model with itself.
+        reference_within: The reference with itself.
+        level: Confidence level of the intervals.
+        blocks: Number of jackknife blocks, 0 without intervals.
     """
 
     matrix: tuple[Row, ...]
@@ -78,33 +86,42 @@ def compare_layers(
 ) -> LayerComparison:
     """Compare all layers of a model with a reference, or with itself, on the same distinct texts.
 
-    states_x: (Lx, n, dx); states_y: (Ly, n, dy) or None. variant: "plain"; "without_outliers" leaves out each
-    layer's `outliers` dimensions of largest variance (see `outlier_dimensions`); "standardised" gives all dimensions
-    variance 1. blocks: how many random groups of texts the jackknife leaves out in turn, 0 for no intervals. A
-    bootstrap would repeat texts, which breaks the debiasing. Undefined values are None, never NaN.
-    Raises the errors of `cka_matrix`, and `BatchTooSmallError` when a block leaves fewer than 4 texts.
+    Undefined values are None, never NaN. A bootstrap would repeat texts, which breaks the debiasing.
+
+    Args:
+        states_x: (Lx, n, dx).
+        states_y: (Ly, n, dy), or None.
+        estimator: See `cka_matrix`, as for kernel and bandwidth.
+        kernel: Of CKA.
+        bandwidth: Of the RBF kernel.
+        variant: "plain"; "without_outliers" leaves out each layer's dimensions of largest variance (see
+            `outlier_dimensions`); "standardised" gives all dimensions variance 1.
+        outliers: Number of dimensions that "without_outliers" leaves out.
+        blocks: Random groups of texts that the jackknife leaves out in turn, 0 for no intervals.
+        level: Confidence level of the intervals.
+        seed: Of the groups.
+
+    Raises:
+        DataError: A block leaves fewer than 4 texts; else the errors of `cka_matrix`.
     """
     models = checked(states_x, states_y, estimator=estimator, kernel=kernel, bandwidth=bandwidth)
     models = [prepare(_varied(model, variant, outliers))[0] for model in models]
-    count, layers = models[0].shape[1], models[0].shape[0]
+    layers, count, _ = models[0].shape
     groups = _checked_blocks(blocks, level, count)
     if groups:  # files are often ordered by source: blocks of neighbours would not be alike
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
         models = [model[:, order] for model in models]
     sums = gram_sums(models, kernel=kernel, bandwidth=bandwidth, groups=max(1, groups))
     matrix = cka_from_sums(sums, layers, estimator=estimator, undefined="nan")
-    bounds = None
-    if groups:
-        left_out = [
-            cka_from_sums(sums, layers, estimator=estimator, without=group, undefined="nan") for group in range(groups)
-        ]
-        bounds = jackknife_bounds(matrix, torch.stack(left_out), level=level)
-    others = matrix.shape[1]
+    left_out = [
+        cka_from_sums(sums, layers, estimator=estimator, without=group, undefined="nan") for group in range(groups)
+    ]
+    bounds = jackknife_bounds(matrix, torch.stack(left_out), level=level) if groups else None
     hsic = sums.hsic(debiased=estimator == "debiased")
     return LayerComparison(
         matrix=_rows(matrix),
-        same_layer=_curve(matrix, bounds, tuple(range(layers))) if layers == others else None,
-        relative_depth=_curve(matrix, bounds, relative_layers(layers - 1, others - 1)),
+        same_layer=_curve(matrix, bounds, tuple(range(layers))) if layers == matrix.shape[1] else None,
+        relative_depth=_curve(matrix, bounds, relative_layers(layers - 1, matrix.shape[1] - 1)),
         within=_within(hsic[:layers, :layers]),
         reference_within=None if len(models) == 1 else _within(hsic[layers:, layers:]),
         estimator=estimator,
@@ -134,7 +151,7 @@ def _checked_blocks(blocks: int, level: float, count: int) -> int:
     if not 0 < level < 1:
         raise UsageError(f"A confidence level of {level} makes no sense.", hint="Use a share such as 0.95.")
     if blocks and count - -(-count // blocks) < 4:
-        raise BatchTooSmallError(count, needed=4 + -(-count // blocks))
+        raise too_few_texts(count, needed=4 + -(-count // blocks))
     return blocks
 
 

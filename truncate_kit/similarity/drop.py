@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from truncate_kit.errors import UndefinedCKAError, UsageError
+from truncate_kit.errors import UsageError, undefined_cka
 from truncate_kit.results import Result
 
 CKA_FALL = 0.15
@@ -57,7 +57,7 @@ CEILING_CONTRADICTED = 0.6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign(Result):
-    """One thing that was looked at. value is compared with threshold; says_fall is what follows from it alone."""
+    """One measure of the end of a model: `value` against `threshold`, and whether that alone means a fall."""
 
     name: str
     value: float
@@ -69,8 +69,11 @@ class Sign(Result):
 class DropPrediction(Result):
     """Whether sentence scores fall at the end of a model.
 
-    from_layer: the first layer of the predicted fall, None when there is none; "before the drop" means below it.
-    confidence: 0.5 (a guess) to 1, not calibrated. signs: what was looked at, the necessary one first.
+    Attributes:
+        from_layer: The first layer of the predicted fall, None when there is none; "before the drop" means below it.
+        confidence: 0.5 (a guess) to 1, not calibrated.
+        sentence: The prediction and its reasons, for the user.
+        signs: What was measured, the necessary sign first.
     """
 
     falls: bool
@@ -95,11 +98,22 @@ def predict_drop(
 ) -> DropPrediction:
     """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1).
 
-    cka: to the reference at the same layer or relative depth; without a reference, of each layer to the model's own
-    middle layer, depth // 2. low, high: its interval. None marks a layer where CKA is not defined.
-    reference: its name, None when there is none; then effective_rank or untrained_spearman is needed.
-    untrained_spearman: points (× 100) of the pooled states as they are.
-    Raises `UsageError` on curves of different lengths or without what the rule needs.
+    None in a curve marks a layer where CKA is not defined.
+
+    Args:
+        cka: To the reference at the same layer or relative depth; without a reference, of each layer to the model's
+            own middle layer, depth // 2.
+        reference: Its name, None when there is none; then effective_rank or untrained_spearman is needed.
+        low: Lower bounds of the interval of CKA.
+        high: Upper bounds.
+        effective_rank: See `LayerStateScores`.
+        anisotropy: See `LayerStateScores`.
+        block_influence: See `LayerTokenScores`.
+        untrained_spearman: Points (× 100) of the pooled states as they are.
+
+    Raises:
+        UsageError: Curves differ in length, or the rule lacks what it needs.
+        DataError: CKA is not defined where the rule needs it.
     """
     depth = len(cka) - 1
     _check_lengths(depth, low, high, effective_rank, anisotropy, untrained_spearman, block_influence)
@@ -110,7 +124,7 @@ def predict_drop(
         )
     level, last = (_level(cka) if reference is None else _lower_level(cka)), cka[-1]
     if last is None:
-        raise UndefinedCKAError([depth], "the model", "the last layer has no value to compare")
+        raise undefined_cka([depth], "the model", "the last layer has no value to compare")
     necessary = Sign(
         name="CKA lost at the end", value=level - last, threshold=CKA_FALL, says_fall=level - last > CKA_FALL
     )
@@ -119,13 +133,7 @@ def predict_drop(
     near = (high if necessary.says_fall else low) or cka
     margin = level - (near[-1] if near[-1] is not None else last) - CKA_FALL
     strength = min(1.0, max(0.0, margin if necessary.says_fall else -margin) / CKA_FALL)
-    ceiling = CEILING_FALLS if falls else CEILING_STAYS
-    if falls and corroborating is None:
-        ceiling = CEILING_UNCORROBORATED
-    if reference is None:
-        ceiling = CEILING_ALONE
-    if corroborating is not None and corroborating.says_fall != necessary.says_fall:
-        ceiling = min(ceiling, CEILING_CONTRADICTED)
+    ceiling = _ceiling(necessary, corroborating, with_reference=reference is not None)
     agreeing = sum(sign.says_fall == falls for sign in others) / len(others) if others else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
     from_layer = _first_fallen(cka, level - CKA_FALL) if falls else None
@@ -137,6 +145,19 @@ def predict_drop(
         with_reference=reference is not None,
         signs=(necessary, *others),
     )
+
+
+def _ceiling(necessary: Sign, corroborating: Sign | None, *, with_reference: bool) -> float:
+    """The most that the confidence can be."""
+    if not with_reference:
+        ceiling = CEILING_ALONE
+    elif not necessary.says_fall or (corroborating is not None and not corroborating.says_fall):
+        ceiling = CEILING_STAYS
+    else:
+        ceiling = CEILING_UNCORROBORATED if corroborating is None else CEILING_FALLS
+    if corroborating is not None and corroborating.says_fall != necessary.says_fall:
+        ceiling = min(ceiling, CEILING_CONTRADICTED)
+    return ceiling
 
 
 def _signs(
@@ -192,7 +213,7 @@ def _lower_level(curve: Sequence[float | None]) -> float:
 def _median(curve: Sequence[float | None], layers: list[int]) -> float:
     values = [value for layer in layers if (value := curve[layer]) is not None]
     if not values:
-        raise UndefinedCKAError(layers, "the model", "there is nothing to compare the last layer with")
+        raise undefined_cka(layers, "the model", "there is nothing to compare the last layer with")
     return median(values)
 
 

@@ -22,11 +22,14 @@ TILE = 256
 
 @dataclass(frozen=True, slots=True)
 class GramSums:
-    """What biased and unbiased HSIC of every layer pair need, kept apart by groups of texts.
+    """Sums for biased and unbiased HSIC of every layer pair, kept apart by groups of texts.
 
-    products: (G, G, L, L), Σ K∘L over pairs i ≠ j with i in one group and j in the other.
-    rows: (L, n, G), Σ K_ij over j ≠ i in each group. diagonal: (L, n), K_ii. edges: G + 1 bounds of the groups.
-    precision: relative rounding error of the products.
+    Attributes:
+        products: (G, G, L, L), Σ K∘L over pairs i ≠ j with i in one group and j in the other.
+        rows: (L, n, G), Σ K_ij over j ≠ i in each group.
+        diagonal: (L, n), K_ii.
+        edges: G + 1 bounds of the groups.
+        precision: Relative rounding error of the products.
     """
 
     products: Tensor
@@ -38,7 +41,7 @@ class GramSums:
     def hsic(self, *, debiased: bool, without: int | None = None) -> Tensor:
         """HSIC of all layer pairs, (L, L) float64, over all texts or over all but one group.
 
-        Its diagonal holds 0 where a layer's states carry nothing (see `meaningful`).
+        Its diagonal holds 0 where a layer's states are all alike (see `meaningful`).
         """
         count = self.rows.shape[1]
         products, rows, diagonal = self.products.sum((0, 1)), self.rows.sum(-1), self.diagonal
@@ -61,8 +64,11 @@ class GramSums:
 def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1) -> GramSums:
     """Sum the kernels of all layers of all models.
 
-    models: states (L_m, n, d_m) of the same n texts, centred and scaled (see `prepare`), all of one float type.
-    kernel: "linear" or "rbf" (see `rbf_gram`). groups: how many runs of consecutive texts are kept apart.
+    Args:
+        models: States (L_m, n, d_m) of the same n texts, centred and scaled (see `prepare`), all of one float type.
+        kernel: "linear" or "rbf" (see `rbf_gram`).
+        bandwidth: See `rbf_gram`.
+        groups: Number of runs of consecutive texts that are kept apart.
     """
     count = models[0].shape[1]
     edges = torch.linspace(0, count, groups + 1).round().long().tolist()

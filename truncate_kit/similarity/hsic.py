@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from truncate_kit.errors import BatchTooSmallError, UndefinedCKAError
+from truncate_kit.errors import too_few_texts, undefined_cka
 
 
 def hsic_biased(gram_x: Tensor, gram_y: Tensor) -> Tensor:
@@ -11,11 +11,11 @@ def hsic_biased(gram_x: Tensor, gram_y: Tensor) -> Tensor:
 
     gram_x, gram_y: symmetric kernels of the same texts, each (n, n).
     Returns a 0-d float64 in product-of-kernel units, never negative for positive kernels.
-    Raises BatchTooSmallError when n < 2.
+    Raises `DataError` when n < 2.
     """
     count = gram_x.shape[0]
     if count < 2:
-        raise BatchTooSmallError(count, needed=2)
+        raise too_few_texts(count, needed=2)
     gram_x, gram_y = gram_x.double(), gram_y.double()
     product = (gram_x * gram_y).sum()
     return biased_from_sums(product, gram_x.sum(0) @ gram_y.sum(0), gram_x.sum() * gram_y.sum(), count)
@@ -26,11 +26,11 @@ def hsic_unbiased(gram_x: Tensor, gram_y: Tensor) -> Tensor:
 
     gram_x, gram_y: symmetric kernels of the same texts, each (n, n); their diagonals are not used.
     Returns a 0-d float64 in product-of-kernel units; can be negative.
-    Raises BatchTooSmallError when n < 4.
+    Raises `DataError` when n < 4.
     """
     count = gram_x.shape[0]
     if count < 4:
-        raise BatchTooSmallError(count)
+        raise too_few_texts(count)
     gram_x, gram_y = (gram.double().clone().fill_diagonal_(0) for gram in (gram_x, gram_y))
     product = (gram_x * gram_y).sum()
     return unbiased_from_sums(product, gram_x.sum(0) @ gram_y.sum(0), gram_x.sum() * gram_y.sum(), count)
@@ -67,7 +67,7 @@ def normalised(cross: Tensor, own_x: Tensor, own_y: Tensor) -> Tensor:
 
 
 def require_positive(own: Tensor, side: str) -> None:
-    """Raise `UndefinedCKAError` naming the layers whose HSIC with themselves is 0. own: (L,); side: whose layers."""
+    """Raise `DataError` naming the layers whose HSIC with themselves is 0. own: (L,); side: whose layers."""
     nothing = [int(layer) for layer in (own == 0).nonzero()]
     if nothing:
-        raise UndefinedCKAError(nothing, side, "its states there are the same for every text, or all equally far apart")
+        raise undefined_cka(nothing, side, "its states there are the same for every text, or all equally far apart")

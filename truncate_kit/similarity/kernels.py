@@ -7,7 +7,7 @@ tile, and the tests hold it to these.
 import torch
 from torch import Tensor
 
-from truncate_kit.errors import BatchTooSmallError
+from truncate_kit.errors import too_few_texts
 
 MEDIAN_TEXTS = 2048
 """Texts that the median distance is taken over at most: its error is far below what the bandwidth factor decides."""
@@ -21,12 +21,12 @@ def linear_gram(states: Tensor) -> Tensor:
 def median_distance(states: Tensor) -> Tensor:
     """Median Euclidean distance of the pairs of distinct rows.
 
-    states: (..., n, d). Beyond `MEDIAN_TEXTS` rows, that many evenly spaced ones stand for all.
+    states: (..., n, d). Beyond `MEDIAN_TEXTS` rows, only that many evenly spaced ones are used.
     Returns (...), in units of the states.
     """
     count = states.shape[-2]
     if count < 2:
-        raise BatchTooSmallError(count, needed=2)
+        raise too_few_texts(count, needed=2)
     if count > MEDIAN_TEXTS:
         states = states[..., torch.linspace(0, count - 1, MEDIAN_TEXTS).long(), :]
     layers = states.reshape(-1, *states.shape[-2:])
@@ -53,11 +53,11 @@ def center_gram(gram: Tensor) -> Tensor:
 def u_center_gram(gram: Tensor) -> Tensor:
     """U-centring (Székely and Rizzo 2014): rows and columns of the zero-diagonal result sum to zero.
 
-    gram: symmetric (n, n); its diagonal is not used. Raises `BatchTooSmallError` when n < 4.
+    gram: symmetric (n, n); its diagonal is not used. Raises `DataError` when n < 4.
     """
     count = gram.shape[0]
     if count < 4:
-        raise BatchTooSmallError(count)
+        raise too_few_texts(count)
     hollow = gram.clone().fill_diagonal_(0)
     rows = hollow.sum(0) / (count - 2)
     centred = hollow - rows[:, None] - rows[None, :] + hollow.sum() / ((count - 1) * (count - 2))

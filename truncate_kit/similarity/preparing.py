@@ -1,25 +1,18 @@
-"""Getting states ready to be compared: checks, centring, scaling, the variants without outliers, distinct texts."""
-
-from collections.abc import Sequence
+"""Getting states ready to be compared: checks, centring, scaling, the variants without outliers."""
 
 import torch
 from torch import Tensor
 
-from truncate_kit.errors import NonFiniteStatesError, StatesShapeError
+from truncate_kit.errors import UsageError, not_finite
 
 ROUNDING = 1e-5
 """States that differ between texts by less than this share of their length differ by float32 rounding only."""
 
 
-def distinct(texts: Sequence[str]) -> list[str]:
-    """The texts without repeats, in order of first appearance; repeats break the debiasing of CKA."""
-    return list(dict.fromkeys(texts))
-
-
 def check_states(states: Tensor, name: str = "states") -> Tensor:
-    """Return states (L, n, d) in float32 or float64. Raises `StatesShapeError` on anything else."""
+    """Return states (L, n, d) in float32 or float64. Raises `UsageError` on anything else."""
     if states.ndim != 3 or not states.is_floating_point() or 0 in states.shape:
-        raise StatesShapeError(
+        raise UsageError(
             f"{name} must be floats of shape (layers, texts, width), found {states.dtype} {tuple(states.shape)}.",
             hint="Stack the pooled states of all layers: torch.stack(list_of_layers).",
         )
@@ -27,27 +20,41 @@ def check_states(states: Tensor, name: str = "states") -> Tensor:
 
 
 def check_pair(first: Tensor, second: Tensor) -> None:
-    """Raise `StatesShapeError` when two states are not of the same texts."""
+    """Raise `UsageError` when two states are not of the same texts."""
     if first.shape[1] != second.shape[1]:
-        raise StatesShapeError(
+        raise UsageError(
             f"The two models have states of {first.shape[1]} and {second.shape[1]} texts.",
             hint="Compare states of the same texts in the same order.",
         )
+
+
+def check_same_model(states: Tensor, shape: tuple[int, int]) -> None:
+    """Raise `UsageError` for a batch (L, b, d) of another model than the first one, whose shape is (L, d)."""
+    if (states.shape[0], states.shape[2]) != shape:
+        raise UsageError(
+            f"This batch has {states.shape[0]} layers of width {states.shape[2]}, the first one had {shape[0]} of "
+            f"width {shape[1]}.",
+            hint="Feed all batches of one model to one accumulator.",
+        )
+
+
+def require_finite(values: Tensor) -> None:
+    """Raise `ModelError` naming the layers whose values, (L,), are NaN or infinite."""
+    if not values.isfinite().all():
+        raise not_finite(_where(~values.isfinite()))
 
 
 def prepare(states: Tensor) -> tuple[Tensor, list[int]]:
     """Centre each layer and scale it to mean squared length 1; CKA ignores both, float32 products do not.
 
     states: (L, n, d). Returns the new states and the layers that are constant (see `ROUNDING`), which become zeros.
-    Raises `NonFiniteStatesError`.
+    Raises `ModelError`.
     """
     mean = states.mean(1, keepdim=True)
     centred = states - mean
     # Norms per text first: their squares are added in float64, where even large outlier dimensions do not overflow.
     length = torch.linalg.vector_norm(centred, dim=-1).double().square().mean(1).sqrt()
-    finite = torch.isfinite(length)
-    if not finite.all():
-        raise NonFiniteStatesError(_where(~finite))
+    require_finite(length)
     size = (length.square() + mean.double().square().sum((1, 2))).sqrt()
     constant = length <= ROUNDING * size
     centred *= torch.where(constant, 0.0, 1 / length).to(states.dtype)[:, None, None]
@@ -73,7 +80,7 @@ def outlier_dimensions(states: Tensor, count: int = 3) -> Tensor:
     which a dimension's share is its variance over the texts. So the dimensions of largest variance are the ones.
     """
     if not 0 < count < states.shape[-1]:
-        raise StatesShapeError(
+        raise UsageError(
             f"Cannot leave out {count} of {states.shape[-1]} dimensions.",
             hint="Leave out at least one dimension and keep at least one; 1 to 5 is usual.",
         )

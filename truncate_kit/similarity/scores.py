@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from truncate_kit.errors import BatchTooSmallError, NonFiniteStatesError, StatesShapeError
+from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.results import Result
-from truncate_kit.similarity.preparing import check_states
+from truncate_kit.similarity.preparing import check_same_model, check_states, require_finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +18,9 @@ class LayerStateScores(Result):
     """Scores of the pooled states; index 0 = embeddings.
 
     effective_rank: RankMe (arXiv:2210.02885), exp of the entropy of the singular values: between 1 and the width.
-    anisotropy: mean cosine of two different texts; near 1, all texts point the same way.
+    anisotropy: mean cosine of two different texts; near 1, all states have the same direction.
     outlier_share: share of that mean cosine that its three heaviest dimensions carry (arXiv:2109.04404);
-    None where the mean cosine is not above 0.01, of which shares say nothing.
+    None where the mean cosine is not above 0.01, too small to have meaningful shares.
     """
 
     effective_rank: tuple[float, ...]
@@ -31,7 +31,7 @@ class LayerStateScores(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTokenScores(Result):
-    """What each block changes in the tokens it is given; index l = from layer l to layer l + 1, one less than layers.
+    """The change that each block makes to its tokens; index l = from layer l to layer l + 1, one less than layers.
 
     block_influence: 1 − mean cosine of a token before and after (ShortGPT, arXiv:2403.03853).
     angular_distance: mean arccos of that cosine / π (PruneMe, arXiv:2403.17887; over all tokens, not the last).
@@ -60,12 +60,7 @@ class StateScores:
             layers, _, width = states.shape
             self._moment = states.new_zeros(layers, width, width)
             self._direction, self._squares = states.new_zeros(layers, width), states.new_zeros(layers, width)
-        if (states.shape[0], states.shape[2]) != self._direction.shape:
-            raise StatesShapeError(
-                f"This batch has {states.shape[0]} layers of width {states.shape[2]}, the first one had "
-                f"{self._direction.shape[0]} of width {self._direction.shape[1]}.",
-                hint="Feed all batches of one model to one accumulator.",
-            )
+        check_same_model(states, (self._direction.shape[0], self._direction.shape[1]))
         self._moment.baddbmm_(states.mT, states)
         unit = torch.nn.functional.normalize(states, dim=-1)
         self._direction += unit.sum(1)
@@ -73,10 +68,10 @@ class StateScores:
         self.count += states.shape[1]
 
     def result(self) -> LayerStateScores:
-        """The scores so far. Raises `BatchTooSmallError` below 2 texts, `NonFiniteStatesError`."""
+        """The scores so far. Raises `DataError` below 2 texts, `ModelError`."""
         if self._moment is None or self.count < 2:
-            raise BatchTooSmallError(self.count, needed=2)
-        _require_finite(self._moment.sum((1, 2)))
+            raise too_few_texts(self.count, needed=2)
+        require_finite(self._moment.sum((1, 2)))
         # Σ over pairs i ≠ j of u_i u_j, per dimension: (Σ u)² − Σ u².
         shares = (self._direction.square() - self._squares) / (self.count * (self.count - 1))
         cosine = shares.sum(1)
@@ -102,7 +97,7 @@ class TokenScores:
         """Add a batch. hidden_states: L' tensors (b, t, d); attention_mask: (b, t), nonzero for real tokens."""
         kept = attention_mask.bool()
         if len(hidden_states) < 2 or any(layer.shape[:2] != kept.shape for layer in hidden_states):
-            raise StatesShapeError(
+            raise UsageError(
                 f"{len(hidden_states)} layers of tokens do not fit a mask of shape {tuple(kept.shape)}.",
                 hint="Give at least two layers, each of shape (texts, tokens, width), and the mask of the same batch.",
             )
@@ -115,10 +110,10 @@ class TokenScores:
         self.count += cosines.shape[1]
 
     def result(self) -> LayerTokenScores:
-        """The scores so far. Raises `BatchTooSmallError` without tokens, `NonFiniteStatesError`."""
+        """The scores so far. Raises `DataError` without tokens, `ModelError`."""
         if self.count == 0:
-            raise BatchTooSmallError(0, needed=1)
-        _require_finite(self._influence)
+            raise too_few_texts(0, needed=1)
+        require_finite(self._influence)
         return LayerTokenScores(
             block_influence=tuple((self._influence / self.count).tolist()),
             angular_distance=tuple((self._angle / self.count).tolist()),
@@ -137,8 +132,3 @@ def _effective_rank(moment: Tensor) -> float:
     values = torch.linalg.eigvalsh(moment).clamp_min(0).sqrt()
     shares = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
     return float(torch.special.entr(shares).sum().exp())
-
-
-def _require_finite(values: Tensor) -> None:
-    if not values.isfinite().all():
-        raise NonFiniteStatesError([int(layer) for layer in (~values.isfinite()).nonzero()])

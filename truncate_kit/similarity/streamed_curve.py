@@ -14,9 +14,12 @@ from truncate_kit.similarity.streaming import StreamedCKA
 class StreamedCurve:
     """Accumulates CKA of each layer with one layer of the reference, over all texts and over each block of them.
 
-    reference_layers: for each layer 0 … L the reference layer it is compared with. estimator: as for `StreamedCKA`.
-    level: confidence level of the interval.
     Memory is that of two `StreamedCKA` over the pairs of the curve, whatever the number of texts and blocks.
+
+    Args:
+        reference_layers: For each layer 0 … L the reference layer it is compared with.
+        estimator: As for `StreamedCKA`.
+        level: Confidence level of the interval.
     """
 
     def __init__(

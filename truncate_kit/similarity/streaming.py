@@ -15,15 +15,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from truncate_kit.errors import (
-    BatchTooSmallError,
-    LayerOutOfRangeError,
-    NonFiniteStatesError,
-    StatesShapeError,
-    UsageError,
-)
+from truncate_kit.errors import LayerOutOfRangeError, UsageError, too_few_texts
 from truncate_kit.similarity.hsic import biased_from_sums, meaningful, normalised, require_positive, unbiased_from_sums
-from truncate_kit.similarity.preparing import ROUNDING, check_pair, check_states
+from truncate_kit.similarity.preparing import ROUNDING, check_pair, check_same_model, check_states, require_finite
 
 BUFFERED_TEXTS = 2048
 """Texts gathered before the sums are touched: adding to L² d² float64 sums costs as much as a product of some 200."""
@@ -43,12 +37,7 @@ class _Layers:
         self.pending: list[Tensor] = []
 
     def add(self, states: Tensor) -> None:
-        if (states.shape[0], states.shape[2]) != self.shape:
-            raise StatesShapeError(
-                f"This batch has {states.shape[0]} layers of width {states.shape[2]}, the first one had "
-                f"{self.shape[0]} of width {self.shape[1]}.",
-                hint="Feed all batches of one model to one accumulator.",
-            )
+        check_same_model(states, self.shape)
         self.pending.append(states.to(self.dtype) - self.shift)
 
     def take(self) -> tuple[Tensor, Tensor]:
@@ -62,8 +51,7 @@ class _Layers:
 
     def own_hsic(self, sums: "_PairSums", count: int, *, debiased: bool) -> Tensor:
         """HSIC of each layer with itself, (L,): 0 where states are constant, NaN for layers not in `sums`."""
-        if not self.squares.isfinite().all():
-            raise NonFiniteStatesError([int(layer) for layer in (~self.squares.isfinite()).nonzero()])
+        require_finite(self.squares)
         values = torch.full_like(self.squares, torch.nan)
         values[[i for i, _ in sums.pairs]] = sums.hsic(count, debiased=debiased)
         mean = self.total / count
@@ -132,9 +120,14 @@ class StreamedCKA:
     The result is that of `cka_matrix` over all texts at once, not an average over batches. Memory is
     8 Σ dx dy bytes over the pairs of layers plus a buffer of `BUFFERED_TEXTS` texts, whatever n is.
 
-    pairs: the layer pairs wanted, None for all. For wide models, name the pairs of the curve, or several blocks in
-    several passes. estimator: "debiased" or "biased".
-    Raises `UsageError` for kernel="rbf": its bandwidth and values are not sums over texts.
+    Args:
+        estimator: "debiased" or "biased".
+        kernel: "linear"; bandwidth and values of "rbf" are not sums over texts.
+        pairs: The layer pairs wanted, None for all. For wide models, name the pairs of the curve, or several blocks in
+            several passes.
+
+    Raises:
+        UsageError: The kernel or the estimator is another.
     """
 
     def __init__(
@@ -183,10 +176,10 @@ class StreamedCKA:
     def result(self, *, undefined: Literal["raise", "nan"] = "raise") -> Tensor:
         """CKA of all pairs (Lx, Ly), or of the named ones (P,), in float64; more batches may follow.
 
-        Raises `BatchTooSmallError`, `NonFiniteStatesError`, and `UndefinedCKAError` unless undefined="nan".
+        Raises `ModelError`, and `DataError` for too few texts and, unless undefined="nan", where CKA is not defined.
         """
         if self.count < 4 or self._x is None or self._cross is None:
-            raise BatchTooSmallError(self.count)
+            raise too_few_texts(self.count)
         if self._waiting:
             self._flush()
         own = []
@@ -206,7 +199,7 @@ class StreamedCKA:
         y = self._y = _Layers(batch_y) if batch_y is not None else None
         other = y or x
         pairs = self._pairs
-        if pairs is None:  # with itself, one half says it all
+        if pairs is None:  # with itself, one half is the whole
             pairs = [(i, j) for i in range(x.shape[0]) for j in range(0 if y else i, other.shape[0])]
         for side, layers in enumerate((x, other)):
             for layer in sorted({pair[side] for pair in pairs}):

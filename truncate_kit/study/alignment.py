@@ -12,12 +12,12 @@ from torch import Tensor
 from truncate_kit.encoders import Encoder, layers_held
 from truncate_kit.errors import DataError
 from truncate_kit.representations import layer_states
+from truncate_kit.runs.trial import Trial, trial_name
 from truncate_kit.similarity.cka import cka_matrix
 from truncate_kit.similarity.compare import relative_layers, without_nan
 from truncate_kit.study.results import CKARow
-from truncate_kit.sweep.results import Trial
-from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.sweep.trials import TrialRunner
+from truncate_kit.training.tasks import LabelledTask
 
 SEED = 0
 """The seed whose models are compared; the TMFT paper compares one model per layer, too."""
@@ -56,29 +56,31 @@ class LayerStates:
         Those of a trained model are read as soon as its trial is finished: its weights then go. A trial that was
         finished without them is not run again.
         """
-        store, epochs = self.runner.store, self.runner.settings.epochs
         for layer in layers:  # one whose states were still missing when the study was stopped
-            if store.has_weights(layer, SEED, epochs):
+            if self.runner.store.has_weights(self._name(layer)):
                 self._read(self.runner.run(layer, SEED))
-        new = [(layer, SEED) for layer in layers if store.read(layer, SEED, epochs) is None]
+        new = [(layer, SEED) for layer in layers if self.runner.stored(layer, SEED) is None]
         for trial in self.runner.as_finished(new, keep_weights=True):
             self._read(trial)
         self.untrained()
         self.last_trained()
 
+    def _name(self, layer: int) -> str:
+        return trial_name(layer, SEED, self.runner.settings.epochs)
+
     def _read(self, trial: Trial) -> None:
         store = self.runner.store
         if trial.layer < self.depth:
             store.tensor(_own(trial.layer), lambda: self._trained(trial)[-1])
-            store.forget_weights({(self.depth, SEED)})
+            store.forget_weights({self._name(self.depth)})
 
     def _trained(self, trial: Trial) -> Tensor:
-        trained = self.runner.store.encoder(trial, self.runner.full.device)
+        trained = self.runner.store.encoder(trial.name, self.runner.full.device)
         return self._states(trained, f"trained at layer {trial.layer}")
 
     def _states(self, encoder: Encoder, stage: str) -> Tensor:
         def progress(task: str, done: int, total: int) -> None:
-            self.runner.progress(f"Reading states of {self.name}, {stage}", done, total)
+            self.runner.watcher.progress(f"Reading states of {self.name}, {stage}", done, total)
 
         return layer_states(encoder, self.texts, progress=progress)
 

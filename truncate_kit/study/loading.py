@@ -1,4 +1,4 @@
-"""What a study names, loaded: models, tasks, words, layers; and a look at all of it before the first training."""
+"""What a study names, loaded: models, tasks, words, layers; all of it is checked before the first training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 
 from truncate_kit.data import PairSplits, complete_splits, load_pairs, load_words, read_texts
-from truncate_kit.encoders import Encoder, load_encoder, random_encoder, select_device, truncate
-from truncate_kit.errors import DeviceError, LayerOutOfRangeError, ModelError, UsageError
-from truncate_kit.hardware import bf16_instructions
-from truncate_kit.priors import load_masked_head
+from truncate_kit.encoders import Encoder, load_encoder, random_encoder, truncate
+from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.hardware import check_precision, select_device
+from truncate_kit.priors.masked_head import load_masked_head
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.published import check_published, read_published
-from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.sweep.trials import layers_named
+from truncate_kit.training.tasks import LabelledTask
 
 RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
 
@@ -25,10 +25,11 @@ def check_study(study: Study, device: str | None = None) -> None:
     Raises what `run_study` would raise when it comes to them.
     """
     check_published(study, read_published(study.published))
-    _check_precision(study, select_device(device))
+    for precision in _precisions(study):
+        check_precision(precision, select_device(device))
     encoder = load_model(study.models[0], device)
     for task in study.tasks:
-        if task.read_earlier and task.training.objective == "entailment":
+        if task.read_earlier and task.training.row.trains_head:
             raise UsageError(
                 f"{task.name}: a classifier that was trained at the last layer does not fit an earlier one.",
                 hint="Add read_earlier = false to this task.",
@@ -43,18 +44,17 @@ def check_study(study: Study, device: str | None = None) -> None:
         for prior in study.priors:
             if not study.tasks_of(model, prior):
                 continue
-            with _layers_of(encoder):
+            with _with_name(encoder):
                 cut = encoder if prior.layer is None else truncate(encoder, prior.layer)
             study_layers(study, cut)
             if prior.texts is not None:
                 load_masked_head(cut)
 
 
-def _check_precision(study: Study, device: torch.device) -> None:
+def _precisions(study: Study) -> set[str]:
+    """Those that its trainings use."""
     used: set[str] = {task.training.precision for task in study.tasks}
-    used |= {prior.precision for prior in study.priors if prior.words is not None or prior.texts is not None}
-    if "bf16" in used and bf16_instructions(device) is None:
-        raise DeviceError(f"{device} has no bf16 instructions.", hint='Use precision = "fp32".')
+    return used | {prior.precision for prior in study.priors if prior.words is not None or prior.texts is not None}
 
 
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:
@@ -68,7 +68,7 @@ def load_model(model: StudyModel, device: str | None = None) -> Encoder:
 
 def task_data(task: StudyTask) -> PairSplits:
     """The train, dev and test pairs of a task."""
-    classes = task.training.objective == "entailment"
+    classes = task.training.row.data == "classes"
     return complete_splits(load_pairs(task.data, columns=task.columns, scale=task.scale, classes=classes))
 
 
@@ -83,13 +83,13 @@ def study_layers(study: Study, encoder: Encoder) -> tuple[int, ...]:
         raise UsageError(
             "A study trains all the layers that it names; it searches none.", hint='Use "all", "3,6,9" or "2..5".'
         )
-    with _layers_of(encoder):
+    with _with_name(encoder):
         return layers_named(encoder, study.layers)
 
 
 @contextmanager
-def _layers_of(encoder: Encoder) -> Iterator[None]:
-    """A layer that does not exist is told of with the model's name, and without the options of other commands."""
+def _with_name(encoder: Encoder) -> Iterator[None]:
+    """The error of a layer that does not exist names the model, and what to change in the study's file."""
     try:
         yield
     except LayerOutOfRangeError as error:

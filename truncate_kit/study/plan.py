@@ -1,6 +1,6 @@
 """What a study runs. Its TOML file may leave out all keys but `model` of a model and `data` of a task.
 
-seeds = 3                        # so many, from 0
+seeds = 3                        # their number, from 0
 layers = "all"                   # or some, such as [3, 6, 9] or "2..5"
 read_earlier = false             # true: also what a model trained at its last layer gives at earlier ones
 cka = "bert, random weights"     # name of the model that the others are compared with by CKA
@@ -36,29 +36,34 @@ learning_rate = 2e-5             # peak, of words as well; else by the model's w
 precision = "fp32"               # or "bf16", of words as well
 
 [[tasks]]
-data = "bundled"                 # a file, a folder, or a name of the hub, as --data of finetune
+data = "bundled"                 # a file, a folder, or a name of the hub
 name = "bundled"                 # what tables call it
 columns = ["sentence1", "sentence2", "score"]   # else found
 scale = [0, 5]                   # lowest and highest possible score; else found
-objective = "cosine"             # and whatever else [training] knows, for this task alone
+objective = "cosine"             # and any other key of [training], for this task alone
 read_earlier = true              # for this task alone
-models = ["bert, random weights", "mini-electra-discriminator"]     # names of those that meet it; else all
+models = ["bert, random weights", "mini-electra-discriminator"]     # names of those that are trained on it; else all
 published = "stsb/en"            # what the figures call the data; else its name
 """
 
 from dataclasses import dataclass
 
-from truncate_kit.priors import AdaptationSettings, word_training
+from truncate_kit.priors.adapting import AdaptationSettings
 from truncate_kit.results import Result
-from truncate_kit.training import TrainingSettings
+from truncate_kit.training.configuration import TrainingSettings, word_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyModel(Result):
-    """One model. name: what tables call it. weights: `random` draws them anew, shape and tokenizer stay.
+    """One model.
 
-    pooling, max_length (tokens): None is the model's own. published: what the published figures call it, None where
-    that is its name.
+    Attributes:
+        model: Folder, hub name or bundled miniature.
+        name: What tables call it.
+        weights: `pretrained`, or `random`: drawn anew, shape and tokenizer stay.
+        pooling: None is the model's own.
+        max_length: Tokens per text, None is the model's own limit.
+        published: What the published figures call it, None where that is its name.
     """
 
     model: str
@@ -73,9 +78,16 @@ class StudyModel(Result):
 class StudyPrior(Result):
     """What models learn before TMFT: words, raw texts (then words, where both are given), or nothing.
 
-    name: what tables add to the model's name. layer: where to cut before adapting to texts, None for the last one.
-    epochs, batch_size: over the texts. learning_rate (peak, None follows the width), precision: of both. tasks: names
-    of those it goes before, None for all.
+    Attributes:
+        name: What tables add to the model's name.
+        words: Folder of word similarity sets.
+        texts: File of raw text.
+        layer: Where to cut before adapting to texts, None for the last one.
+        epochs: Over the texts.
+        batch_size: Texts of a step.
+        learning_rate: Peak rate of both, None follows the width.
+        precision: Of both.
+        tasks: Names of those it goes before, None for all.
     """
 
     name: str = ""
@@ -104,10 +116,17 @@ class StudyPrior(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTask(Result):
-    """One task. training: the settings, objective included. columns, scale: as the options of finetune.
+    """One task.
 
-    read_earlier: also what a model that was trained at its last layer gives at each earlier one. published: what the
-    published figures call the data, None where that is its name. models: names of those that meet it, None for all.
+    Attributes:
+        data: File, folder or hub name.
+        name: What tables call it.
+        training: Settings of its trials, objective included.
+        columns: Names of first text, second text and target, None finds them.
+        scale: Lowest and highest possible score, None finds it.
+        read_earlier: Whether to read as well what a model that was trained at its last layer gives at each earlier one.
+        published: What the published figures call the data, None where that is its name.
+        models: Names of those that are trained on it, None for all.
     """
 
     data: str
@@ -124,8 +143,15 @@ class StudyTask(Result):
 class Study(Result):
     """Models × priors × tasks × layers × seeds.
 
-    cka: name of the model of the study that the others are compared with, before and after fine-tuning, on the tasks
-    that both meet; None compares none. published: file or folder of published figures (see `published`), or None.
+    Attributes:
+        models: In the order of the file.
+        priors: Likewise.
+        tasks: Likewise.
+        layers: `all`, or numbers as text.
+        seeds: Their number, from 0.
+        published: File or folder of published figures (see `published`), or None.
+        cka: Name of the model that the others are compared with by CKA, before and after fine-tuning, on the tasks of
+            both; None compares none.
     """
 
     models: tuple[StudyModel, ...]
@@ -137,7 +163,7 @@ class Study(Result):
     cka: str | None = None
 
     def tasks_of(self, model: StudyModel, prior: StudyPrior) -> tuple[StudyTask, ...]:
-        """The tasks that this model meets after this prior."""
+        """The tasks that this model is trained on after this prior."""
         return tuple(
             task
             for task in self.tasks

@@ -1,6 +1,6 @@
 """Published figures to stand beside those of a study, read from CSV in one of three forms.
 
-Scores by layer: name, setting, dataset, layer, split, metric, mean (0 … 1) and, where it is told, pooling.
+Scores by layer: name, setting, dataset, layer, split, metric, mean (0 … 1) and, where it is given, pooling.
 Tables 1 and 2 of the TMFT paper: model, layer, val_spearman, val_pearson, test_spearman, test_pearson, maybe setting.
 Single figures of its text: task, language, model, layer, metric, value.
 """
@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from truncate_kit.errors import DataFileError, UsageError
+from truncate_kit.errors import DataError, UsageError
 from truncate_kit.study.plan import Study, StudyModel, StudyTask
 
 PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # as the scores by layer call them
@@ -29,7 +29,7 @@ FILES = ("tmft_per_layer.csv", "tmft_best_layers.csv", "tmft_table1.csv", "tmft_
 
 
 class Place(NamedTuple):
-    """What a figure is of. split: dev or test; metric: spearman, pearson or f1; pooling: mean where none is told."""
+    """What a figure is of. split: dev or test; metric: spearman, pearson or f1; pooling: mean where none is given."""
 
     model: str
     data: str
@@ -46,7 +46,7 @@ Published = dict[Place, float]
 def read_published(path: str | None) -> Published:
     """Figures in points by their place: from a file, or from the files of a folder that have the names of `FILES`.
 
-    None has none. Raises `DataFileError`.
+    None has none. Raises `DataError`.
     """
     if path is None:
         return {}
@@ -98,8 +98,8 @@ def published_name(part: StudyModel | StudyTask) -> str:
     return part.name if part.published is None else part.published
 
 
-def _without_figures(path: str, reason: str) -> DataFileError:
-    return DataFileError(
+def _without_figures(path: str, reason: str) -> DataError:
+    return DataError(
         f"{path} holds no published figures: {reason}.",
         hint="It needs the columns name, setting, dataset, layer, split, metric and mean.",
     )

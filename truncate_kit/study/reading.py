@@ -2,16 +2,18 @@
 
 import os
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from truncate_kit.data.loading import holds_words
-from truncate_kit.errors import DataFileError, UsageError
-from truncate_kit.priors.words import WORD_BATCH_SIZE, WORD_EPOCHS
+from truncate_kit.errors import DataError, UsageError
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
-from truncate_kit.training import TrainingSettings
+from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
+from truncate_kit.training.objectives import OBJECTIVES, objective_names
 
 _KEYS = {"models", "priors", "tasks", "layers", "seeds", "training", "read_earlier", "cka", "published"}
 _SINGLE = {"seeds", "cka", "published"}
@@ -22,32 +24,34 @@ WEIGHTS = ("pretrained", "random")
 def read_study(path: Path) -> Study:
     """Read a study from TOML; paths in it count from its own folder, and may hold environment variables ($DATA).
 
-    Raises `DataFileError` when the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
+    Raises `DataError` when the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
     """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise DataFileError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
+        raise DataError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataFileError(f"{path} is not TOML: {error}.", hint="Mend the line it names.") from error
-    _check_keys(path, values, "the study", _KEYS)
-    _check_types(path, {key: values[key] for key in _SINGLE & set(values)}, Study)
-    home, training = path.resolve().parent, values.get("training", {})
-    models = tuple(_model(path, entry, home) for entry in _entries(path, values, "models"))
-    shared = {"read_earlier": values.get("read_earlier", False)}
-    tasks = tuple(_task(path, shared | entry, training, home) for entry in _entries(path, values, "tasks"))
-    priors = (
-        tuple(_prior(path, entry, home) for entry in _entries(path, values, "priors")) if "priors" in values else ()
-    )
+        raise DataError(f"{path} is not TOML: {error}.", hint="Correct the line it names.") from error
+    with _naming(str(path)):
+        return _study(values, path.resolve().parent)
+
+
+def _study(values: dict[str, Any], home: Path) -> Study:
+    _check_keys(values, "the study", _KEYS)
+    _check_types({key: values[key] for key in _SINGLE & set(values)}, Study)
+    training, shared = values.get("training", {}), {"read_earlier": values.get("read_earlier", False)}
+    models = tuple(_model(entry, home) for entry in _entries(values, "models"))
+    tasks = tuple(_task(shared | entry, training, home) for entry in _entries(values, "tasks"))
+    priors = tuple(_prior(entry, home) for entry in _entries(values, "priors")) if "priors" in values else ()
     seeds = values.get("seeds", 3)
     if seeds < 1:
-        raise UsageError(f"{path}: seeds is {seeds!r}.", hint="It is the number of seeds, such as 3.")
+        raise UsageError(f"seeds is {seeds!r}.", hint="It is the number of seeds, such as 3.")
     for what, parts in (("models", models), ("priors", priors), ("tasks", tasks)):
         names = [part.name for part in parts]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise UsageError(f"{path} has two {what} called {twice!r}.", hint='Tell them apart with name = "…".')
-    published, cka = values.get("published"), values.get("cka")
+            raise UsageError(f"it has two {what} called {twice!r}.", hint='Give each its own name = "…".')
+    published = values.get("published")
     study = Study(
         models=models,
         priors=priors or (StudyPrior(),),
@@ -55,66 +59,78 @@ def read_study(path: Path) -> Study:
         layers=_layers(values.get("layers", "all")),
         seeds=seeds,
         published=_found(published, home) if published else None,
-        cka=cka,
+        cka=values.get("cka"),
     )
-    _check_names(path, study)
+    _check_names(study)
     return study
 
 
 def _layers(named: Any) -> str:
-    """Layers as --layer takes them; TOML may also list numbers."""
+    """Layers as `SweepSettings` takes them; TOML may also list numbers."""
     return ",".join(map(str, named)) if isinstance(named, list) else str(named)
 
 
-def _entries(path: Path, values: dict[str, Any], key: str) -> list[dict[str, Any]]:
+def _entries(values: dict[str, Any], key: str) -> list[dict[str, Any]]:
     entries = values.get(key)
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise UsageError(f"{path} names no {key}.", hint=f"Give at least one [[{key}]] table.")
+        raise UsageError(f"it names no {key}.", hint=f"Give at least one [[{key}]] table.")
     return entries
 
 
-def _model(path: Path, entry: dict[str, Any], home: Path) -> StudyModel:
-    _check_keys(path, entry, "a model", _names(StudyModel), needed="model")
-    _check_types(path, entry, StudyModel)
+def _model(entry: dict[str, Any], home: Path) -> StudyModel:
+    _check_keys(entry, "a model", _names(StudyModel), needed="model")
+    _check_types(entry, StudyModel)
     if entry.get("weights", "pretrained") not in WEIGHTS:
-        raise UsageError(f"{path}: weights is {entry['weights']!r}.", hint=f"Use one of: {', '.join(WEIGHTS)}.")
+        raise UsageError(f"weights is {entry['weights']!r}.", hint=f"Use one of: {', '.join(WEIGHTS)}.")
     found = {"model": _found(entry["model"], home)}
     return StudyModel(**{"name": Path(entry["model"]).name} | _tuples(entry) | found)
 
 
-def _prior(path: Path, entry: dict[str, Any], home: Path) -> StudyPrior:
-    _check_keys(path, entry, "a prior", _names(StudyPrior))
-    _check_types(path, entry, StudyPrior)
+def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
+    _check_keys(entry, "a prior", _names(StudyPrior))
+    _check_types(entry, StudyPrior)
     given = {key: _found(entry[key], home) for key in ("words", "texts") if key in entry}
     for keys, needed in ((("layer", "epochs", "batch_size"), {"texts"}), (("learning_rate", "precision"), set(_KINDS))):
         idle = next((key for key in keys if key in entry), None)
         if idle is not None and not needed & set(given):
             raise UsageError(
-                f"{path}: a prior has {idle} but no {' or '.join(sorted(needed))}.",
+                f"a prior has {idle} but no {' or '.join(sorted(needed))}.",
                 hint=f"Add {' or '.join(sorted(needed))}, or leave out {idle}.",
             )
     name = " and ".join(_KINDS[key] for key in sorted(given))
     if given.get("texts") and entry.get("layer") is not None:
         name += f" at layer {entry['layer']}"
     prior = StudyPrior(**{"name": name} | _tuples(entry) | given)
-    prior.adaptation().training()  # says what is impossible
+    with _naming(name or "a prior"):
+        prior.adaptation().training()  # raises what is impossible
     return prior
 
 
-def _task(path: Path, entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyTask:
+def _task(entry: dict[str, Any], training: dict[str, Any], home: Path) -> StudyTask:
     own = {key: value for key, value in entry.items() if key in _names(TrainingSettings)}
     other = {key: value for key, value in entry.items() if key not in own}
-    _check_keys(path, other, "a task", _names(StudyTask) - {"training"}, needed="data")
-    _check_keys(path, training, "[training]", _names(TrainingSettings))
-    _check_types(path, other, StudyTask)
-    _check_types(path, training | own, TrainingSettings)
+    _check_keys(other, "a task", _names(StudyTask) - {"training"}, needed="data")
+    _check_keys(training, "[training]", _names(TrainingSettings))
+    _check_types(other, StudyTask)
+    _check_types(training | own, TrainingSettings)
     data = _found(other["data"], home)
     usual = {"epochs": WORD_EPOCHS, "batch_size": WORD_BATCH_SIZE} if holds_words(Path(data)) else {}
     name = "/".join(Path(data).parts[-2:])
-    settings = TrainingSettings(**usual | training | own)
-    if settings.objective == "distill":
-        raise UsageError(f"{path}: {name} has the objective distill.", hint="Use cosine, paraphrase or entailment.")
+    with _naming(name):
+        settings = TrainingSettings(**usual | training | own)
+    if OBJECTIVES[settings.objective].method != "tmft":
+        known = ", ".join(objective_names("tmft"))
+        raise UsageError(f"{name} has the objective {settings.objective}.", hint=f"Use one of: {known}.")
     return StudyTask(**{"name": name} | _tuples(other) | {"data": data, "training": settings})
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """What makes no sense is reported with the file, or the part of it, that holds it."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}", hint=error.hint) from error
 
 
 def _found(name: str, home: Path) -> str:
@@ -128,7 +144,7 @@ def _found(name: str, home: Path) -> str:
     return str(home / full) if (home / full).exists() else full
 
 
-def _check_names(path: Path, study: Study) -> None:
+def _check_names(study: Study) -> None:
     """Raise `UsageError` where a model or task is named that is not there, and for one that does not run at all."""
     models, tasks = tuple(model.name for model in study.models), tuple(task.name for task in study.tasks)
     named = [("cka", tuple(filter(None, (study.cka,))), models)]
@@ -138,7 +154,7 @@ def _check_names(path: Path, study: Study) -> None:
         for name in names:
             if name not in known:
                 raise UsageError(
-                    f"{path}: {key} names {name!r}, which the study does not have.",
+                    f"{key} names {name!r}, which the study does not have.",
                     hint=f"Name one of: {', '.join(known)}.",
                 )
     runs = [(model, task) for model in study.models for prior in study.priors for task in study.tasks_of(model, prior)]
@@ -146,7 +162,7 @@ def _check_names(path: Path, study: Study) -> None:
     for name in (*models, *tasks):
         if name not in running:
             raise UsageError(
-                f"{path}: {name!r} does not run at all.",
+                f"{name!r} does not run at all.",
                 hint="No task has it under models, or no prior has it under tasks: add it there.",
             )
 
@@ -158,22 +174,22 @@ def _names(kind: type[Kind]) -> set[str]:
     return {field.name for field in fields(kind)}
 
 
-def _check_keys(path: Path, values: dict[str, Any], what: str, known: set[str], needed: str | None = None) -> None:
+def _check_keys(values: dict[str, Any], what: str, known: set[str], needed: str | None = None) -> None:
     if not isinstance(values, dict):
-        raise UsageError(f"{path}: {what} is {values!r}.", hint="Make it a table.")
+        raise UsageError(f"{what} is {values!r}.", hint="Make it a table.")
     unknown = sorted(set(values) - known)
     if unknown:
-        raise UsageError(f"{path}: {what} has no {unknown[0]!r}.", hint=f"It knows: {', '.join(sorted(known))}.")
+        raise UsageError(f"{what} has no {unknown[0]!r}.", hint=f"Use some of: {', '.join(sorted(known))}.")
     if needed is not None and needed not in values:
-        raise UsageError(f"{path}: {what} lacks {needed!r}.", hint=f'Add {needed} = "…".')
+        raise UsageError(f"{what} lacks {needed!r}.", hint=f'Add {needed} = "…".')
 
 
-def _check_types(path: Path, values: dict[str, Any], kind: type[Kind]) -> None:
+def _check_types(values: dict[str, Any], kind: type[Kind]) -> None:
     hints = get_type_hints(kind)
     for key, value in values.items():
         wanted = get_args(hints[key]) if isinstance(hints[key], UnionType) else (hints[key],)
         if not any(_is(value, one) for one in wanted):
-            raise UsageError(f"{path}: {key} is {value!r}, which is of the wrong type.", hint="Mend its value.")
+            raise UsageError(f"{key} is {value!r}, which is of the wrong type.", hint="Correct its value.")
 
 
 def _is(value: Any, kind: Any) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from truncate_kit.results import Result
-from truncate_kit.sweep.picking import DEFAULT_RULE, pick
+from truncate_kit.sweep.picking import Picker
 from truncate_kit.sweep.results import LayerScores
 
 DROP_POINTS, DROP_DEVIATIONS = 2.0, 2.0
@@ -12,10 +12,10 @@ DROP_POINTS, DROP_DEVIATIONS = 2.0, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow(Result):
-    """One model on one task at one layer. paper_parameters: as the TMFT paper counts them.
+    """One model on one task at one layer.
 
-    published, published_dev: the paper's mean test and dev score at this layer, in points, by the main score and by
-    Pearson's correlation; None where it has none.
+    paper_parameters: as the TMFT paper counts them. published, published_dev: the paper's mean test and dev score at
+    this layer, in points, by the main score and by Pearson's correlation; None where it has none.
     """
 
     model: str
@@ -116,8 +116,8 @@ def summaries(result: StudyResult) -> list[Summary]:
                     model=model,
                     task=task,
                     metric=last.metric,
-                    best_dev=rows[pick(dev, "best-dev")],
-                    picked=rows[pick(dev, DEFAULT_RULE)],
+                    best_dev=rows[Picker("best-dev").pick(dev)],
+                    picked=rows[Picker().pick(dev)],
                     last=last,
                     drop=drop,
                     drops=drop >= DROP_POINTS and drop > DROP_DEVIATIONS * spread,

@@ -1,15 +1,19 @@
 """Run a study, trial by trial, so that it may be stopped at any instant and continues with the same call."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.data import read_texts
 from truncate_kit.encoders import Encoder, paper_parameters
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.files import run_lock
-from truncate_kit.priors import WordPrior, adapted
+from truncate_kit.priors.adapting import adapted
+from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import Progress, TrialWatcher, silent
+from truncate_kit.runs.store import RunStore, run_key
+from truncate_kit.runs.trial import Trial
 from truncate_kit.study.alignment import LayerStates, cka_rows
 from truncate_kit.study.loading import check_study, load_model, prior_words, study_layers, task_data
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
@@ -24,17 +28,15 @@ from truncate_kit.study.published import (
 )
 from truncate_kit.study.results import CKARow, StudyResult, StudyRow
 from truncate_kit.sweep.scores import scores_by_layer
-from truncate_kit.sweep.store import TrialStore, fingerprint
-from truncate_kit.sweep.tasks import LabelledTask
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.tasks import LabelledTask
 
 
 def run_study(
     study: Study,
     out: Path,
     *,
-    progress: Progress = silent,
     watcher: TrialWatcher | None = None,
     finished: Callable[[StudyResult], None] | None = None,
     engine: Engine | None = None,
@@ -43,52 +45,41 @@ def run_study(
     """TMFT of every model after every prior on every task at every layer with every seed.
 
     Models are run in order, but the one that others are compared with first.
-    out: gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models that were adapted to
-    raw text; what is there is not run again. finished: called with
-    all rows so far whenever a model is done with a task.
-    watcher: hears of every epoch and every finished trial. engine: where trials run, as in `finetune`. device: of the
-    models here. Raises what `finetune` raises, `RunInUseError` where another study runs in `out`.
+
+    Args:
+        study: What is run.
+        out: Gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models that were
+            adapted to raw text; what is there is not run again.
+        watcher: Is called with the progress of all work, with every epoch and every finished trial.
+        finished: Is called with all rows so far whenever a model is done with a task.
+        engine: Where trials run, as in `finetune`.
+        device: Of the models here.
+
+    Raises:
+        FileProblemError: Another study runs in `out`.
+        TruncateKitError: Whatever `finetune` raises.
     """
+    start, watcher = time.perf_counter(), watcher or TrialWatcher()
     with run_lock(Path(out)):  # for all of it: between two models a second process would take what is ours
-        return _run(study, Path(out), progress, watcher or TrialWatcher(), finished, engine or Sequential(), device)
-
-
-def _run(
-    study: Study,
-    out: Path,
-    progress: Progress,
-    watcher: TrialWatcher,
-    finished: Callable[[StudyResult], None] | None,
-    engine: Engine,
-    device: str | None,
-) -> StudyResult:
-    start = time.perf_counter()
-    check_study(study, device)
-    published = read_published(study.published)
-    rows: list[StudyRow] = []
-    cka: list[CKARow] = []
-    references: dict[tuple[str, str], LayerStates] = {}
-    for model in sorted(study.models, key=lambda model: model.name != study.cka):
-        loaded = load_model(model, device)
-        for prior in study.priors:
-            tasks = study.tasks_of(model, prior)
-            if not tasks:
-                continue
-            encoder, words = _prepared(loaded, prior, out, progress)
-            for task in tasks:
-                runner = _runner(model, task, encoder, words, out, progress)
-                runner.watcher, runner.engine = watcher, engine
-                watcher.part(f"{_called(model, prior)}, {task.name}")
-                # The model that others are compared with comes first; what it does not meet is not compared.
-                compared = model.name == study.cka or (prior.name, task.name) in references
-                states = LayerStates.of(_called(model, prior), runner) if compared else None
-                rows += _rows(study, model, prior, task, runner, published, states)
-                if states is not None:
-                    reference = references.setdefault((prior.name, task.name), states)
-                    cka += cka_rows(states, reference, task.name) if reference is not states else ()
-                result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
-                if finished is not None:
-                    finished(result)
+        check_study(study, device)
+        published = read_published(study.published)
+        rows: list[StudyRow] = []
+        cka: list[CKARow] = []
+        references: dict[tuple[str, str], LayerStates] = {}
+        result = StudyResult(rows=(), seconds=0.0)
+        for part in _parts(study, Path(out), watcher, engine or Sequential(), device):
+            watcher.part(f"{part.name}, {part.task.name}")
+            # The model that others are compared with comes first; what it does not meet is not compared.
+            place = (part.prior.name, part.task.name)
+            compared = part.model.name == study.cka or place in references
+            states = LayerStates.of(part.name, part.runner) if compared else None
+            rows += part.rows(study, published, states)
+            if states is not None:
+                reference = references.setdefault(place, states)
+                cka += cka_rows(states, reference, part.task.name) if reference is not states else ()
+            result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
+            if finished is not None:
+                finished(result)
     return result
 
 
@@ -107,8 +98,79 @@ def adapt_all(
                 _adapted(loaded, prior, Path(out), progress, group)
 
 
-def _called(model: StudyModel, prior: StudyPrior) -> str:
-    return f"{model.name}, {prior.name} first" if prior.name else model.name
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One model after one prior on one task."""
+
+    model: StudyModel
+    prior: StudyPrior
+    task: StudyTask
+    runner: TrialRunner
+
+    @property
+    def name(self) -> str:
+        """What tables call the model after the prior."""
+        return f"{self.model.name}, {self.prior.name} first" if self.prior.name else self.model.name
+
+    def rows(self, study: Study, published: Published, states: LayerStates | None) -> list[StudyRow]:
+        """Run what is missing; states: collected as well, where the model is compared with others."""
+        runner, encoder = self.runner, self.runner.full
+        layers, seeds = study_layers(study, encoder), range(study.seeds)
+        with runner.store.open():
+            # What needs weights comes first: the rows then find those trials done.
+            if states is not None:
+                states.collect(layers)
+            earlier = runner.read_earlier(layers, seeds) if self.task.read_earlier else ()
+            own = runner.run_all((layer, seed) for seed in seeds for layer in layers)
+            if states is not None:
+                runner.store.forget_weights(())
+        if self.model.weights != "pretrained":  # the paper's figures of random weights are in a plot only
+            published = {}
+        rows = self._rows(self.name, own, published)
+        return [*rows, *self._rows(f"{self.name}, trained at layer {encoder.depth}", earlier, {})]
+
+    def _rows(self, label: str, trials: Sequence[Trial], published: Published) -> list[StudyRow]:
+        encoder, main = self.runner.full, self.task.training.row.published
+        names, setting = (published_name(self.model), published_name(self.task)), _setting(self.prior)
+
+        def figure(layer: int, split: str, metric: str) -> float | None:
+            return published.get(Place(*names, setting, layer, split, metric, encoder.pooling_name))
+
+        return [
+            StudyRow(
+                model=label,
+                task=self.task.name,
+                metric=self.runner.task.metric,
+                depth=encoder.depth,
+                scores=scores,
+                paper_parameters=paper_parameters(encoder.backbone.config, scores.layer),
+                published=figure(scores.layer, "test", main),
+                published_dev=figure(scores.layer, "dev", main),
+                published_pearson=figure(scores.layer, "test", "pearson"),
+                published_dev_pearson=figure(scores.layer, "dev", "pearson"),
+            )
+            for scores in scores_by_layer(encoder, trials)
+        ]
+
+
+def _parts(study: Study, out: Path, watcher: TrialWatcher, engine: Engine, device: str | None) -> Iterator[_Part]:
+    """The parts of a study, in the order in which they are run."""
+    for model in sorted(study.models, key=lambda model: model.name != study.cka):
+        loaded = load_model(model, device)
+        for prior in study.priors:
+            tasks = study.tasks_of(model, prior)
+            if not tasks:
+                continue
+            encoder, words = _adapted(loaded, prior, out, watcher.progress), prior_words(prior)
+            first = None if words is None else WordPrior(encoder, words, prior.word_training())
+            for task in tasks:
+                data, training = task_data(task), task.training
+                work = LabelledTask(encoder, data, training.objective)
+                parts = [training.to_json(), data.fingerprint(), type(work).__name__]
+                key = run_key(encoder, *parts, *([first.fingerprint()] if first else []))
+                description = {"model": model.to_dict(), "task": task.name, "training": training.to_dict()}
+                store = RunStore(out / "trials", key, description)
+                yield _Part(model, prior, task, TrialRunner(encoder, work, training, store, first, watcher, engine))
 
 
 def _setting(prior: StudyPrior) -> str:
@@ -118,78 +180,8 @@ def _setting(prior: StudyPrior) -> str:
     return AFTER_TEXTS if prior.words is None and prior.layer is None else ""
 
 
-def _prepared(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress) -> tuple[Encoder, WordPrior | None]:
-    """The encoder after what all of its trials share, and what each trial learns first."""
-    encoder = _adapted(encoder, prior, out, progress)
-    words = prior_words(prior)
-    return encoder, None if words is None else WordPrior(encoder, words, prior.word_training())
-
-
 def _adapted(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress, group: Group = ALONE) -> Encoder:
     if prior.texts is None:
         return encoder
     settings, texts = prior.adaptation(), read_texts(prior.texts)
     return adapted(encoder, texts, out / "adapted", settings, layer=prior.layer, group=group, progress=progress)[0]
-
-
-def _runner(
-    model: StudyModel, task: StudyTask, encoder: Encoder, prior: WordPrior | None, out: Path, progress: Progress
-) -> TrialRunner:
-    training = task.training
-    data = task_data(task)
-    work = LabelledTask(encoder, data, training.objective)
-    parts = [training.to_json(), data.fingerprint(), type(work).__name__, *([prior.fingerprint()] if prior else [])]
-    description = {"model": model.to_dict(), "task": task.name, "training": training.to_dict()}
-    store = TrialStore(out / "trials", fingerprint(encoder, *parts), description)
-    return TrialRunner(encoder, work, training, store, progress, prior)
-
-
-def _rows(
-    study: Study,
-    model: StudyModel,
-    prior: StudyPrior,
-    task: StudyTask,
-    runner: TrialRunner,
-    published: Published,
-    states: LayerStates | None,
-) -> list[StudyRow]:
-    encoder = runner.full
-    main = "spearman" if task.training.objective == "cosine" else "f1"
-
-    def figure(label: str, layer: int, split: str, metric: str = main) -> float | None:
-        if label != name or model.weights != "pretrained":  # the paper's figures of random weights are in a plot only
-            return None
-        place = Place(
-            published_name(model), published_name(task), _setting(prior), layer, split, metric, encoder.pooling_name
-        )
-        return published.get(place)
-
-    name = _called(model, prior)
-    layers = study_layers(study, encoder)
-    seeds = range(study.seeds)
-    with runner.store.open():
-        # What needs weights comes first: the rows then find those trials done.
-        if states is not None:
-            states.collect(layers)
-        earlier = runner.read_earlier(layers, seeds) if task.read_earlier else ()
-        found = {name: runner.run_all((layer, seed) for seed in seeds for layer in layers)}
-        if task.read_earlier:
-            found[f"{name}, trained at layer {encoder.depth}"] = earlier
-        if states is not None:
-            runner.store.forget_weights(set())
-    return [
-        StudyRow(
-            model=label,
-            task=task.name,
-            metric=runner.task.metric,
-            depth=encoder.depth,
-            scores=scores,
-            paper_parameters=paper_parameters(encoder.backbone.config, scores.layer),
-            published=figure(label, scores.layer, "test"),
-            published_dev=figure(label, scores.layer, "dev"),
-            published_pearson=figure(label, scores.layer, "test", "pearson"),
-            published_dev_pearson=figure(label, scores.layer, "dev", "pearson"),
-        )
-        for label, trials in found.items()
-        for scores in scores_by_layer(encoder, trials)
-    ]

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
+from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import layer_states
-from truncate_kit.training.evaluation import TextEncoder
 
 CHUNK = 4096
 """Texts encoded between two reports of progress: enough for batches of like length."""

@@ -1,4 +1,4 @@
-"""The classifiers of the transfer suite and the divisions they are judged on, by scikit-learn."""
+"""The classifiers of the transfer suite and the divisions they are evaluated on, by scikit-learn."""
 
 import warnings
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truncate_kit.extras import require
-from truncate_kit.suites.results import TransferSettings
+from truncate_kit.suites.settings import TransferSettings
 
 Rows = NDArray[np.int64]
 
@@ -19,7 +19,7 @@ Rows = NDArray[np.int64]
 def accuracies(
     fits: Sequence[tuple[Tensor, Rows, Rows]], labels: NDArray[np.int64], settings: TransferSettings
 ) -> list[float]:
-    """Accuracy (0 … 1) of a logistic regression for each (features, rows to fit, rows to judge), side by side."""
+    """Accuracy (0 … 1) of a logistic regression for each (features, rows to fit, rows to score), side by side."""
     linear = require("sklearn.linear_model", extra="suites")
 
     def accuracy(fit: tuple[Tensor, Rows, Rows]) -> float:
@@ -36,7 +36,7 @@ def accuracies(
         return float(model.score(values[test], labels[test]))
 
     with warnings.catch_warnings(), ThreadPoolExecutor(torch.get_num_threads()) as pool:
-        warnings.simplefilter("ignore")  # the protocol stops after so many iterations, converged or not
+        warnings.simplefilter("ignore")  # the protocol stops at a number of iterations, converged or not
         return list(pool.map(accuracy, fits))
 
 
@@ -50,7 +50,7 @@ def divisions(labels: NDArray[np.int64], settings: TransferSettings) -> list[tup
 
 
 def inner_folds(labels: NDArray[np.int64], folds: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """Rows to fit on and to judge for each fold of a cross-validation, each class in its share."""
+    """Rows to fit on and to score for each fold of a cross-validation, each class in its share."""
     selection = require("sklearn.model_selection", extra="suites")
     return list(selection.StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels))
 

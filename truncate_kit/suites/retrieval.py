@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from truncate_kit.data import RetrievalSet
 from truncate_kit.errors import UsageError
+from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.progress import Progress, silent
 from truncate_kit.suites.encoding import encode_distinct
-from truncate_kit.suites.results import RetrievalReport
-from truncate_kit.training.evaluation import TextEncoder
+from truncate_kit.suites.reports import RetrievalReport
 
 LISTS = 1024
 PROBES = 16
@@ -30,7 +29,7 @@ Found = NDArray[np.int64]
 
 
 def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:
-    """Lists for an index of so many texts: as many as wanted, or fewer where there are too few texts to place them."""
+    """Number of lists for an index of that number of texts: as wanted, or fewer where few texts would fill each."""
     return max(1, min(wanted, num_texts // TEXTS_PER_LIST))
 
 
@@ -47,20 +46,28 @@ def score_retrieval(
 ) -> RetrievalReport:
     """Search all texts for each query by cosine similarity, through an IVF index on the CPU and exactly.
 
-    lists: at most; see `fitting_lists`. probes: lists searched for each query. A query that is itself among the texts
-    is not found by itself. Raises `MissingExtraError` without FAISS, `UsageError` for no lists or probes.
+    A query that is itself among the texts is not found by itself.
+
+    Args:
+        encoder: Whatever has `.encode(texts)`.
+        data: As `read_retrieval` gives it.
+        model: Its name in the report.
+        runtime: What encodes, for the report.
+        lists: Largest number of lists; see `fitting_lists`.
+        probes: Number of lists searched for each query.
+        threads: For searching.
+        progress: Called after each part of the texts.
+
+    Raises:
+        MissingExtraError: FAISS is not installed.
+        UsageError: No lists, probes or threads.
     """
     if lists < 1 or probes < 1 or threads < 1:
         raise UsageError("An index takes at least one list, one probe and one thread.", hint="Leave them out.")
     faiss = require("faiss", extra="search")
-    own = {text: place for place, text in enumerate(data.texts)}
-    skipped = [own.get(query) for query in data.queries]
-    every = list(dict.fromkeys((*data.texts, *data.queries)))
-    place = {text: index for index, text in enumerate(every)}
-    vectors = _unit(encode_distinct(encoder, every, progress))
-    texts, queries = vectors[: len(data.texts)], vectors[[place[query] for query in data.queries]]
+    texts, queries, skipped = _encoded(encoder, data, progress)
     faiss.omp_set_num_threads(threads)
-    exact = faiss.IndexFlatIP(vectors.shape[1])
+    exact = faiss.IndexFlatIP(texts.shape[1])
     exact.add(texts)
     begin = time.perf_counter()
     index = _inverted(faiss, texts, fitting_lists(len(texts), lists), probes)
@@ -73,7 +80,7 @@ def score_retrieval(
         data=data.name,
         num_queries=len(queries),
         num_texts=len(texts),
-        width=vectors.shape[1],
+        width=texts.shape[1],
         lists=index.nlist,
         probes=index.nprobe,
         mrr=100 * reciprocal_rank(found, data.relevant, skipped),
@@ -101,9 +108,14 @@ def reciprocal_rank(found: Found, relevant: Sequence[frozenset[int]], skipped: S
     return total / len(relevant)
 
 
-def _unit(vectors: Tensor) -> Vectors:
-    unit: Vectors = torch.nn.functional.normalize(vectors).numpy()
-    return unit
+def _encoded(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> tuple[Vectors, Vectors, list[int | None]]:
+    """Unit vectors of texts and queries, each distinct one encoded once; and which text each query itself is."""
+    own = {text: index for index, text in enumerate(data.texts)}
+    every = list(dict.fromkeys((*data.texts, *data.queries)))
+    place = {text: index for index, text in enumerate(every)}
+    unit: Vectors = torch.nn.functional.normalize(encode_distinct(encoder, every, progress)).numpy()
+    queries = unit[[place[query] for query in data.queries]]
+    return unit[: len(data.texts)], queries, [own.get(query) for query in data.queries]
 
 
 def _inverted(faiss: Any, texts: Vectors, lists: int, probes: int) -> Any:

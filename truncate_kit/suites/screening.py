@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 Fold = tuple[Tensor, Tensor]
-"""Rows to fit on and rows to judge, as places."""
+"""Rows to fit on and rows held out, as places."""
 
 WIDTH = 256
 RIDGE = 1e-3
@@ -51,7 +51,7 @@ def screen_means(
 ) -> list[float]:
     """Accuracy (0 … 1) over the folds of a ridge classifier on the mean of each subset of layers.
 
-    states: (L', n, k) in float64; labels: (n,) from 0. Each row is judged in one fold and fitted on in all others: a
+    states: (L', n, k) in float64; labels: (n,) from 0. Each row is held out in one fold and fitted on in all others: a
     fold's moments are subtracted from those of all rows.
     """
     indicators = torch.nn.functional.one_hot(labels).double()
@@ -59,14 +59,15 @@ def screen_means(
     total = _moments(states, indicators)
     weights = _averaging(subsets, len(states))
     correct = torch.zeros(len(subsets), dtype=torch.float64)
-    for _, judged in folds:
-        fitted = _without(total, _moments(states[:, judged], indicators[judged]))
+    for _, held_out in folds:
+        fitted = _without(total, _moments(states[:, held_out], indicators[held_out]))
         for start in range(0, len(subsets), _CHUNK):
             chunk = weights[start : start + _CHUNK]
             slopes, offsets = _ridge(*_averaged(fitted, chunk))
-            scores = _scores(states[:, judged], chunk, slopes) + offsets[:, None]
-            correct[start : start + _CHUNK] += (scores.argmax(dim=2) == labels[judged]).double().sum(dim=1)
-    return _shares(correct, len(labels))
+            scores = _scores(states[:, held_out], chunk, slopes) + offsets[:, None]
+            correct[start : start + _CHUNK] += (scores.argmax(dim=2) == labels[held_out]).double().sum(dim=1)
+    shares: list[float] = (correct / len(labels)).tolist()
+    return shares
 
 
 def screen_features(
@@ -79,29 +80,16 @@ def screen_features(
 
     features: from a subset to its features (n, p) in float64.
     """
-    indicators = torch.nn.functional.one_hot(labels).double()
-    correct = torch.zeros(len(subsets), dtype=torch.float64)
-    alone = torch.ones(1, 1, dtype=torch.float64)
-    for place, subset in enumerate(subsets):
-        values = _centred(features(subset)[None])
-        total = _moments(values, indicators)
-        for _, judged in folds:
-            fitted = _without(total, _moments(values[:, judged], indicators[judged]))
-            slopes, offsets = _ridge(*_averaged(fitted, alone))
-            scores = values[0, judged] @ slopes[0] + offsets[0]
-            correct[place] += (scores.argmax(dim=1) == labels[judged]).sum()
-    return _shares(correct, len(labels))
+    return [screen_means(features(subset)[None], labels, folds, [(0,)])[0] for subset in subsets]
 
 
 def _centred(states: Tensor) -> Tensor:
-    """Around the mean of all rows, which no ridge regression sees: where all rows are equal, such as the CLS states of
-    the embeddings, moments of large numbers would leave nothing but rounding errors."""
+    """States minus the mean of all rows, which no ridge regression depends on.
+
+    Where all rows are equal, as the CLS states of the embeddings, moments of large numbers would leave nothing but
+    rounding errors.
+    """
     return states - states.mean(dim=1, keepdim=True)
-
-
-def _shares(correct: Tensor, rows: int) -> list[float]:
-    shares: list[float] = (correct / rows).tolist()
-    return shares
 
 
 def _without(total: Sequence[Tensor], part: Sequence[Tensor]) -> list[Tensor]:

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Collection, Sequence
 
-from truncate_kit.data import StsSet, TextPair
-from truncate_kit.errors import DataError
+from truncate_kit.data import PlacedPairs, StsSet, TextPair, distinct_texts
+from truncate_kit.evaluation import TextEncoder, correlate, pair_similarities, spearman
 from truncate_kit.progress import Progress, silent
 from truncate_kit.suites.encoding import encode_distinct
-from truncate_kit.suites.results import StsReport, StsScore
-from truncate_kit.training.evaluation import TextEncoder, correlate, pair_similarities
+from truncate_kit.suites.reports import StsReport, StsScore
 
 
 def score_sts(
@@ -23,16 +22,24 @@ def score_sts(
 ) -> StsReport:
     """Score whatever has `.encode(texts)` on the sets; each distinct text of all sets is encoded once.
 
-    seen: pairs the model was trained on, as `read_seen` gives them; seen_name: where they come from, None where
-    nothing is known. With a name each set is also scored without them, in either order of their texts.
-    Raises `DataError` where a correlation is not defined.
+    Args:
+        encoder: Of which nothing else is used.
+        sets: As `find_sts` gives them.
+        model: Its name in the report.
+        runtime: What encodes, for the report.
+        seen: Pairs that the model was trained on, as `read_seen` gives them.
+        seen_name: Where these come from; None where nothing is known. With a name, each set is also scored without
+            them, in either order of their texts.
+        progress: Called after each part of the texts.
+
+    Raises:
+        DataError: A correlation is not defined.
     """
     begin = time.perf_counter()
-    texts = list(dict.fromkeys(text for one in sets for pair in one.pairs for text in (pair.first, pair.second)))
-    place = {text: index for index, text in enumerate(texts)}
+    texts = distinct_texts(pair for one in sets for pair in one.pairs)
     vectors = encode_distinct(encoder, texts, progress)
     known = seen if seen_name else None
-    rows = [_score(one, pair_similarities(encoder, vectors, place, one.pairs), known) for one in sets]
+    rows = [_score(one, pair_similarities(vectors, PlacedPairs.of(one.pairs, texts), encoder), known) for one in sets]
     unseen = [row.unseen_spearman for row in rows if row.unseen_spearman is not None]
     return StsReport(
         model=model,
@@ -55,17 +62,10 @@ def _score(one: StsSet, cosines: Sequence[float], seen: Collection[frozenset[str
         spearman=found.spearman,
         pearson=found.pearson,
         unseen_pairs=None if fresh is None else len(fresh),
-        unseen_spearman=None if fresh is None else _spearman(fresh),
+        # None also where what is left is too little for a correlation: the whole set still has its score.
+        unseen_spearman=None if fresh is None else spearman([c for c, _ in fresh], [p.target for _, p in fresh]),
     )
 
 
 def _in(pair: TextPair, seen: Collection[frozenset[str]]) -> bool:
     return frozenset((pair.first, pair.second)) in seen
-
-
-def _spearman(fresh: Sequence[tuple[float, TextPair]]) -> float | None:
-    """None where what is left is too little for a correlation: the whole set still has its score."""
-    try:
-        return correlate([cosine for cosine, _ in fresh], [pair.target for _, pair in fresh]).spearman
-    except DataError:
-        return None

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from truncate_kit.data import LabelledSet
 from truncate_kit.errors import DataError
+from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.progress import Progress, silent
 from truncate_kit.suites.encoding import text_features
 from truncate_kit.suites.fitting import Rows, accuracies, divisions, drawn_rows, inner_folds
-from truncate_kit.suites.results import TransferPoint, TransferReport, TransferScore, TransferSettings
+from truncate_kit.suites.reports import TransferPoint, TransferReport, TransferScore
 from truncate_kit.suites.screening import few_coordinates, layer_subsets, projected, screen_features, screen_means
-from truncate_kit.training.evaluation import TextEncoder
+from truncate_kit.suites.settings import TransferSettings
 
 Layers = tuple[int, ...]
 
@@ -30,8 +31,12 @@ Layers = tuple[int, ...]
 class Task:
     """One set in numbers.
 
-    labels: (n,). as_is: features (n, p) of the model's own vectors. states: (L', m, d) of the distinct texts, None for
-    a model of one vector; first, second: their rows for each row of the set, second None for single texts.
+    Attributes:
+        labels: From 0 on, (n,).
+        as_is: Features of the model's own vectors, (n, p).
+        states: Of the distinct texts, (L', m, d); None for a model of one vector.
+        first: Row in `states` of the first text of each row of the set, (n,).
+        second: The same of the second text; None for single texts.
     """
 
     labels: Tensor
@@ -79,7 +84,7 @@ def score_transfer(
     settings: TransferSettings | None = None,
     progress: Progress = silent,
 ) -> TransferReport:
-    """Accuracy of logistic regression on each set. An `Encoder` is also judged by its best mean of layers.
+    """Accuracy of logistic regression on each set. An `Encoder` is also evaluated by its best mean of layers.
 
     Whatever else has `.encode(texts)` gives one vector, and there is nothing to choose. Raises `DataError` for a set
     with too few rows of a class, `MissingExtraError` without scikit-learn.
@@ -226,12 +231,12 @@ def choose_layers(layered: LayeredTask, rows: Rows, settings: TransferSettings, 
     """
     subsets, labels = layered.subsets(settings), layered.task.labels.numpy()
     folds = inner_folds(labels[rows], settings.folds, seed)
-    places = [(torch.from_numpy(fitted), torch.from_numpy(judged)) for fitted, judged in folds]
+    places = [(torch.from_numpy(fitted), torch.from_numpy(held_out)) for fitted, held_out in folds]
     screened = layered.screen(torch.from_numpy(rows), places, subsets)
     order = sorted(range(len(subsets)), key=lambda place: (-screened[place], len(subsets[place]), subsets[place]))
     finalists = [subsets[place] for place in order[: settings.finalists]]
     features = [layered.features(subset) for subset in finalists]
-    fits = [(values, rows[fitted], rows[judged]) for values in features for fitted, judged in folds]
+    fits = [(values, rows[fitted], rows[held_out]) for values in features for fitted, held_out in folds]
     exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
     best = max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))
     return finalists[best]

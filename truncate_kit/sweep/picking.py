@@ -1,99 +1,126 @@
-"""Which layer to take, given a dev score for each.
+"""Which layer to take, given a dev score for each: one row per rule. Importing this imports no torch.
 
 The TMFT paper takes the best dev score; dev sets flatter shallow layers (their words overlap with train), so the other
-rules lean towards depth, or towards small models. `benchmarks/pick` judges them.
+rules lean towards depth, or towards small models. `benchmarks/pick` compares them.
 """
 
-from collections.abc import Mapping
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from truncate_kit.errors import UsageError
 
-PickRule = Literal["best-dev", "robust", "small", "depth-bonus"]
-PICK_RULES: tuple[str, ...] = get_args(PickRule)
-DEFAULT_RULE: PickRule = "depth-bonus"  # the winner of `benchmarks/pick`
-POINTS = {"best-dev": 0.0, "robust": 2.5, "small": 2.5, "depth-bonus": 4.0}
-"""What `within` is where it is not told. 4.0 is fitted on the TMFT paper's models and ours (`benchmarks/pick`)."""
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickRule:
+    """One rule.
 
-def check_rule(rule: str, within: float | None) -> None:
-    """Raise `UsageError` unless `rule` is one of `PICK_RULES` and `within` is None or 0 to 100 points."""
-    if rule not in PICK_RULES:
-        raise UsageError(f"There is no pick rule {rule!r}.", hint=f"Use one of: {', '.join(PICK_RULES)}.")
-    if within is not None and not 0 <= within <= 100:
-        raise UsageError(f"--within is {within}.", hint="It is a number of points from 0 to 100, such as 2.5.")
-
-
-def pick(
-    dev: Mapping[int, float],
-    rule: str,
-    within: float | None = None,
-    drop_from: int | None = None,
-    depth: int | None = None,
-) -> int:
-    """The layer that `rule` takes.
-
-    dev: mean dev score in points by layer. best-dev: the highest score, the smaller layer on a tie. robust: the deepest
-    layer within `within` points of it, before `drop_from` where one is predicted. small: the smallest within `within`.
-    depth-bonus: the highest score after each layer has got `within` points × layer / `depth`. within: None takes
-    `POINTS`. depth: None takes the deepest layer of `dev`.
+    Attributes:
+        name: As settings and options name it.
+        within: Points that the rule allows or adds where none are given.
+        words: What it takes, for the user; `{within}` is replaced by the points.
+        bonus: Whether each layer gets `within` points × layer / depth before scores are compared.
+        choose: Takes one of the layers within `within` points of the best score; None takes the best itself.
+        before_drop: Whether `choose` takes a layer before the predicted drop only, where there is one.
     """
-    within = POINTS[rule] if within is None else within
-    if rule == "depth-bonus":
-        dev = _with_bonus(dev, within, depth)
-    best = max(dev, key=lambda layer: (dev[layer], -layer))
-    if rule in ("best-dev", "depth-bonus"):
-        return best
-    close = [layer for layer in dev if dev[layer] >= dev[best] - within]
-    if rule == "small":
-        return min(close)
-    before = [layer for layer in close if drop_from is None or layer < drop_from]
-    return max(before, default=best)
+
+    name: str
+    within: float
+    words: str
+    bonus: bool = False
+    choose: Callable[[Iterable[int]], int] | None = None
+    before_drop: bool = False
 
 
-def _with_bonus(dev: Mapping[int, float], points: float, depth: int | None) -> dict[int, float]:
-    deepest = max(1, max(dev) if depth is None else depth)
-    return {layer: score + points * layer / deepest for layer, score in dev.items()}
+_ROWS = (
+    PickRule(name="best-dev", within=0.0, words="the layer with the best dev score"),
+    PickRule(
+        name="robust",
+        within=2.5,
+        words="the deepest layer within {within:g} points of the best dev score",
+        choose=max,
+        before_drop=True,
+    ),
+    PickRule(
+        name="small", within=2.5, words="the smallest layer within {within:g} points of the best dev score", choose=min
+    ),
+    PickRule(
+        name="depth-bonus",
+        within=4.0,  # fitted on the TMFT paper's models and ours, in benchmarks/pick
+        words="the best dev score with a bonus for depth, {within:g} points at the last layer",
+        bonus=True,
+    ),
+)
+PICK_RULES: dict[str, PickRule] = {row.name: row for row in _ROWS}
+DEFAULT_RULE = "depth-bonus"  # the winner of benchmarks/pick
 
 
-def describe(rule: str, within: float | None, drop_from: int | None) -> str:
-    """The rule in words, for the user."""
-    within = POINTS[rule] if within is None else within
-    if rule == "best-dev":
-        return "the layer with the best dev score"
-    if rule == "small":
-        return f"the smallest layer within {within:g} points of the best dev score"
-    if rule == "depth-bonus":
-        return f"the best dev score with a bonus for depth, {within:g} points at the last layer"
-    before = f" and before the predicted drop (layer {drop_from})" if drop_from is not None else ""
-    return f"the deepest layer within {within:g} points of the best dev score{before}"
+@dataclass(frozen=True, slots=True)
+class Picker:
+    """A pick rule with all that its choice depends on, other than the scores.
 
+    Attributes:
+        rule: Name of the rule.
+        within: Points from 0 to 100, None takes those of the rule.
+        drop_from: First layer of a predicted drop, None where none is predicted.
+        depth: Layer that gets the whole bonus, None takes the deepest that has a score.
 
-def contenders(
-    dev: Mapping[int, float],
-    rule: str,
-    within: float | None,
-    drop_from: int | None,
-    keep: int,
-    depth: int | None = None,
-) -> list[int]:
-    """The `keep` layers that are most likely to decide what `rule` picks once they are trained longer.
-
-    Always the best one, because a tolerance hangs on it; then those with the smallest distance to the bound that
-    decides, among the layers that the rule would prefer. Sorted by layer.
+    Raises:
+        UsageError: There is no such rule, or `within` is out of range.
     """
-    within = POINTS[rule] if within is None else within
-    if rule == "depth-bonus":
-        dev = _with_bonus(dev, within, depth)
-    best = max(dev, key=lambda layer: (dev[layer], -layer))
-    if rule in ("best-dev", "depth-bonus"):
-        order = sorted(dev, key=lambda layer: (-dev[layer], layer))
-    else:
-        now = pick(dev, rule, within, drop_from)
-        bound = dev[best] - within
-        allowed = [layer for layer in dev if rule == "small" or drop_from is None or layer < drop_from]
-        rest = sorted(
-            (layer for layer in allowed if layer not in (best, now)), key=lambda layer: abs(dev[layer] - bound)
-        )
-        order = list(dict.fromkeys([best, now, *rest]))
-    return sorted(order[:keep])
+
+    rule: str = DEFAULT_RULE
+    within: float | None = None
+    drop_from: int | None = None
+    depth: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rule not in PICK_RULES:
+            raise UsageError(f"There is no pick rule {self.rule!r}.", hint=f"Use one of: {', '.join(PICK_RULES)}.")
+        if self.within is not None and not 0 <= self.within <= 100:
+            raise UsageError(f"`within` is {self.within}.", hint="It is a number of points from 0 to 100, such as 2.5.")
+
+    def pick(self, dev: Mapping[int, float]) -> int:
+        """The layer that the rule takes from mean dev scores in points by layer; the smaller one on a tie."""
+        scores, bound, allowed = self._compared(dev)
+        close = [layer for layer in allowed if scores[layer] >= bound]
+        return self._row.choose(close) if self._row.choose and close else min(scores, key=_by_score(scores))
+
+    def contenders(self, dev: Mapping[int, float], keep: int) -> list[int]:
+        """The `keep` layers that are most likely to decide the pick once they are trained longer, sorted.
+
+        Always the best one, because a tolerance depends on it; then those with the smallest distance to the bound that
+        decides, among the layers that the rule would prefer.
+        """
+        scores, bound, allowed = self._compared(dev)
+        order = sorted(scores, key=_by_score(scores))
+        if self._row.choose:
+            nearest = sorted(allowed, key=lambda layer: abs(scores[layer] - bound))
+            order = list(dict.fromkeys([order[0], self.pick(dev), *nearest]))
+        return sorted(order[:keep])
+
+    def __str__(self) -> str:
+        """What is taken, in words."""
+        bounded = self._row.before_drop and self.drop_from is not None
+        before = f" and before the predicted drop (layer {self.drop_from})" if bounded else ""
+        return self._row.words.format(within=self._points) + before
+
+    @property
+    def _row(self) -> PickRule:
+        return PICK_RULES[self.rule]
+
+    @property
+    def _points(self) -> float:
+        return self._row.within if self.within is None else self.within
+
+    def _compared(self, dev: Mapping[int, float]) -> tuple[Mapping[int, float], float, list[int]]:
+        """The scores that are compared, the one that is close enough to the best, and the layers `choose` may take."""
+        if self._row.bonus:
+            deepest = max(1, max(dev) if self.depth is None else self.depth)
+            dev = {layer: score + self._points * layer / deepest for layer, score in dev.items()}
+        drop = self.drop_from if self._row.before_drop else None
+        return dev, max(dev.values()) - self._points, [layer for layer in dev if drop is None or layer < drop]
+
+
+def _by_score(scores: Mapping[int, float]) -> Callable[[int], tuple[float, int]]:
+    """Sorts layers by score, the highest first, the smaller layer on a tie."""
+    return lambda layer: (-scores[layer], layer)

@@ -1,21 +1,31 @@
 """Cheap scores of all layers at once, as work that engines run like trials."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from truncate_kit.encoders import Encoder, truncate
-from truncate_kit.engines import Steps, Tell
+from truncate_kit.engines import Send, Steps
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress
-from truncate_kit.sweep.tasks import Task
-from truncate_kit.training import TrainingSettings, train
+from truncate_kit.results import Result
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.examples import Pairs
-from truncate_kit.training.exits import MultiExitJudge, MultiExitPairs, probe
-from truncate_kit.training.judges import HeldOutPairs, copied
+from truncate_kit.training.exits import MultiExitEvaluator, MultiExitPairs, probe
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import Task
 
 RankingName = Literal["multi-exit", "probe"]
 Scores = dict[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking(Result):
+    """A finished ranking as it is kept: the score of each layer, in points."""
+
+    layers: tuple[int, ...]
+    scores: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +35,11 @@ class RankingOrder:
     name: RankingName
     layers: tuple[int, ...]
     seed: int
+
+    @property
+    def record(self) -> str:
+        """What its record is called."""
+        return f"{self.name}-seed{self.seed}-layers{'-'.join(map(str, self.layers))}"
 
     def __str__(self) -> str:
         return f"ranking the layers ({self.name})"
@@ -42,8 +57,8 @@ class RankingWork:
         """Go to another device; the task reads texts with the same encoder."""
         self.full.to(device)
 
-    def perform(self, order: RankingOrder, tell: Tell) -> Scores:
-        """Score of each layer on dev, in points; it tells of `Steps`.
+    def perform(self, order: RankingOrder, send: Send) -> Scores:
+        """Score of each layer on dev, in points; sends `Steps`.
 
         Raises `UsageError` for a task without pairs and cosines.
         """
@@ -51,36 +66,34 @@ class RankingWork:
             "multi-exit": self._multi_exit,
             "probe": self._probe,
         }
-        return ways[order.name](order, lambda task, done, total: tell(Steps(task, done, total)))
+        return ways[order.name](order, lambda task, done, total: send(Steps(task, done, total)))
 
     def _multi_exit(self, order: RankingOrder, progress: Progress) -> Scores:
         """After one epoch of the model, cut at the highest layer, with the loss on all of them."""
         encoder = truncate(self.full, max(order.layers))
         examples, dev = self._exits(encoder, order)
-        train(
+        TrainingRun(
             encoder,
             MultiExitPairs(examples),
-            MultiExitJudge({layer: copied(judge) for layer, judge in dev.items()}),
-            TrainingSettings.from_dict(self.settings.to_dict() | {"epochs": 1}),
+            MultiExitEvaluator(dev),
+            replace(self.settings, epochs=1),
             seed=order.seed,
-            progress=progress,
-            task="ranking layers, all trained at once",
-        )
-        return MultiExitJudge(dev).by_layer(encoder)
+        ).train(progress=progress, task="ranking layers, all trained at once")
+        return MultiExitEvaluator(dev).by_layer(encoder)
 
     def _probe(self, order: RankingOrder, progress: Progress) -> Scores:
         """Of a linear map on the frozen states of each layer."""
         return probe(self.full, *self._exits(self.full, order), order.seed, progress)
 
     def _exits(self, encoder: Encoder, order: RankingOrder) -> tuple[dict[int, Pairs], dict[int, HeldOutPairs]]:
-        """The task's examples and dev judge for each layer, each with a head of its own where there is one."""
-        examples, judges = {}, {}
+        """The task's examples and dev evaluator for each layer, each with a head of its own where there is one."""
+        examples, evaluators = {}, {}
         for layer in order.layers:
             pairs, dev, _ = self.task.trial(encoder, order.seed)
             if not isinstance(pairs, Pairs) or not isinstance(dev, HeldOutPairs):
                 raise UsageError(
                     f"The strategy {order.name} ranks layers by labelled pairs, which this objective does not have.",
-                    hint="Use --strategy guided.",
+                    hint='Use `strategy="guided"`.',
                 )
-            examples[layer], judges[layer] = pairs, dev
-        return examples, judges
+            examples[layer], evaluators[layer] = pairs, dev
+        return examples, evaluators

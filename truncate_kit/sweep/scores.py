@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from truncate_kit.encoders import Encoder, parameters_kept
-from truncate_kit.sweep.results import LayerScores, Trial
+from truncate_kit.runs.trial import Trial
+from truncate_kit.sweep.results import LayerScores
 
 
 def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerScores, ...]:

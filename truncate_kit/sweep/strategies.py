@@ -1,16 +1,21 @@
-"""How `--layer auto` finds the layer: train everything, rank cheaply and train what may win, or just take one."""
+"""How `layers="auto"` finds the layer: train everything, rank cheaply and train what may win, or just take one.
+
+One row per strategy, at the end. Importing this imports no torch: the command line's help lists the rows.
+"""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from truncate_kit.errors import UsageError
-from truncate_kit.sweep.picking import contenders, pick
-from truncate_kit.sweep.results import SweepSettings, Trial
-from truncate_kit.sweep.tasks import LabelledTask, Task
-from truncate_kit.sweep.trials import TrialRunner
-from truncate_kit.training.exits import PROBE_PAIRS
+from truncate_kit.runs.trial import trial_name
+from truncate_kit.sweep.picking import Picker
+
+if TYPE_CHECKING:
+    from truncate_kit.runs.trial import Trial
+    from truncate_kit.sweep.trials import TrialRunner
 
 HALVING = 3  # each round keeps a third of the layers and triples the epochs
 FORWARD_SHARE = 3  # a pass without gradients costs about a third of a training step
@@ -18,17 +23,41 @@ RACE_SHARE = 0.1  # of the exhaustive search cost: what ranking and racing may s
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """What a strategy found: the layer, the short and the stopped trials that led there, and those trained in full.
+class Candidates:
+    """What a strategy chooses among.
 
-    other_cost: block-steps of what is not a trial of one layer.
+    Attributes:
+        runner: Runs trials and rankings of the model.
+        layers: That may be taken.
+        seeds: Of the full trials; a search that uses one only takes the first.
+        picker: Decides once there are scores.
+    """
+
+    runner: "TrialRunner"
+    layers: Sequence[int]
+    seeds: Sequence[int]
+    picker: Picker
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a strategy found.
+
+    Attributes:
+        chosen: The layer.
+        short: Trials of fewer epochs that led there.
+        stopped: Trials that a race stopped.
+        full: Trials with the full budget.
+        other_cost: Block-steps of what is not a trial of one layer.
+        words: What was taken, where that needed no scores; nothing where the picker decided.
     """
 
     chosen: int
-    short: tuple[Trial, ...] = ()
-    stopped: tuple[Trial, ...] = ()
-    full: tuple[Trial, ...] = ()
+    short: "tuple[Trial, ...]" = ()
+    stopped: "tuple[Trial, ...]" = ()
+    full: "tuple[Trial, ...]" = ()
     other_cost: int = 0
+    words: str = ""
 
     @property
     def cost(self) -> int:
@@ -37,21 +66,21 @@ class Search:
         return self.other_cost + sum(trial.block_steps for trial in (*self.short, *others))
 
 
-def exhaustive(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+def exhaustive(among: Candidates) -> Search:
     """Train every layer with every seed and the full budget, then apply the pick rule: what the TMFT paper does."""
-    trials = runner.run_all((layer, seed) for layer in layers for seed in settings.seeds)
-    dev = {layer: fmean(trial.dev for trial in trials if trial.layer == layer) for layer in layers}
-    return Search(pick(dev, settings.pick, settings.within, drop_from, max(layers)), full=trials)
+    trials = among.runner.run_all((layer, seed) for layer in among.layers for seed in among.seeds)
+    dev = {layer: fmean(trial.dev for trial in trials if trial.layer == layer) for layer in among.layers}
+    return Search(among.picker.pick(dev), full=trials)
 
 
-def guided(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
-    """Successive halving with one seed: all layers for one epoch, the contenders for three, nine, …
+def guided(among: Candidates) -> Search:
+    """Successive halving with one seed: all layers for one epoch, the contenders for three, nine, and so on.
 
     The analysis bounds the search: layers from a predicted drop on get the first epoch, so that the tolerance is
     measured against the true best, but no more unless one of them is that best. The pick rule decides on the scores of
     the longest run that each remaining layer has had.
     """
-    seed, epochs, candidates = settings.seeds[0], 1, list(layers)
+    runner, seed, epochs, candidates = among.runner, among.seeds[0], 1, list(among.layers)
     short: list[Trial] = []
     while True:
         epochs = min(epochs, runner.settings.epochs)
@@ -59,108 +88,96 @@ def guided(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, 
         short += trials
         dev = {trial.layer: trial.dev for trial in trials}
         if len(candidates) <= 2 or epochs * HALVING**2 > runner.settings.epochs:
-            chosen = pick(dev, settings.pick, settings.within, drop_from, max(layers))
-            return Search(chosen, short=tuple(short))
-        keep = max(2, -(-len(candidates) // HALVING))
-        candidates = contenders(dev, settings.pick, settings.within, drop_from, keep, max(layers))
+            return Search(among.picker.pick(dev), short=tuple(short))
+        candidates = among.picker.contenders(dev, max(2, -(-len(candidates) // HALVING)))
         epochs *= HALVING
 
 
-def multi_exit(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+def multi_exit(among: Candidates) -> Search:
     """One epoch of the full model with the loss on all exits ranks the layers; the best two race.
 
     Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
     """
-    (ranked,) = runner.rank(["multi-exit"], layers, settings.seeds[0])
-    contending = _best(ranked, 2, settings, drop_from)
-    return _race(runner, settings, drop_from, contending, layers, _exits_cost(runner, layers))
+    (ranked,) = among.runner.rank(["multi-exit"], among.layers, among.seeds[0])
+    return _race(among, among.picker.contenders(ranked, 2), _exits_cost(among))
 
 
-def probe(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+def probe(among: Candidates) -> Search:
     """A linear map on the frozen states of each layer, trained on the task, ranks them; the best two race."""
-    (ranked,) = runner.rank(["probe"], layers, settings.seeds[0])
-    contending = _best(ranked, 2, settings, drop_from)
-    return _race(runner, settings, drop_from, contending, layers, _probe_cost(runner, layers))
+    (ranked,) = among.runner.rank(["probe"], among.layers, among.seeds[0])
+    return _race(among, among.picker.contenders(ranked, 2), _probe_cost(among))
 
 
-def rankings(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+def rankings(among: Candidates) -> Search:
     """What both `probe` and `multi-exit` would pick; where they differ both race, with the best two of `probe`.
 
     Each ranking is cheap and errs in its own way: frozen states of shallow layers look better than they are after
     training, and one epoch for all exits leaves both ends behind.
     """
-    frozen, exits = runner.rank(["probe", "multi-exit"], layers, settings.seeds[0])
-    cost = _probe_cost(runner, layers) + _exits_cost(runner, layers)
-    picked = {pick(ranked, settings.pick, settings.within, drop_from, max(layers)) for ranked in (frozen, exits)}
+    frozen, exits = among.runner.rank(["probe", "multi-exit"], among.layers, among.seeds[0])
+    cost = _probe_cost(among) + _exits_cost(among)
+    picked = {among.picker.pick(ranked) for ranked in (frozen, exits)}
     if len(picked) == 1:
         return Search(picked.pop(), other_cost=cost)
-    contending = picked.union(_best(frozen, 2, settings, drop_from), _best(exits, 1, settings, drop_from))
-    return _race(runner, settings, drop_from, sorted(contending), layers, cost)
+    return _race(among, picked.union(among.picker.contenders(frozen, 2), among.picker.contenders(exits, 1)), cost)
 
 
-def _best(ranked: dict[int, float], count: int, settings: SweepSettings, drop_from: int | None) -> list[int]:
-    return contenders(ranked, settings.pick, settings.within, drop_from, count, max(ranked))
+def _exits_cost(among: Candidates) -> int:
+    return among.runner.steps(1) * max(among.layers)
 
 
-def _exits_cost(runner: TrialRunner, layers: Sequence[int]) -> int:
-    return runner.steps(1) * max(layers)
+def _probe_cost(among: Candidates) -> int:
+    from truncate_kit.training.exits import PROBE_PAIRS
+
+    read = min(PROBE_PAIRS, among.runner.task.num_examples)
+    return -(-read // among.runner.settings.batch_size) * max(among.layers) // FORWARD_SHARE
 
 
-def _probe_cost(runner: TrialRunner, layers: Sequence[int]) -> int:
-    read = min(PROBE_PAIRS, runner.task.num_examples)
-    return -(-read // runner.settings.batch_size) * max(layers) // FORWARD_SHARE
-
-
-def _race(
-    runner: TrialRunner,
-    settings: SweepSettings,
-    drop_from: int | None,
-    contending: Sequence[int],
-    layers: Sequence[int],
-    cost: int,
-) -> Search:
+def _race(among: Candidates, contending: Collection[int], cost: int) -> Search:
     """Begin the full trials, with one seed, of the layers that may decide it; only that of the winner goes on.
 
     All run for as many epochs as `RACE_SHARE` pays after the ranking, one at least, at most all; then the pick rule
-    decides.
+    decides. cost: block-steps of the ranking.
     """
-    seed, budget = settings.seeds[0], runner.settings.epochs
-    spare = RACE_SHARE * len(settings.seeds) * runner.steps(budget) * (_blocks(layers) - _blocks([max(layers)])) - cost
+    runner, layers, seed, budget = among.runner, among.layers, among.seeds[0], among.runner.settings.epochs
+    others = _blocks(layers) - _blocks([max(layers)])
+    spare = RACE_SHARE * len(among.seeds) * runner.steps(budget) * others - cost
     epochs = int(spare / (runner.steps(1) * max(1, _blocks(contending) - _blocks([min(contending)]))))
     epochs = min(max(1, epochs), budget)
     stop_after = epochs if epochs < budget else None
-    trials = runner.run_all(((layer, seed) for layer in contending), stop_after=stop_after)
-    dev = {trial.layer: trial.dev for trial in trials}
-    chosen = pick(dev, settings.pick, settings.within, drop_from, max(layers))
+    trials = runner.run_all(((layer, seed) for layer in sorted(contending)), stop_after=stop_after)
+    chosen = among.picker.pick({trial.layer: trial.dev for trial in trials})
     if stop_after is None:
         return Search(chosen, full=trials, other_cost=cost)
     for layer in set(contending) - {chosen}:
-        runner.store.remove_checkpoints(layer, seed, budget)
+        runner.store.checkpoints.remove(trial_name(layer, seed, budget))
     return Search(chosen, stopped=trials, other_cost=cost)
 
 
-def _blocks(layers: Sequence[int]) -> int:
+def _blocks(layers: Collection[int]) -> int:
     return sum(max(1, layer) for layer in layers)
 
 
-def before_drop(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+def before_drop(among: Candidates) -> Search:
     """The deepest layer before the predicted drop, without any training; the last one where none is predicted."""
-    before = [layer for layer in layers if drop_from is None or layer < drop_from]
-    return Search(max(before, default=min(layers)))
+    drop = among.picker.drop_from
+    if drop is None:
+        return Search(max(among.layers), words="the last; no drop predicted")
+    before = [layer for layer in among.layers if layer < drop]
+    return Search(max(before, default=min(among.layers)), words="the deepest layer before the predicted drop")
 
 
-def last(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+def last(among: Candidates) -> Search:
     """The last layer: what everybody did before, and what any search has to beat."""
-    return Search(max(layers))
+    return Search(max(among.layers), words="the last")
 
 
-def at_random(runner: TrialRunner, layers: Sequence[int], settings: SweepSettings, drop_from: int | None) -> Search:
+def at_random(among: Candidates) -> Search:
     """Any layer, drawn by the first seed: the other thing that a search has to beat."""
-    return Search(random.Random(settings.seeds[0]).choice(list(layers)))
+    return Search(random.Random(among.seeds[0]).choice(list(among.layers)), words="drawn at random")
 
 
-Strategy = Callable[[TrialRunner, Sequence[int], SweepSettings, int | None], Search]
-STRATEGIES: dict[str, Strategy] = {
+STRATEGIES: dict[str, Callable[[Candidates], Search]] = {
     "rankings": rankings,
     "guided": guided,
     "exhaustive": exhaustive,
@@ -170,11 +187,6 @@ STRATEGIES: dict[str, Strategy] = {
     "last": last,
     "random": at_random,
 }
-
-
-def default_strategy(task: Task) -> str:
-    """The one that was most often within 0.3 points of an exhaustive search; rankings need labelled pairs."""
-    return "rankings" if isinstance(task, LabelledTask) else "guided"
 
 
 def check_strategy(name: str | None) -> None:

@@ -3,19 +3,18 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from truncate_kit.encoders import Encoder, check_layer, layers_held, truncate
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import UsageError
-from truncate_kit.progress import Progress, TrialWatcher
-from truncate_kit.sweep.ranking import RankingName, RankingOrder, RankingWork, Scores
-from truncate_kit.sweep.results import Trial
-from truncate_kit.sweep.store import TrialStore
-from truncate_kit.sweep.tasks import Task
+from truncate_kit.progress import TrialWatcher
+from truncate_kit.runs.store import RunStore
+from truncate_kit.runs.trial import Trial, trial_name
+from truncate_kit.sweep.ranking import Ranking, RankingName, RankingOrder, RankingWork, Scores
 from truncate_kit.sweep.work import Prior, TrialEpoch, TrialOrder, TrialWork
-from truncate_kit.training import TrainingSettings
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.tasks import Task
 
 
 @dataclass(slots=True)
@@ -25,15 +24,14 @@ class TrialRunner:
     full: Encoder
     task: Task
     settings: TrainingSettings
-    store: TrialStore
-    progress: Progress
+    store: RunStore
     prior: Prior | None = None
     watcher: TrialWatcher = TrialWatcher()  # noqa: RUF009  # it has no state
     engine: Engine = Sequential()  # noqa: RUF009  # likewise
     _work: TrialWork = field(init=False)
 
     def __post_init__(self) -> None:
-        self._work = TrialWork(self.full, self.task, self.settings, self.prior, self.store)
+        self._work = TrialWork(self.full, self.task, self.settings, self.prior, self.store.checkpoints)
 
     def run(self, layer: int, seed: int, *, epochs: int | None = None, keep_weights: bool = False) -> Trial:
         """The trial of this layer and seed, see `run_all`."""
@@ -63,15 +61,20 @@ class TrialRunner:
     ) -> Iterator[Trial]:
         """Each trial of these layers and seeds once: first those that are in the store, then the others as they finish.
 
-        What is not there goes to the engine as one batch, and is stored before it is given. epochs: shorter search
-        runs, which never see the test set; None is the full budget. stop_after: of each trial only so many epochs,
-        never the test set; where workers see the store it can go on from there. keep_weights: a finished trial whose
-        weights are gone is run again; what it gives then belongs to these weights, its first record stays.
+        What is not there goes to the engine as one batch, and is stored before it is given.
+
+        Args:
+            places: Layers and seeds; repeats count once.
+            epochs: Of shorter search runs, which never see the test set; None is the full budget.
+            stop_after: Number of epochs of each trial that are run, without the test set; where workers see the store
+                it can go on from there.
+            keep_weights: Whether a finished trial whose weights are gone is run again; what it gives then belongs to
+                these weights, its first record stays.
         """
         budget, orders = epochs or self.settings.epochs, []
         for layer, seed in dict.fromkeys(places):
-            trial = self.store.read(layer, seed, budget, stop_after)
-            if trial is not None and (not keep_weights or self.store.has_weights(layer, seed, budget)):
+            trial = self.stored(layer, seed, epochs=budget, stop_after=stop_after)
+            if trial is not None and (not keep_weights or self.store.has_weights(trial.name)):
                 yield self._finished(trial)
                 continue
             orders.append(
@@ -88,9 +91,19 @@ class TrialRunner:
         orders.sort(key=lambda order: (order.seed, -order.layer))
         if orders:
             self.watcher.planned([order.planned() for order in orders])
-        for _, outcome in self.engine.run(self._work, orders, self._hear):
-            self.store.write(outcome.trial, outcome.encoder(self.full))
+        for _, outcome in self.engine.run(self._work, orders, self._pass_on):
+            self.store.write_encoder(outcome.trial.name, outcome.trial, outcome.encoder(self.full))
             yield self._finished(outcome.trial)
+
+    def stored(
+        self, layer: int, seed: int, *, epochs: int | None = None, stop_after: int | None = None
+    ) -> Trial | None:
+        """The finished trial, None where there is none. stop_after: what its first epochs gave, also where it ended."""
+        budget = epochs or self.settings.epochs
+        whole = self.store.read(trial_name(layer, seed, budget), Trial)
+        if stop_after is None:
+            return whole
+        return whole.first(stop_after) if whole else self.store.read(trial_name(layer, seed, budget, stop_after), Trial)
 
     def _finished(self, trial: Trial) -> Trial:
         if trial.stopped_after is None:
@@ -99,18 +112,18 @@ class TrialRunner:
             self.watcher.stopped(trial.layer, trial.seed, trial.epochs, trial.stopped_after, trial.dev)
         return trial
 
-    def _hear(self, message: Any) -> None:
-        """Pass on what running trials and the engine tell."""
+    def _pass_on(self, message: Any) -> None:
+        """Hand messages of running trials and of the engine to the watcher."""
         match message:
             case Steps(name, done, total):
-                self.progress(name, done, total)
+                self.watcher.progress(name, done, total)
             case TrialEpoch():
                 self.watcher.epoch(*message)
             case Lost(TrialOrder() as order, reason):
                 self.watcher.again(order.layer, order.seed, order.epochs, reason)
 
     def steps(self, epochs: int) -> int:
-        """Optimiser steps of so many epochs."""
+        """Optimiser steps of a number of epochs."""
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
     def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
@@ -124,37 +137,35 @@ class TrialRunner:
                 "A classifier that was trained at the last layer does not fit an earlier one.",
                 hint="Read earlier layers with another objective.",
             )
-        missing = [seed for seed in seeds if not self.store.has_trials(_earlier(seed), layers)]
-        self.run_all([(self.full.depth, seed) for seed in missing], keep_weights=True)
-        found = [
-            trial
-            for seed in seeds
-            for trial in self.store.trials(_earlier(seed), layers, partial(self._read_earlier, layers, seed))
-        ]
-        if missing:
-            self.store.forget_weights(set())
-        return tuple(found)
+        missing = {
+            seed: [layer for layer in layers if self.store.read(_earlier(layer, seed), Trial) is None] for seed in seeds
+        }
+        self.run_all([(self.full.depth, seed) for seed in seeds if missing[seed]], keep_weights=True)
+        for seed in seeds:
+            if missing[seed]:
+                self._read_earlier(missing[seed], seed)
+        if any(missing.values()):
+            self.store.forget_weights(())
+        found = (self.store.read(_earlier(layer, seed), Trial) for seed in seeds for layer in layers)
+        return tuple(trial for trial in found if trial is not None)
 
-    def _read_earlier(self, layers: Sequence[int], seed: int) -> tuple[Trial, ...]:
+    def _read_earlier(self, layers: Sequence[int], seed: int) -> None:
         trial = self.run(self.full.depth, seed, keep_weights=True)
-        trained = self.store.encoder(trial, self.full.device)
+        trained = self.store.encoder(trial.name, self.full.device)
         _, dev, test = self.task.trial(trained, seed)
-        read = []
         for layer in layers:
             encoder = truncate(trained, layer, copy_weights=False)
             (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
-            read.append(
-                dataclasses.replace(
-                    trial,
-                    layer=layer,
-                    dev_scores=(dev_score,),
-                    dev=dev_score,
-                    dev_pearson=dev_pearson,
-                    test=test_score,
-                    test_pearson=test_pearson,
-                )
+            read = dataclasses.replace(
+                trial,
+                layer=layer,
+                dev_scores=(dev_score,),
+                dev=dev_score,
+                dev_pearson=dev_pearson,
+                test=test_score,
+                test_pearson=test_pearson,
             )
-        return tuple(read)
+            self.store.write(_earlier(layer, seed), read)
 
     def rank(self, names: Sequence[RankingName], layers: Sequence[int], seed: int) -> list[Scores]:
         """The rankings of these names: for each a score of every layer, in points, see `RankingWork`.
@@ -163,16 +174,17 @@ class TrialRunner:
         without pairs and cosines.
         """
         orders = [RankingOrder(name=name, layers=tuple(layers), seed=seed) for name in names]
-        found = {order: scores for order in orders if (scores := self.store.ranking(order)) is not None}
+        kept = {order: self.store.read(order.record, Ranking) for order in orders}
+        found = {o: dict(zip(r.layers, r.scores, strict=True)) for o, r in kept.items() if r is not None}
         missing = [order for order in orders if order not in found]
-        for order, scores in self.engine.run(RankingWork(self.full, self.task, self.settings), missing, self._hear):
-            self.store.write_ranking(order, scores)
+        for order, scores in self.engine.run(RankingWork(self.full, self.task, self.settings), missing, self._pass_on):
+            self.store.write(order.record, Ranking(layers=tuple(scores), scores=tuple(scores.values())))
             found[order] = scores
         return [found[order] for order in orders]
 
 
-def _earlier(seed: int) -> str:
-    return f"earlier-seed{seed}"
+def _earlier(layer: int, seed: int) -> str:
+    return f"earlier-layer{layer:02d}-seed{seed}"
 
 
 def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
@@ -203,7 +215,7 @@ def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
         raise UsageError(
             f"The vectors of {encoder.name} are made of several layers, up to layer {encoder.depth}: it cannot be "
             "trained at another one.",
-            hint=f"Use --layer {encoder.depth}, or name the model it was made from.",
+            hint=f"Use `layers={encoder.depth}`, or name the model it was made from.",
         )
     return layers
 

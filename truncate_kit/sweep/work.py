@@ -1,20 +1,20 @@
-"""One trial, wherever it runs: cut, train, judge. It reads and writes no results."""
+"""One trial, wherever it runs: cut, train, score. It reads and writes no results."""
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 
 from truncate_kit.encoders import Encoder, truncate
-from truncate_kit.engines import Steps, Tell
+from truncate_kit.engines import Send, Steps
 from truncate_kit.progress import PlannedTrial, Progress
-from truncate_kit.sweep.results import Trial
-from truncate_kit.sweep.store import TrialStore
-from truncate_kit.sweep.tasks import Task
-from truncate_kit.training import TrainingSettings, train
-from truncate_kit.training.judges import copied
+from truncate_kit.runs.checkpoint import Checkpoints
+from truncate_kit.runs.trial import Trial, trial_name
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import Task
 from truncate_kit.wording import counted
 
 
@@ -30,9 +30,15 @@ class Prior(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrder:
-    """A trial to be run. searching: it never sees the test set. keep_weights: they come back with the scores.
+    """A trial to be run.
 
-    stop_after: so many of its epochs, after which its checkpoint waits.
+    Attributes:
+        layer: Where the model is cut.
+        seed: Of the trial.
+        epochs: Of the whole trial.
+        searching: Whether it never sees the test set.
+        keep_weights: Whether weights come back with the scores.
+        stop_after: Number of epochs after which its checkpoint waits, None for all.
     """
 
     layer: int
@@ -45,14 +51,19 @@ class TrialOrder:
     def __str__(self) -> str:
         return f"layer {self.layer}, seed {self.seed}"
 
+    @property
+    def name(self) -> str:
+        """Of the whole trial, whose checkpoint this is."""
+        return trial_name(self.layer, self.seed, self.epochs)
+
     def planned(self) -> PlannedTrial:
-        """What a watcher is told of it beforehand."""
+        """What a watcher is called with beforehand."""
         task = f"{self}, {counted(self.epochs, 'epoch')}"
         return PlannedTrial(task, self.layer, self.seed, self.epochs, self.stop_after or self.epochs)
 
 
 class TrialEpoch(NamedTuple):
-    """A message of a running trial: `done` of `epochs` epochs are behind it; loss and dev of the last one."""
+    """A message of a running trial: `done` of `epochs` epochs are finished; loss and dev score of the last one."""
 
     layer: int
     seed: int
@@ -64,7 +75,7 @@ class TrialEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """A finished trial. weights: a state dict as `torch.save` writes it, on the CPU; None unless they were ordered."""
+    """A finished trial. weights: a state dict on the CPU as `torch.save` writes it; None unless it was asked for."""
 
     trial: Trial
     weights: bytes | None
@@ -82,38 +93,33 @@ class TrialOutcome:
 class TrialWork:
     """What the trials of one model on one task share.
 
-    store: only for its checkpoints, and only where a worker sees its folder: on this machine and on shared disks. There
-    a trial that is begun again continues; elsewhere it starts anew.
+    checkpoints: only where a worker sees their folder, on this machine and on shared disks, does a trial that is begun
+    again continue; elsewhere it starts anew.
     """
 
     full: Encoder
     task: Task
     settings: TrainingSettings
     prior: Prior | None
-    store: TrialStore
+    checkpoints: Checkpoints
 
     def move(self, device: str) -> None:
         """Go to another device: task and prior read texts with the same encoder, and hold nothing on a device."""
         self.full.to(device)
 
-    def perform(self, order: TrialOrder, tell: Tell) -> TrialOutcome:
-        """Run one trial; it tells of `Steps` and, after each epoch, of a `TrialEpoch`."""
+    def perform(self, order: TrialOrder, send: Send) -> TrialOutcome:
+        """Run one trial; sends `Steps` and, after each epoch, a `TrialEpoch`."""
         layer, seed, budget = order.layer, order.seed, order.epochs
         encoder = truncate(self.full, layer)
         if self.prior is not None:
-            self.prior.train(encoder, seed, checkpoint=self._checkpoint(layer, seed, 0), progress=_steps(tell))
+            self.prior.train(encoder, seed, checkpoint=self.checkpoints.of(order.name, "prior"), progress=_steps(send))
         examples, dev, test = self.task.trial(encoder, seed)
-        state = train(
-            encoder,
-            examples,
-            copied(dev),
-            shorter(self.settings, budget),
-            seed=seed,
-            checkpoint=self._checkpoint(layer, seed, budget),
+        state = TrainingRun(encoder, examples, dev, replace(self.settings, epochs=budget), seed=seed).train(
+            checkpoint=self.checkpoints.of(order.name),
             stop_after=order.stop_after,
-            progress=_steps(tell),
+            progress=_steps(send),
             task=order.planned().task,
-            stage_done=lambda at, loss, score: tell(TrialEpoch(layer, seed, budget, at, loss, score)),
+            stage_done=lambda at, loss, score: send(TrialEpoch(layer, seed, budget, at, loss, score)),
         )
         scores = tuple(state.scores[: order.stop_after])  # the checkpoint of a killed run may be further
         dev_score, dev_pearson = dev.score(encoder) if order.stop_after is None else (max(scores), None)
@@ -134,17 +140,9 @@ class TrialWork:
         )
         return TrialOutcome(trial, _weights(encoder) if order.keep_weights else None)
 
-    def _checkpoint(self, layer: int, seed: int, epochs: int) -> Path | None:
-        return self.store.checkpoint(layer, seed, epochs) if self.store.folder.is_dir() else None
 
-
-def shorter(settings: TrainingSettings, epochs: int) -> TrainingSettings:
-    """The same settings with another number of epochs."""
-    return TrainingSettings.from_dict(settings.to_dict() | {"epochs": epochs})
-
-
-def _steps(tell: Tell) -> Progress:
-    return lambda task, done, total: tell(Steps(task, done, total))
+def _steps(send: Send) -> Progress:
+    return lambda task, done, total: send(Steps(task, done, total))
 
 
 def _weights(encoder: Encoder) -> bytes:

@@ -1,15 +1,13 @@
 """What a training run is, validated once."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from truncate_kit.errors import UsageError
+from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
+from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, Objective
 
-ObjectiveName = Literal["cosine", "paraphrase", "entailment", "distill"]
-OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
-Precision = Literal["fp32", "bf16"]
-
+WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # of the TMFT paper, for single words: short, few and cheap
 BASE_WIDTH, BASE_RATE, HIGHEST_RATE = 768, 2e-5, 1e-4
 
 
@@ -17,17 +15,23 @@ BASE_WIDTH, BASE_RATE, HIGHEST_RATE = 768, 2e-5, 1e-4
 class TrainingSettings(Result):
     """One training run; the defaults are those of the TMFT paper, but for the learning rate of narrow models.
 
-    objective: `cosine` (mean squared error between cosine and the score scaled to [0, 1]), `paraphrase` (binary cross
-    entropy with the cosine as logit), `entailment` (softmax classifier on u, v and |u − v|) or `distill` (give the full
-    model's vectors on raw text). learning_rate: peak, None follows the width (`default_learning_rate`). warmup: share
-    of the steps. max_gradient_norm: gradients are scaled down to it. precision: `bf16` computes products under
-    autocast, weights stay float32. buckets: batches of texts of like length. compact_vocabulary: keep word embeddings
-    that no text uses out of the optimiser; the result is the same but for rounding.
+    Attributes:
+        objective: A row of `objectives`.
+        epochs: The best of them on dev is kept.
+        batch_size: Examples of a step.
+        learning_rate: Peak rate, None follows the width (`default_learning_rate`).
+        weight_decay: Of AdamW; none on biases and norms.
+        warmup: Share of the steps.
+        max_gradient_norm: Gradients are scaled down to it.
+        precision: `bf16` computes products under autocast; weights stay float32.
+        buckets: Whether batches hold texts of like length.
+        compact_vocabulary: Whether word embeddings that no text uses are kept out of the optimiser; the result is the
+            same but for rounding.
     """
 
-    objective: ObjectiveName = "cosine"
-    epochs: int = 10
-    batch_size: int = 32
+    objective: str = "cosine"
+    epochs: int = EPOCHS
+    batch_size: int = BATCH_SIZE
     learning_rate: float | None = None
     weight_decay: float = 0.01
     warmup: float = 0.1
@@ -36,16 +40,33 @@ class TrainingSettings(Result):
     buckets: bool = True
     compact_vocabulary: bool = True
 
+    @property
+    def row(self) -> Objective:
+        """The row of the objective."""
+        return OBJECTIVES[self.objective]
+
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
             raise UsageError(f"There is no objective {self.objective!r}.", hint=f"Use one of: {', '.join(OBJECTIVES)}.")
-        if self.precision not in ("fp32", "bf16"):
-            raise UsageError(f"There is no training precision {self.precision!r}.", hint="Use fp32 or bf16.")
+        if self.precision not in TRAINING_PRECISIONS:
+            raise UsageError(
+                f"There is no training precision {self.precision!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)}."
+            )
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}.", hint="It has to be at least 1.")
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
             raise UsageError(f"A learning rate of {self.learning_rate} trains nothing.", hint="Try 2e-5 or 1e-4.")
+
+
+def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:
+    """How word pairs are learned, in the TMFT paper's epochs and batches. Raises `UsageError` as the settings do."""
+    return TrainingSettings(
+        epochs=WORD_EPOCHS,
+        batch_size=WORD_BATCH_SIZE,
+        learning_rate=learning_rate,
+        precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
+    )
 
 
 def default_learning_rate(width: int) -> float:

@@ -4,7 +4,7 @@ The equations are those of "Don't Judge a Language Model by Its Last Layer" (Oh 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,12 +31,7 @@ def contrastive_loss(anchors: Tensor, positives: Tensor, negatives: Tensor | Non
 
 
 class ContrastiveTexts:
-    """Rows of texts as token ids, for the three contrastive objectives.
-
-    columns: anchors and positives, or anchors, positives and negatives, as many ids in each; with the anchors twice the
-    two differ by dropout alone. chunk: texts that are encoded at a time, so that memory does not grow with the batch;
-    None encodes the batch at once. group: processes that share every batch; the loss is that of the whole batch.
-    """
+    """Rows of texts as token ids, for the contrastive objectives."""
 
     head: nn.Module | None = None
 
@@ -48,6 +43,16 @@ class ContrastiveTexts:
         chunk: int | None = None,
         group: Group = ALONE,
     ) -> None:
+        """Rows of texts.
+
+        Args:
+            columns: Anchors and positives, or anchors, positives and negatives, equally many of each; with the anchors
+                twice the two differ by dropout alone.
+            temperature: Of the softmax.
+            chunk: Texts that are encoded at a time, so that memory does not grow with the batch; None encodes the batch
+                at once.
+            group: Processes that share every batch; the loss is that of the whole batch.
+        """
         self._columns = [list(column) for column in columns]
         self._temperature, self._chunk, self._group = temperature, chunk, group
 
@@ -61,10 +66,6 @@ class ContrastiveTexts:
     def texts(self) -> list[Ids]:
         """Column after column."""
         return [ids for column in self._columns for ids in column]
-
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Replace the ids of every text."""
-        self._columns = [[ids(text) for text in column] for column in self._columns]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """`contrastive_loss` of the rows at the given places.
@@ -93,7 +94,7 @@ class ContrastiveTexts:
         return value
 
     def _loss_of(self, vectors: Tensor, total: int) -> Tensor:
-        """The loss of the whole batch of so many rows, from this process's vectors, column after column."""
+        """The loss of the whole batch of `total` rows, from the vectors of this process, column after column."""
         own = len(vectors) // len(self._columns)
         columns = self._group.gather(vectors.view(len(self._columns), own, vectors.shape[-1]), total)
         negatives = columns[2] if len(columns) > 2 else None

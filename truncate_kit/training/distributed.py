@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from truncate_kit.encoders import select_device
 from truncate_kit.errors import DeviceError
+from truncate_kit.hardware import select_device
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The processes of one run; with one process every method gives back what it got.
+    """The processes of one run; with one process every method returns its argument.
 
     rank: number of this process, from 0. size: how many there are.
     """
@@ -99,7 +99,7 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
         if place >= torch.cuda.device_count() > 0:
             raise DeviceError(
                 f"Process {place} of this machine has no GPU: there are {torch.cuda.device_count()}.",
-                hint=f"Start torchrun with --nproc-per-node {torch.cuda.device_count()}, or use --device cpu.",
+                hint=f'Start torchrun with --nproc-per-node {torch.cuda.device_count()}, or use `device="cpu"`.',
             )
         device, backend = f"cuda:{place}", "nccl"
         torch.cuda.set_device(select_device(device))

@@ -1,14 +1,17 @@
 """What is trained on: pairs with scores or classes, or texts with a teacher's vectors; as token ids, with a loss."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from truncate_kit.data import PairSet
 from truncate_kit.encoders import Batch, Encoder
 
 Ids = list[int]
+PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Examples(Protocol):
@@ -25,11 +28,8 @@ class Examples(Protocol):
     def lengths(self) -> list[int]:
         """Tokens of the longest text of each example."""
 
-    def texts(self) -> Sequence[Ids]:
-        """All token ids."""
-
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Replace the ids of every text."""
+    def texts(self) -> Sequence[Ids] | None:
+        """The token ids of all texts; None where any id of the vocabulary may be asked for, or none."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """The objective (0-d) on the examples at the given places."""
@@ -63,15 +63,34 @@ class PairClassifier(nn.Module):
         logits: Tensor = self.linear(torch.cat([first, second, (first - second).abs()], dim=-1))
         return logits
 
+    def loss(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
+        """Cross entropy of the logits; target: (b,), the places of the classes."""
+        return nn.functional.cross_entropy(self(first, second).float(), target.long())
+
 
 class Pairs:
     """Pairs of texts; both sentences of a batch go through one forward pass."""
 
-    head: nn.Module | None = None
+    def __init__(
+        self,
+        first: list[Ids],
+        second: list[Ids],
+        targets: Sequence[float],
+        loss: PairLoss,
+        head: nn.Module | None = None,
+    ) -> None:
+        """Pairs in token ids.
 
-    def __init__(self, first: list[Ids], second: list[Ids], targets: Sequence[float]) -> None:
+        Args:
+            first: The first text of each pair.
+            second: The second ones.
+            targets: What the loss takes as target.
+            loss: Of vectors (b, d), (b, d) and targets (b,), 0-d.
+            head: What `loss` trains beside the encoder, None where there is nothing.
+        """
         self._first, self._second = first, second
         self._targets = torch.tensor(targets, dtype=torch.float32)
+        self._loss, self.head = loss, head
 
     def __len__(self) -> int:
         return len(self._first)
@@ -84,56 +103,37 @@ class Pairs:
         """First texts, then second texts."""
         return [*self._first, *self._second]
 
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Replace the ids of every text."""
-        self._first, self._second = [ids(text) for text in self._first], [ids(text) for text in self._second]
-
     def inputs(self, encoder: Encoder, batch: Sequence[int]) -> Batch:
         """The first texts of the pairs at the given places, then their second texts, as one padded batch."""
         return encoder.pad([self._first[place] for place in batch] + [self._second[place] for place in batch])
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`objective` of the pairs at the given places."""
+        """The loss of the pairs at the given places."""
         return self.loss_of(encoder(**self.inputs(encoder, batch)), batch)
 
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
-        """`objective` of vectors (2b, d) in the order of `inputs`."""
+        """The same from vectors (2b, d) in the order of `inputs`."""
         target = self._targets[list(batch)].to(vectors.device)
-        return self.objective(vectors[: len(batch)].float(), vectors[len(batch) :].float(), target)
-
-    def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-        """The loss (0-d) of vectors (b, d) and targets (b,)."""
-        raise NotImplementedError
+        return self._loss(vectors[: len(batch)].float(), vectors[len(batch) :].float(), target)
 
 
-class GradedPairs(Pairs):
-    """Pairs with scores in [0, 1]."""
+@dataclass(frozen=True, slots=True)
+class TrainPairs:
+    """What the examples of one trial are built from.
 
-    def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-        """`cosine_mse`."""
-        return cosine_mse(first, second, target)
+    Attributes:
+        encoder: The one that is trained.
+        first: Token ids of the first text of each pair.
+        second: Token ids of the second ones.
+        pairs: The same pairs with their targets.
+        seed: Of the trial; a head is drawn from it.
+    """
 
-
-class ParaphrasePairs(Pairs):
-    """Pairs with target 1 where both mean the same, else 0."""
-
-    def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-        """`cosine_entropy`."""
-        return cosine_entropy(first, second, target)
-
-
-class ClassifiedPairs(Pairs):
-    """Pairs with the place of their class as target, and the classifier that is trained with the encoder."""
-
-    def __init__(
-        self, first: list[Ids], second: list[Ids], targets: Sequence[float], classifier: PairClassifier
-    ) -> None:
-        super().__init__(first, second, targets)
-        self.head = self._classifier = classifier
-
-    def objective(self, first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-        """Cross entropy of the classifier's logits."""
-        return nn.functional.cross_entropy(self._classifier(first, second).float(), target.long())
+    encoder: Encoder
+    first: list[Ids]
+    second: list[Ids]
+    pairs: PairSet
+    seed: int
 
 
 class SingleTexts:
@@ -151,13 +151,9 @@ class SingleTexts:
         """Tokens of each text."""
         return [len(text) for text in self._ids]
 
-    def texts(self) -> list[Ids]:
+    def texts(self) -> list[Ids] | None:
         """The token ids."""
         return self._ids
-
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Replace the ids of every text."""
-        self._ids = [ids(text) for text in self._ids]
 
 
 class TaughtTexts(SingleTexts):

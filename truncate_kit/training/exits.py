@@ -1,6 +1,6 @@
 """All layers of one model at once: trained together, or probed on frozen states; both only rank layers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 import torch
@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
 from truncate_kit.progress import Progress, silent
+from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.examples import Ids, Pairs
-from truncate_kit.training.judges import HeldOutPairs
 
 PROBE_EPOCHS, PROBE_RATE, PROBE_BATCH = 5, 1e-3, 256
 PROBE_PAIRS = 10_000  # all layers' states of their texts are held: 0.8 GB for 13 layers × 768
@@ -18,13 +18,7 @@ PROBE_PAIRS = 10_000  # all layers' states of their texts are held: 0.8 GB for 1
 def exit_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[Tensor]:
     """What the encoder truncated at each of `layers` gives for a batch, (b, out) each, in one pass."""
     states = encoder.hidden_states(batch)
-    vectors = []
-    for layer in layers:
-        pooled = encoder.pooled(states[layer], batch["attention_mask"])
-        for module in encoder.tail:
-            pooled = module(pooled)
-        vectors.append(pooled)
-    return vectors
+    return [encoder.from_states(states[layer], batch["attention_mask"]) for layer in layers]
 
 
 @torch.inference_mode()
@@ -67,10 +61,6 @@ class MultiExitPairs:
         """First texts, then second texts."""
         return self._any.texts()
 
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Replace the ids of every text."""
-        self._any.renumber(ids)  # the inputs come from these alone
-
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Mean of the losses of the layers."""
         vectors = exit_vectors(encoder, self._any.inputs(encoder, batch), list(self._exits))
@@ -78,20 +68,16 @@ class MultiExitPairs:
         return torch.stack(losses).mean()
 
 
-class MultiExitJudge:
+class MultiExitEvaluator:
     """The score of each exit on held-out pairs; the main score is their mean."""
 
     def __init__(self, exits: Mapping[int, HeldOutPairs]) -> None:
-        """exits: the same pairs for each layer, judged with the layer's own head where there is one."""
+        """exits: the same pairs for each layer, each with the layer's own head where there is one."""
         self._exits, self._any = exits, next(iter(exits.values()))
 
     def texts(self) -> list[Ids]:
         """The token ids of the distinct texts."""
         return self._any.texts()
-
-    def renumber(self, ids: Callable[[Ids], Ids]) -> None:
-        """Replace the ids of every text."""
-        self._any.renumber(ids)
 
     def by_layer(self, encoder: Encoder) -> dict[int, float]:
         """Main score of each exit, in points."""
@@ -119,7 +105,7 @@ def probe(
     the identity) and heads are trained together by Adam on the pairs' own objective, `PROBE_EPOCHS` times over. The
     encoder is not changed.
     """
-    layers, pairs, judges = list(exits), list(exits.values()), list(held_out.values())
+    layers, pairs, evaluators = list(exits), list(exits.values()), list(held_out.values())
     generator = torch.Generator().manual_seed(seed)
     texts, count = pairs[0].texts(), len(pairs[0])
     kept = torch.arange(count)
@@ -127,7 +113,7 @@ def probe(
         kept = torch.randperm(count, generator=generator)[:PROBE_PAIRS]
     both_sides = [texts[place] for place in torch.cat([kept, kept + count]).tolist()]
     train = exit_vectors_of(encoder, both_sides, layers, progress=progress)
-    dev = exit_vectors_of(encoder, judges[0].texts(), layers)
+    dev = exit_vectors_of(encoder, evaluators[0].texts(), layers)
     centre = train.mean(dim=1, keepdim=True)  # states share a large mean, which makes every cosine near 1
     train, dev = train - centre, dev - centre
     heads = [head.cpu() for head in (part.head for part in pairs) if head is not None]
@@ -136,7 +122,7 @@ def probe(
     optimiser = torch.optim.Adam(trained, lr=PROBE_RATE)
 
     def scores(states: Tensor) -> list[float]:
-        return [judge.score_of(layer)[0] for judge, layer in zip(judges, states, strict=True)]
+        return [evaluator.score_of(layer)[0] for evaluator, layer in zip(evaluators, states, strict=True)]
 
     best = scores(dev)
     for _ in range(PROBE_EPOCHS):

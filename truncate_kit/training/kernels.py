@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
-from truncate_kit.hardware import processor_maker
+from truncate_kit.hardware import has_avx512, processor_maker
 
 LEAST_PRODUCTS = 2**20
 """Multiplications of one layer below which starting oneDNN takes what it saves."""
@@ -39,12 +39,16 @@ class FasterOnCPU(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-@cache
 def onednn_pays() -> bool:
     """Whether oneDNN's products are the faster ones: by what the processor is, so that every run decides alike."""
-    wide = "AVX512" in torch.backends.cpu.get_cpu_capability()
+    return has_avx512() and _beats_mkl()
+
+
+@cache
+def _beats_mkl() -> bool:
+    """Whether MKL keeps to narrow instructions here, and oneDNN can be reached."""
     intel = processor_maker() in (None, "GenuineIntel")
-    if not wide or intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]  # torch's own
+    if intel or not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]  # torch's own
         return False
     try:  # no public function reaches oneDNN without copies, and this one may change with torch
         rows, weight, bias = torch.ones(64, 48), torch.ones(32, 48), torch.ones(32)

@@ -1,4 +1,4 @@
-"""The lean loop: AdamW, linear schedule, the best weights on dev kept, resumable between two looks at dev."""
+"""The training loop: AdamW, linear schedule, the best weights on dev kept, resumable between two evaluations."""
 
 import contextlib
 import dataclasses
@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.errors import FileProblemError, TrainingDivergedError
+from truncate_kit.errors import FileProblemError, TruncateKitError
 from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
 from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.evaluators import Evaluator
 from truncate_kit.training.examples import Examples
-from truncate_kit.training.judges import Judge
 from truncate_kit.training.kernels import FasterOnCPU
 from truncate_kit.training.vocabulary import CompactVocabulary
 
 BUCKET_BATCHES = 24  # batches that are sorted by length together: little padding, still a fresh mix every epoch
-LOOKS_BACK = 32  # steps between two looks whether gradients were numbers; each makes the processor wait for a GPU
-CHECKPOINT_SECONDS = 30.0  # between looks at dev within an epoch; an epoch's end is always stored
+CHECK_EVERY = 32  # steps between two checks that gradients were numbers; each makes the processor wait for a GPU
+CHECKPOINT_SECONDS = 30.0  # between evaluations within an epoch; the end of an epoch is always stored
 
 SEED_STRIDE = 1_000_003  # between processes, whose dropout must differ; one process keeps the seed as it is
 
@@ -34,107 +34,124 @@ SEED_STRIDE = 1_000_003  # between processes, whose dropout must differ; one pro
 class Progressed:
     """Where a run stands after a stage; everything a resumed run needs beside weights and optimiser.
 
-    A stage ends with a look at dev: an epoch, or so many steps.
+    Attributes:
+        scores: Dev scores by stage.
+        best_stage: From 0; -1 before the first.
+        decay: Factor by which AdamW has shrunk a row that gets no gradient.
+        best_decay: The same at the end of the best stage.
+        seconds: Training and evaluation.
     """
 
     scores: list[float] = dataclasses.field(default_factory=list)
     best_stage: int = -1
-    decay: float = 1.0  # what AdamW has done so far to a row that gets no gradient
+    decay: float = 1.0
     best_decay: float = 1.0
     seconds: float = 0.0
 
     @property
     def stage(self) -> int:
-        """Stages behind us."""
+        """Number of finished stages."""
         return len(self.scores)
 
 
-def train(
-    encoder: Encoder,
-    examples: Examples,
-    judge: Judge,
-    settings: TrainingSettings,
-    *,
-    seed: int,
-    checkpoint: Path | None = None,
-    micro_batch: int | None = None,
-    judge_every: int | None = None,
-    stop_after: int | None = None,
-    group: Group = ALONE,
-    progress: Progress = silent,
-    task: str = "training",
-    stage_done: Callable[[int, float, float], None] | None = None,
-) -> Progressed:
-    """Train `encoder` in place and leave it with the weights of the stage that `judge` likes best.
+class TrainingRun:
+    """One training run, from its first step to the weights of the stage that scores best.
 
-    judge_every: steps of a stage, None for an epoch. checkpoint: file that holds the run after each epoch; a run that
-    finds it continues there and ends with the same weights; whoever keeps the result removes it. stop_after: leave
-    after so many stages, the learning rate being that of the whole run; with a checkpoint the run can go on later.
-    micro_batch: examples that are computed at once; the gradients of a batch add up, each part weighted by its share
-    of the examples. group: processes that train together, each on its share of every batch. stage_done: called with
-    the stages behind us, the mean loss of the last one and its dev score. Returns the dev scores by stage, the best
-    stage (from 0) and the seconds spent training and judging. The head of `examples`, where there is one, is trained
-    likewise. Raises `TrainingDivergedError` when the loss is not a number, `CannotWriteError`, `FileProblemError` when
-    the checkpoint cannot be continued.
+    A stage ends with an evaluation on dev: an epoch, or a number of steps.
     """
-    torch.manual_seed(seed + SEED_STRIDE * group.rank)
-    compact = None
-    if settings.compact_vocabulary:
-        compact = CompactVocabulary(encoder, [*examples.texts(), *judge.texts()])
-        examples.renumber(compact.ids)
-        judge.renumber(compact.ids)
-    run = _Run(encoder, examples, judge, settings, seed, judge_every, group, micro_batch)
-    if checkpoint is not None and checkpoint.exists():
-        run.restore(checkpoint)
-    stored = time.monotonic()
-    while run.state.stage < min(run.stages, stop_after or run.stages):
-        loss = run.train_stage(progress, task)
-        if stage_done is not None:
-            stage_done(run.state.stage, loss, run.state.scores[-1])
-        if checkpoint is None:
-            continue
-        if run.ends_epoch() or group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS):
-            run.store(checkpoint)
-            stored = time.monotonic()
-    run.trained.load_state_dict(run.best)
-    if compact is not None:
-        compact.expand(run.state.best_decay)
-    run.trained.eval()
-    return run.state
-
-
-class _Run:
-    """One training run between its stages."""
 
     def __init__(
         self,
         encoder: Encoder,
         examples: Examples,
-        judge: Judge,
+        evaluator: Evaluator,
         settings: TrainingSettings,
+        *,
         seed: int,
-        judge_every: int | None = None,
-        group: Group = ALONE,
+        evaluate_every: int | None = None,
         micro_batch: int | None = None,
+        group: Group = ALONE,
     ) -> None:
-        self.encoder, self.examples, self.judge, self.settings, self.seed = encoder, examples, judge, settings, seed
+        """Prepare the encoder, which is trained in place, and draw all that is random from the seed.
+
+        Args:
+            encoder: Is trained, with the head of `examples` where there is one.
+            examples: What batches are drawn from.
+            evaluator: Scores the encoder after each stage.
+            settings: Rate, epochs, batches.
+            seed: Of the order of the examples, and of dropout.
+            evaluate_every: Steps of a stage, None for an epoch.
+            micro_batch: Examples that are computed at once, None for the batch; the gradients of a batch add up, each
+                part weighted by its share of the examples.
+            group: Processes that train together, each on its share of every batch.
+        """
+        torch.manual_seed(seed + SEED_STRIDE * group.rank)
+        texts, held_out, self._compact = examples.texts(), evaluator.texts(), None
+        if settings.compact_vocabulary and texts is not None and held_out is not None:
+            self._compact = CompactVocabulary(encoder, [*texts, *held_out])
+        self.encoder, self.examples, self.evaluator = encoder, examples, evaluator
+        self.settings, self.seed, self.group = settings, seed, group
         self.micro_batch = micro_batch or settings.batch_size
         self.rate = settings.learning_rate or default_learning_rate(encoder.width)
         self.steps = -(-len(examples) // settings.batch_size)
         self.total = settings.epochs * self.steps
-        self.interval = judge_every or self.steps
+        self.interval = evaluate_every or self.steps
         self.stages = -(-self.total // self.interval)
-        self.group = group
         self.lengths = examples.lengths()
         # One module holds all that is trained, under names that do not depend on whether there is a head.
         self.trained = nn.ModuleDict({"encoder": encoder} | ({"head": examples.head} if examples.head else {}))
         self.optimiser = adamw(self.trained, rate=self.rate, weight_decay=settings.weight_decay)
         self.state = Progressed()
         self.best: dict[str, Tensor] = {}
-        self._cut: tuple[int, list[list[int]]] = (-1, [])  # the batches of the last epoch that was asked for
+        self._cut: tuple[int, list[list[int]]] = (-1, [])  # the batches of the epoch that was asked for last
+
+    def train(
+        self,
+        *,
+        checkpoint: Path | None = None,
+        stop_after: int | None = None,
+        progress: Progress = silent,
+        task: str = "training",
+        stage_done: Callable[[int, float, float], None] | None = None,
+    ) -> Progressed:
+        """Train to the end, and leave the encoder with the weights of the best stage.
+
+        Args:
+            checkpoint: File that holds the run after each epoch; a run that finds it continues there and ends with the
+                same weights. Whoever keeps the result removes it.
+            stop_after: Stages after which to leave, the learning rate being that of the whole run; with a checkpoint
+                the run can go on later. None for all.
+            progress: Is called after each step.
+            task: What it is called with.
+            stage_done: Is called with the number of finished stages, the mean loss of the last one and its dev score.
+
+        Returns:
+            Dev scores by stage, the best stage (from 0), and the seconds spent on training and evaluation.
+
+        Raises:
+            TruncateKitError: The loss is not a number.
+            FileProblemError: The checkpoint cannot be written, or not be continued.
+        """
+        if checkpoint is not None and checkpoint.exists():
+            self.restore(checkpoint)
+        stored = time.monotonic()
+        while self.state.stage < min(self.stages, stop_after or self.stages):
+            loss = self.train_stage(progress, task)
+            if stage_done is not None:
+                stage_done(self.state.stage, loss, self.state.scores[-1])
+            if checkpoint is None:
+                continue
+            if self.ends_epoch() or self.group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS):
+                self.store(checkpoint)
+                stored = time.monotonic()
+        self.trained.load_state_dict(self.best)
+        if self._compact is not None:
+            self._compact.expand(self.state.best_decay)
+        self.trained.eval()
+        return self.state
 
     def train_stage(self, progress: Progress, task: str) -> float:
-        """Train for one stage, judge, and keep the weights if they are the best so far; the mean loss of a step."""
+        """Train for one stage, score, and keep the weights if they are the best so far; the mean loss of a step."""
         start = time.perf_counter()
         state, settings = self.state, self.settings
         losses = torch.zeros((), device=self.encoder.device)  # read once at the end: a GPU need not wait
@@ -154,11 +171,11 @@ class _Run:
             self.optimiser.zero_grad(set_to_none=True)
             state.decay *= 1 - rate * settings.weight_decay
             progress(task, step + 1, self.total)
-            if len(norms) == LOOKS_BACK or step == steps[-1]:
+            if len(norms) == CHECK_EVERY or step == steps[-1]:
                 self._check(norms, step + 1 - len(norms))
                 norms.clear()
         with precision(self.encoder.device, settings.precision):
-            score = self.group.agree(self.judge.score(self.encoder)[0])
+            score = self.group.agree(self.evaluator.score(self.encoder)[0])
         state.scores.append(score)
         if state.best_stage < 0 or score > state.scores[state.best_stage]:
             state.best_stage, state.best_decay = state.stage - 1, state.decay
@@ -167,10 +184,14 @@ class _Run:
         return float(losses) / len(steps)
 
     def _check(self, norms: list[Tensor], first: int) -> None:
-        """Raise `TrainingDivergedError` where a gradient norm of the steps from `first` on is not a number."""
+        """Raise `TruncateKitError` where a gradient norm of the steps from `first` on is not a number."""
         finite = torch.isfinite(torch.stack(norms))
         if not finite.all():
-            raise TrainingDivergedError(*divmod(first + int(finite.int().argmin()), self.steps), self.rate)
+            epoch, step = divmod(first + int(finite.int().argmin()), self.steps)
+            raise TruncateKitError(
+                f"Training diverged in epoch {epoch + 1}, step {step + 1}, at a learning rate of {self.rate:g}.",
+                hint='Use a smaller `learning_rate`, or `precision="fp32"`.',
+            )
 
     def _copied(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}

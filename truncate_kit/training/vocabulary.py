@@ -7,47 +7,52 @@ XLM-RoBERTa's parameters).
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
 
 
 class CompactVocabulary:
-    """The used rows of an encoder's word embeddings, put in place of all of them until `expand`."""
+    """The used rows of an encoder's word embeddings, put in place of all of them until `expand`.
+
+    Token ids stay what they are: on its way into the embedding each is replaced by its row in the compact table.
+    """
 
     def __init__(self, encoder: Encoder, texts: Iterable[Sequence[int]]) -> None:
-        """texts: the token ids of every text that will be encoded before `expand`."""
-        self._table = _word_embeddings(encoder)
-        self._full = self._table.weight.detach()
-        # Everything up to the padding id stays where it is: some models find padding, and positions, by that id.
-        used = set(range((self._table.padding_idx or 0) + 1))
+        """Compact the embedding in place.
+
+        Args:
+            encoder: Its backbone's word embeddings are replaced.
+            texts: The token ids of every text that will be encoded before `expand`; another id is an IndexError.
+        """
+        table = encoder.backbone.get_input_embeddings()
+        assert isinstance(table, nn.Embedding)  # true for every family of the table
+        self._table, self._full = table, table.weight.detach()
+        # The row of the padding id is also the table's `padding_idx`: with all rows below it, it stays where it is.
+        used = set(range((table.padding_idx or 0) + 1))
         if encoder.tokenizer is not None and encoder.tokenizer.pad_token_id is not None:
             used |= set(range(encoder.tokenizer.pad_token_id + 1)) if encoder.tokenizer.pad_token_id < 1000 else set()
             used.add(encoder.tokenizer.pad_token_id)
-        for ids in texts:
-            used.update(ids)
-        self.kept = torch.tensor(sorted(used), dtype=torch.long)
-        self._place = {old: new for new, old in enumerate(self.kept.tolist())}
-        self._set(self._full[self.kept.to(self._full.device)].clone())
-
-    def ids(self, ids: Sequence[int]) -> list[int]:
-        """The ids of one text in the compact numbering."""
-        return [self._place[token] for token in ids]
+        self._kept = torch.tensor(sorted(used.union(*texts)), device=self._full.device)
+        self._row = torch.full((len(self._full),), -1, device=self._full.device)
+        self._row[self._kept] = torch.arange(len(self._kept), device=self._full.device)
+        self._hook = table.register_forward_pre_hook(self._to_rows)
+        self._set(self._full[self._kept])
 
     def expand(self, decay: float) -> None:
         """Put all rows back: the trained ones as they are now, the others shrunk by the factor `decay`."""
+        self._hook.remove()
         full = self._full * decay
-        full[self.kept.to(full.device)] = self._table.weight.detach()
+        full[self._kept] = self._table.weight.detach()
         self._set(full)
 
-    def _set(self, weight: torch.Tensor) -> None:
+    def _to_rows(self, _: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor]:
+        """Token ids of any shape to their rows in the compact table."""
+        return (self._row[inputs[0]],)
+
+    def _set(self, weight: Tensor) -> None:
         self._table.weight = nn.Parameter(weight)
         self._table.num_embeddings = weight.shape[0]
-
-
-def _word_embeddings(encoder: Encoder) -> nn.Embedding:
-    table = encoder.backbone.get_input_embeddings()
-    assert isinstance(table, nn.Embedding)  # true for every family of the table
-    return table

@@ -1,0 +1,1 @@
+"""CKA of all layer pairs: exactness, speed and memory."""

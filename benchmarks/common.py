@@ -1,0 +1,99 @@
+"""What the benchmarks share: options, tables, parts of a set, and figures that are measured once."""
+
+import argparse
+import csv
+import io
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from truncate_kit.bench.machine import describe_machine
+from truncate_kit.data import PairSet, PairSplits
+from truncate_kit.files import write_json, write_text
+
+COMMAND = (sys.executable, "-u", "-c", "from truncate_kit_cli.app import main; main()")
+"""`truncate-kit` of this environment."""
+
+
+def new_parser(description: str | None) -> argparse.ArgumentParser:
+    """A parser whose help shows the docstring of the script as it is."""
+    return argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Whole numbers separated by commas."""
+    return tuple(int(part) for part in text.split(","))
+
+
+def names(text: str) -> list[str]:
+    """Names separated by commas."""
+    return text.split(",")
+
+
+def named_model(model: str) -> tuple[str, str]:
+    """Name and folder of NAME=FOLDER; a folder alone is named after itself, or after its parent where it is `model`."""
+    name, _, folder = model.rpartition("=")
+    path = Path(folder)
+    return name or (path.parent.name if path.name == "model" else path.name), folder
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table in CSV."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Write a table as CSV; its columns are the keys of the first row."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    write_text(path, text.getvalue())
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table in Markdown."""
+    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
+    for row in rows:
+        print("| " + " | ".join(map(str, row)) + " |")
+
+
+def spread_out(pairs: PairSet | None, count: int) -> PairSet:
+    """`count` pairs at equal distances from each other: files are ordered by source."""
+    assert pairs is not None
+    return replace(pairs, pairs=pairs.pairs[:: max(1, len(pairs) // count)][:count])
+
+
+def part_of_train(data: PairSplits, count: int) -> PairSplits:
+    """With `count` of the training pairs, drawn once and the same for every model and seed."""
+    assert data.train is not None
+    places = sorted(random.Random(0).sample(range(len(data.train)), min(count, len(data.train))))
+    return replace(data, train=replace(data.train, pairs=tuple(data.train.pairs[place] for place in places)))
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """What a call returns, and its seconds."""
+    start = time.perf_counter()
+    return call(), time.perf_counter() - start
+
+
+def measured_once(path: Path, name: str, measure: Callable[[], Any], *, again: bool = False) -> Any:
+    """The figures of that name in a JSON file, measured and written where they are not there yet."""
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if again or name not in found:
+        found[name] = measure()
+        write_json(path, found)
+    return found[name]
+
+
+def machine(threads: int | None = None, others_busy: float | None = None, device: str = "cpu") -> dict[str, Any]:
+    """Processor and versions, as results state them. others_busy: the share of other processes, 0 … 1."""
+    return describe_machine(torch.device(device), threads or torch.get_num_threads(), others_busy).to_dict()

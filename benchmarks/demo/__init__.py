@@ -1,0 +1,1 @@
+"""How long the demo takes, and what it prints."""

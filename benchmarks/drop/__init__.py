@@ -1,0 +1,1 @@
+"""Whether a predicted drop is right."""

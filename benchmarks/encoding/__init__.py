@@ -1,0 +1,1 @@
+"""Encoding of whole sets against sentence-transformers."""

@@ -1,0 +1,255 @@
+"""Whole-set encoding: this package's fp32 and int8 graphs against sentence-transformers in torch and ONNX Runtime.
+
+    python -m benchmarks.encoding.run --model FOLDER --data test.csv --dev dev.csv \\
+        --peer-python OTHER/bin/python
+
+All rows encode the same texts, tokeniser included, with the same number of threads. Each round runs every row once, in
+turn, so that a drift of the machine's speed meets all of them. The ONNX backend of sentence-transformers needs older
+transformers, so it runs in a process of its own under --peer-python; without that option its rows are left out. int8
+chooses its layers on the pairs of --dev and is scored on those of --data; without --dev its rows are left out.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from sentence_transformers import SentenceTransformer
+
+from benchmarks.common import machine, named_model, new_parser, print_table, timed
+from benchmarks.encoding.inside import operators, product_ceiling
+from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
+from truncate_kit.bench.machine import OtherWork
+from truncate_kit.bench.roofline import ceiling_calls, flops
+from truncate_kit.data import PairSet, read_pairs
+from truncate_kit.encoders import Encoder, load_encoder, truncate
+from truncate_kit.evaluation import evaluate
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.results import ExportReport
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.settings import ExportSettings
+from truncate_kit.files import write_json
+from truncate_kit.precisions import GRAPH_FILES
+
+HERE = Path(__file__).parent
+TORCH, TORCH_BF16 = "sentence-transformers torch fp32", "sentence-transformers torch bf16"
+PEER, PEER_FUSED = "sentence-transformers ONNX", "sentence-transformers ONNX, optimum O3"
+OURS, EACH, HALF = "ours", "ours, repeated texts computed again", "ours, half depth"
+INT8, INT8_EACH, INT8_HALF = (f"{name}, int8" for name in (OURS, EACH, HALF))
+SAME_VECTORS = {EACH: OURS, INT8_EACH: INT8}  # timed otherwise, computed alike
+TOKENS = "ours, tokeniser alone"
+GRAPHS = ((OURS, "full", "fp32"), (HALF, "half", "fp32"), (INT8, "full", "int8"), (INT8_HALF, "half", "int8"))
+
+
+@dataclass(frozen=True, slots=True)
+class Contestants:
+    """What is timed. graphs: ours by name, full and cut; rows: seconds of one pass of each contestant."""
+
+    full: Encoder
+    graphs: dict[str, OnnxEncoder]
+    reports: dict[str, ExportReport]
+    peers: dict[str, Peer]
+    torch: dict[str, SentenceTransformer]
+    rows: dict[str, Callable[[], float]]
+
+    def vectors(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """Of all texts by name; rows that are timed otherwise and computed alike have none of their own."""
+        return {
+            **{
+                name: model.encode(texts, show_progress_bar=False, convert_to_tensor=True).float().cpu().numpy()
+                for name, model in self.torch.items()
+            },
+            **{name: graph.encode(texts).numpy() for name, graph in self.graphs.items()},
+            **{name: peer.vectors() for name, peer in self.peers.items()},
+        }
+
+
+def exported(options: argparse.Namespace, scratch: Path) -> tuple[Encoder, dict[str, ExportReport]]:
+    """The encoder; its graphs, full and cut at half depth, lie in `scratch`, in int8 too where `--dev` is given."""
+    full = load_encoder(options.model)
+    full.name = named_model(str(options.model.resolve()))[0]  # results name the model, not where it lies
+    reports = {}
+    for encoder, name in ((full, "full"), (truncate(full, full.depth // 2), "half")):
+        reports[name] = export_onnx(encoder, scratch / name)
+        if options.dev:
+            reports[f"{name}, int8"] = export_onnx(
+                encoder,
+                scratch / name,
+                ExportSettings(precision="int8"),
+                pairs=read_pairs(options.data),
+                search_pairs=read_pairs(options.dev),
+            )
+    return full, reports
+
+
+def contestants(options: argparse.Namespace, texts: Sequence[str], scratch: Path) -> Contestants:
+    """Everything that is timed, loaded."""
+    full, reports = exported(options, scratch)
+    graphs = {
+        name: OnnxEncoder.load(scratch / part, precision=precision, threads=options.threads)
+        for name, part, precision in GRAPHS
+        if precision == "fp32" or options.dev
+    }
+    models = {
+        TORCH: SentenceTransformer(str(options.model), device="cpu"),
+        TORCH_BF16: SentenceTransformer(str(options.model), device="cpu", model_kwargs={"dtype": torch.bfloat16}),
+    }
+    peers = {}
+    if options.peer_python:
+        for name, level in ((PEER, None), (PEER_FUSED, "O3")):
+            folder = scratch / (level or "plain")
+            folder.mkdir()
+            peers[name] = Peer(options.peer_python, options.model, texts, options.threads, level, folder)
+    calls: dict[str, Callable[[], Any]] = {
+        name: partial(model.encode, texts, batch_size=BATCH_SIZE, show_progress_bar=False)
+        for name, model in models.items()
+    }
+    calls[TOKENS] = partial(full.reader.token_ids, texts)
+    for name, graph in graphs.items():
+        calls[name] = partial(graph.encode, texts)
+    for name, same in SAME_VECTORS.items():
+        if same in graphs:
+            calls[name] = partial(encode_each, graphs[same], full, texts)
+    rows = {name: partial(seconds_of, call) for name, call in calls.items()}
+    return Contestants(full, graphs, reports, peers, models, rows | {name: peer.run for name, peer in peers.items()})
+
+
+def encode_each(graph: OnnxEncoder, encoder: Encoder, texts: Sequence[str]) -> None:
+    """Encode repeated texts again and again."""
+    graph.encode_ids(encoder.reader.token_ids(texts))
+
+
+def seconds_of(call: Callable[[], Any]) -> float:
+    """Seconds of one call."""
+    return timed(call)[1]
+
+
+def time_rounds(
+    found: Contestants, rounds: int, threads: int
+) -> tuple[dict[str, list[float]], list[float], list[float]]:
+    """Seconds of every row by round; GFLOP/s of matrix products; the share of other processes during each row."""
+    seconds: dict[str, list[float]] = {name: [] for name in found.rows}
+    ceilings: list[float] = []
+    busy: list[float] = []
+    products = ceiling_calls(torch.device("cpu"), ["fp32"])["fp32"]
+    for round_number in range(-1, rounds):  # round -1 warms up
+        for name, run in found.rows.items():
+            others = OtherWork()
+            spent = run()
+            if round_number >= 0:
+                seconds[name].append(spent)
+                if name not in found.peers:  # they work in processes of their own
+                    busy.append(others.share() or 0.0)
+        ceilings.append(2 * 1536**3 / min(seconds_of(products) for _ in range(5)) / 1e9)
+        ceilings.append(product_ceiling(found.full, threads, found.graphs[OURS].batch_tokens))
+        print(f"round {round_number}: " + ", ".join(f"{name} {run[-1]:.2f} s" for name, run in seconds.items() if run))
+    return seconds, ceilings, busy
+
+
+def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
+    """All rows, their vectors compared, and where our time goes."""
+    pairs = read_pairs(options.data)
+    texts = [text for side in ("first", "second") for text in (getattr(pair, side) for pair in pairs)]
+    torch.set_num_threads(options.threads)
+    found = contestants(options, texts, scratch)
+    seconds, ceilings, busy = time_rounds(found, options.rounds, options.threads)
+    vectors = found.vectors(texts)
+    ids, batch_tokens = found.full.reader.token_ids(texts), found.graphs[OURS].batch_tokens
+    work = sum(flops(found.full, 1, len(row)) or 0 for row in ids)
+    graph_seconds = median(seconds[EACH]) - median(seconds[TOKENS])
+    versions = {"sentence-transformers": version("sentence-transformers"), "onnx": onnx.__version__}
+    return {
+        "machine": machine(options.threads, max(busy)) | versions,
+        "peer_versions": next((peer.versions for peer in found.peers.values()), None),
+        "rounds": options.rounds,
+        "texts": len(texts),
+        "distinct_texts": len(set(texts)),
+        "tokens": sum(map(len, ids)),
+        "batch_tokens": batch_tokens,
+        "seconds": seconds,
+        "sentences_per_second": {name: len(texts) / median(run) for name, run in seconds.items()},
+        "ratio_to_torch_fp32": ratios(seconds, TORCH),
+        "ratio_to_torch_bf16": ratios(seconds, TORCH_BF16),
+        "ratio_to_onnx": ratios(seconds, PEER) if found.peers else None,
+        "spearman": {name: score(texts, value, pairs) for name, value in vectors.items()},
+        "largest_difference": {name: float(np.abs(value - vectors[TORCH]).max()) for name, value in vectors.items()},
+        "graph_seconds": graph_seconds,
+        "graph_gflops_per_second": work / graph_seconds / 1e9,
+        "ceiling_gflops_per_second": max(ceilings),
+        "operators": {
+            precision: operators(scratch / "full" / GRAPH_FILES[precision], found.full, ids[:1000], batch_tokens)
+            for precision in ("fp32", "int8")[: 2 if options.dev else 1]
+        },
+        "exports": {name: report.to_dict() for name, report in found.reports.items()},
+    }
+
+
+def ratios(seconds: dict[str, list[float]], base: str) -> dict[str, float]:
+    """Median over rounds of how many times faster each row was than `base` in the same round."""
+    return {
+        name: median(theirs / ours for theirs, ours in zip(seconds[base], run, strict=True))
+        for name, run in seconds.items()
+        if name != TOKENS
+    }
+
+
+def score(texts: Sequence[str], vectors: np.ndarray, pairs: PairSet) -> float:
+    """Spearman × 100."""
+    return evaluate(Given(texts, vectors), pairs.pairs).spearman
+
+
+def show(found: dict[str, Any]) -> None:
+    """The table of README.md."""
+    columns = ("", "sentences/s", "× torch fp32", "× its bf16", "× its ONNX", "Spearman", "largest difference")
+    rows = []
+    for name, ratio in found["ratio_to_torch_fp32"].items():
+        other = f"{found['ratio_to_onnx'][name]:.2f}" if found["ratio_to_onnx"] else "–"
+        key = SAME_VECTORS.get(name, name)
+        speeds = [f"{found['sentences_per_second'][name]:,.0f}", f"{ratio:.2f}"]
+        speeds += [f"{found['ratio_to_torch_bf16'][name]:.2f}", other]
+        rows.append([name, *speeds, f"{found['spearman'][key]:.2f}", f"{found['largest_difference'][key]:.1e}"])
+    print_table(columns, rows)
+    whole = median(found["seconds"][EACH])
+    share = found["graph_gflops_per_second"] / found["ceiling_gflops_per_second"]
+    print(
+        f"Tokeniser {median(found['seconds'][TOKENS]) / whole:.1%} of the time, the rest in the graph at "
+        f"{found['graph_gflops_per_second']:.0f} GFLOP/s, {share:.0%} of the {found['ceiling_gflops_per_second']:.0f} "
+        "that the fastest matrix product reaches here."
+    )
+    print(f"Other processes took at most {found['machine']['others_busy']:.0%} of the machine during a row.")
+    for precision, parts in found["operators"].items():
+        print(f"Inside the {precision} graph: " + ", ".join(f"{name} {part:.1%}" for name, part in parts.items()))
+    for name, report in found["exports"].items():
+        for sentence in ExportReport.from_dict(report).precision_sentences():
+            print(f"{name}: {sentence}")
+
+
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--model", type=Path, required=True, help="folder of a sentence-transformers model")
+PARSER.add_argument("--data", type=Path, required=True, help="file of graded pairs")
+PARSER.add_argument("--dev", type=Path, help="file of graded pairs on which int8 chooses its layers")
+PARSER.add_argument("--peer-python", type=Path, help="interpreter with sentence-transformers[onnx]<6")
+PARSER.add_argument("--threads", type=int, default=2)
+PARSER.add_argument("--rounds", type=int, default=5)
+PARSER.add_argument("--out", type=Path, default=HERE / "results.json")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, write the JSON, print the table."""
+    options = PARSER.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as scratch:
+        found = measure(options, Path(scratch))
+    write_json(options.out, found)
+    show(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Heads over the states of frozen models."""

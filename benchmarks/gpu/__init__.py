@@ -1,0 +1,1 @@
+"""Truncated encoders on a GPU against other runtimes."""

@@ -1,0 +1,93 @@
+"""The random models that are measured on a GPU, full and cut, and texts as long as real ones."""
+
+import json
+import random
+import re
+from pathlib import Path
+
+from transformers import BertConfig, DebertaV2Config, ElectraConfig, PretrainedConfig
+
+from truncate_kit.encoders import Encoder, load_encoder, random_encoder, save_encoder, truncate
+from truncate_kit.errors import TruncateKitError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.settings import ExportSettings
+from truncate_kit.precisions import GRAPH_FILES
+
+LENGTHS = Path(__file__).with_name("lengths.json")
+
+
+def shapes(width: int, layers: int) -> dict[str, PretrainedConfig]:
+    """BERT-base and -large, ELECTRA-base and DeBERTaV3-base; a width other than 768 scales heads and blocks with it."""
+
+    def sizes(scale: float = 1, depth: int = layers) -> dict[str, int]:
+        wide = int(width * scale)
+        return {
+            "vocab_size": 30522,
+            "hidden_size": wide,
+            "num_attention_heads": max(2, wide // 64),
+            "intermediate_size": 4 * wide,
+            "num_hidden_layers": depth,
+        }
+
+    relative = {
+        "relative_attention": True,
+        "position_buckets": 256,
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+    }
+    return {
+        "bert-base": BertConfig(**sizes()),
+        "bert-large": BertConfig(**sizes(4 / 3, 2 * layers)),
+        "electra-base": ElectraConfig(**sizes(), embedding_size=width),
+        "deberta-v3-base": DebertaV2Config(
+            **sizes(), **relative, pos_att_type=["p2c", "c2p"], position_biased_input=False, type_vocab_size=0
+        ),
+    }
+
+
+def sentences(name: str, encoder: Encoder, count: int) -> list[str]:
+    """Random words of the vocabulary, each one token, as many to a text as the real texts of that set have tokens."""
+    assert encoder.tokenizer is not None
+    words = sorted(word for word in encoder.tokenizer.get_vocab() if re.fullmatch("[a-z]{2,}", word))
+    lengths = json.loads(LENGTHS.read_text())[name]
+    draw = random.Random(0)
+    picked = draw.sample(lengths, min(count, len(lengths)))
+    return [" ".join(draw.choices(words, k=max(1, length - 2))) for length in picked]  # [CLS] and [SEP] come on top
+
+
+class Models:
+    """Folders of random models, full and cut, with their graphs, made when they are first asked for."""
+
+    def __init__(self, work: Path, configs: dict[str, PretrainedConfig], device: str) -> None:
+        self.work, self.configs, self.device = work, configs, device
+        self._made: set[Path] = set()
+
+    def layer(self, name: str, cut: int) -> int:
+        """The layer after `cut` twelfths of the model's depth, at least the first."""
+        return max(1, cut * int(self.configs[name].num_hidden_layers) // 12)
+
+    def folder(self, name: str, layer: int | None) -> Path:
+        """Where the model cut at `layer`, None for all of it, is saved with graphs for the device.
+
+        A graph that cannot be made is missing there: the rivals are measured all the same.
+        """
+        place = self.work / f"{name}-{'full' if layer is None else layer}"
+        if place in self._made:
+            return place
+        if not place.exists():
+            full = random_encoder(self.configs[name], name=name)
+            full.tokenizer = load_encoder("mini-bert").tokenizer
+            full.max_length = min(512, self.configs[name].max_position_embeddings)
+            save_encoder(full if layer is None else truncate(full, layer), place)
+        on_cuda = self.device.startswith("cuda")
+        for precision in ("fp32", "fp16") if on_cuda else ("fp32",):
+            if (place / GRAPH_FILES[precision]).exists():
+                continue
+            try:
+                export_onnx(
+                    load_encoder(place), place, ExportSettings(precision=precision, target="cuda" if on_cuda else "cpu")
+                )
+            except TruncateKitError as error:
+                print(f"{place.name} has no {precision} graph: {error} {error.hint}", flush=True)
+        self._made.add(place)
+        return place

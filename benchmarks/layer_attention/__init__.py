@@ -1,0 +1,1 @@
+"""Attention over the layers against other poolings, under each contrastive objective."""

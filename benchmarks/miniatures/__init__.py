@@ -1,0 +1,1 @@
+"""How the bundled miniatures are pretrained, and what that does to their layers."""

@@ -1,0 +1,1 @@
+"""Which pick rule loses the fewest test points."""

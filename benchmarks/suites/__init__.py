@@ -1,0 +1,1 @@
+"""Scores of a model and its truncations on the suites."""

@@ -1,0 +1,1 @@
+"""Training throughput against other trainers."""

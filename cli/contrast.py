@@ -1,0 +1,207 @@
+"""`truncate-kit contrast`: contrastive training at one layer, with attention over all layers below it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.errors import UsageError
+from truncate_kit.training.objectives import OBJECTIVES, described, objective_names
+from truncate_kit.wording import counted
+from truncate_kit.workspace.sources import TripletSource
+
+from . import options
+from .options import data_option, layers_option, names_in, results_option, training_option, use_threads
+from .output import print_json, progress_bar, say, table
+from .pushing import check_push, push
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from truncate_kit.contrastive.results import ContrastiveResult
+    from truncate_kit.data import PairSplits, TripletSet
+
+SETTINGS = ContrastiveSettings()
+SEEDS = len(SETTINGS.seeds)
+EPOCHS = ", ".join(f"{OBJECTIVES[name].epochs} for {name}" for name in objective_names("contrast"))
+ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in objective_names("contrast"))
+SHOWN_SENTENCES = 8
+
+
+def contrast(
+    model: options.Model = None,
+    triplets: Annotated[
+        str | None,
+        data_option("What is learned: a file, folder or hub name with anchor, positive[, negative], or an NLI set."),
+    ] = None,
+    triplet_columns: Annotated[
+        str | None,
+        data_option(
+            "Columns of --triplets, if their names do not say it; for an NLI set PREMISE,HYPOTHESIS,LABEL.",
+            metavar="ANCHOR,POSITIVE[,NEGATIVE]",
+        ),
+    ] = None,
+    texts: Annotated[
+        Path | None, data_option("Raw text for the objective dropout; by default that of the train pairs.")
+    ] = None,
+    data: options.Data = None,
+    columns: options.Columns = None,
+    scale: options.Scale = None,
+    max_length: options.MaxLength = None,
+    layer: Annotated[
+        int | None, layers_option("Where the model is cut; by default at the last layer.")
+    ] = SETTINGS.layer,
+    pooling: Annotated[str, layers_option("layer-attention, first-last, concat, cls or mean.")] = SETTINGS.pooling,
+    attend: Annotated[
+        str, layers_option("Layer attention: both (CLS asks, means answer), cls or mean.")
+    ] = SETTINGS.over,
+    last_cls: Annotated[
+        bool, layers_option("Layer attention: put the last CLS before what it gives.")
+    ] = SETTINGS.last_cls,
+    literal: Annotated[
+        bool, layers_option("Layer attention: equation 1 as printed, without the exponential.", "--literal")
+    ] = SETTINGS.literal,
+    remove_pooler: Annotated[
+        bool, layers_option("Use the pooler in training only, then the top CLS state.", "--remove-pooler")
+    ] = not SETTINGS.keep_pooler,
+    objective: Annotated[str, training_option(f"{described('contrast')}.")] = SETTINGS.objective,
+    seeds: options.Seeds = SEEDS,
+    epochs: Annotated[int | None, training_option(f"By default {EPOCHS}.")] = SETTINGS.epochs,
+    batch_size: Annotated[int | None, training_option(f"Rows per step; by default {ROWS}.")] = SETTINGS.batch_size,
+    chunk_size: Annotated[
+        int | None, training_option("Texts encoded at a time; any batch in little memory.")
+    ] = SETTINGS.chunk,
+    learning_rate: options.Rate = SETTINGS.learning_rate,
+    temperature: Annotated[float, training_option("Of the softmax.")] = SETTINGS.temperature,
+    evaluate_every: Annotated[
+        int | None, training_option("Steps between two evaluations on dev.")
+    ] = SETTINGS.evaluate_every,
+    precision: options.Precision = SETTINGS.precision,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    sentences: Annotated[
+        Path | None, results_option("Texts whose layer attention is drawn; by default some of dev.")
+    ] = None,
+    push_to: options.Push = None,
+    public: options.Public = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train one layer by contrast, from pairs that mean the same or from raw text; --data is what is judged on."""
+    from truncate_kit.contrastive.running import finetune_contrastive
+    from truncate_kit.training.distributed import joined
+
+    check_push(push_to, public)
+    if sentences is not None and (remove_pooler or pooling != "layer-attention"):
+        raise UsageError("--sentences shows layer attention, which this model does not keep.", hint="Leave it out.")
+    settings = ContrastiveSettings(
+        objective=objective,
+        pooling=pooling,  # type: ignore[arg-type]  # checked by the settings themselves
+        over=attend,  # type: ignore[arg-type]  # likewise
+        last_cls=last_cls,
+        literal=literal,
+        keep_pooler=not remove_pooler,
+        layer=layer,
+        temperature=temperature,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        max_tokens=max_length or SETTINGS.max_tokens,
+        evaluate_every=evaluate_every,
+        chunk=chunk_size,
+        precision=precision,  # type: ignore[arg-type]  # likewise
+        seeds=tuple(range(seeds)),
+    )
+    use_threads(threads)
+    with joined(device) as (group, here):
+        workspace = Workspace(folder, quiet=as_json or not group.leads)
+        source = replace(workspace.starting_model(model, None, max_length), pooling=None)
+        encoder = workspace.load(source, device=here, precision=precision)
+        pairs, found = workspace.data(data, columns, scale)
+        pairs = pairs if pairs.dev is not None else workspace.divided(pairs)
+        learned = None if triplets is None else TripletSource(triplets, names_in(triplet_columns))
+        rows = _rows(settings.objective, learned, texts, pairs)
+        workspace.note(rows.note)
+        shown = _shown(sentences, pairs)
+        with progress_bar(quiet=workspace.quiet) as progress:
+            result = finetune_contrastive(
+                encoder, rows, pairs, out=folder, settings=settings, group=group, progress=progress
+            )
+        if group.leads:
+            workspace.sweep_file.unlink(missing_ok=True)  # it describes the model whose place this one takes
+            workspace.remember(source, found, learned)
+            show(result, workspace, _draw(workspace, settings, shown))
+            push(workspace.lean, push_to, public, quiet=as_json)
+
+
+def _rows(objective: str, triplets: TripletSource | None, texts: Path | None, pairs: "PairSplits") -> "TripletSet":
+    """What the objective learns from. Raises `UsageError` where it was not given, `DataError`."""
+    from truncate_kit.data import load_triplets, raw_texts, read_texts
+
+    data = OBJECTIVES[objective].data
+    if data == "texts":
+        if triplets is not None:
+            raise UsageError(f"The objective {objective} learns from raw text.", hint="Use --texts, not --triplets.")
+        if texts is not None:
+            return raw_texts(texts.name, read_texts(texts))
+        if pairs.train is None:
+            raise UsageError("There are no texts to learn from.", hint="Give --texts FILE.")
+        return raw_texts(pairs.train.name, pairs.train.texts())
+    if texts is not None:
+        raise UsageError(f"The objective {objective} learns from pairs.", hint="Use --triplets, not --texts.")
+    if triplets is None:
+        raise UsageError(
+            f"The objective {objective} has nothing to learn from.",
+            hint="Give --triplets FILE with anchor, positive[, negative] or an NLI set; --data is what is judged on.",
+        )
+    return load_triplets(triplets.name, columns=triplets.columns, negatives=data == "negatives")
+
+
+def _shown(sentences: Path | None, pairs: "PairSplits") -> Sequence[str]:
+    """The texts whose attention is drawn; read before training, so that a wrong file costs nothing."""
+    from truncate_kit.data import read_texts
+
+    return read_texts(sentences) if sentences is not None else pairs.evaluation.texts()[:SHOWN_SENTENCES]
+
+
+def _draw(workspace: Workspace, settings: ContrastiveSettings, texts: Sequence[str]) -> Path | None:
+    """The figure of the attention over layers, where the saved model has one."""
+    from truncate_kit.contrastive.weights import layer_weights
+    from truncate_kit.encoders import load_encoder
+    from truncate_kit.report.attention_figure import draw_attention
+
+    if settings.pooling != "layer-attention" or not settings.keep_pooler:
+        return None
+    found = layer_weights(load_encoder(workspace.lean), texts)
+    found.write(workspace.attention)
+    return draw_attention(found, workspace.attention.with_suffix(".png"))
+
+
+def show(result: "ContrastiveResult", workspace: Workspace, drawn: Path | None) -> None:
+    """The result as JSON, or as a table and sentences."""
+    from truncate_kit.contrastive.card import pooling_words
+    from truncate_kit.wording import points
+
+    if workspace.quiet:
+        print_json(result)
+        return
+    table(
+        f"{result.settings.objective}, Spearman × 100 on {result.data}; {counted(len(result.trials), 'seed')}, "
+        f"{counted(result.epochs, 'epoch')}, batch {result.batch_size}, peak learning rate {result.learning_rate:g}",
+        ("pooling", "layer", "parameters", "dev", "test", "kept look"),
+        [
+            (
+                pooling_words(result.settings),
+                f"{result.layer} of {result.depth}",
+                f"{result.parameters:,}",
+                points(result.dev, result.dev_std),
+                points(result.test, result.test_std),
+                f"{result.chosen.best_epoch} of {len(result.chosen.dev_scores)}",
+            )
+        ],
+    )
+    if result.seen:
+        say(f"{result.seen:,} of {result.test_texts:,} test sentences are among the training texts.")
+    say(f"Saved: {workspace.lean} (seed {result.chosen_seed})" + (f", {drawn}" if drawn else ""))
+    if drawn:
+        say("sentence-transformers loads it with trust_remote_code=True: it has no layer-wise attention of its own.")

@@ -1,0 +1,132 @@
+"""`truncate-kit freeze`: heads over the states of all blocks of a frozen encoder or decoder."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from truncate_kit.errors import ColumnsError, DataError, UsageError
+from truncate_kit.frozen.settings import AUTOENCODER, STEPS, FrozenSettings
+
+from . import options
+from .options import data_option, layers_option, names_in, training_option, use_threads
+from .output import print_json, progress_bar, say, table
+from .pushing import check_push, push
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from truncate_kit.data import PairSet
+    from truncate_kit.frozen.results import FrozenReport
+
+SETTINGS = FrozenSettings()
+SEEDS = len(SETTINGS.seeds)
+POOLING = "last"  # the paper reads the last token
+CODES = (
+    "Its vectors are codes that its own score compares (evaluate uses it, and a graph has it inside); the cosine of a "
+    "search leaves out what the score has learnt."
+)
+
+
+def freeze(
+    model: options.Model = None,
+    data: options.Data = None,
+    columns: options.Columns = None,
+    scale: options.Scale = None,
+    texts: Annotated[Path | None, data_option("Raw text for the autoencoders, which there are none without.")] = None,
+    nli: Annotated[str | None, data_option("Pairs labelled entailment, neutral, contradiction to learn first.")] = None,
+    pooling: Annotated[str | None, data_option(f"mean, cls, max or last; by default {POOLING}.")] = None,
+    max_length: options.MaxLength = None,
+    layer: Annotated[
+        str, layers_option("Number of the lowest blocks, such as 6 or 3,6,9 or 1..6; auto for all blocks.")
+    ] = SETTINGS.layers,
+    steps: Annotated[
+        str | None, training_option("Some of cosine,siamese,autoencoder; by default all, the last with --texts only.")
+    ] = None,
+    score: Annotated[str, training_option("exp (a text has 1 with itself) or sigmoid.")] = SETTINGS.score,
+    seeds: options.Seeds = SEEDS,
+    epochs: Annotated[int, training_option("The best on dev is kept.")] = SETTINGS.epochs,
+    batch_size: Annotated[int, training_option("Pairs per step.")] = SETTINGS.batch_size,
+    learning_rate: Annotated[float, training_option("Peak learning rate.")] = SETTINGS.learning_rate,
+    precision: options.Precision = SETTINGS.precision,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    folder: options.WorkspaceFolder = options.WORKSPACE,
+    push_to: options.Push = None,
+    public: options.Public = False,
+    as_json: options.Json = False,
+) -> None:
+    """Train heads over the states of all blocks, computed once, and no block itself."""
+    from truncate_kit.data import read_texts
+    from truncate_kit.frozen.run import finetune_frozen
+
+    check_push(push_to, public)
+    workspace = Workspace(folder, quiet=as_json)
+    named = names_in(steps)
+    if named is None and texts is None:
+        named = tuple(step for step in STEPS if step != AUTOENCODER)
+        workspace.note("Without raw sentences there are no autoencoders: name a file with --texts.")
+    settings = FrozenSettings(
+        layers=layer,
+        steps=STEPS if named is None else named,
+        score=score,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
+        seeds=tuple(range(seeds)),
+    )
+    if texts is not None and AUTOENCODER not in settings.steps:
+        raise UsageError("--texts is for the autoencoders.", hint=f"Leave it out, or add {AUTOENCODER} to --steps.")
+    use_threads(threads)
+    source = workspace.starting_model(model, pooling, max_length)
+    encoder = workspace.load(replace(source, pooling=source.pooling or POOLING), device=device, precision=precision)
+    raw = read_texts(texts) if texts is not None else None
+    first = _nli(nli) if nli is not None else None
+    pairs, found = workspace.data(data, columns, scale)
+    pairs = workspace.divided(pairs)
+    with progress_bar(quiet=as_json) as progress:
+        report = finetune_frozen(encoder, pairs, out=folder, settings=settings, raw=raw, nli=first, progress=progress)
+    workspace.remember(source, found)
+    show(report, workspace)
+    push(workspace.frozen, push_to, public, quiet=as_json)
+
+
+def _nli(name: str) -> "PairSet":
+    """The first split of a set with classes. Raises `DataError`."""
+    from truncate_kit.data import load_pairs
+
+    try:
+        return load_pairs(name, classes=True).items()[0][1]
+    except ColumnsError as error:
+        raise DataError(str(error), hint="Call the columns of --nli sentence1, sentence2 and label.") from error
+
+
+def show(report: "FrozenReport", workspace: Workspace) -> None:
+    """The figures, and the report as JSON or as sentences and tables."""
+    from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction
+    from truncate_kit.report.frozen_tables import step_table, worst_table
+
+    folder = workspace.frozen_heads
+    figures = [draw_correlations(report, folder / "correlation.png")]
+    if report.reconstruction is not None:
+        figures.append(draw_reconstruction(report, report.reconstruction, folder / "reconstruction.png"))
+    if any(len(layers) > 1 for layers in report.steps.values()):
+        figures.append(draw_depths(report, folder / "blocks.png"))
+    if workspace.quiet:
+        print_json(report)
+        return
+    for statement in report.statements():
+        say(statement)
+    cells, chosen = step_table(report)
+    table(cells.title, cells.columns, cells.rows, marked=chosen)
+    worst = worst_table(report)
+    table(worst.title, worst.columns, worst.rows)
+    say(report.leakage())
+    say(
+        f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "
+        f"{report.chosen_seed}; {report.parameters:,} frozen and {report.chosen.parameters:,} trained parameters."
+    )
+    say(CODES)
+    say(
+        f"Saved: {workspace.frozen}. As a graph: truncate-kit export {workspace.frozen} --onnx --workspace OTHER_FOLDER"
+    )
+    say(f"Figures: {', '.join(map(str, figures))}")

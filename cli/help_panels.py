@@ -1,0 +1,41 @@
+"""Help in plain text, grouped by panel: rich takes longer to import and leaves 20 of 80 columns for a sentence."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+
+class PanelCommand(TyperCommand):
+    """A command whose options stand under the names of their panels, in the order of its parameters."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the parameters to the help."""
+        _write(_parameters(self, ctx), formatter)
+
+
+class PanelGroup(TyperGroup):
+    """The program, whose commands stand under the names of their panels."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write options and commands to the help."""
+        _write(_parameters(self, ctx), formatter)
+        commands: dict[str, Any] = dict(self.commands)
+        lines = ((name, command.get_short_help_str(limit=200)) for name, command in commands.items())
+        _write(((commands[line[0]].rich_help_panel, line) for line in lines), formatter)
+
+
+def _parameters(command: Any, ctx: Any) -> Iterable[tuple[str, tuple[str, str]]]:
+    for parameter in command.get_params(ctx):
+        default = "Arguments" if parameter.param_type_name == "argument" else "Options"
+        if line := parameter.get_help_record(ctx):
+            yield parameter.rich_help_panel or default, line
+
+
+def _write(lines: Iterable[tuple[str, tuple[str, str]]], formatter: Any) -> None:
+    panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}  # first, wherever they stand
+    for panel, line in lines:
+        panels.setdefault(panel, []).append(line)
+    for panel, rows in ((panel, rows) for panel, rows in panels.items() if rows):
+        with formatter.section(panel):
+            formatter.write_dl(rows)

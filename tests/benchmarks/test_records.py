@@ -1,0 +1,78 @@
+"""Records hold what files of their own held: trials are read by stores, the reports of tables can be read."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.combine.run import REPORTS as COMBINATIONS
+from benchmarks.combine.run import CombinationReport
+from benchmarks.comparison.run import HERE as COMPARISON
+from benchmarks.comparison.run import Row
+from benchmarks.drop.run import HERE as DROP
+from benchmarks.drop.run import LayerProfile
+from benchmarks.frozen.run import REPORTS as FROZEN
+from benchmarks.frozen.run import FrozenReport
+from benchmarks.layer_attention.run import REPORTS as POOLINGS
+from benchmarks.layer_attention.run import Cell
+from benchmarks.records import Records
+from truncate_kit.runs.store import RunStore
+from truncate_kit.runs.trial import Trial, read_trials
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+TRIALS = sorted(BENCHMARKS.rglob("trials.jsonl"))
+
+
+@pytest.mark.parametrize("file", TRIALS, ids=lambda file: file.parts[-3])
+def test_kept_trials_are_what_a_store_reads(file, tmp_path):
+    shutil.copytree(file.parent, tmp_path / "trials")
+    stores = read_trials(file)
+    assert sum(map(len, stores.values())) > 100
+    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    assert {row["store"] for row in rows if row["kind"] == "settings" and row["training"]["epochs"]} == set(stores)
+    for key, trials in stores.items():
+        store = RunStore(tmp_path / "trials", key)
+        with store.open():
+            assert [store.read(trial.name, Trial) for trial in trials] == list(trials)
+            assert store.notes == []
+
+
+def test_a_record_that_is_added_is_there_at_once(tmp_path):
+    first = Records(tmp_path / "reports.jsonl")
+    first.add("b", {"score": 0.1})
+    first.add("a", {"score": 0.2})
+    second = Records(tmp_path / "reports.jsonl")
+    assert "a" in second
+    assert "c" not in second
+    assert [content["score"] for content in second.values()] == [0.2, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "count"),
+    [
+        (COMBINATIONS, CombinationReport, 10),
+        (COMPARISON / "reports.jsonl", Row, 20),
+        (FROZEN.path, FrozenReport, 5),
+        (POOLINGS, Cell, 77),
+        (DROP / "profiles.jsonl", LayerProfile, 26),
+    ],
+)
+def test_reports_behind_the_tables_can_be_read(file, kind, count):
+    values = Records(file).values()
+    assert len(values) == count
+    for value in values:
+        restored = dict(leaves(json.loads(kind.from_dict(value).to_json())))
+        assert {place: leaf for place, leaf in leaves(value) if restored.get(place) != leaf} == {}
+
+
+def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every figure and text with the keys and indices that lead to it, but for the settings of a run."""
+    if isinstance(value, dict | list):
+        for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+            if key != "settings":
+                yield from leaves(part, (*place, key))
+    else:
+        yield place, value

@@ -1,0 +1,183 @@
+"""Which model and which data a command takes where none is named, and what it says where there is none."""
+
+import json
+
+import numpy as np
+import pytest
+
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit_cli.app import main
+
+SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue dog"]
+DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big"]
+TEXTS = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
+PAIRS = "sentence1,sentence2,score\n" + "".join(
+    f"{text},{TEXTS[(5 * place + 3) % len(TEXTS)]},{place % 6}\n" for place, text in enumerate(TEXTS)
+)
+FAST = ("--seeds", 1, "--epochs", 1)
+
+
+@pytest.fixture
+def run(capfd, tmp_path, monkeypatch):
+    """Run the command line in a folder with pairs and texts; returns exit code, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.csv").write_text(PAIRS)
+    (tmp_path / "texts.txt").write_text("the cat sat\na dog ran\n")
+
+    def call(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return end.value.code or 0, out, err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("encode", "texts.txt"), ("export", "--onnx"), ("bench",), ("bench", "--quick"), ("evaluate",)],
+    ids=lambda command: " ".join(command),
+)
+def test_what_needs_a_finished_model_takes_no_other(run, tmp_path, tiny_folder, command):
+    code, out, err = run(*command)
+    assert (code, out) == (1, "")
+    assert "Error: No model is named, and there is no lean model exported/lean." in err
+    assert "Hint: Name one, or make it with finetune, contrast, distill or cut." in err
+    # Neither what the last command read, nor a model of another kind: that one is named.
+    assert run("analyze", tiny_folder("bert"), "--data", "pairs.csv")[0] == 0
+    save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "exported/combined")
+    code, _, err = run(*command)
+    assert code == 1
+    assert "Hint: Name exported/combined, or make it with" in err
+    assert not list(tmp_path.glob("**/*.onnx"))
+    assert not list(tmp_path.glob("*.npy"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("distill", "--texts", "texts.txt"),
+        ("contrast", "--triplets", "pairs.csv"),
+        ("freeze",),
+        ("combine",),
+        ("finetune", "--data", "pairs.csv"),
+        ("analyze", "--data", "pairs.csv"),
+        ("analyze", "--texts", "texts.txt"),
+    ],
+    ids=lambda command: " ".join(command),
+)
+def test_a_miniature_is_taken_only_where_nothing_is_given(run, tmp_path, command):
+    code, out, err = run(*command, *(("--layer", 1) if command[0] == "distill" else ()))
+    assert (code, out) == (1, "")
+    assert "Error: No model is named, and no command has worked on one in exported." in err
+    assert "mini-electra-discriminator" in err
+    assert not (tmp_path / "exported").exists()
+
+
+def test_vectors_come_from_the_model_of_the_workspace(run, tmp_path, tiny_folder):
+    for place, layer in (("w2", 2), ("w3", 3)):
+        model = ("--data", "pairs.csv", "--layer", layer, *FAST, "--workspace", place)
+        code, _, err = run("finetune", tiny_folder("electra"), *model)
+        assert code == 0, err
+    code, _, err = run("encode", "texts.txt", "--out", "v.npy", "--workspace", "w2")
+    assert code == 0, err
+    assert "Model: w2/lean, which finetune cut from" in err
+    expected = load_encoder(tmp_path / "w2/lean").encode(["the cat sat", "a dog ran"])
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-5)
+    other = load_encoder(tmp_path / "w3/lean").encode(["the cat sat", "a dog ran"])
+    assert not np.allclose(np.load(tmp_path / "v.npy"), other, atol=1e-3)
+    assert not (tmp_path / "exported").exists()
+
+
+@pytest.mark.parametrize("layers", ["auto", "all"])
+def test_a_search_that_gains_nothing_says_so(run, tiny_folder, layers):
+    """With a bonus of 100 points for depth the last layer is always chosen."""
+    search = ("--strategy", "guided") if layers == "auto" else ()
+    rule = ("--layer", layers, "--pick", "depth-bonus", "--within", 100, *search)
+    code, out, err = run("finetune", tiny_folder("bert"), "--data", "pairs.csv", *FAST, *rule)
+    assert code == 0, err
+    assert "No layer is better than the full model; distillation makes it smaller." in out
+    code, out, err = run("finetune", tiny_folder("bert"), "--data", "pairs.csv", *FAST, "--layer", 3)
+    assert code == 0, err
+    assert "No layer is better" not in out  # it was asked for
+
+
+def test_distillation_learns_from_named_texts_only(run, tmp_path, tiny_folder):
+    code, out, err = run("distill", tiny_folder("bert"), "--layer", 1)
+    assert (code, out) == (1, "")
+    assert "Error: There are no texts to learn from." in err
+    assert "Hint: Give --texts FILE" in err
+    code, out, err = run("distill", tiny_folder("bert"), "--texts", "texts.txt")
+    assert (code, out) == (1, "")
+    assert "none is closer to the full model than its own last one" in err
+    code, out, err = run("finetune", tiny_folder("bert"), "--objective", "distill")
+    assert (code, out) == (1, "")
+    assert "Use one of: cosine, paraphrase, entailment." in err
+    assert not (tmp_path / "exported").exists()
+
+
+def test_contrast_is_at_the_layer_that_is_named_else_at_the_last_one(run, tmp_path, tiny_folder):
+    (tmp_path / "rows.csv").write_text("anchor,positive\n" + "".join(f"a cat {n},the cat {n}\n" for n in range(8)))
+    asked = ("--triplets", "rows.csv", "--data", "pairs.csv", "--pooling", "mean", *FAST, "--batch-size", 4, "--json")
+    for layer, depth in (((), 3), (("--layer", 2), 2)):
+        code, out, err = run("contrast", tiny_folder("bert"), *asked, *layer)
+        assert code == 0, err
+        assert json.loads(out)["layer"] == load_encoder(tmp_path / "exported/lean").depth == depth
+
+
+def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder):
+    whole = load_encoder(tiny_folder("bert"))
+    for layer in (1, 2):
+        code, out, err = run("cut", tiny_folder("bert"), "--layer", layer)
+        assert code == 0, err
+        assert f"Layer {layer} of 3, not trained" in out
+    code, _, err = run("encode", "texts.txt")
+    assert code == 0, err
+    assert f"{tiny_folder('bert')} cut at layer 2, not trained." in err
+    expected = truncate(whole, 2).encode(["the cat sat", "a dog ran"])
+    np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=1e-6)
+    fast = ("--backends", "torch-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick", "--json")
+    code, out, err = run("bench", "--data", "pairs.csv", *fast)
+    assert code == 0, err
+    assert [model["layer"] for model in json.loads(out)["models"]] == [2, 3]  # against what it was cut from
+    before = (tmp_path / "exported/lean/model.safetensors").read_bytes()
+    assert "would replace" in run("cut", "exported/lean", "--layer", 1)[2]
+    assert run("finetune", tiny_folder("bert"), "--data", "pairs.csv", *FAST, "--layer", 1)[0] == 0
+    assert (tmp_path / "exported/lean/model.safetensors").read_bytes() != before
+    code, out, err = run("cut", tiny_folder("bert"), "--layer", 2)
+    assert (code, out) == (1, "")
+    assert "Error: exported/lean holds another model" in err
+    assert "Hint: Name another folder with --workspace." in err
+    assert "Layer 9 does not exist" in run("cut", tiny_folder("bert"), "--layer", 9, "--workspace", "other")[2]
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_graph_of_a_cut_is_made_in_one_go(run, tmp_path, tiny_folder):
+    code, _, err = run("export", tiny_folder("bert"), "--onnx", "--layer", 1, "--data", "pairs.csv")
+    assert code == 0, err
+    expected = truncate(load_encoder(tiny_folder("bert")), 1).encode(["the cat sat", "a dog ran"])
+    for runtime, tolerance in (("onnx", 1e-4), ("torch", 1e-6)):
+        assert run("encode", "texts.txt", "--runtime", runtime, "--out", f"{runtime}.npy")[0] == 0
+        np.testing.assert_allclose(np.load(tmp_path / f"{runtime}.npy"), expected, atol=tolerance)
+    assert "not trained" in (tmp_path / "exported/lean/README.md").read_text()
+
+
+def test_status_lists_what_is_there_and_clean_frees_the_copies(run, tmp_path, tiny_folder):
+    code, out, _ = run("status")
+    assert (code, out) == (0, "exported: 0 models, 0.0 MB.\n")
+    assert not (tmp_path / "exported").exists()
+    assert run("finetune", tiny_folder("bert"), "--data", "pairs.csv", *FAST, "--layer", 2)[0] == 0
+    code, out, err = run("status")
+    assert (code, err) == (0, "")
+    assert "exported/lean" in out
+    assert "layer 2 of 3, fine-tuned on" in out
+    assert "sweep.json" in out
+    assert "--clean frees" in out
+    found = json.loads(run("status", "--json")[1])
+    assert [model["path"] for model in found["models"]] == ["exported/full", "exported/lean"]
+    assert found["file_bytes"] == sum(path.stat().st_size for path in tmp_path.glob("exported/**/*") if path.is_file())
+    cleaned = json.loads(run("status", "--clean", "--json")[1])
+    assert cleaned["freed_bytes"] == sum(run["spare_bytes"] for run in found["runs"]) > 0
+    assert not list(tmp_path.glob("exported/trials/**/*.safetensors"))
+    assert run("evaluate", "--data", "pairs.csv")[0] == 0

@@ -1,0 +1,62 @@
+"""The one model card: read by the hub's reader, escaped, and saying how the saved folder loads."""
+
+import pytest
+from huggingface_hub import ModelCard as HubCard
+
+from tests.support.heads import with_heads
+from truncate_kit.combine.model import combined_encoder
+from truncate_kit.encoders import load_encoder
+from truncate_kit.runs.card import ModelCard, ScoreTable
+
+NAME = 'me/"odd" | <b>name</b> [x](y)'
+
+
+def card(**more) -> ModelCard:
+    return ModelCard(base_model=NAME, title=f"{NAME}, cut", summary="Keeps 2 of\n3 layers.", **more)
+
+
+def test_the_hub_reads_the_front_matter(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    found = HubCard(card(tags=("truncated",)).text(encoder)).data
+    assert (found.library_name, found.pipeline_tag, found.base_model) == (
+        "sentence-transformers", "sentence-similarity", NAME,
+    )  # fmt: skip
+    assert found.tags == ["sentence-transformers", "feature-extraction", "sentence-similarity", "truncated"]
+    heads = HubCard(card().text(with_heads(tiny_folder("bert"))))
+    assert heads.data.library_name == "truncate-kit"  # sentence-transformers cannot load it
+    assert heads.data.tags == ["sentence-similarity"]
+
+
+def test_text_from_outside_opens_nothing(tiny_folder):
+    scores = ScoreTable(
+        caption="Points.", columns=("layer", "test"), rows=(("1", "40.00"), ("2", "a | b"), ("3", "–")), marked=1
+    )
+    text = card(facts=(("Data", NAME), ("Seeds", "0, 1")), scores=scores, notes=("All\nof `it`.",)).text(
+        load_encoder(tiny_folder("bert"))
+    )
+    body = text.split("---\n", 2)[2].strip().splitlines()
+    name = 'me/"odd" \\| \\<b\\>name\\</b\\> \\[x\\](y)'
+    assert body[0] == f"# {name}, cut"
+    assert body[2] == "Keeps 2 of 3 layers."
+    assert body[4:8] == ["| | |", "|---|---|", f"| Data | {name} |", "| Seeds | 0, 1 |"]
+    table = ["Points.", "", "| layer | test |", "|---|---|", "| 1 | 40.00 |", "| **2** | a \\| b |", "| 3 | – |"]
+    assert body[9:16] == table
+    assert body[17] == "All of \\`it\\`."
+    assert body[-1].startswith("Made by truncate-kit ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("plain", "Load it with `SentenceTransformer(path)` or"),
+        ("pooler", "`SentenceTransformer(path, trust_remote_code=True)`"),
+        ("heads", "sentence-transformers has no such module"),
+    ],
+)
+def test_it_says_how_the_folder_loads(tiny_folder, kind, said):
+    encoder = {
+        "plain": lambda: load_encoder(tiny_folder("bert")),
+        "pooler": lambda: combined_encoder(load_encoder(tiny_folder("bert")), (1, 2), over="max"),
+        "heads": lambda: with_heads(tiny_folder("bert")),
+    }[kind]()
+    assert said in card().text(encoder)

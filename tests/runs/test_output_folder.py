@@ -1,0 +1,95 @@
+"""A method never replaces the model it started from, and only one works in a folder."""
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.pairs import word_splits
+from truncate_kit.contrastive.running import finetune_contrastive
+from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.data.triplets import raw_texts
+from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.errors import FileProblemError, UsageError
+from truncate_kit.files import run_lock
+from truncate_kit.frozen.run import finetune_frozen
+from truncate_kit.frozen.settings import FrozenSettings
+from truncate_kit.runs.cutting import cut
+from truncate_kit.runs.output import output_folder
+from truncate_kit.sweep.finetune import finetune
+
+
+def contrast(encoder, out):
+    pairs = word_splits()
+    rows = raw_texts("texts", pairs.train.texts())
+    finetune_contrastive(encoder, rows, pairs, out=out, settings=ContrastiveSettings(objective="dropout"))
+
+
+def tmft(encoder, out):
+    finetune(encoder, word_splits(), out=out)
+
+
+def freeze(encoder, out):
+    finetune_frozen(encoder, word_splits(), out=out, settings=FrozenSettings(steps=("cosine",)))
+
+
+METHODS = {"lean": [tmft, contrast, lambda encoder, out: cut(encoder, 1, out=out)], "full": [tmft], "frozen": [freeze]}
+CASES = [(name, method) for name, methods in METHODS.items() for method in methods]
+
+
+def contents(folder):
+    return {
+        file.relative_to(folder): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+@pytest.mark.parametrize(("name", "method"), CASES)
+@pytest.mark.parametrize("linked", [False, True])
+def test_the_model_it_started_from_is_not_replaced(name, method, linked, tiny_folder, tmp_path):
+    out = tmp_path / "out"
+    save_encoder(load_encoder(tiny_folder("bert")), out / name)
+    before = contents(out)
+    if linked:
+        (tmp_path / "link").symlink_to(out)
+    with pytest.raises(UsageError, match=f"{name} holds the model to start from"):
+        method(load_encoder((tmp_path / "link" if linked else out) / name), out)
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(("name", "method"), CASES)
+def test_a_folder_in_which_another_process_works_is_refused(name, method, tiny_folder, tmp_path):
+    code = f"from pathlib import Path\nfrom truncate_kit.files import run_lock\nwith run_lock(Path({str(tmp_path)!r})):"
+    holder = subprocess.Popen(
+        [sys.executable, "-c", f"{code}\n print('held', flush=True)\n input()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(FileProblemError, match="Another process is working in"):
+            method(load_encoder(tiny_folder("bert")), tmp_path)
+        holder.communicate("\n")
+    assert not (tmp_path / name).exists()
+
+
+def test_a_hub_name_and_a_folder_beside_are_no_reason_to_refuse(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    save_encoder(encoder, tmp_path / "combined")
+    with output_folder(tmp_path, load_encoder(tmp_path / "combined"), "lean", "full"):
+        pass
+    encoder.name = "owner/lean"
+    with output_folder(tmp_path, encoder, "lean"):
+        pass
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / "precious").write_text("of the user")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(FileProblemError, match="Cannot write"), run_lock(tmp_path / "run"):
+        pass
+    assert (tmp_path / "precious").read_text() == "of the user"

@@ -1,0 +1,80 @@
+"""The command line in this process: what it prints and how it fails."""
+
+import re
+import resource
+from typing import Any
+
+import pytest
+import typer.main
+
+from truncate_kit_cli.app import app, main
+
+Capture = pytest.CaptureFixture[str]
+
+
+def _end(*arguments: object) -> object:
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
+    return end.value.code
+
+
+def run(capture: Capture, *arguments: object) -> str:
+    """What a command that succeeds prints on stdout."""
+    return run_both(capture, *arguments)[0]
+
+
+def run_both(capture: Capture, *arguments: object) -> tuple[str, str]:
+    """What a command that succeeds prints on stdout and on stderr."""
+    capture.readouterr()
+    code = _end(*arguments)
+    printed = capture.readouterr()
+    assert not code, printed
+    return printed.out, printed.err
+
+
+def refused(capture: Capture, *arguments: object) -> str:
+    """The lines of a problem: all that a command that fails prints."""
+    capture.readouterr()
+    code = _end(*arguments)
+    printed = capture.readouterr()
+    assert code == 1, printed
+    assert printed.out == ""
+    assert "Traceback" not in printed.err
+    return printed.err
+
+
+def fails(capture: Capture, *arguments: object) -> str:
+    """The message of a command that fails, after checking that one line names the problem and one the hint."""
+    return _problem(capture, *arguments)[0]
+
+
+def _problem(capture: Capture, *arguments: object) -> tuple[str, str]:
+    capture.readouterr()
+    code = _end(*arguments)
+    out, err = capture.readouterr()
+    assert code == 1, err
+    assert "Traceback" not in out + err
+    lines = err.strip().splitlines()
+    assert [line for line in lines if line.startswith("Error: ")] == [lines[-2]], err
+    assert lines[-1].startswith("Hint: ")
+    assert len(lines[-1]) > len("Hint: 12345678")
+    elsewhere = re.compile(r"truncate-kit [^.;,]*")  # a command that helps, with options of its own
+    named = {option for line in lines[-2:] for option in re.findall(r"(?<!\S)--[a-z-]+", elsewhere.sub("", line))}
+    commands: Any = typer.main.get_command(app)
+    own = commands.commands[str(arguments[0])].params
+    assert named <= {option for parameter in own for option in parameter.opts}, lines
+    assert "`" not in lines[-1] or "`hf auth login`" in lines[-1], lines
+    return lines[-2], lines[-1]
+
+
+def fails_on_a_full_disk(capsys: Capture, limit: int, *arguments: object) -> str:
+    """The message where no file may grow beyond `limit` bytes, here and in processes that the command starts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        message, hint = _problem(capsys, *arguments)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert message.startswith("Error: Cannot write ")
+    assert hint.startswith("Hint: Free some space")
+    return message

@@ -1,0 +1,66 @@
+"""Contrastive training on made texts: the same in the test's process and in others that it starts."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.support.distributed import gradients
+from tests.support.families import WORDS
+from truncate_kit.contrastive.model import poolable_encoder
+from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.data import PairSet, TextPair
+from truncate_kit.encoders import Encoder, load_encoder
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.contrastive import ContrastiveTexts
+from truncate_kit.training.distributed import Group
+from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.loop import TrainingRun
+
+TRAINING = TrainingSettings(epochs=2, batch_size=6, learning_rate=1e-3, weight_decay=0.0, warmup=0.0, buckets=False)
+
+
+def words(count: int, seed: int) -> list[str]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 9, (count,), generator=generator).tolist()
+    return [" ".join(WORDS[int(p)] for p in torch.randint(16, (length,), generator=generator)) for length in lengths]
+
+
+def examples(encoder: Encoder, count: int = 13, columns: int = 3, **options: Any) -> ContrastiveTexts:
+    return ContrastiveTexts([encoder.token_ids(words(count, seed)) for seed in range(columns)], **options)
+
+
+def evaluator(encoder: Encoder) -> PairEvaluator:
+    pairs = tuple(TextPair(a, b, float(n % 5)) for n, (a, b) in enumerate(zip(words(9, 7), words(9, 8), strict=True)))
+    return PairEvaluator(
+        encoder,
+        PairSet(
+            name="words",
+            pairs=pairs,
+            scale=(0, 4),
+            scale_source="given",
+            num_scale_values=0,
+            path="",
+            columns=("a", "b", "c"),
+        ),
+    )
+
+
+def fresh(folder: Path, pooling: Any = "layer-attention", **options: Any) -> Encoder:
+    return poolable_encoder(load_encoder(folder), ContrastiveSettings(pooling=pooling, **options), seed=3)
+
+
+def gradients_and_training(folder: Path, group: Group, chunk: int | None) -> tuple[dict[str, Tensor], list[float]]:
+    """The gradients of one batch of 13 rows, and vectors after training; with what the encoder was before."""
+    encoder = fresh(folder, "concat")
+    texts = words(5, 20)
+    found = {"before": encoder.encode(texts)}
+    encoder.train()
+    examples(encoder, group=group, chunk=chunk).loss(encoder, range(13)).backward()  # type: ignore[no-untyped-call]
+    group.sum_gradients(encoder)
+    found |= {f"gradient {name}": value for name, value in gradients(encoder).items()}
+    encoder.zero_grad(set_to_none=True)
+    rows = examples(encoder, group=group, chunk=chunk)
+    state = TrainingRun(encoder, rows, evaluator(encoder), TRAINING, seed=0, group=group).train()
+    return found | {"after": encoder.encode(texts)}, state.scores

@@ -1,0 +1,60 @@
+"""Files that commands and studies read."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from truncate_kit.encoders import load_encoder
+
+NOUNS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
+PHRASES = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "under a tree"]
+
+
+def pairs_file(path: Path, column: str, values: Sequence[object]) -> Path:
+    """A file of 64 pairs with these values in turn."""
+    rows = [
+        f"the {a} sat on the {b},a {b} ran to the {a},{values[(3 * i + j) % len(values)]}"
+        for i, a in enumerate(NOUNS)
+        for j, b in enumerate(NOUNS)
+    ]
+    path.write_text(f"sentence1,sentence2,{column}\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def model_graded_file(folder: Path, model: Path) -> Path:
+    """`pairs.csv`: pairs that the model itself grades from -1 to 1, so that rounding has something to keep."""
+    encoder = load_encoder(model)
+    texts = [f"{first} and {second}" for first in PHRASES for second in PHRASES]
+    vectors = torch.nn.functional.normalize(encoder.encode(texts), dim=1)
+    rows = [
+        f"{texts[i]},{texts[j]},{float(vectors[i] @ vectors[j]):.5f}"
+        for step in (1, 5, 11)
+        for i, j in ((i, (i + step) % len(texts)) for i in range(len(texts)))
+    ]
+    path = folder / "pairs.csv"
+    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def words_folder(folder: Path) -> Path:
+    """A folder with one set of word similarities."""
+    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(NOUNS) for j, other in enumerate(NOUNS) if i < j]
+    folder.mkdir()
+    (folder / "rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
+    return folder
+
+
+def study_file(model: Path, home: Path, *, epochs: int = 20) -> Path:
+    """A study of four layers and two seeds; by default a trial takes about a second."""
+    rows = [f"the {a} sat,a {b} ran,{(3 * i + j) % 6}" for i, a in enumerate(NOUNS) for j, b in enumerate(NOUNS)]
+    (home / "pairs.csv").write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    (home / "study.toml").write_text(
+        f"""
+        seeds = 2
+        training = {{ epochs = {epochs}, batch_size = 8, learning_rate = 1e-3 }}
+        models = [{{ model = "{model}", name = "bert" }}]
+        tasks = [{{ data = "pairs.csv", name = "pairs" }}]
+        """
+    )
+    return home / "study.toml"

@@ -1,0 +1,35 @@
+"""Random heads, and encoders that have them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from truncate_kit.encoders import Encoder, LayerHeads, load_encoder, truncate
+from truncate_kit.encoders.layer_heads import BlockNetworks, PairScore
+
+CODES = (3, 3, 5)  # two runs of like width
+
+
+def make_heads(
+    width: int = 16,
+    codes: Sequence[int] = CODES,
+    kind: Literal["exp", "sigmoid"] = "exp",
+    hidden: int = 7,
+    seed: int = 0,
+) -> LayerHeads:
+    generator = torch.Generator().manual_seed(seed)
+    networks = BlockNetworks(width, codes, generator)
+    networks.fit(
+        torch.randn(len(codes), width, generator=generator), torch.rand(len(codes), width, generator=generator)
+    )
+    heads = LayerHeads(width, len(codes), networks, PairScore(len(codes), hidden, kind, generator))
+    heads.score.scale.copy_(torch.rand(len(codes), generator=generator) + 0.2)
+    return heads.eval()
+
+
+def with_heads(folder: Path, layer: int = 3, pooling: str = "last", **options: Any) -> Encoder:
+    encoder = truncate(load_encoder(folder, pooling=pooling), layer)
+    encoder.heads = make_heads(codes=CODES[:layer], **options)
+    return encoder

@@ -1,0 +1,55 @@
+"""Studies that are killed again and again, until they get through."""
+
+import time
+from pathlib import Path
+
+from tests.support.processes import Program
+from truncate_kit.runs.journal import Journal
+
+_STUDY = """
+import os, sys
+from pathlib import Path
+from truncate_kit.study.reading import read_study
+from truncate_kit.study.running import run_study
+
+# The number given, where it is not 0, kills the process at that moment of its writing: when a temporary file is begun,
+# when it is flushed, or when it is renamed, and when a record is about to be written.
+def kill_in_writing(event, arguments):
+    global left
+    place = str(arguments[0]) if event in ("open", "os.rename", "os.truncate") else ""
+    if ".tmp/" in place or (place.endswith("trials.jsonl") and arguments[1] == "a+b"):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), 9)
+
+left = int(sys.argv[3])
+if left:
+    sys.addaudithook(kill_in_writing)
+run_study(read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[2]) / "study.json")
+"""
+
+
+# Each write has three moments; as many as let the study get on between two kills.
+MOMENTS = (16, 17, 18)
+
+
+def killed(study: Path, out: Path, later: float = 0.01) -> int:
+    """Run a study in `out`, killed in turn `later` seconds later each time and inside a write; how often it was.
+
+    A file under its final name is always whole.
+    """
+    kills, instant = 0, 0.0
+    while True:
+        in_writing = kills % 2 == 1
+        running = Program(_STUDY, study, out, MOMENTS[kills // 2 % 3] if in_writing else 0)
+        if not in_writing:
+            instant += later
+            time.sleep(instant)
+            running.kill()
+        if running.returncode == 0:
+            break
+        kills += 1
+        assert Journal(out / "trials" / "trials.jsonl").read()[1] == 0
+    assert not list(out.rglob(".*.tmp"))
+    assert not list(out.rglob("*.checkpoint"))
+    return kills

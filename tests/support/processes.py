@@ -1,0 +1,119 @@
+"""Python programs in processes of their own that start at once: forked from one that has imported everything.
+
+For tests of kills, of locks and of several processes at work. Where the start itself is the point, as for what is
+imported or read from the environment, a fresh interpreter is.
+"""
+
+import atexit
+import contextlib
+import functools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A request is a program with its arguments, and three pipes: for stdout, for stderr, and for its number and exit code.
+_SERVER = """
+import gc, importlib, json, os, pkgutil, random, socket, sys
+import torch, scipy.stats, transformers.models.bert.modeling_bert, transformers.models.electra.modeling_electra
+import truncate_kit
+for module in pkgutil.walk_packages(truncate_kit.__path__, "truncate_kit."):
+    importlib.import_module(module.name)
+import truncate_kit_cli.app
+gc.collect()
+gc.freeze()
+
+def next_request():
+    # Comes back in a process of its own.
+    with socket.socket(fileno=int(sys.argv[1])) as requests:
+        begun = set()
+        while True:
+            message, pipes, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+            begun -= {number for number in begun if os.waitpid(number, os.WNOHANG)[0]}
+            if not message:
+                sys.exit()
+            begun.add(number := os.fork())
+            if number == 0:
+                break
+            for pipe in pipes:
+                os.close(pipe)
+    out, err, status = pipes
+    child = os.fork()
+    if child:
+        os.close(out)
+        os.close(err)
+        os.write(status, f"{child}\\n".encode())
+        os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\\n".encode())
+        os._exit(0)
+    os.close(status)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    random.seed()
+    return json.loads(message)
+
+request = next_request()
+os.environ.update(request["environment"])
+sys.argv[1:] = request["arguments"]
+exec(compile(request["program"], "<program>", "exec"), {"__name__": "__main__"})
+"""
+
+
+@functools.cache
+def _requests() -> socket.socket:
+    """The way to the process that all programs are forked from; it ends with this one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=ROOT, pass_fds=[theirs.fileno()])
+    theirs.close()
+
+    def end() -> None:
+        ours.close()
+        server.wait()
+
+    atexit.register(end)
+    return ours
+
+
+class Program:
+    """A running program: `stdout` to read line by line; `communicate` as that of `subprocess.Popen`."""
+
+    def __init__(self, program: str, *arguments: object, environment: Mapping[str, str] | None = None) -> None:
+        request = {
+            "program": program,
+            "arguments": [str(argument) for argument in arguments],
+            "environment": dict(environment or {}),
+        }
+        (out, out_end), (err, err_end), (status, status_end) = (os.pipe() for _ in range(3))
+        ends = [out_end, err_end, status_end]
+        socket.send_fds(_requests(), [json.dumps(request).encode()], ends)
+        for end in ends:
+            os.close(end)
+        self.stdout, self._stderr, self._status = (os.fdopen(pipe) for pipe in (out, err, status))
+        self.pid = int(self._status.readline())
+        self._said: list[str] = []
+        self._reading = threading.Thread(target=lambda: self._said.append(self._stderr.read()), daemon=True)
+        self._reading.start()
+
+    def kill(self, how: int = signal.SIGKILL) -> None:
+        """Send a signal, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, how)
+
+    @functools.cached_property
+    def returncode(self) -> int:
+        """Its exit code, once it has ended; that of a signal is negative."""
+        return int(self._status.readline())
+
+    def communicate(self) -> tuple[str, str]:
+        """Wait for its end; what it printed on stdout and on stderr."""
+        out = self.stdout.read()
+        self._reading.join()
+        assert self.returncode is not None
+        return out, self._said[0]

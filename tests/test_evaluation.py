@@ -1,0 +1,68 @@
+"""Pairs of identical texts are one tie, in torch and as a graph."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.support.pairs import make_pairs
+from truncate_kit.analysis import AnalysisSettings, profile
+from truncate_kit.data import PlacedPairs, StsSet, TextPair
+from truncate_kit.encoders import load_encoder
+from truncate_kit.evaluation import evaluate, pair_similarities, spearman
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.suites.sts import score_sts
+from truncate_kit.training.evaluators import PairEvaluator
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    """Every other pair has the same text twice, under scores that differ."""
+    found = make_pairs(40, seed=6)
+    rows = [TextPair(row.first, row.first if place % 2 else row.second, row.target) for place, row in enumerate(found)]
+    return dataclasses.replace(found, pairs=tuple(rows))
+
+
+def tied(encoder, pairs):
+    """Spearman where the cosine of a text with itself is exactly 1."""
+    first, second = (encoder.encode([getattr(pair, side) for pair in pairs]).double() for side in ("first", "second"))
+    cosines = np.array([float(a @ b / (a.norm() * b.norm())) for a, b in zip(first, second, strict=True)])
+    cosines[[pair.first == pair.second for pair in pairs]] = 1.0
+    return 100 * stats.spearmanr(cosines, [pair.target for pair in pairs]).statistic
+
+
+def test_identical_texts_share_a_rank(tiny_folder, pairs):
+    encoder = load_encoder(tiny_folder("bert"))
+    assert evaluate(encoder, pairs.pairs).spearman == pytest.approx(tied(encoder, pairs), abs=1e-9)
+    evaluator = PairEvaluator(encoder, pairs)
+    assert evaluator.score(encoder)[0] == pytest.approx(tied(encoder, pairs), abs=1e-9)
+
+
+def test_every_way_to_a_spearman_counts_identical_texts_as_one_tie(tiny_folder, pairs):
+    encoder, expected = load_encoder(tiny_folder("bert")), pytest.approx(tied(load_encoder(tiny_folder("bert")), pairs))
+    (sts,) = score_sts(
+        encoder, [StsSet(name="words", pairs=pairs.pairs, published_pairs=len(pairs))], model="bert"
+    ).sets
+    assert sts.spearman == expected
+    assert profile(encoder, pairs=pairs.pairs, settings=AnalysisSettings(intervals=0)).spearman[-1] == expected
+    places = PlacedPairs.of(pairs.pairs, [*reversed(pairs.texts()), "one more"])
+    vectors = encoder.encode(places.texts)
+    assert spearman(pair_similarities(vectors, places), pairs.scores()) == expected
+    assert [places.texts[place] for place in places.first] == [pair.first for pair in pairs]
+    assert [places.texts[place] for place in places.second] == [pair.second for pair in pairs]
+
+
+def test_a_correlation_that_is_not_defined_is_none():
+    assert spearman([0.5, 0.5, 0.5], [1.0, 2.0, 3.0]) is None
+    assert spearman([0.1, 0.2, 0.3], [1.0, 1.0, 1.0]) is None
+    assert spearman([0.1, 0.2], [1.0, 2.0]) is None
+    assert spearman([0.1, 0.2, 0.3], [1.0, 2.0, 3.0]) == pytest.approx(100)
+
+
+def test_a_graph_is_not_refused_for_them(tiny_folder, pairs, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    export_onnx(encoder, tmp_path, pairs=pairs)
+    found = evaluate(OnnxEncoder.load(tmp_path), pairs.pairs).spearman
+    assert found == pytest.approx(tied(encoder, pairs), abs=1e-9)

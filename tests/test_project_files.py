@@ -1,0 +1,53 @@
+"""Files for whoever works on the project: workflows run what is there, the changelog is of this version."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def steps(file: Path) -> list[str]:
+    """Every line that a workflow runs."""
+    jobs = yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"].values()
+    return "\n".join(step.get("run", "") for job in jobs for step in job["steps"]).split("\n")
+
+
+def test_a_change_is_checked_by_the_script_of_the_repository():
+    assert ".ci/run" in steps(ROOT / ".github" / "workflows" / "ci.yml")
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def test_the_nightly_job_takes_the_newest_versions():
+    lines = steps(ROOT / ".github" / "workflows" / "nightly.yml")
+    installs = [line for line in lines if "pip install" in line]
+    assert installs
+    assert not any("constraints" in line or "==" in line for line in installs)
+    assert any("--upgrade-strategy eager" in line for line in installs)
+    assert any("pytest" in line for line in lines)
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+def test_workflows_may_write_nothing(file):
+    assert yaml.safe_load(file.read_text(encoding="utf-8"))["permissions"] == {"contents": "read"}
+
+
+def test_hooks_call_the_environment_of_the_project():
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert repo["repo"] == "local"  # nothing is fetched
+    assert {hook["id"] for hook in repo["hooks"]} >= {"ruff", "ruff-format", "mypy"}
+    for hook in repo["hooks"]:
+        assert hook["entry"].startswith(".venv/bin/python -m ")
+        assert hook["language"] == "system"
+
+
+def test_the_changelog_begins_with_this_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    first = re.search(r"^## \[(.+?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert first is not None
+    assert first[1] == version

@@ -1,0 +1,34 @@
+"""The limits that CONTRIBUTING.md states: modules and functions that can be read at once."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted([*(ROOT / "truncate_kit").rglob("*.py"), *(ROOT / "cli").glob("*.py")])
+MOST_LINES, MOST_FUNCTION_LINES, MOST_PARAMETERS = 300, 60, 10
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def num_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    given = function.args
+    names = [argument.arg for argument in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_reads_in_one_sitting(path):
+    assert len(path.read_text().splitlines()) <= MOST_LINES
+    for function in functions(path):
+        # A command's parameters are its options: they stand one a line, and count neither as lines nor as parameters.
+        is_command = path.parent.name == "cli" and function.name == path.stem
+        first = function.body[0].lineno if is_command else function.lineno
+        assert function.end_lineno - first < MOST_FUNCTION_LINES, function.name
+        assert is_command or num_parameters(function) <= MOST_PARAMETERS, function.name

@@ -1,0 +1,119 @@
+"""What a workspace holds; what `clean` frees, and that the same call gives the same result after it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.pairs import make_pairs
+from truncate_kit.data import PairSplits
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.errors import FileProblemError
+from truncate_kit.files import run_lock
+from truncate_kit.runs.cutting import cut
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.workspace.contents import clean, contents
+from truncate_kit.workspace.places import Workspace
+
+DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))
+
+
+def sweep(model: Path, folder: Path):
+    settings = SweepSettings(layers="1,2", seeds=(0,))
+    return finetune(load_encoder(model), DATA, out=folder, settings=settings, training=TrainingSettings(epochs=1))
+
+
+@pytest.fixture(scope="module")
+def swept(tiny_folder, tmp_path_factory):
+    """A workspace after a sweep, its result, and the model it began with."""
+    folder = tmp_path_factory.mktemp("work")
+    return folder, sweep(tiny_folder("bert"), folder), tiny_folder("bert")
+
+
+@pytest.fixture
+def workspace(swept, tmp_path):
+    return Workspace(Path(shutil.copytree(swept[0], tmp_path / "work")))
+
+
+def size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_models_runs_and_sizes(workspace, swept):
+    found, result = contents(workspace), swept[1]
+    assert found.file_bytes == size(workspace.folder)
+    assert [model.path for model in found.models] == [str(workspace.full), str(workspace.lean)]
+    assert [model.file_bytes for model in found.models] == [size(workspace.full), size(workspace.lean)]
+    assert found.models[1].origin == f"{result.model}, layer {result.chosen} of 3, fine-tuned on pairs"
+    (run,) = found.runs
+    weights = [path for path in Path(run.path).iterdir() if path.is_dir()]
+    assert weights  # copies of the saved models
+    assert run.spare_bytes == found.spare_bytes == sum(map(size, weights))
+    assert (run.finished, run.waiting) == (3, 0)
+    assert "sweep.json" in found.reports
+    assert not [name for name in found.reports if name.startswith(("lean", "trials/"))]
+
+
+def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, swept, tmp_path):
+    _, result, model = swept
+    left = workspace.folder / ".lean.abc.tmp"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half" * 1000)
+    lean = (workspace.lean / "model.safetensors").read_bytes()
+    before, spare = size(workspace.folder), contents(workspace).spare_bytes
+    found = clean(workspace)
+    assert found.freed_bytes == spare + 4000 == before - size(workspace.folder)
+    assert found.spare_bytes == 0
+    assert not left.exists()
+    assert (workspace.lean / "model.safetensors").read_bytes() == lean
+    again = sweep(model, workspace.folder)
+    assert again.to_dict() | {"seconds": 0} == result.to_dict() | {"seconds": 0}
+    assert (workspace.lean / "model.safetensors").read_bytes() == lean
+    assert clean(Workspace(tmp_path / "nowhere")).file_bytes == 0
+
+
+def test_graphs_that_bench_made_are_spare(workspace):
+    (workspace.graphs / "0123").mkdir(parents=True)
+    (workspace.graphs / "0123/model.onnx").write_bytes(b"graph")
+    (workspace.graphs / "0123/export.json").write_text("{}")
+    found = contents(workspace)
+    assert found.graph_bytes == 7
+    assert not any(name.startswith("graphs") for name in found.reports)
+    assert clean(workspace).graph_bytes == 0
+    assert not workspace.graphs.exists()
+
+
+def test_a_run_that_waits_or_works_keeps_everything(workspace):
+    run = Path(contents(workspace).runs[0].path)
+    with run_lock(workspace.folder), pytest.raises(FileProblemError, match="Another process"):
+        clean(workspace)
+    waiting = run / "layer02-seed1-epochs1.checkpoint"
+    waiting.write_bytes(b"state")
+    before = size(workspace.folder)
+    assert (contents(workspace).runs[0].waiting, clean(workspace).freed_bytes) == (1, 0)
+    waiting.unlink()
+    (workspace.folder / "sweep.json").unlink()  # the sweep was killed between two trials
+    assert clean(workspace).freed_bytes == 0
+    assert size(workspace.folder) < before
+
+
+def test_a_cut_is_exact_saved_with_its_card_and_known(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("electra"))
+    result = cut(encoder, 2, out=tmp_path)
+    workspace = Workspace(tmp_path)
+    assert workspace.cut() == result
+    assert (result.layer, result.depth) == (2, 3)
+    lean = load_encoder(workspace.lean)
+    texts = ["the cat sat", "a dog"]
+    assert result.parameters == lean.num_parameters < result.full_parameters == encoder.num_parameters
+    torch.testing.assert_close(lean.encode(texts), truncate(encoder, 2).encode(texts), atol=0, rtol=0)
+    card = (workspace.lean / "README.md").read_text()
+    assert "truncated at layer 2" in card
+    assert "not trained" in card
+    (found,) = contents(workspace).models
+    assert found.origin == f"{encoder.name}, layer 2 of 3, not trained"
+    assert json.loads((workspace.lean / "config.json").read_text())["num_hidden_layers"] == 2

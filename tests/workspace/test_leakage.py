@@ -1,0 +1,100 @@
+"""What models of a workspace were trained on, as a user of the library asks for it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.files import pairs_file, words_folder
+from tests.support.pairs import make_pairs
+from truncate_kit.combine.report import CombinationReport
+from truncate_kit.data import PairSplits, load_pairs, split_pairs
+from truncate_kit.encoders import load_encoder
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.workspace.leakage import chosen_on, seen_pairs, trained_on, unseen
+from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.sources import DataSource
+
+
+def trained(folder: Path, model: Path, data: PairSplits, seed: int = 0) -> Workspace:
+    """A workspace in which a model was trained on `data`."""
+    settings = SweepSettings(layers="1", seeds=(seed,))
+    finetune(load_encoder(model), data, out=folder, settings=settings, training=TrainingSettings(epochs=1))
+    return Workspace(folder)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return pairs_file(tmp_path_factory.mktemp("data") / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
+
+
+@pytest.fixture(scope="module")
+def workspace(file, tiny_folder, tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("work"), tiny_folder("bert"), split_pairs(load_pairs(file).train))
+
+
+def texts(pairs):
+    return frozenset(frozenset((pair.first, pair.second)) for pair in pairs)
+
+
+def test_a_set_that_was_divided_is_scored_on_its_test_part(workspace, file):
+    whole = load_pairs(file)
+    divided = unseen(workspace, whole)
+    expected = split_pairs(whole.train)
+    assert divided.evaluation.pairs == expected.test.pairs
+    assert len(divided.evaluation) < len(whole.train) / 5
+    assert divided.notes[-1].endswith("The models here were trained on the rest: only test counts.")
+    assert "was divided into" in divided.notes[-1]
+    assert trained_on(workspace) == {expected.fingerprint(): 0}
+
+
+def test_a_word_set_is_divided_as_the_seed_of_the_saved_model_divided_it(tiny_folder, tmp_path):
+    whole = load_pairs(words_folder(tmp_path / "words"))
+    workspace = trained(tmp_path / "work", tiny_folder("bert"), whole, seed=3)
+    divided = unseen(workspace, whole)
+    assert divided.test.pairs == split_pairs(whole.train, 3, whole.shares).test.pairs
+    assert divided.test.pairs != split_pairs(whole.train, 0, whole.shares).test.pairs
+
+
+def test_what_was_not_trained_on_stays_whole(workspace, file, tmp_path):
+    whole = load_pairs(file)
+    assert unseen(Workspace(tmp_path), whole) is whole  # nothing was trained there
+    other = replace(whole, train=make_pairs(40))
+    assert unseen(workspace, other) is other
+    with_test = split_pairs(whole.train)
+    assert unseen(workspace, with_test) is with_test  # its test split is not trained on
+    few = replace(whole, train=replace(whole.train, pairs=whole.train.pairs[:3]))
+    assert unseen(workspace, few) is few
+
+
+def test_pairs_that_were_seen_are_those_of_train_and_dev(workspace, file, tmp_path):
+    whole = load_pairs(file)
+    expected = split_pairs(whole.train)
+    found = seen_pairs(workspace, whole)
+    assert found.pairs == texts([*expected.train, *expected.dev])
+    assert not found.pairs & texts(expected.test)
+    assert seen_pairs(workspace) is None  # nobody noted what was read, and the bundled pairs it was not
+    workspace.remember(None, DataSource(str(file)))
+    assert seen_pairs(workspace) == found
+    assert seen_pairs(workspace, replace(whole, train=make_pairs(40))) is None
+    assert seen_pairs(Workspace(tmp_path), whole) is None
+
+
+def test_layers_that_were_chosen_on_the_same_pairs(tmp_path):
+    workspace = Workspace(tmp_path)
+    assert chosen_on(workspace, workspace.combined, "pairs") is None
+    values = dict.fromkeys(CombinationReport.__dataclass_fields__) | {
+        "data": "pairs",
+        "unseen": 71.234,
+        "num_unseen": 1200,
+        "splits": (),
+        "chosen": (),
+        "settings": None,
+    }
+    CombinationReport.write(CombinationReport(**values), workspace.combination / "combination.json")
+    said = "Its layers were chosen on a part of these pairs; on the 1,200 others it has 71.23."
+    assert chosen_on(workspace, workspace.combined, "pairs") == said
+    assert chosen_on(workspace, workspace.combined, "other pairs") is None
+    assert chosen_on(workspace, workspace.lean, "pairs") is None

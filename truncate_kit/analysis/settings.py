@@ -1,0 +1,54 @@
+"""How layers are measured and compared."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from truncate_kit.errors import UsageError
+
+if TYPE_CHECKING:  # they come with torch
+    from truncate_kit.encoders import PoolingMode
+    from truncate_kit.similarity.cka import Estimator, Kernel
+
+FEWEST_TEXTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisSettings:
+    """Settings of `profile`.
+
+    Attributes:
+        estimator: Of CKA, see `cka_matrix`.
+        kernel: Of CKA, see `cka_matrix`; RBF cannot be streamed.
+        outliers: Dimensions of largest variance that a second curve leaves out at each layer; 0: no such curve.
+        intervals: Number of blocks of texts for the intervals; 0: none. There are none either where a block would be
+            a single text.
+        level: Confidence level of the intervals.
+        pooling: For both models; None is each one's own.
+        raw: See `Encoder.hidden_states`.
+        max_texts: Most distinct texts (and pairs made of them) to draw at random; None takes all.
+        streamed: Hold no states; None decides by size.
+        seed: Of the draw.
+        batch_size: Texts that are encoded at a time.
+
+    Raises:
+        UsageError: There would be too few texts.
+    """
+
+    estimator: "Estimator" = "debiased"
+    kernel: "Kernel" = "linear"
+    outliers: int = 3
+    intervals: int = 10
+    level: float = 0.95
+    pooling: "PoolingMode | None" = None
+    raw: bool = False
+    max_texts: int | None = None
+    streamed: bool | None = None
+    seed: int = 0
+    batch_size: int = 64
+
+    def __post_init__(self) -> None:
+        if self.max_texts is not None and self.max_texts < FEWEST_TEXTS:
+            raise UsageError(
+                f"{self.max_texts} texts are too few.",
+                hint=f"Use `max_texts` of {FEWEST_TEXTS} or more; some hundred make CKA steady.",
+            )

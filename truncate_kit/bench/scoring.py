@@ -1,0 +1,98 @@
+"""Scores of the contestants, and whether lean and full may be compared."""
+
+import json
+from collections.abc import Sequence
+
+from truncate_kit.bench.contestants import Contestants
+from truncate_kit.bench.quality import quality_difference
+from truncate_kit.bench.results import Key, QualityDifference
+from truncate_kit.bench.subjects import Subject
+from truncate_kit.data import TextPair
+from truncate_kit.evaluation import Evaluation, evaluate
+from truncate_kit.progress import Progress
+
+
+def score_pairs(
+    contestants: Contestants, pairs: Sequence[TextPair], *, seed: int, progress: Progress
+) -> QualityDifference | None:
+    """Write Spearman into every contestant's row; lean − full in the first runtime that both share.
+
+    None for one model, for random weights, and where the two may not be compared.
+    """
+    if contestants.random:
+        contestants.notes.append("Random weights have no quality: no Spearman.")
+        return None
+    found = contestants.surviving("while scoring", lambda: _evaluate_all(contestants, pairs, progress))
+    for key, score in found.items():
+        contestants.update(key, spearman=score.spearman)
+    if len(contestants.subjects) < 2:
+        return None
+    comparable, warnings = check_yardstick(*contestants.subjects)
+    contestants.notes += warnings
+    for backend in contestants.backends:
+        ours, theirs = found.get(("lean", backend.name)), found.get(("full", backend.name))
+        if comparable and ours is not None and theirs is not None:
+            targets = [pair.target for pair in pairs]
+            quality = quality_difference(backend.name, ours.cosines, theirs.cosines, targets, seed=seed)
+            contestants.notes.append(quality_sentence(quality))
+            return quality
+    return None
+
+
+def _evaluate_all(contestants: Contestants, pairs: Sequence[TextPair], progress: Progress) -> dict[Key, Evaluation]:
+    found: dict[Key, Evaluation] = {}
+    readers = contestants.reading_texts()
+    for done, (key, runner) in enumerate(readers.items(), start=1):
+        found[key] = evaluate(runner, pairs)
+        progress("Scoring the pairs", done, len(readers))
+    return found
+
+
+def check_yardstick(lean: Subject, full: Subject) -> tuple[bool, list[str]]:
+    """Whether the difference in quality may be stated, and the warnings that belong to it.
+
+    A model that was not fine-tuned is never the yardstick for one that was. Both had the same budget for certain only
+    where `finetune` wrote them side by side, with its `sweep.json`.
+    """
+    if lean.fine_tuned != full.fine_tuned and None not in (lean.fine_tuned, full.fine_tuned):
+        raw, tuned = ("lean", "full") if full.fine_tuned else ("full", "lean")
+        return False, [
+            f"Warning: the {raw} model was not fine-tuned and the {tuned} one was: their scores cannot be compared, "
+            "so no difference is stated."
+        ]
+    if lean.fine_tuned is False:
+        return True, ["Warning: neither model was fine-tuned: their scores say little about fine-tuned ones."]
+    found = _swept(lean, full)
+    if found is None:
+        return True, [
+            "Warning: nothing says that both models had the same fine-tuning budget; `finetune()` makes such a pair."
+        ]
+    if found != (lean.encoder.depth, full.encoder.depth):
+        return True, [
+            f"Warning: the yardstick differs: sweep.json is about layers {found[0]} and {found[1]}, these models end "
+            f"at {lean.encoder.depth} and {full.encoder.depth}."
+        ]
+    return True, []
+
+
+def _swept(lean: Subject, full: Subject) -> tuple[int, int] | None:
+    """Layers of the pair that `finetune` recorded beside the two folders, None where there is no record."""
+    if lean.folder is None or full.folder is None or lean.folder.resolve().parent != full.folder.resolve().parent:
+        return None
+    try:
+        record = json.loads((lean.folder.resolve().parent / "sweep.json").read_text(encoding="utf-8"))
+        return int(record["chosen"]), int(record["full"]["layer"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def quality_sentence(quality: QualityDifference) -> str:
+    """The difference with its interval, and what may be read from it, for the user."""
+    verdict = "no difference shown"
+    if not quality.low <= 0 <= quality.high:
+        verdict = f"lean is {'better' if quality.low > 0 else 'worse'}"
+    return (
+        f"Spearman lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points "
+        f"({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
+        f"{quality.num_pairs:,} pairs, {quality.resamples:,} resamples): {verdict}."
+    )

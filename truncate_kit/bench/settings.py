@@ -1,0 +1,52 @@
+"""How a bench measures, validated once."""
+
+from dataclasses import dataclass
+
+from truncate_kit.errors import UsageError
+from truncate_kit.results import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSettings(Result):
+    """One bench.
+
+    Attributes:
+        batch_sizes: texts per batch of the throughput; latency is timed at batch 1 in any case.
+        lengths: tokens per text; None for 16 and 128, or what the models can take.
+        backends: names of `BACKENDS`, `("all",)`, or None for those that start at once on the device.
+        repeats: rounds, each of which times every model in turn; latency has ten calls in each.
+        threads: of torch and ONNX Runtime, None for torch's own choice.
+        device: `cpu` or `cuda[:i]`; None is the CPU.
+        memory: whether peak memory is measured too, in one fresh process per contestant.
+        max_texts: most texts of the real set, evenly spread over those given.
+        seed: of the bootstrap.
+
+    Raises:
+        UsageError: a number below 1.
+    """
+
+    batch_sizes: tuple[int, ...] = (1, 32)
+    lengths: tuple[int, ...] | None = None
+    backends: tuple[str, ...] | None = None
+    repeats: int = 5
+    threads: int | None = None
+    device: str | None = None
+    memory: bool = True
+    max_texts: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        numbers = {
+            "batch_sizes": self.batch_sizes,
+            "lengths": (1,) if self.lengths is None else self.lengths,
+            "repeats": (self.repeats,),
+            "threads": (1 if self.threads is None else self.threads,),
+            "max_texts": (self.max_texts,),
+        }
+        for name, values in numbers.items():
+            if min(values, default=0) < 1:
+                raise UsageError(f"`{name}` has to be 1 or more.", hint="Give whole numbers from 1 on.")
+
+
+QUICK = BenchSettings(repeats=3, memory=False, max_texts=256)
+"""For a first look: fewer rounds and sentences, no memory."""

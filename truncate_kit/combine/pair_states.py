@@ -1,0 +1,61 @@
+"""From pairs of texts to what the cosines of their combinations follow from: Gram matrices, or states."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from truncate_kit.combine.grams import Floats, PairGrams, cosines_of, pair_grams
+from truncate_kit.combine.statewise import Rule, StatePairs
+from truncate_kit.data import PairSet, PlacedPairs, TextPair
+from truncate_kit.encoders import Encoder, pool
+from truncate_kit.progress import Progress, silent
+from truncate_kit.representations import iter_states
+
+_WINDOW = 2_048  # pairs whose states are held at a time
+
+
+class Scorer(Protocol):
+    """Pairs whose combinations have cosines."""
+
+    def cosines(self, layers: Sequence[int]) -> Floats:
+        """Cosine of the combination of these layers for each pair, (n,)."""
+
+
+def read_grams(encoder: Encoder, pairs: PairSet, progress: Progress = silent) -> tuple[PairGrams, Floats]:
+    """The Gram matrices of all pairs, and their cosines by the CLS state of the last layer; window by window."""
+    forms, cls = [], []
+    for start in range(0, len(pairs), _WINDOW):
+        window = pairs.pairs[start : start + _WINDOW]
+        states, firsts, first, second = _states(encoder, window, progress)
+        forms.append(pair_grams(states, first, second, threads=torch.get_num_threads()).forms)
+        cls.append(_plain_cosines(firsts, first, second))
+    return PairGrams(np.concatenate(forms, axis=3)), np.concatenate(cls)
+
+
+def read_state_pairs(
+    encoder: Encoder, pairs: PairSet, rule: Rule, progress: Progress = silent
+) -> tuple[StatePairs, Floats]:
+    """The states of all pairs under a rule, in memory, and their cosines by the CLS state of the last layer."""
+    states, firsts, first, second = _states(encoder, pairs.pairs, progress)
+    return StatePairs.of(states, first, second, rule), _plain_cosines(firsts, first, second)
+
+
+def _states(
+    encoder: Encoder, pairs: Sequence[TextPair], progress: Progress
+) -> tuple[Tensor, Tensor, list[int], list[int]]:
+    """States (L', texts, d) of the distinct texts, CLS states (texts, d) of the last layer, places of both sides."""
+    texts, first, second = PlacedPairs.of(pairs)
+    states = torch.empty(encoder.depth + 1, len(texts), encoder.width)
+    cls = torch.empty(len(texts), encoder.width)
+    for batch in iter_states(encoder, texts, progress=progress):
+        states[:, batch.places] = batch.states
+        cls[batch.places] = pool(batch.hidden_states[-1], batch.attention_mask, "cls").float().cpu()
+    return states, cls, first, second
+
+
+def _plain_cosines(vectors: Tensor, first: list[int], second: list[int]) -> Floats:
+    a, b = vectors[first].double().numpy(), vectors[second].double().numpy()
+    return cosines_of(np.stack([np.einsum("nd,nd->n", x, y) for x, y in ((a, a), (b, b), (a, b))]))

@@ -1,0 +1,174 @@
+"""What a search of combinations found."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.results import Result
+from truncate_kit.wording import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination(Result):
+    """Layers (rising; 0 = embeddings) and their Spearman correlation × 100; None where it is not defined."""
+
+    layers: tuple[int, ...]
+    dev: float
+    test: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline(Result):
+    """What people take without a search; Spearman × 100, None where it is not defined."""
+
+    name: str
+    dev: float | None
+    test: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitReport(Result):
+    """One division of the pairs: chosen on dev, reported on test.
+
+    Attributes:
+        seed: Of the division.
+        num_dev: Number of pairs to choose on.
+        num_test: Number of the other pairs.
+        best: The best combination of all.
+        by_size: At k − 1 the best of k layers; None where none has a correlation.
+        without: At l the best of those without layer l; None likewise.
+        baselines: What no search is needed for.
+    """
+
+    seed: int
+    num_dev: int
+    num_test: int
+    best: Combination
+    by_size: tuple[Combination | None, ...]
+    without: tuple[Combination | None, ...]
+    baselines: tuple[Baseline, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span(Result):
+    """A score in points over the splits: mean, and standard deviation where there are several."""
+
+    mean: float
+    std: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect(Result):
+    """What leaving one layer out changes: best without it minus best of all, in points, mean over the splits."""
+
+    layer: int
+    dev: float
+    test: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CombinationReport(Result):
+    """The outcome of `combine`.
+
+    Scores are Spearman × 100.
+
+    Attributes:
+        model: Name of the model.
+        data: Name of the pairs.
+        settings: As given.
+        pooling: How the tokens of a layer are pooled.
+        depth: L, so that there are L + 1 layers.
+        method: `exact` or `beam`.
+        up_to: Largest number of layers in a combination.
+        up_to_reason: Why that is fewer than there are; None where nothing was left out.
+        num_subsets: Number of combinations scored for each split.
+        num_pairs: Number of pairs.
+        splits: One for each division.
+        chosen: Of the splits' best combinations the one with the best mean dev score over all splits.
+        chosen_dev: That mean.
+        unseen: Its score on the pairs that no split chose on; None where there are too few.
+        num_unseen: Number of these pairs.
+        beam_loss: Most points that a beam search lost against an exact one on any split; None after an exact search.
+        beam_layers: Layers on which that was tried.
+        seconds: Of the whole search.
+    """
+
+    model: str
+    data: str
+    settings: CombineSettings
+    pooling: str
+    depth: int
+    method: str
+    up_to: int
+    up_to_reason: str | None
+    num_subsets: int
+    num_pairs: int
+    splits: tuple[SplitReport, ...]
+    chosen: tuple[int, ...]
+    chosen_dev: float
+    unseen: float | None
+    num_unseen: int
+    beam_loss: float | None
+    beam_layers: tuple[int, ...] | None
+    seconds: float
+
+    def best(self, side: str) -> Span | None:
+        """Score of each split's winner; side is `dev` or `test`."""
+        return _span([getattr(split.best, side) for split in self.splits])
+
+    def baseline(self, name: str, side: str) -> Span | None:
+        """Score of a baseline; None where it is not defined on every split."""
+        rows = [row for split in self.splits for row in split.baselines if row.name == name]
+        return _span([getattr(row, side) for row in rows])
+
+    def size(self, layers: int, side: str) -> Span | None:
+        """Score of the best combination of that number of layers."""
+        rows = [split.by_size[layers - 1] for split in self.splits]
+        return _span([None if row is None else getattr(row, side) for row in rows])
+
+    def effects(self) -> tuple[Effect, ...]:
+        """What leaving out each layer changes, where that is defined on every split."""
+        found = []
+        for layer in range(self.depth + 1):
+            changes = [self._change(split, layer) for split in self.splits]
+            pairs = [change for change in changes if change is not None]
+            if len(pairs) == len(changes):
+                dev, test = (sum(side) / len(pairs) for side in zip(*pairs, strict=True))
+                found.append(Effect(layer=layer, dev=dev, test=test))
+        return tuple(found)
+
+    @staticmethod
+    def _change(split: SplitReport, layer: int) -> tuple[float, float] | None:
+        row, best = split.without[layer], split.best
+        if row is None or row.test is None or best.test is None:
+            return None
+        return row.dev - best.dev, row.test - best.test
+
+    def statements(self) -> tuple[str, ...]:
+        """What the user has to know about how the search was done."""
+        layers = "a mean" if self.settings.over == "mean" else "a maximum"
+        found = [
+            f"{self.num_subsets:,} combinations of {self.depth + 1} layers by {layers} over layers"
+            f"{', through the pooler head,' if self.settings.head else ''} "
+            f"({'every one' if self.method == 'exact' else 'beam search'}"
+            f"{f' of up to {self.up_to} layers' if self.up_to <= self.depth else ''}), chosen on "
+            f"{self.splits[0].num_dev} pairs, {counted(len(self.splits), 'random split')}."
+        ]
+        if self.up_to_reason is not None:
+            found.append(self.up_to_reason)
+        if self.beam_loss is not None and self.beam_layers is not None:
+            where = (
+                "these layers" if len(self.beam_layers) == self.depth + 1 else f"{len(self.beam_layers)} of the layers"
+            )
+            found.append(f"Tried on {where}, the beam search lost at most {self.beam_loss:.3f} points against exact.")
+        return tuple(found)
+
+
+def _span(scores: Sequence[float | None]) -> Span | None:
+    known = [score for score in scores if score is not None]
+    if not known or len(known) < len(scores):
+        return None
+    mean = sum(known) / len(known)
+    if len(known) == 1:
+        return Span(mean=mean, std=None)
+    return Span(mean=mean, std=(sum((score - mean) ** 2 for score in known) / (len(known) - 1)) ** 0.5)

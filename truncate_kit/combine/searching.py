@@ -1,0 +1,167 @@
+"""The search for the best combinations: which of the searches is possible, and what it finds on each division."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from truncate_kit.combine.beam import search_beam
+from truncate_kit.combine.best_subsets import BestSubsets, ScoredSubset
+from truncate_kit.combine.division import Division
+from truncate_kit.combine.exact import count_subsets, search_exact
+from truncate_kit.combine.grams import Floats, PairGrams
+from truncate_kit.combine.pair_states import Scorer, read_grams, read_state_pairs
+from truncate_kit.combine.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
+from truncate_kit.combine.statewise import MOST_SUBSETS, Head, Maximum, largest_size, search_states
+from truncate_kit.data import PairSet
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.tail import Dense
+from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.progress import Progress, silent
+
+_QUICK = 2**16 - 1  # subsets that are tried exactly to say what a beam search loses
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What was searched and what was found; the other fields are those of `CombinationReport`.
+
+    scorer: the pairs. cls: their cosines by the CLS state of the last layer. found: for each division.
+    """
+
+    scorer: Scorer
+    cls: Floats
+    method: str
+    up_to: int
+    up_to_reason: str | None
+    found: list[BestSubsets]
+    beam_loss: float | None = None
+    beam_layers: tuple[int, ...] | None = None
+
+
+def search_means(
+    encoder: Encoder,
+    pairs: PairSet,
+    divisions: Sequence[Division],
+    settings: CombineSettings,
+    threads: int,
+    progress: Progress,
+) -> Search:
+    """Combinations by their mean, from Gram matrices. Raises `UsageError` where there are too many, `ModelError`."""
+    grams, cls = read_grams(encoder, pairs, progress)
+    method, up_to, reason = _plan(encoder.depth + 1, settings)
+    found = _on_divisions(grams, divisions, settings, method, up_to, threads, progress)
+    search = Search(scorer=grams, cls=cls, method=method, up_to=up_to, up_to_reason=reason, found=found)
+    if method == "exact":
+        return search
+    loss, layers = _beam_loss(grams, divisions, settings, up_to, threads)
+    return replace(search, beam_loss=loss, beam_layers=layers)
+
+
+def search_vectors(
+    encoder: Encoder,
+    pairs: PairSet,
+    divisions: Sequence[Division],
+    settings: CombineSettings,
+    head: Dense | None,
+    progress: Progress,
+) -> Search:
+    """Combinations by their maximum, or by their mean through the head: each is computed. Raises `ModelError`."""
+    if settings.head and head is None:
+        raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave out `head`.")
+    states, cls = read_state_pairs(encoder, pairs, _rule(head), progress)
+    up_to, reason = _state_plan(encoder.depth + 1, settings)
+    union = sorted({place for division in divisions for place in division.dev})
+    where = {place: index for index, place in enumerate(union)}
+    parts = [([where[place] for place in division.dev], division.dev_ranks) for division in divisions]
+    found = search_states(states.select(union), parts, up_to=up_to, progress=progress)
+    return Search(scorer=states, cls=cls, method="exact", up_to=up_to, up_to_reason=reason, found=found)
+
+
+def best_of(best_subsets: BestSubsets) -> ScoredSubset:
+    """The best of all. Raises `DataError` where none has a correlation."""
+    best = best_subsets.best
+    if best is None:
+        raise DataError(
+            "No combination of layers tells the pairs apart: each gives all of them one similarity.",
+            hint="Check the data and the model: texts or vectors may all be the same.",
+        )
+    return best
+
+
+def _plan(layers: int, settings: CombineSettings) -> tuple[str, int, str | None]:
+    """Method and largest size for means, and why the size is limited."""
+    if layers > MOST_LAYERS:
+        raise UsageError(
+            f"Combinations of {layers} layers are not searched; {MOST_LAYERS} are the most.",
+            hint="Cut the model first, with `truncate()`.",
+        )
+    up_to = min(settings.up_to or layers, layers)
+    reason = f"Larger combinations than {up_to} layers were left out, as asked." if up_to < layers else None
+    subsets = count_subsets(layers, up_to)
+    if settings.search == "exact" and subsets > MOST_EXACT:
+        raise UsageError(
+            f"{subsets:,} combinations are too many to try all of them.",
+            hint='Use `search="beam"`, or at most fewer layers (`up_to`).',
+        )
+    exact = settings.search == "exact" or (settings.search == "auto" and subsets <= MOST_EXACT)
+    return ("exact" if exact else "beam"), up_to, reason
+
+
+def _state_plan(layers: int, settings: CombineSettings) -> tuple[int, str | None]:
+    """Largest size where each combination has to be computed, and why it is limited."""
+    most = largest_size(layers)
+    up_to = min(settings.up_to or layers, most)
+    if up_to == most < layers:
+        return up_to, (
+            f"Combinations of more than {most} layers were left out: {layers} layers have too many subsets to compute "
+            f"each of them, and this search computes {MOST_SUBSETS:,} at most."
+        )
+    return up_to, f"Larger combinations than {up_to} layers were left out, as asked." if up_to < layers else None
+
+
+def _on_divisions(
+    grams: PairGrams,
+    divisions: Sequence[Division],
+    settings: CombineSettings,
+    method: str,
+    up_to: int,
+    threads: int,
+    progress: Progress = silent,
+) -> list[BestSubsets]:
+    found = []
+    for number, division in enumerate(divisions, 1):
+        part = grams.select(division.dev)
+
+        def step(task: str, done: int, total: int, number: int = number) -> None:
+            progress(f"{task}, split {number}", done, total)
+
+        if method == "exact":
+            found.append(search_exact(part, division.dev_ranks, up_to=up_to, threads=threads, progress=step))
+        else:
+            found.append(search_beam(part, division.dev_ranks, up_to=up_to, width=settings.width, progress=step))
+    return found
+
+
+def _beam_loss(
+    grams: PairGrams, divisions: Sequence[Division], settings: CombineSettings, up_to: int, threads: int
+) -> tuple[float, tuple[int, ...]]:
+    """The most a beam search loses on dev, in points, and the layers on which that was tried.
+
+    All layers where their subsets are few enough, otherwise sixteen of them at even distances.
+    """
+    layers = list(range(grams.num_layers))
+    if count_subsets(len(layers), up_to) > _QUICK:
+        layers = sorted({round(place) for place in np.linspace(0, layers[-1], 16)})
+        up_to = min(up_to, len(layers))
+    part = PairGrams(grams.forms[:, layers][:, :, layers])
+    exact, beam = (_on_divisions(part, divisions, settings, method, up_to, threads) for method in ("exact", "beam"))
+    losses = [best_of(true).score - best_of(found).score for true, found in zip(exact, beam, strict=True)]
+    return 100 * max(losses), tuple(layers)
+
+
+def _rule(head: Dense | None) -> Maximum | Head:
+    if head is None:
+        return Maximum()
+    weight, bias = (value.detach().double().cpu().numpy() for value in (head.linear.weight, head.linear.bias))
+    return Head(weight, bias)

@@ -1,0 +1,90 @@
+"""From the name of a model to its folder and its configuration."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+from huggingface_hub import errors as hub_errors
+from huggingface_hub import snapshot_download
+from transformers import AutoConfig, PretrainedConfig
+
+from truncate_kit.encoders.confinement import check_no_kernel
+from truncate_kit.encoders.families import family_of
+from truncate_kit.encoders.miniatures import miniature_path
+from truncate_kit.encoders.pipeline import read_pipeline
+from truncate_kit.errors import ModelError
+
+_CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
+_OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
+
+
+def resolve(name: str | Path) -> Path:
+    """The local folder of a model: a folder, a bundled miniature's name, or a hub name (downloaded and cached).
+
+    The hub is asked only when the name is neither a path nor a miniature. Raises `ModelError`.
+    """
+    text = str(name)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise ModelError(f"{path} is a file, not a model folder.", hint="Give the folder that holds config.json.")
+    bundled = miniature_path(text)
+    if bundled is not None:
+        return bundled
+    if text.startswith((".", "/", "~")) or text.count("/") > 1:
+        raise ModelError(f"There is no model folder {path}.", hint="Check the path; hub names look like owner/name.")
+    return _download(text)
+
+
+def _download(name: str) -> Path:
+    try:
+        folder = Path(
+            snapshot_download(
+                name, allow_patterns=[*_CONFIGS, "*.safetensors", "*/*.safetensors"], ignore_patterns=_OTHER_RUNTIMES
+            )
+        )
+        if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
+            snapshot_download(name, allow_patterns=["*.bin", "*/*.bin"], ignore_patterns=_OTHER_RUNTIMES)
+        return folder
+    except hub_errors.GatedRepoError as error:
+        raise ModelError(
+            f"The hub model {name!r} asks for consent first.",
+            hint="Accept its terms on its page, then `hf auth login`.",
+        ) from error
+    except (hub_errors.RepositoryNotFoundError, hub_errors.HFValidationError) as error:
+        raise ModelError(
+            f"There is no folder and no hub model called {name!r}.",
+            hint="Check the spelling; hub names look like owner/name, and private ones need `hf auth login`.",
+        ) from error
+    except (OSError, hub_errors.HfHubHTTPError, hub_errors.LocalEntryNotFoundError) as error:
+        raise ModelError(
+            f"There is no folder {name!r}, and the hub cannot be reached to look for a model of that name.",
+            hint="Check the path or the connection, or give a folder with a downloaded model.",
+        ) from error
+
+
+def load_config(name: str | Path) -> PretrainedConfig:
+    """The configuration in a model folder, in a JSON file, or of a hub name. Raises `ModelError`."""
+    path = Path(str(name)).expanduser()
+    if not path.is_file():
+        path = read_pipeline(resolve(name)).transformer / "config.json"
+    if not path.is_file():
+        raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        family = SimpleNamespace(model_type=values.get("model_type"))
+    except (ValueError, AttributeError) as error:
+        raise ModelError(f"{path} is not a model configuration: {error}.", hint="Download or save it again.") from error
+    family_of(family)
+    check_no_kernel(path, values)
+    try:
+        return AutoConfig.for_model(**values)
+    except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
+        raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
+
+
+def first_line(error: Exception) -> str:
+    """What a library says in the first line of its message, without the full stop."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,91 @@
+"""The tokenizer in a model folder, and how many tokens of a text the model takes."""
+
+from pathlib import Path
+
+from transformers import AutoTokenizer, PretrainedConfig
+from transformers import PreTrainedTokenizerBase as Tokenizer
+
+from truncate_kit.encoders.families import family_of
+from truncate_kit.encoders.model_folder import first_line, load_config
+from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
+from truncate_kit.encoders.text_reader import TextReader, usable_length
+from truncate_kit.encoders.transformers_logging import quiet_transformers
+from truncate_kit.errors import ModelError, UsageError
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "vocab.txt",
+    "vocab.json",
+    "spm.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tokenizer.model",
+)
+
+
+def load_reader(folder: Path) -> TextReader:
+    """What turns texts into ids in a saved model folder, without its weights. Raises `ModelError`."""
+    pipeline = read_pipeline(folder)
+    return reader_of(pipeline, load_config(pipeline.transformer))
+
+
+def reader_of(pipeline: Pipeline, config: PretrainedConfig, max_length: int | None = None) -> TextReader:
+    """What turns texts into ids for a model of this configuration; `max_length` None is the model's own limit.
+
+    Raises `UsageError` for a length that does not fit, `ModelError`.
+    """
+    tokenizer, positions = load_tokenizer(pipeline.transformer), position_limit(config)
+    if len(tokenizer) > config.vocab_size:
+        raise ModelError(
+            f"The tokenizer in {pipeline.transformer} has {len(tokenizer):,} entries, but the model embeds only "
+            f"{config.vocab_size:,}.",
+            hint="They belong to different models; save the right tokenizer beside the weights.",
+        )
+    if max_length is not None and not 2 <= max_length <= (positions or max_length):
+        raise UsageError(
+            f"A maximum length of {max_length} does not fit: this model has {positions} positions.",
+            hint=f"Use a number from 2 to {positions}.",
+        )
+    return TextReader(
+        tokenizer=tokenizer,
+        max_length=max_length or usable_length(pipeline.max_length, tokenizer.model_max_length, positions),
+        lower_case=pipeline.lower_case,
+        settings=pipeline.settings,
+    )
+
+
+def position_limit(config: PretrainedConfig) -> int | None:
+    """Tokens that the position table can hold; None where positions are relative only."""
+    if getattr(config, "position_biased_input", True) is False:
+        return None
+    positions = getattr(config, "max_position_embeddings", None)
+    return None if positions is None else int(positions) - family_of(config).position_offset
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer saved in `folder`, padding on the right. Raises `ModelError` when there is none or it is broken."""
+    if not any((folder / file).exists() for file in _TOKENIZER_FILES):
+        raise ModelError(
+            f"{folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}).",
+            hint="Save the tokenizer of the model into the same folder.",
+        )
+    try:
+        with quiet_transformers():
+            tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except Exception as error:  # tokenizer readers raise anything, from KeyError to bare Exception of the Rust side
+        if "trust_remote_code" in str(error):
+            raise ModelError(
+                f"The tokenizer in {folder} brings its own code (auto_map in tokenizer_config.json), which is not run.",
+                hint="Use a model whose tokenizer is one of transformers' own, or save it again as one of them.",
+            ) from error
+        raise ModelError(
+            f"The tokenizer in {folder} cannot be read: {first_line(error)}.", hint="Download or save it again."
+        ) from error
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is None:
+            raise ModelError(
+                f"The tokenizer in {folder} has neither a padding nor an end token.", hint="Give it a pad_token."
+            )
+        tokenizer.pad_token = tokenizer.eos_token  # masked out everywhere, so its value never matters
+    return tokenizer

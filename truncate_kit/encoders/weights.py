@@ -1,0 +1,67 @@
+"""The transformer in a model folder: every weight present and finite, no code of the folder run."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoModel, PretrainedConfig, PreTrainedModel
+
+from truncate_kit.encoders.families import family_of
+from truncate_kit.encoders.model_folder import first_line
+from truncate_kit.encoders.transformers_logging import quiet_transformers
+from truncate_kit.errors import ModelError
+
+
+def load_backbone(
+    folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
+) -> PreTrainedModel:
+    """The base model in float32 without its pooler head. Raises `ModelError`.
+
+    attention: `sdpa` or `eager`; None is the library's choice. keep_pooler: keep that head where the checkpoint has it.
+    """
+    pooler = family_of(config).pooler
+    options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
+    try:
+        with quiet_transformers():
+            backbone, report = AutoModel.from_pretrained(
+                folder,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                trust_remote_code=False,
+                **options,
+            )
+    except (OSError, SafetensorError, EOFError) as error:
+        raise ModelError(
+            f"The weights in {folder} are missing or cannot be read: {first_line(error)}.",
+            hint="The file may be cut short; download or save the model again.",
+        ) from error
+    except (ValueError, RuntimeError, ImportError) as error:
+        raise ModelError(
+            f"The model in {folder} cannot be loaded: {first_line(error)}.",
+            hint="Check that config.json and the weights belong together.",
+        ) from error
+    missing = {key for key in report["missing_keys"] if pooler is not None and key.startswith(f"{pooler}.")}
+    if pooler is not None and (missing or not keep_pooler):
+        setattr(backbone, pooler, None)
+    _check_complete(folder, report["missing_keys"] - missing, report["mismatched_keys"])
+    for name, parameter in backbone.named_parameters():
+        if not torch.isfinite(parameter).all():
+            raise ModelError(
+                f"The weight {name} in {folder} holds NaN or infinity.", hint="Use an undamaged checkpoint."
+            )
+    loaded: PreTrainedModel = backbone.eval()
+    return loaded
+
+
+def _check_complete(folder: Path, missing: Iterable[str], mismatched: Iterable[Any]) -> None:
+    wrong = [str(item[0] if isinstance(item, tuple) else item) for item in mismatched]
+    for names, what in ((sorted(missing), "lack"), (sorted(wrong), "have another shape than config.json says for")):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise ModelError(
+                f"The weights in {folder} {what} {names[0]}{more}.",
+                hint="Use a complete checkpoint: a missing weight would be random.",
+            )

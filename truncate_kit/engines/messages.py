@@ -1,0 +1,78 @@
+"""What is sent between a process and its workers: work, messages of running tasks, answers."""
+
+import io
+import pickle
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from truncate_kit.engines.base import Send, Steps, Work
+
+STEPS_INTERVAL = 0.2  # seconds between two messages about steps: as often as eyes can follow, and cheap to send
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The last message of a task: its result, or the error it ended with."""
+
+    found: Any = None
+    problem: Exception | None = None
+
+    def result(self) -> Any:
+        """The result of the task. Raises the error."""
+        if self.problem is not None:
+            raise self.problem
+        return self.found
+
+
+def packed(work: Work[Any, Any]) -> bytes:
+    """The work as bytes; what its parts share stays shared."""
+    buffer = io.BytesIO()
+    torch.save(work, buffer)
+    return buffer.getvalue()
+
+
+def unpacked(payload: bytes, device: str) -> Work[Any, Any]:
+    """The work from bytes of our own process on the other end, never from a file; moved to `device`."""
+    work: Work[Any, Any] = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=False)
+    work.move(device)
+    return work
+
+
+def answer(perform: Callable[[], Any]) -> Answer:
+    """What `perform` returns, or the error that it raises, in a form that can be pickled."""
+    try:
+        return Answer(found=perform())
+    except (BrokenPipeError, EOFError):  # the other side is gone
+        raise
+    except Exception as error:
+        return Answer(problem=_portable(error))
+
+
+def throttled(send: Send) -> Send:
+    """`send` for messages to another process: of steps, at most one every `STEPS_INTERVAL` and the last one."""
+    last = 0.0
+
+    def send_some(message: Any) -> None:
+        nonlocal last
+        if isinstance(message, Steps) and message.done < message.total:
+            now = time.monotonic()
+            if now - last < STEPS_INTERVAL:
+                return
+            last = now
+        send(message)
+
+    return send_some
+
+
+def _portable(error: Exception) -> Exception:
+    error.add_note("In a worker:\n" + "".join(traceback.format_exception(error)))
+    try:
+        pickle.loads(pickle.dumps(error))  # many errors of libraries can be written but not read
+        return error
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")

@@ -1,0 +1,115 @@
+"""Scores of sentence vectors on graded pairs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from truncate_kit.data import PlacedPairs, TextPair
+from truncate_kit.errors import DataError
+from truncate_kit.results import Result
+from truncate_kit.vectors import similarities
+
+_DIGITS = 12  # the cosine of a vector with itself differs from 1 by 1e-16 at most, vectors hold 7 digits
+
+
+class TextEncoder(Protocol):
+    """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        """Vectors (n, d) in the order of the texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation(Result):
+    """Correlation of cosine similarity with the graded scores, in points (× 100).
+
+    cosines: similarity of each pair, by the encoder's own measure where it has one, in the order of the file; kept for
+    paired comparisons.
+    """
+
+    spearman: float
+    pearson: float
+    num_pairs: int
+    cosines: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelScore(Result):
+    """How one model scores on one set, without the single similarities.
+
+    runtime: `torch` or `onnx`. spearman, pearson: of cosine similarity and target, in points (× 100). vectors: the
+    precision they were stored in before; dimensions, bytes_per_vector: what was left of each.
+    """
+
+    model: str
+    runtime: str
+    data: str
+    split: str
+    num_pairs: int
+    spearman: float
+    pearson: float
+    vectors: str
+    dimensions: int
+    bytes_per_vector: int
+
+
+def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
+    """Spearman and Pearson correlation (× 100) between target and cosine, or the encoder's own measure if it has one.
+
+    Each distinct text is encoded once. Raises `DataError` where a correlation is not defined: fewer than three pairs,
+    or one value only among targets or cosines.
+    """
+    places = PlacedPairs.of(pairs)
+    vectors = torch.as_tensor(encoder.encode(places.texts))
+    return correlate(pair_similarities(vectors, places, encoder), [pair.target for pair in pairs])
+
+
+def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = None) -> list[float]:
+    """Similarity of each pair by the encoder's own measure where it has one, else the cosine in float64.
+
+    vectors: (n, d), of the texts of `places`.
+    """
+    first, second = vectors[torch.tensor(places.first)].double(), vectors[torch.tensor(places.second)].double()
+    found: list[float] = similarities(encoder, first, second).tolist()
+    return found
+
+
+def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
+    """The `Evaluation` of given similarities against given targets.
+
+    Similarities are taken to 12 digits: pairs of identical texts then have one and the same, whatever the rounding of
+    their cosine, and share a rank.
+    """
+    cosines = [round(value, _DIGITS) for value in cosines]
+    if len(targets) < 3 or len(set(targets)) < 2:
+        raise DataError(
+            f"A correlation needs at least three pairs with two different scores; here are {len(targets)} pairs.",
+            hint="Use a larger set, or check that the score column is the right one.",
+        )
+    if len(set(cosines)) < 2 or not all(map(_finite, cosines)):
+        raise DataError(
+            "The model gives every pair the same similarity, or one that is not a number.",
+            hint="Check the model: its vectors may be constant or hold NaN.",
+        )
+    return Evaluation(
+        spearman=100 * float(stats.spearmanr(cosines, targets).statistic),
+        pearson=100 * float(stats.pearsonr(cosines, targets).statistic),
+        num_pairs=len(targets),
+        cosines=tuple(cosines),
+    )
+
+
+def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None:
+    """As `correlate`, None where it is not defined."""
+    try:
+        return correlate(cosines, targets).spearman
+    except DataError:
+        return None
+
+
+def _finite(value: float) -> bool:
+    return value - value == 0

@@ -1,0 +1,117 @@
+"""The number formats that models are trained, exported and measured in: one row each, and adding one begins here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from truncate_kit.errors import UsageError
+
+Precision = Literal["fp32", "tf32", "bf16", "fp16", "int8"]
+Target = Literal["cpu", "cuda"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrecisionRow:
+    """What one precision is used for.
+
+    Attributes:
+        trains: whether training computes in it.
+        weights: torch's name of the type of weights and products, None where torch has no fast products of that type.
+        products: how torch multiplies float32 matrices, `high` for TF32.
+        cuda_only: whether torch computes in it on CUDA only.
+        graph_file: name of its graph in an exported folder, None where none is exported.
+        preference: the targets that its graph is made for; of the graphs in a folder the one with the lowest number
+            runs unless another one is named.
+        elsewhere: what happens to its graph on the other target.
+        runs_elsewhere: whether its graph is run there nevertheless.
+        vector_limit: largest difference of the graph's vectors from the encoder's, None where the score decides.
+        score_limit: Spearman and Pearson points that the graph's score may move by, None where it is only stated.
+        color: of its marks in figures, from Okabe and Ito's palette, which colour-blind readers distinguish too.
+    """
+
+    trains: bool = False
+    weights: str | None = "float32"
+    products: Literal["highest", "high"] = "highest"
+    cuda_only: bool = False
+    graph_file: str | None = None
+    preference: Mapping[str, int] = field(default_factory=dict)
+    elsewhere: str = ""
+    runs_elsewhere: bool = True
+    vector_limit: float | None = None
+    score_limit: float | None = None
+    color: str
+
+
+# `model.onnx` is what every loader expects, the exact graph; the other graphs have the names that transformers.js and
+# the hub use for these types.
+PRECISIONS: dict[Precision, PrecisionRow] = {
+    "fp32": PrecisionRow(
+        trains=True,
+        graph_file="model.onnx",
+        preference={"cpu": 0, "cuda": 1},
+        vector_limit=1e-4,
+        score_limit=0.01,
+        color="#0072B2",
+    ),
+    "tf32": PrecisionRow(products="high", cuda_only=True, color="#56B4E9"),
+    "bf16": PrecisionRow(trains=True, weights="bfloat16", color="#009E73"),
+    "fp16": PrecisionRow(
+        weights="float16",
+        cuda_only=True,
+        graph_file="model_fp16.onnx",
+        preference={"cuda": 0},
+        elsewhere="on the CPU its numbers are converted back and forth, which takes longer",
+        vector_limit=2e-2,
+        score_limit=0.1,
+        color="#D55E00",
+    ),
+    "int8": PrecisionRow(
+        weights=None,
+        graph_file="model_int8.onnx",
+        preference={"cpu": 1},
+        elsewhere="ONNX Runtime has no kernels on CUDA for it, and its nodes would run on the CPU",
+        runs_elsewhere=False,
+        color="#CC79A7",
+    ),
+}
+TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
+GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
+
+
+def precisions_for(device: str) -> list[Precision]:
+    """The precisions whose graphs are made for `cpu` or `cuda`, the one that runs by default first."""
+    made = [name for name, row in PRECISIONS.items() if device in row.preference]
+    return sorted(made, key=lambda name: PRECISIONS[name].preference[device])
+
+
+def other_graph(precision: Precision, device: str, parameter: str = "device") -> str:
+    """What to use where a graph in `precision` is not made for `device`; parameter: what chooses the device there."""
+    own = next(iter(PRECISIONS[precision].preference))
+    return f'Use {" or ".join(precisions_for(device))} as `precision`, or `{parameter}="{own}"`.'
+
+
+def check_graph_precision(name: str) -> Precision:
+    """Return `name` if graphs are exported in it; raises `UsageError` otherwise."""
+    for known in GRAPH_FILES:
+        if known == name:
+            return known
+    raise UsageError(f"There is no export precision {name!r}.", hint=f"Use one of: {', '.join(GRAPH_FILES)}.")
+
+
+def check_target(name: str, target: str | None = None) -> tuple[Precision, Target]:
+    """Return a graph's precision and its target, None for the first that graphs in it are made for.
+
+    Raises `UsageError` for a precision or target that is not known, or that do not go together.
+    """
+    precision = check_graph_precision(name)
+    row = PRECISIONS[precision]
+    for known in TARGETS:
+        if target in (known, None) and known in row.preference:
+            return precision, known
+    if target not in TARGETS:
+        raise UsageError(f"There is no export target {target!r}.", hint=f"Use one of: {', '.join(TARGETS)}.")
+    raise UsageError(
+        f"A graph in {precision} is not made for {target}: {row.elsewhere}.",
+        hint=other_graph(precision, target, "target"),
+    )

@@ -1,0 +1,19 @@
+"""Tables as text, for whoever draws them."""
+
+from dataclasses import dataclass
+
+NONE = "–"
+
+
+@dataclass(frozen=True, slots=True)
+class TableCells:
+    """A title, the names of the columns, and the rows as text."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+
+
+def number(value: float | None, form: str = ".2f") -> str:
+    """A number in a cell; a dash where there is none."""
+    return NONE if value is None else format(value, form)

@@ -1,0 +1,28 @@
+"""The folder that a method saves its models into: one process at a time, and never over the model it started from."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.errors import UsageError
+from truncate_kit.files import run_lock
+
+
+@contextmanager
+def output_folder(out: Path, encoder: Encoder, *models: str) -> Iterator[None]:
+    """Hold `out`, into which folders of the names `models` are saved.
+
+    Raises `UsageError` where one of them holds the model that `encoder` was loaded from: it would be replaced, and a
+    run that was killed and continued would start from another model. Raises `FileProblemError` where another process
+    works in `out`.
+    """
+    source = Path(encoder.name).expanduser()
+    for name in models:
+        if source.is_dir() and source.resolve().is_relative_to((out / name).resolve()):
+            raise UsageError(
+                f"{out / name} holds the model to start from, and would be replaced.",
+                hint="Name another folder as `out`, or start from the model that this one was made from.",
+            )
+    with run_lock(out):
+        yield

@@ -1,0 +1,170 @@
+"""Where runs are kept, so that work that is killed continues and ends with the same result."""
+
+import logging
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
+from truncate_kit.encoders.digest import Digest
+from truncate_kit.files import remove_leftovers, replacing, run_lock
+from truncate_kit.results import Result
+from truncate_kit.runs.checkpoint import Checkpoints
+from truncate_kit.runs.journal import FORMAT, Journal, check_format
+
+RECORDS_FILE = "trials.jsonl"
+_SETTINGS = "settings"  # kind of the first line of a store
+
+_logger = logging.getLogger(__name__)
+Record = TypeVar("Record", bound=Result)
+Weights = TypeVar("Weights")
+
+
+def run_key(encoder: Encoder, *parts: str) -> str:
+    """SHA-256 of an encoder and of all else that the outcome of runs depends on, such as data and settings."""
+    digest = Digest()
+    digest.add(encoder_digest(encoder), *parts)
+    return digest.hexdigest()
+
+
+class RunStore:
+    """The runs of one model, data and settings: records, and in a folder of their own weights and checkpoints.
+
+    The records of all stores in a folder are lines of one file. A record is written once, when its weights are there,
+    and stays as it is. What cannot be read is as if it had never been there, so that it is computed again; `notes` and
+    the log say so. One process writes a store, between `open` and its end; others may read it.
+    """
+
+    def __init__(self, folder: Path, key: str, description: dict[str, Any] | None = None) -> None:
+        """description: what the first record says of all others."""
+        self.key = key[:16]
+        self.folder = Path(folder).absolute() / self.key  # workers may stand elsewhere
+        self.checkpoints = Checkpoints(self.folder)
+        self.notes: list[str] = []
+        self._journal = Journal(self.folder.parent / RECORDS_FILE)
+        self._settings = {"store": self.key, "kind": _SETTINGS, "format": FORMAT} | (description or {})
+        self._loaded: dict[str, dict[str, Any]] | None = None
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Hold the folder, and tidy up what a killed process left there.
+
+        Raises `FileProblemError`, also when another process holds it.
+        """
+        with run_lock(self.folder):
+            self._loaded = None
+            remove_leftovers(self.folder)
+            self.checkpoints.tidy(self._records)
+            yield
+
+    @property
+    def _records(self) -> dict[str, dict[str, Any]]:
+        if self._loaded is None:
+            found, damaged = self._journal.read()
+            if damaged:
+                self._note(f"{self._journal.file}: {damaged} damaged lines. What they held is computed again.")
+            own = [record for record in found if record.get("store") == self.key]
+            for record in own:
+                check_format(record, self._journal.file)
+            self._loaded = {record["name"]: record for record in own if "name" in record}
+        return self._loaded
+
+    def _note(self, text: str) -> None:
+        self.notes.append(text)
+        _logger.warning(text)
+
+    def read(self, name: str, kind: type[Record]) -> Record | None:
+        """The record of that name, None where there is none."""
+        values = self._records.get(name)
+        if values is None:
+            return None
+        try:
+            return kind.from_dict(values)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            del self._records[name]
+            self._note(f"{self._journal.file}: {name} was damaged and is computed again.")
+            return None
+
+    def all(self, kind: type[Record]) -> dict[str, Record]:
+        """All records of a kind by their names, in the order in which they were written."""
+        names = [name for name, values in self._records.items() if values.get("kind") == kind.__name__]
+        return {name: record for name in names if (record := self.read(name, kind)) is not None}
+
+    def write(self, name: str, record: Record, weights: Callable[[Path], object] | None = None) -> Record:
+        """Keep what a finished run gave, its weights first, and remove its checkpoints.
+
+        A run that was done again for its weights keeps its first record; returns the one that stays. weights: writes
+        them to the path it is given, as a whole or not at all. Raises `FileProblemError`.
+        """
+        if weights is not None:
+            weights(self.weights(name))
+        first = self.read(name, type(record))
+        if first is None:
+            values = {"store": self.key, "name": name, "kind": type(record).__name__} | record.to_dict()
+            self._journal.append(*([] if self._records else [self._settings]), values)
+            self._records[name] = values
+        self.checkpoints.remove(name)
+        return first or record
+
+    def weights(self, name: str) -> Path:
+        """Folder of the weights of a run, which is there where they are kept."""
+        return self.folder / name
+
+    def has_weights(self, name: str) -> bool:
+        """Whether the weights of a run are kept."""
+        return self.weights(name).is_dir()
+
+    def load(self, name: str, read: Callable[[Path], Weights]) -> Weights | None:
+        """The kept weights of a run as `read` reads them from their folder; None where they are gone or damaged."""
+        if not self.has_weights(name):
+            return None
+        try:
+            return read(self.weights(name))
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError):
+            self._note(f"{self.weights(name)} was damaged: that run is done again.")
+            return None
+
+    def write_encoder(self, name: str, record: Record, encoder: Encoder | None) -> Record:
+        """As `write`, with the trained encoder as weights."""
+        return self.write(name, record, None if encoder is None else partial(save_encoder, encoder))
+
+    def encoder(self, name: str, device: torch.device) -> Encoder:
+        """The trained encoder of a run whose weights are kept."""
+        return load_encoder(self.weights(name), device=str(device))
+
+    def forget_weights(self, keep: Collection[str]) -> None:
+        """Remove the weights of all runs but those named; their records stay."""
+        for folder in self.folder.iterdir():
+            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in keep:
+                shutil.rmtree(folder)
+
+    def read_tensor(self, name: str) -> Tensor | None:
+        """The tensor of that name, None where there is none."""
+        path = self._tensor_path(name)
+        if not path.exists():
+            return None
+        try:
+            return load_file(path)[name]
+        except (OSError, KeyError, SafetensorError):
+            self._note(f"{path} was damaged.")
+            return None
+
+    def tensor(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """The tensor of that name, from its file where it is there, else computed and kept."""
+        found = self.read_tensor(name)
+        if found is None:
+            found = compute()
+            with replacing(self._tensor_path(name)) as target:
+                save_file({name: found.contiguous()}, target)
+        return found
+
+    def _tensor_path(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"

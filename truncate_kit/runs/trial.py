@@ -1,0 +1,102 @@
+"""What one training run gave, at one layer with one seed."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from truncate_kit.results import Result
+from truncate_kit.runs.journal import Journal
+
+
+def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None) -> str:
+    """What the records and files of a trial are called; stop_after: of one that is stopped after that many epochs."""
+    return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseTrial(Result):
+    """What every kind of trial has; scores in points.
+
+    Attributes:
+        layer: Number of blocks of the model.
+        seed: Of everything drawn in the trial.
+        dev_scores: After each epoch; in contrastive training after each evaluation on dev.
+        best_epoch: Place of the best of them, from 1; its weights gave all other scores.
+        dev: Main score.
+        dev_pearson: Pearson × 100, None where it is not defined, as for classes.
+        test: Main score, None in trials that only search: they never see the test set.
+        test_pearson: Likewise.
+        seconds: Training and evaluation.
+    """
+
+    layer: int
+    seed: int
+    dev_scores: tuple[float, ...]
+    best_epoch: int
+    dev: float
+    dev_pearson: float | None
+    test: float | None
+    test_pearson: float | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial(BaseTrial):
+    """One training run at one layer with one seed.
+
+    The main score is Spearman × 100, or what the objective says.
+
+    Attributes:
+        epochs: The budget, which the learning rate follows.
+        steps: Optimiser steps.
+        stopped_after: Epochs run of a trial that a race stopped; None for the others, which ran all `epochs`.
+    """
+
+    epochs: int
+    steps: int
+    stopped_after: int | None = None
+
+    @property
+    def name(self) -> str:
+        """What its records and files are called."""
+        return trial_name(self.layer, self.seed, self.epochs, self.stopped_after)
+
+    @property
+    def epochs_run(self) -> int:
+        """Number of epochs that were run."""
+        return self.stopped_after or self.epochs
+
+    @property
+    def block_steps(self) -> int:
+        """Steps × blocks run; layer 0 counts as one block."""
+        return self.steps * max(1, self.layer)
+
+    def first(self, epochs: int) -> "Trial":
+        """What this trial, if it was evaluated once an epoch, had been when stopped after `epochs` of its epochs."""
+        scores = self.dev_scores[:epochs]
+        return replace(
+            self,
+            steps=self.steps // self.epochs * epochs,
+            dev_scores=scores,
+            best_epoch=scores.index(max(scores)) + 1,
+            dev=max(scores),
+            dev_pearson=None,
+            test=None,
+            test_pearson=None,
+            seconds=self.seconds * epochs / self.epochs,
+            stopped_after=epochs,
+        )
+
+
+def read_trials(file: Path) -> dict[str, tuple[Trial, ...]]:
+    """All trials in a file of records by their stores, sorted by layer, seed and epochs; other records are left out."""
+    stores: dict[str, dict[str, Trial]] = {}
+    for record in Journal(file).read()[0]:
+        if record.get("kind") == Trial.__name__:
+            trial = Trial.from_dict(record)
+            if record["name"] == trial.name:  # else it is what a model that was trained at another layer gave
+                stores.setdefault(record["store"], {})[trial.name] = trial
+    return {store: tuple(sorted(found.values(), key=_place)) for store, found in stores.items()}
+
+
+def _place(trial: Trial) -> tuple[int, int, int, int]:
+    return trial.layer, trial.seed, trial.epochs, trial.epochs_run

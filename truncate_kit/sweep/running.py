@@ -1,0 +1,207 @@
+"""One sweep from its first trial to the saved models: which layer, how good, against the full model."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from truncate_kit.data import PairSplits
+from truncate_kit.encoders import save_encoder
+from truncate_kit.runs.trial import Trial
+from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.sweep.card import sweep_card
+from truncate_kit.sweep.picking import Picker
+from truncate_kit.sweep.results import SweepResult
+from truncate_kit.sweep.scores import scores_by_layer
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
+from truncate_kit.sweep.trials import TrialRunner, layers_to_try
+from truncate_kit.training.configuration import default_learning_rate
+
+CONFIDENT = 0.5
+"""A predicted drop bounds the pick from this confidence on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was trained.
+
+    Attributes:
+        search: How the layer was chosen.
+        chosen: The full trials of the chosen layer.
+        yardstick: Those of the full model.
+        best: The one of the chosen layer that is saved.
+        strongest: The one of the full model that is saved.
+    """
+
+    search: Search
+    chosen: Sequence[Trial]
+    yardstick: Sequence[Trial]
+    best: Trial
+    strongest: Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep consists of.
+
+    Attributes:
+        runner: Of the model whose layers are tried.
+        full: Of the full model; the same runner, unless the model was cut before.
+        layers: That are tried.
+        settings: How one is chosen.
+        prediction: Bounds pick and search.
+        data: Labelled pairs, None for distillation from raw text alone.
+        before: What model cards say of what was learned before.
+    """
+
+    runner: TrialRunner
+    full: TrialRunner
+    layers: Sequence[int]
+    settings: SweepSettings
+    prediction: DropPrediction | None
+    data: PairSplits | None
+    before: str
+
+    def run(self, out: Path) -> SweepResult:
+        """Train, choose, and save both models and the result."""
+        start = time.perf_counter()
+        found = self._train()
+        # Curves and tables are of every finished trial: a shorter run takes no row away.
+        own, yardstick = _finished(self.runner), found.yardstick
+        if not self._distils:
+            yardstick = [trial for trial in _finished(self.full) if trial.layer == self.full.full.depth]
+        encoder, training = self.runner.full, self.runner.settings
+        result = SweepResult(
+            model=encoder.name,
+            data=self.data.name if self.data else "raw text",
+            data_fingerprint=self.data.fingerprint() if self.data else "",
+            settings=replace(self.settings, strategy=self._strategy),
+            training=training,
+            learning_rate=training.learning_rate or default_learning_rate(encoder.width),
+            layers=scores_by_layer(encoder, own),
+            search=(*found.search.short, *found.search.stopped),
+            trials=_unique([*own, *yardstick]),
+            chosen=found.search.chosen,
+            chosen_seed=found.best.seed,
+            full=scores_by_layer(self.full.full, yardstick)[0],
+            prediction=self.prediction,
+            choice=self._reason(found.search),
+            metric=self.runner.task.metric,
+            before=self.before,
+            search_cost=found.search.cost,
+            exhaustive_cost=self._exhaustive_cost(found.chosen[0]),
+            seconds=time.perf_counter() - start,
+        )
+        self._save(result, found, out)
+        return result
+
+    @property
+    def _distils(self) -> bool:
+        return self.runner.settings.row.method == "distill"
+
+    @property
+    def _strategy(self) -> str:
+        """The one asked for; rankings were most often within 0.3 points of an exhaustive search, but need labels."""
+        return self.settings.strategy or ("guided" if self._distils else "rankings")
+
+    @property
+    def _picker(self) -> Picker:
+        """The pick rule, bounded by a drop that is predicted with confidence."""
+        drop = self.prediction
+        drop_from = drop.from_layer if drop is not None and drop.confidence >= CONFIDENT else None
+        return Picker(self.settings.pick, self.settings.within, drop_from, max(self.layers))
+
+    def _train(self) -> Found:
+        seeds = self.settings.seeds
+        # First, and with its weights kept: a search that trains the last layer as well finds it done.
+        yardstick = self._teacher() if self._distils else self._trials(self.full, self.full.full.depth)
+        search = Search(self.layers[0])
+        if len(self.layers) > 1:
+            strategy = STRATEGIES[self._strategy if self.settings.layers == "auto" else "exhaustive"]
+            search = strategy(Candidates(self.runner, self.layers, seeds, self._picker))
+        chosen = self._trials(self.runner, search.chosen)
+        best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
+        best = self.runner.run(best.layer, best.seed, keep_weights=True)
+        # Where every seed has splits of its own, only the same seed has not seen the test pairs of the lean model.
+        same_seed = best.seed if self.data is not None and self.data.shares is not None else None
+        strongest = max(yardstick, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
+        if strongest.epochs:
+            strongest = self.full.run(strongest.layer, strongest.seed, keep_weights=True)
+        return Found(search, chosen, yardstick, best, strongest)
+
+    def _trials(self, runner: TrialRunner, layer: int) -> tuple[Trial, ...]:
+        """The full trials of a layer; those that are new keep their weights.
+
+        One that is already there is not made again for its weights: only the best seed's are needed.
+        """
+        places = [(layer, seed) for seed in self.settings.seeds]
+        new = [place for place in places if runner.stored(*place) is None]
+        runner.run_all(new, keep_weights=True)
+        return runner.run_all(places)
+
+    def _teacher(self) -> tuple[Trial, ...]:
+        """The full model as it is, which distillation does not train again."""
+        encoder, seed = self.full.full, self.settings.seeds[0]
+        _, dev, test = self.full.task.trial(encoder, seed)
+        (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
+        return (
+            Trial(
+                layer=encoder.depth,
+                seed=seed,
+                epochs=0,
+                steps=0,
+                dev_scores=(dev_score,),
+                best_epoch=0,
+                dev=dev_score,
+                dev_pearson=dev_pearson,
+                test=test_score,
+                test_pearson=test_pearson,
+                seconds=0.0,
+            ),
+        )
+
+    def _exhaustive_cost(self, trial: Trial) -> int:
+        """Block-steps of all layers with all seeds, without the chosen layer's own."""
+        others = (layer for layer in layers_to_try(self.runner.full) if layer != trial.layer)
+        return len(self.settings.seeds) * trial.steps * sum(max(1, layer) for layer in others)
+
+    def _reason(self, search: Search) -> str:
+        """Why this layer; and that nothing was gained where a search ends at the full model."""
+        auto = self.settings.layers == "auto"
+        if len(self.layers) == 1:
+            only = "only one that can be trained" if auto or self.settings.layers == "all" else "one that was asked for"
+            return f"Layer {search.chosen}: the {only}."
+        strategy = self._strategy if auto else "exhaustive"
+        taken = f"{search.words} ({strategy}, no search)"
+        if not search.words:
+            taken = f"{self._picker} ({self.settings.pick}, {strategy} search)"
+        if search.chosen < self.full.full.depth:
+            return f"Layer {search.chosen}: {taken}."
+        kept = "Nothing is cut" if search.words else "No layer is better than the full model"
+        return f"Layer {search.chosen}: {taken}. {kept}; distillation makes it smaller."
+
+    def _save(self, result: SweepResult, found: Found, out: Path) -> None:
+        """The lean model and its yardstick as folders, each with its card, then the result; other weights go."""
+        for runner, trial, folder in ((self.runner, found.best, "lean"), (self.full, found.strongest, "full")):
+            saved = runner.full  # for distillation the teacher as it was
+            if trial.epochs:
+                saved = runner.store.encoder(trial.name, saved.device)
+                saved.name = runner.full.name
+            save_encoder(saved, out / folder, model_card=sweep_card(result, trial, saved).text(saved))
+        for place in (self.runner.store.folder, out):  # what other data or settings gave stays in their own store
+            result.write(place / "sweep.json")
+        for runner in (self.runner, self.full):
+            runner.store.forget_weights({trial.name for trial in (found.best, found.strongest)})
+
+
+def _finished(runner: TrialRunner) -> tuple[Trial, ...]:
+    """The trials in the store that had the full budget, by layer and seed."""
+    kept = runner.store.all(Trial).items()
+    whole = (trial for name, trial in kept if name == trial.name and trial.stopped_after is None)
+    return _unique([trial for trial in whole if trial.epochs == runner.settings.epochs and trial.test is not None])
+
+
+def _unique(trials: Sequence[Trial]) -> tuple[Trial, ...]:
+    found = {(trial.layer, trial.seed, trial.epochs): trial for trial in trials}
+    return tuple(found[key] for key in sorted(found))

@@ -1,0 +1,26 @@
+"""What a sweep tries and how it chooses; importing this imports no torch."""
+
+from dataclasses import dataclass
+
+from truncate_kit.results import Result
+from truncate_kit.sweep.picking import DEFAULT_RULE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSettings(Result):
+    """What is searched and how the choice is made.
+
+    Attributes:
+        layers: `auto`, `all`, or layer numbers as text ("3,6,9", "2..5").
+        strategy: Behind `auto`, a row of `STRATEGIES`; None is `rankings` for labelled pairs, which was most often
+            within 0.3 points of an exhaustive search (benchmarks/tmft), and `guided` where there are none.
+        pick: A row of `PICK_RULES`.
+        within: Points of the pick rule, None takes its own.
+        seeds: Of the full trials.
+    """
+
+    layers: str = "auto"
+    strategy: str | None = None
+    pick: str = DEFAULT_RULE
+    within: float | None = None
+    seeds: tuple[int, ...] = (0, 1, 2)

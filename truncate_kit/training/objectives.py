@@ -1,0 +1,213 @@
+"""What encoders are trained for: one row per objective, with its data, its examples, its evaluator and its words.
+
+Importing this imports no torch: settings, model cards and the command line's help read the rows. The functions that
+build examples and evaluators import what they need when a trial begins.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from truncate_kit.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from truncate_kit.data import PairSet, PairSplits
+    from truncate_kit.encoders import Encoder
+    from truncate_kit.training.evaluators import Evaluator
+    from truncate_kit.training.examples import Examples, Ids, TrainPairs
+
+Method = Literal["tmft", "distill", "contrast"]
+DataKind = Literal["scores", "labels", "classes", "texts", "positives", "negatives"]
+DATA_WORDS: dict[DataKind, str] = {
+    "scores": "pairs with scores",
+    "labels": "pairs labelled 0 or 1",
+    "classes": "pairs with classes",
+    "texts": "raw text",
+    "positives": "texts with positives",
+    "negatives": "texts with positives and hard negatives",
+}
+EPOCHS, BATCH_SIZE = 10, 32  # of the TMFT paper
+
+
+def _spearman(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Evaluator | None") -> "Evaluator":
+    from truncate_kit.training.evaluators import PairEvaluator
+
+    return PairEvaluator(full, pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """One objective.
+
+    Attributes:
+        name: As settings and options name it.
+        method: `tmft` learns from labelled pairs at a layer, `distill` from the vectors of the full model, `contrast`
+            by distinguishing a text's positive from everything else in a batch (`truncate_kit.contrastive`).
+        data: What it learns from.
+        card: What a model card says of the training.
+        metric: The main score, in words.
+        published: What files of published figures call that score.
+        epochs: Usual number of epochs.
+        batch_size: Usual number of examples of a step.
+        trains_head: Whether a classifier is trained beside the encoder, for the layer it is trained at.
+        examples: Builds the examples of a trial: of `tmft` from `TrainPairs`, of `distill` from token ids and the
+            teacher's vectors (n, d). None for `contrast`, whose objectives differ in their data only.
+        evaluator: Builds the evaluator of a split from the encoder whose tokenizer reads it, its pairs, the examples
+            of the trial, and the evaluator on dev where the split is test.
+    """
+
+    name: str
+    method: Method = "tmft"
+    data: DataKind
+    card: str
+    metric: str = "Spearman × 100"
+    published: str = "spearman"
+    epochs: int = EPOCHS
+    batch_size: int = BATCH_SIZE
+    trains_head: bool = False
+    examples: "Callable[..., Examples] | None" = None
+    evaluator: "Callable[[Encoder, PairSet, Examples, Any], Evaluator]" = _spearman
+
+    def check_targets(self, data: "PairSplits") -> None:
+        """Raise `DataError` where the targets of a split do not suit an objective for labelled pairs."""
+        for _, pairs in data.items() if self.method == "tmft" else ():
+            if self.data == "classes" and not pairs.classes:
+                raise DataError(f"{pairs.name} holds scores, not classes.", hint="Load it with classes=True.")
+            if self.data != "classes" and pairs.classes:
+                fitting = " or ".join(f'`objective="{row.name}"`' for row in _ROWS if row.data == "classes")
+                raise DataError(f"{pairs.name} holds classes, not scores.", hint=f"Use {fitting}.")
+            if self.data == "labels":
+                other = next((pair.target for pair in pairs if pair.target not in (0.0, 1.0)), None)
+                if other is not None or pairs.scale != (0.0, 1.0):
+                    found = f"the score {other:g}" if other is not None else f"a scale from {pairs.scale_sentence()}"
+                    raise DataError(
+                        f"{pairs.name} holds {found}; {self.name} pairs are labelled 0 or 1.",
+                        hint='Name the labels: `columns=("first", "second", "label")`; or use `objective="cosine"`.',
+                    )
+
+
+def _graded(train: "TrainPairs") -> "Examples":
+    from truncate_kit.training.examples import Pairs, cosine_mse
+
+    return Pairs(train.first, train.second, train.pairs.scores01(), cosine_mse)
+
+
+def _labelled(train: "TrainPairs") -> "Examples":
+    from truncate_kit.training.examples import Pairs, cosine_entropy
+
+    return Pairs(train.first, train.second, train.pairs.scores01(), cosine_entropy)
+
+
+def _best_f1(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Any") -> "Evaluator":
+    from truncate_kit.training.evaluators import ParaphraseEvaluator
+
+    return ParaphraseEvaluator(full, pairs, dev)
+
+
+def _classified(train: "TrainPairs") -> "Examples":
+    import torch
+
+    from truncate_kit.training.examples import PairClassifier, Pairs
+
+    torch.manual_seed(train.seed)
+    width = train.encoder.encode_ids(train.first[:1]).shape[-1]
+    classifier = PairClassifier(width, len(train.pairs.classes)).to(train.encoder.device)
+    return Pairs(train.first, train.second, train.pairs.scores(), classifier.loss, classifier)
+
+
+def _macro_f1(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Evaluator | None") -> "Evaluator":
+    from truncate_kit.training.evaluators import ClassEvaluator
+
+    assert examples.head is not None
+    return ClassEvaluator(full, pairs, examples.head)
+
+
+def _taught(ids: "list[Ids]", vectors: "Tensor") -> "Examples":
+    from truncate_kit.training.examples import TaughtTexts
+
+    return TaughtTexts(ids, vectors)
+
+
+_ROWS = (
+    Objective(
+        name="cosine",
+        data="scores",
+        card="TMFT: mean squared error between cosine and score",
+        examples=_graded,
+    ),
+    Objective(
+        name="paraphrase",
+        data="labels",
+        card="TMFT: binary cross entropy with the cosine as logit; a pair is called a paraphrase from the cosine on "
+        "that is best on dev",
+        metric="F1 × 100",
+        published="f1",
+        examples=_labelled,
+        evaluator=_best_f1,
+    ),
+    Objective(
+        name="entailment",
+        data="classes",
+        card="TMFT: a softmax classifier on (u, v, |u − v|), which is not kept",
+        metric="macro F1 × 100",
+        published="f1",
+        trains_head=True,
+        examples=_classified,
+        evaluator=_macro_f1,
+    ),
+    Objective(
+        name="distill",
+        method="distill",
+        data="texts",
+        card="distillation: the vectors of the full model on raw text",
+        metric="mean cosine to the full model × 100",
+        examples=_taught,
+    ),
+    # Budgets: the released run of the supervised objectives (3 epochs, 4 × 64 rows), SimCSE's for dropout.
+    Objective(
+        name="in-batch",
+        method="contrast",
+        data="positives",
+        card="supervised in-batch (equation 6)",
+        epochs=3,
+        batch_size=256,
+    ),
+    Objective(
+        name="dropout",
+        method="contrast",
+        data="texts",
+        card="unsupervised, two dropout masks of each text (equation 7)",
+        epochs=1,
+        batch_size=64,
+    ),
+    Objective(
+        name="hard-negatives",
+        method="contrast",
+        data="negatives",
+        card="supervised with hard negatives (equation 8)",
+        epochs=3,
+        batch_size=256,
+    ),
+)
+OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}
+
+
+def objective_names(*methods: Method) -> tuple[str, ...]:
+    """The names of all objectives that are trained by these methods."""
+    return tuple(row.name for row in OBJECTIVES.values() if row.method in methods)
+
+
+def described(*methods: Method) -> str:
+    """The same with what each learns from, for a help text: "cosine (pairs with scores), …"."""
+    return ", ".join(f"{name} ({DATA_WORDS[OBJECTIVES[name].data]})" for name in objective_names(*methods))
+
+
+def find_objective(name: str, *methods: Method) -> Objective:
+    """The row of that name. Raises `UsageError` unless there is one, trained by one of these methods."""
+    if name not in objective_names(*methods):
+        raise UsageError(
+            f"There is no objective {name!r} here.", hint=f"Use one of: {', '.join(objective_names(*methods))}."
+        )
+    return OBJECTIVES[name]

@@ -1,0 +1,178 @@
+"""What a workspace holds, how large it is, and what nobody needs any more."""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from truncate_kit.files import remove_leftovers, run_lock
+from truncate_kit.results import Result
+from truncate_kit.runs.journal import Journal
+from truncate_kit.runs.store import RECORDS_FILE
+from truncate_kit.workspace.places import Workspace
+
+_RESULTS = ("sweep.json", "contrastive.json", "study.json", "frozen.json")  # one beside the runs says that they ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder(Result):
+    """A saved model.
+
+    Attributes:
+        path: Its folder.
+        origin: What it is, in words; nothing where no result says it.
+        file_bytes: All of it, graphs included.
+        graphs: Names of its exported graphs.
+    """
+
+    path: str
+    origin: str
+    file_bytes: int
+    graphs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder(Result):
+    """What the runs of one model, data and settings keep beside their records.
+
+    Attributes:
+        path: Its folder.
+        finished: Number of records, such as finished trials.
+        waiting: Number of runs that were stopped in between, whose checkpoints wait for the same command.
+        file_bytes: Weights, tensors and checkpoints.
+        spare_bytes: Of them weights and tensors that only a repetition would read.
+    """
+
+    path: str
+    finished: int
+    waiting: int
+    file_bytes: int
+    spare_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents(Result):
+    """What a workspace holds.
+
+    Attributes:
+        folder: The workspace.
+        models: Saved models.
+        runs: Folders of runs.
+        reports: Names of result files and figures.
+        file_bytes: All of it.
+        graph_bytes: Graphs that `bench` made and would make again.
+        freed_bytes: Removed by this call.
+    """
+
+    folder: str
+    models: tuple[ModelFolder, ...]
+    runs: tuple[RunFolder, ...]
+    reports: tuple[str, ...]
+    file_bytes: int
+    graph_bytes: int = 0
+    freed_bytes: int = 0
+
+    @property
+    def spare_bytes(self) -> int:
+        """What `clean` would free."""
+        return self.graph_bytes + sum(run.spare_bytes for run in self.runs)
+
+
+def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
+    """What is in the workspace now; of a folder that does not exist: nothing."""
+    origins = _origins(workspace)
+    models = sorted(path.parent for path in workspace.folder.glob("*/config.json"))
+    files = sorted(path for path in workspace.folder.glob("**/*") if path.suffix in (".json", ".md", ".csv", ".png"))
+    runs = list(_runs(workspace))
+    inside = {*models, *runs, workspace.graphs}
+    return Contents(
+        folder=str(workspace.folder),
+        models=tuple(
+            ModelFolder(
+                path=str(model),
+                origin=origins.get(model, ""),
+                file_bytes=_size(model),
+                graphs=tuple(sorted(path.name for path in model.glob("*.onnx"))),
+            )
+            for model in models
+        ),
+        runs=tuple(map(_described, runs)),
+        reports=tuple(
+            str(path.relative_to(workspace.folder)) for path in files if not inside.intersection(path.parents)
+        ),
+        file_bytes=_size(workspace.folder),
+        graph_bytes=_size(workspace.graphs),
+        freed_bytes=freed_bytes,
+    )
+
+
+def clean(workspace: Workspace) -> Contents:
+    """Remove weights of finished runs, graphs that `bench` made, and what killed processes left half-written.
+
+    Their records stay, so that the same commands find them; a run whose weights are needed again is repeated, with the
+    same result. Where a run waits for its command everything is kept. Raises `FileProblemError` where another process
+    works.
+    """
+    if not workspace.folder.is_dir():
+        return contents(workspace)
+    before = _size(workspace.folder)
+    with run_lock(workspace.folder):
+        remove_leftovers(workspace.folder)
+        shutil.rmtree(workspace.graphs, ignore_errors=True)
+        for run in _runs(workspace):
+            with run_lock(run):
+                remove_leftovers(run)
+                for path in _spare(run):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return contents(workspace, freed_bytes=before - _size(workspace.folder))
+
+
+def _origins(workspace: Workspace) -> dict[Path, str]:
+    """What results say of the models."""
+    found: dict[Path, str] = {}
+    if (combined := workspace.combinations()) is not None:
+        layers = ", ".join(map(str, combined.chosen))
+        found[workspace.combined] = f"{combined.model}, layers {layers} combined"
+    if (heads := workspace.heads()) is not None:
+        found[workspace.frozen] = f"{heads.model}, heads on {heads.chosen_layer} of {heads.depth} frozen blocks"
+    if (contrast := workspace.contrast()) is not None:
+        found[workspace.lean] = f"{contrast.model}, layer {contrast.layer} of {contrast.depth}, by contrast"
+    if (sweep := workspace.sweep()) is not None:
+        of = f"of {sweep.full.layer}, fine-tuned on {sweep.data}"
+        found[workspace.lean] = f"{sweep.model}, layer {sweep.chosen} {of}"
+        found[workspace.full] = f"{sweep.model}, layer {sweep.full.layer} {of}"
+    if (cut := workspace.cut()) is not None:
+        found[workspace.lean] = f"{cut.model}, layer {cut.layer} of {cut.depth}, not trained"
+    return found
+
+
+def _runs(workspace: Workspace) -> Iterator[Path]:
+    """The folders of runs, also of a study and of frozen heads."""
+    for records in sorted(workspace.folder.glob(f"**/{RECORDS_FILE}")):
+        yield from sorted(path for path in records.parent.iterdir() if path.is_dir())
+
+
+def _described(run: Path) -> RunFolder:
+    records, _ = Journal(run.parent / RECORDS_FILE).read()
+    return RunFolder(
+        path=str(run),
+        finished=sum("name" in record and record.get("store") == run.name for record in records),
+        waiting=len(list(run.glob("*.checkpoint"))),
+        file_bytes=_size(run),
+        spare_bytes=sum(map(_size, _spare(run))),
+    )
+
+
+def _spare(run: Path) -> list[Path]:
+    """Folders of weights and files of tensors that only a repetition would read; none of runs that go on."""
+    ended = any((run.parent.parent / name).exists() for name in _RESULTS)
+    if not ended or any(run.glob("*.checkpoint")):
+        return []
+    return [path for path in run.iterdir() if path.is_dir() or path.suffix == ".safetensors"]
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())

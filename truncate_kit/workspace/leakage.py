@@ -1,0 +1,110 @@
+"""What the models of a workspace were trained on, so that they are scored on what they have not seen."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from truncate_kit.data import BUNDLED, complete_splits, load_pairs, load_triplets, splits_for
+from truncate_kit.errors import DataError, TruncateKitError
+from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.workspace.places import Workspace
+
+if TYPE_CHECKING:
+    from truncate_kit.data import PairSplits, TripletSet
+
+
+class Seen(NamedTuple):
+    """What models were trained on. name: in words; pairs: each as the set of its texts."""
+
+    name: str
+    pairs: frozenset[frozenset[str]]
+
+
+def trained_on(workspace: Workspace) -> dict[str, int]:
+    """Fingerprints of the pairs that models here were trained on, and the seed that divided them."""
+    found: dict[str, int] = {}
+    if (heads := workspace.heads()) is not None:
+        found[heads.data_fingerprint] = heads.settings.seeds[0]
+    if (contrast := workspace.contrast()) is not None:
+        found[contrast.data_fingerprint] = 0
+    if (sweep := workspace.sweep()) is not None:
+        found[sweep.data_fingerprint] = sweep.chosen_seed
+    return found
+
+
+def unseen(workspace: Workspace, splits: "PairSplits") -> "PairSplits":
+    """`splits` divided as training divided them, where a model here was trained on a part of them; its notes say so.
+
+    A set without a test split is scored as a whole; but what was trained on a part of it must not be.
+    """
+    trained = trained_on(workspace)
+    if not trained or splits.test is not None or splits.train is None:
+        return splits
+    try:
+        divided = complete_splits(splits)
+    except DataError:  # too few pairs to have been trained on
+        return splits
+    if divided.fingerprint() not in trained:
+        return splits
+    divided = splits_for(divided, trained[divided.fingerprint()])
+    new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
+    said = (f"{note} The models here were trained on the rest: only test counts." for note in new)
+    return replace(divided, notes=(*splits.notes, *said))
+
+
+def seen_pairs(
+    workspace: Workspace, data: "PairSplits | None" = None, triplets: "TripletSet | None" = None
+) -> Seen | None:
+    """The train and dev pairs of the data, and what stands in one row of the triplets of contrastive training.
+
+    Args:
+        workspace: Of the models.
+        data: What they were trained on, as it was loaded; None loads what the last command used.
+        triplets: The rows that contrastive training learned from; likewise.
+
+    Returns:
+        None where nothing was trained here, or data or triplets are not those that were learned from.
+    """
+    trained, last = trained_on(workspace), workspace.remembered().data
+    if not trained:
+        return None
+    try:
+        data = data or load_pairs(last.name or BUNDLED, columns=last.columns, scale=last.scale)
+        data = complete_splits(data)
+        rows = _contrasted(workspace, triplets)
+    except TruncateKitError:
+        return None
+    if data.fingerprint() not in trained:
+        return None
+    parts = (pairs for name, pairs in data.items() if name != "test")
+    found = frozenset(frozenset((pair.first, pair.second)) for part in parts for pair in part)
+    return Seen(data.name, found) if rows is None else Seen(f"{data.name} and {rows.name}", found | rows.pairs())
+
+
+def _contrasted(workspace: Workspace, rows: "TripletSet | None") -> "TripletSet | None":
+    """The rows that contrastive training of the models here learned from, None where it learned from no pairs.
+
+    Raises `DataError` where they are gone or no longer the same.
+    """
+    result, sweep = workspace.contrast(), workspace.sweep()
+    learned = None if result is None else OBJECTIVES[result.settings.objective].data
+    if result is None or learned == "texts":  # single texts, each its own positive
+        return None
+    # Where finetune began with another model, that one has taken the place of the contrastive one.
+    if sweep is not None and Path(sweep.model).resolve() != workspace.lean.resolve():
+        return None
+    source = workspace.remembered().triplets
+    if rows is None and source is not None:
+        rows = load_triplets(source.name, columns=source.columns, negatives=learned == "negatives")
+    if rows is None or rows.fingerprint() != result.rows_fingerprint:
+        raise DataError(f"The rows of {workspace.contrast_file} are gone or no longer the same.", hint="Name them.")
+    return rows
+
+
+def chosen_on(workspace: Workspace, model: str | Path, data: str) -> str | None:
+    """A sentence that says so where the layers of `model` were chosen on pairs of the set `data`; else None."""
+    found = workspace.combinations()
+    if found is None or found.data != data or Path(model).resolve() != workspace.combined.resolve():
+        return None
+    rest = "" if found.unseen is None else f"; on the {found.num_unseen:,} others it has {found.unseen:.2f}"
+    return f"Its layers were chosen on a part of these pairs{rest}."

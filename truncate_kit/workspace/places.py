@@ -1,0 +1,101 @@
+"""Where everything stands in a workspace, and what is written there."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from truncate_kit.results import Result
+from truncate_kit.workspace.sources import DataSource, ModelSource, Sources, TripletSource
+
+if TYPE_CHECKING:
+    from truncate_kit.combine.report import CombinationReport
+    from truncate_kit.contrastive.results import ContrastiveResult
+    from truncate_kit.frozen.results import FrozenReport
+    from truncate_kit.runs.cutting import CutResult
+    from truncate_kit.sweep.results import SweepResult
+
+Kind = TypeVar("Kind", bound=Result)
+
+
+class Workspace:
+    """A workspace, which need not exist yet.
+
+    Attributes:
+        folder: All of it.
+        lean: The truncated model.
+        full: The full model with the same fine-tuning.
+        combined: The model whose vectors are made of a combination of layers.
+        frozen: The frozen model with heads.
+        profile: The analysis.
+        sweep_file: What `finetune` found.
+        contrast_file: What contrastive training found.
+        attention: How much each layer counts in the vectors of some sentences.
+        combination: Folder of what the search of combinations found, and of its figures.
+        frozen_heads: Folder of what training heads found, of its figures, trials and cached states.
+        study: Folder of a study's tables, figures and trials.
+        bench: The measurements; shorter ones stand beside them.
+        graphs: Folder of graphs that `bench` made of models without one, each under the digest of its model.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lean, self.full = folder / "lean", folder / "full"
+        self.combined, self.frozen = folder / "combined", folder / "frozen"
+        self.profile = folder / "analysis/profile.json"
+        self.sweep_file, self.contrast_file = folder / "sweep.json", folder / "contrastive.json"
+        self.attention = folder / "attention.json"
+        self.combination, self.frozen_heads = folder / "combination", folder / "frozen-heads"
+        self.study = folder / "study"
+        self.bench, self.graphs = folder / "bench.json", folder / "graphs"
+        self._sources = folder / "workspace.json"
+
+    def suite(self, name: str) -> Path:
+        """The scores of one suite."""
+        return self.folder / f"suite-{name}.json"
+
+    def sweep(self) -> "SweepResult | None":
+        """What `finetune` found; as all of these None where there is no such result."""
+        from truncate_kit.sweep.results import SweepResult
+
+        return _read(SweepResult, self.sweep_file)
+
+    def contrast(self) -> "ContrastiveResult | None":
+        """What contrastive training found; `lean` is its model, or the one that `finetune` made of it."""
+        from truncate_kit.contrastive.results import ContrastiveResult
+
+        return _read(ContrastiveResult, self.contrast_file)
+
+    def cut(self) -> "CutResult | None":
+        """What `lean` was cut from, where it was not trained."""
+        from truncate_kit.runs.cutting import CUT_FILE, CutResult
+
+        return _read(CutResult, self.lean / CUT_FILE)
+
+    def heads(self) -> "FrozenReport | None":
+        """What training heads over a frozen model found."""
+        from truncate_kit.frozen.results import FrozenReport
+
+        return _read(FrozenReport, self.frozen_heads / "frozen.json")
+
+    def combinations(self) -> "CombinationReport | None":
+        """What the search of combinations of layers found."""
+        from truncate_kit.combine.report import CombinationReport
+
+        return _read(CombinationReport, self.combination / "combination.json")
+
+    def remembered(self) -> Sources:
+        """What the last commands worked on."""
+        return Sources.read(self._sources)
+
+    def remember(
+        self, model: ModelSource | None, data: DataSource | None, triplets: TripletSource | None = None
+    ) -> None:
+        """Note for the next command what this one worked on; None leaves what was noted before."""
+        last = self.remembered()
+        Sources(model or last.model, data or last.data, triplets or last.triplets).write(self._sources)
+
+
+def _read(kind: type[Kind], path: Path) -> Kind | None:
+    try:
+        return kind.read(path)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None

@@ -1,0 +1,65 @@
+"""What a command worked on, by name, noted for the next one."""
+
+import contextlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Self, TypeVar
+
+from truncate_kit.results import Result
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource(Result):
+    """A model by name (folder, hub name, miniature), and how its texts are read."""
+
+    name: str
+    pooling: str | None = None
+    max_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource(Result):
+    """Pairs by name, None for the bundled set, and how they are read."""
+
+    name: str | None = None
+    columns: tuple[str, ...] | None = None
+    scale: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TripletSource(Result):
+    """Rows of contrastive training by name, and how they are read."""
+
+    name: str
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sources(Result):
+    """The last model, the last pairs, and the rows of the last contrastive training; None where there were none."""
+
+    model: ModelSource | None = None
+    data: DataSource = field(default_factory=DataSource)
+    triplets: TripletSource | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """What `write` wrote; nothing where there was none or it is damaged."""
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
+            return super(Sources, cls).read(path)
+        return cls()
+
+    def write(self, path: Path) -> None:
+        """Write a JSON file; paths are made absolute."""
+        model, triplets = self.model and _absolute(self.model), self.triplets and _absolute(self.triplets)
+        super(Sources, Sources(model, _absolute(self.data), triplets)).write(path)
+
+
+Source = TypeVar("Source", ModelSource, DataSource, TripletSource)
+
+
+def _absolute(source: Source) -> Source:
+    """With a path that exists made absolute; any other name as it is."""
+    if source.name is not None and Path(source.name).exists():
+        return replace(source, name=str(Path(source.name).resolve()))
+    return source
