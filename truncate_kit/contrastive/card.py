@@ -42,10 +42,7 @@ def contrastive_card(result: ContrastiveResult) -> ModelCard:
                 f"{result.epochs} epochs, batch {result.batch_size}, peak learning rate {result.learning_rate:g}, "
                 f"{settings.precision}, {processes}",
             ),
-            (
-                "Evaluated on",
-                f"{result.data}, dev; evaluation {chosen.best_epoch} of {len(chosen.dev_scores)} is kept",
-            ),
+            ("Evaluated on", f"{result.data}, dev; evaluation {chosen.best_epoch} of {len(chosen.dev_scores)} is kept"),
             (
                 "Dev, Spearman × 100",
                 f"{points(result.dev, result.dev_std)} (seeds: {len(result.trials)}; these weights {chosen.dev:.2f})",

@@ -34,11 +34,7 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
     if settings.pooling == "layer-attention":
         cut.pool_with(
             LayerAttentionPooling(
-                cut.width,
-                over=settings.over,
-                last_cls=settings.last_cls,
-                literal=settings.literal,
-                token=_summary(cut),
+                cut.width, over=settings.over, last_cls=settings.last_cls, literal=settings.literal, token=_summary(cut)
             )
         )
     elif settings.pooling == "first-last":

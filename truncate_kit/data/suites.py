@@ -236,8 +236,7 @@ def _only_file(path: Path) -> Path:
     files = data_files(path)
     if len(files) != 1:
         raise DataError(
-            f"{path} holds {len(files)} data files where one of queries and answers is needed.",
-            hint="Name the file.",
+            f"{path} holds {len(files)} data files where one of queries and answers is needed.", hint="Name the file."
         )
     return files[0]
 

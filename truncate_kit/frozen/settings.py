@@ -50,10 +50,7 @@ class FrozenSettings(Result):
                 hint=f"Use some of {', '.join(STEPS)} as `steps`.",
             )
         TrainingSettings(  # its errors are raised before any state is computed
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            precision=self.precision,
+            epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate, precision=self.precision
         )
         if not self.seeds:
             raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")

@@ -60,13 +60,7 @@ def draw_depths(report: FrozenReport, path: Path) -> Path:
         means, spreads = [span.mean for span in spans], [span.std or 0.0 for span in spans]
         label = f"{step}, mean ± deviation over {seeds} seeds" if seeds > 1 else step
         axes.errorbar(
-            layers,
-            means,
-            yerr=spreads if seeds > 1 else None,
-            marker="o",
-            capsize=3,
-            color=COLORS[step],
-            label=label,
+            layers, means, yerr=spreads if seeds > 1 else None, marker="o", capsize=3, color=COLORS[step], label=label
         )
     axes.set_ylabel("Spearman × 100 on test")
     return write_panel(figure, axes, path)

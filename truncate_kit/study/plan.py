@@ -103,10 +103,7 @@ class StudyPrior(Result):
     def adaptation(self) -> AdaptationSettings:
         """How models adapt to the texts."""
         return AdaptationSettings(
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-            precision=self.precision,
+            epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate, precision=self.precision
         )
 
     def word_training(self) -> TrainingSettings:

@@ -154,8 +154,7 @@ def _check_names(study: Study) -> None:
         for name in names:
             if name not in known:
                 raise UsageError(
-                    f"{key} names {name!r}, which the study does not have.",
-                    hint=f"Name one of: {', '.join(known)}.",
+                    f"{key} names {name!r}, which the study does not have.", hint=f"Name one of: {', '.join(known)}."
                 )
     runs = [(model, task) for model in study.models for prior in study.priors for task in study.tasks_of(model, prior)]
     running = {part.name for pair in runs for part in pair}

@@ -118,7 +118,6 @@ def _task(encoder: Encoder, data: PairSplits | None, texts: Sequence[str] | None
         return DistillTask(encoder, raw, data, training.objective)
     if data is None:
         raise UsageError(
-            "Fine-tuning needs pairs with scores or classes.",
-            hint='Give `data`; or `texts` and `objective="distill"`.',
+            "Fine-tuning needs pairs with scores or classes.", hint='Give `data`; or `texts` and `objective="distill"`.'
         )
     return LabelledTask(encoder, data, training.objective)

@@ -23,11 +23,7 @@ def exit_vectors(encoder: Encoder, batch: Batch, layers: Sequence[int]) -> list[
 
 @torch.inference_mode()
 def exit_vectors_of(
-    encoder: Encoder,
-    ids: Sequence[Ids],
-    layers: Sequence[int],
-    batch_size: int = 64,
-    progress: Progress = silent,
+    encoder: Encoder, ids: Sequence[Ids], layers: Sequence[int], batch_size: int = 64, progress: Progress = silent
 ) -> Tensor:
     """`exit_vectors` of any number of texts: (layers, n, out) float32 on the CPU, in the order of `ids`."""
     batches = length_batches([len(row) for row in ids], batch_size)

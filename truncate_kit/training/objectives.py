@@ -131,12 +131,7 @@ def _taught(ids: "list[Ids]", vectors: "Tensor") -> "Examples":
 
 
 _ROWS = (
-    Objective(
-        name="cosine",
-        data="scores",
-        card="TMFT: mean squared error between cosine and score",
-        examples=_graded,
-    ),
+    Objective(name="cosine", data="scores", card="TMFT: mean squared error between cosine and score", examples=_graded),
     Objective(
         name="paraphrase",
         data="labels",
