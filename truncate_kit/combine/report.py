@@ -28,25 +28,15 @@ class Baseline(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReport(Result):
-    """One division of the pairs: chosen on dev, reported on test.
-
-    Attributes:
-        seed: Of the division.
-        num_dev: Number of pairs to choose on.
-        num_test: Number of the other pairs.
-        best: The best combination of all.
-        by_size: At k − 1 the best of k layers; None where none has a correlation.
-        without: At l the best of those without layer l; None likewise.
-        baselines: What no search is needed for.
-    """
+    """One division of the pairs: chosen on dev, reported on test."""
 
     seed: int
-    num_dev: int
-    num_test: int
+    num_dev: int  # number of pairs to choose on
+    num_test: int  # number of the other pairs
     best: Combination
-    by_size: tuple[Combination | None, ...]
-    without: tuple[Combination | None, ...]
-    baselines: tuple[Baseline, ...]
+    by_size: tuple[Combination | None, ...]  # at k − 1 the best of k layers; None where none has a correlation
+    without: tuple[Combination | None, ...]  # at l the best of those without layer l; None likewise
+    baselines: tuple[Baseline, ...]  # what no search is needed for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,45 +61,26 @@ class CombinationReport(Result):
     """The outcome of `combine`.
 
     Scores are Spearman × 100.
-
-    Attributes:
-        model: Name of the model.
-        data: Name of the pairs.
-        settings: As given.
-        pooling: How the tokens of a layer are pooled.
-        depth: L, so that there are L + 1 layers.
-        method: `exact` or `beam`.
-        up_to: Largest number of layers in a combination.
-        up_to_reason: Why that is fewer than there are; None where nothing was left out.
-        num_subsets: Number of combinations scored for each split.
-        num_pairs: Number of pairs.
-        splits: One for each division.
-        chosen: Of the splits' best combinations the one with the best mean dev score over all splits.
-        chosen_dev: That mean.
-        unseen: Its score on the pairs that no split chose on; None where there are too few.
-        num_unseen: Number of these pairs.
-        beam_loss: Most points that a beam search lost against an exact one on any split; None after an exact search.
-        beam_layers: Layers on which that was tried.
-        seconds: Of the whole search.
     """
 
     model: str
     data: str
     settings: CombineSettings
-    pooling: str
-    depth: int
-    method: str
-    up_to: int
-    up_to_reason: str | None
-    num_subsets: int
+    pooling: str  # how the tokens of a layer are pooled
+    depth: int  # L, so that there are L + 1 layers
+    method: str  # `exact` or `beam`
+    up_to: int  # largest number of layers in a combination
+    up_to_reason: str | None  # why that is fewer than there are; None where nothing was left out
+    num_subsets: int  # number of combinations scored for each split
     num_pairs: int
     splits: tuple[SplitReport, ...]
-    chosen: tuple[int, ...]
-    chosen_dev: float
-    unseen: float | None
-    num_unseen: int
+    chosen: tuple[int, ...]  # of the splits' best combinations the one with the best mean dev score over all splits
+    chosen_dev: float  # that mean
+    unseen: float | None  # its score on the pairs that no split chose on; None where there are too few
+    num_unseen: int  # number of these pairs
+    # most points that a beam search lost against an exact one on any split; None after an exact search
     beam_loss: float | None
-    beam_layers: tuple[int, ...] | None
+    beam_layers: tuple[int, ...] | None  # layers on which that was tried
     seconds: float
 
     def best(self, side: str) -> Span | None:

@@ -19,19 +19,13 @@ MISSING = object()  # a key that one JSONL row lacks and others have
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of one file, or of a run of its rows.
+    """The columns of one file, or of a run of its rows."""
 
-    Attributes:
-        source: The path or hub name, for messages.
-        columns: Name → values, all equally long, as the file has them.
-        lines: The 1-based line at which each row starts; None for sources without lines, whose rows count from 1.
-        first: Number of rows of the file before these.
-    """
-
-    source: str
-    columns: Mapping[str, Sequence[Any]]
+    source: str  # the path or hub name, for messages
+    columns: Mapping[str, Sequence[Any]]  # name → values, all equally long, as the file has them
+    # the 1-based line at which each row starts; None for sources without lines, whose rows count from 1
     lines: Sequence[int] | None
-    first: int = 0
+    first: int = 0  # number of rows of the file before these
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))

@@ -49,25 +49,16 @@ class PlacedPairs(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSet:
-    """Pairs of one file or split, on a scale that is known.
-
-    Attributes:
-        scale: Lowest and highest possible score.
-        scale_source: Given by the user, inferred from the values, or known for this set.
-        num_scale_values: Number of values that the scale was inferred from, all splits together; 0 if it was not.
-        path: The file, or the hub name.
-        columns: Names of the columns of first text, second text and score.
-        classes: Names of the classes, whose places are then the targets; empty for graded pairs.
-    """
+    """Pairs of one file or split, on a scale that is known."""
 
     name: str
     pairs: tuple[TextPair, ...]
-    scale: tuple[float, float]
-    scale_source: ScaleSource
-    num_scale_values: int
+    scale: tuple[float, float]  # lowest and highest possible score
+    scale_source: ScaleSource  # given by the user, inferred from the values, or known for this set
+    num_scale_values: int  # number of values that the scale was inferred from, all splits together; 0 if it was not
     path: str
-    columns: tuple[str, str, str]
-    classes: tuple[str, ...] = ()
+    columns: tuple[str, str, str]  # names of the columns of first text, second text and score
+    classes: tuple[str, ...] = ()  # names of the classes, whose places are then the targets; empty for graded pairs
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -112,18 +103,14 @@ class PairSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSplits:
-    """The splits of one set, all on the same scale; each may be missing, at least one is there.
-
-    Attributes:
-        notes: Sentences the user has to see, such as how a single file was split.
-        shares: Of train, dev and test, drawn anew from `train` for every seed; None where the splits are fixed.
-    """
+    """The splits of one set, all on the same scale; each may be missing, at least one is there."""
 
     name: str
     train: PairSet | None = None
     dev: PairSet | None = None
     test: PairSet | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # sentences the user has to see, such as how a single file was split
+    # of train, dev and test, drawn anew from `train` for every seed; None where the splits are fixed
     shares: tuple[float, float, float] | None = None
 
     def items(self) -> list[tuple[str, PairSet]]:

@@ -17,15 +17,10 @@ def frozen_name(step: str, layer: int, seed: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenTrial(BaseTrial):
-    """Heads of one step on the lowest `layer` blocks with one seed; correlations × 100.
+    """Heads of one step on the lowest `layer` blocks with one seed; correlations × 100."""
 
-    Attributes:
-        step: One of `STEPS`.
-        blocks: Spearman on test of the cosine of the codes at each block alone, None where it is not defined.
-        parameters: Of the heads.
-    """
-
-    step: str
+    step: str  # one of `STEPS`
+    # Spearman on test of the cosine of the codes at each block alone, None where it is not defined
     blocks: tuple[float | None, ...]
     parameters: int
 

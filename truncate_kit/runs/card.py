@@ -16,42 +16,25 @@ _HEADS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTable:
-    """Scores of a model card.
+    """Scores of a model card."""
 
-    Attributes:
-        caption: What the scores are.
-        columns: Names of the columns.
-        rows: One cell per column.
-        marked: Place of the row that is the saved model's, None where no single one is.
-    """
-
-    caption: str
+    caption: str  # what the scores are
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    marked: int | None = None
+    rows: Sequence[Sequence[str]]  # one cell per column
+    marked: int | None = None  # place of the row that is the saved model's, None where no single one is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
-    """What a model card says, as plain text: the writer escapes names from outside.
+    """What a model card says, as plain text: the writer escapes names from outside."""
 
-    Attributes:
-        base_model: The model that it was made from.
-        title: Heading.
-        summary: First paragraph.
-        facts: Names and values.
-        scores: None without any.
-        notes: Paragraphs below the scores.
-        tags: For the hub, beside those that every sentence encoder has.
-    """
-
-    base_model: str
+    base_model: str  # the model that it was made from
     title: str
-    summary: str
+    summary: str  # first paragraph
     facts: Sequence[tuple[str, str]] = ()
     scores: ScoreTable | None = None
-    notes: Sequence[str] = ()
-    tags: Sequence[str] = ()
+    notes: Sequence[str] = ()  # paragraphs below the scores
+    tags: Sequence[str] = ()  # for the hub, beside those that every sentence encoder has
 
     def text(self, encoder: Encoder) -> str:
         """Markdown with the front matter that the hub and sentence-transformers read. encoder: as it is saved."""

@@ -16,21 +16,13 @@ CUT_FILE = "cut.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutResult(Result):
-    """A cut.
-
-    Attributes:
-        model: What was cut.
-        layer: Where; its last layer now.
-        depth: Number of the model's last layer.
-        parameters: Kept, pooler excluded.
-        full_parameters: Of the whole model, likewise.
-    """
+    """A cut."""
 
     model: str
-    layer: int
-    depth: int
-    parameters: int
-    full_parameters: int
+    layer: int  # where; its last layer now
+    depth: int  # number of the model's last layer
+    parameters: int  # kept, pooler excluded
+    full_parameters: int  # of the whole model, likewise
 
     @property
     def sentence(self) -> str:

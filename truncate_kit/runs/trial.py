@@ -14,29 +14,17 @@ def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTrial(Result):
-    """What every kind of trial has; scores in points.
+    """What every kind of trial has; scores in points."""
 
-    Attributes:
-        layer: Number of blocks of the model.
-        seed: Of everything drawn in the trial.
-        dev_scores: After each epoch; in contrastive training after each evaluation on dev.
-        best_epoch: Place of the best of them, from 1; its weights gave all other scores.
-        dev: Main score.
-        dev_pearson: Pearson × 100, None where it is not defined, as for classes.
-        test: Main score, None in trials that only search: they never see the test set.
-        test_pearson: Likewise.
-        seconds: Training and evaluation.
-    """
-
-    layer: int
-    seed: int
-    dev_scores: tuple[float, ...]
-    best_epoch: int
-    dev: float
-    dev_pearson: float | None
-    test: float | None
+    layer: int  # number of blocks of the model
+    seed: int  # of everything drawn in the trial
+    dev_scores: tuple[float, ...]  # after each epoch; in contrastive training after each evaluation on dev
+    best_epoch: int  # place of the best of them, from 1; its weights gave all other scores
+    dev: float  # main score
+    dev_pearson: float | None  # Pearson × 100, None where it is not defined, as for classes
+    test: float | None  # main score, None in trials that only search: they never see the test set
     test_pearson: float | None
-    seconds: float
+    seconds: float  # training and evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +32,11 @@ class Trial(BaseTrial):
     """One training run at one layer with one seed.
 
     The main score is Spearman × 100, or what the objective says.
-
-    Attributes:
-        epochs: The budget, which the learning rate follows.
-        steps: Optimiser steps.
-        stopped_after: Epochs run of a trial that a race stopped; None for the others, which ran all `epochs`.
     """
 
-    epochs: int
+    epochs: int  # the budget, which the learning rate follows
     steps: int
+    # epochs run of a trial that a race stopped; None for the others, which ran all `epochs`
     stopped_after: int | None = None
 
     @property

@@ -55,50 +55,29 @@ from truncate_kit.training.configuration import TrainingSettings, word_training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyModel(Result):
-    """One model.
+    """One model."""
 
-    Attributes:
-        model: Folder, hub name or bundled miniature.
-        name: What tables call it.
-        weights: `pretrained`, or `random`: drawn anew, shape and tokenizer stay.
-        pooling: None is the model's own.
-        max_length: Tokens per text, None is the model's own limit.
-        published: What the published figures call it, None where that is its name.
-    """
-
-    model: str
-    name: str
-    weights: str = "pretrained"
-    pooling: str | None = None
-    max_length: int | None = None
-    published: str | None = None
+    model: str  # folder, hub name or bundled miniature
+    name: str  # what tables call it
+    weights: str = "pretrained"  # `pretrained`, or `random`: drawn anew, shape and tokenizer stay
+    pooling: str | None = None  # None is the model's own
+    max_length: int | None = None  # tokens per text, None is the model's own limit
+    published: str | None = None  # what the published figures call it, None where that is its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPrior(Result):
-    """What models learn before TMFT: words, raw texts (then words, where both are given), or nothing.
+    """What models learn before TMFT: words, raw texts (then words, where both are given), or nothing."""
 
-    Attributes:
-        name: What tables add to the model's name.
-        words: Folder of word similarity sets.
-        texts: File of raw text.
-        layer: Where to cut before adapting to texts, None for the last one.
-        epochs: Over the texts.
-        batch_size: Texts of a step.
-        learning_rate: Peak rate of both, None follows the width.
-        precision: Of both.
-        tasks: Names of those it goes before, None for all.
-    """
-
-    name: str = ""
-    words: str | None = None
-    texts: str | None = None
-    layer: int | None = None
-    epochs: int = 10
-    batch_size: int = 256
-    learning_rate: float | None = None
-    precision: str = "fp32"
-    tasks: tuple[str, ...] | None = None
+    name: str = ""  # what tables add to the model's name
+    words: str | None = None  # folder of word similarity sets
+    texts: str | None = None  # file of raw text
+    layer: int | None = None  # where to cut before adapting to texts, None for the last one
+    epochs: int = 10  # over the texts
+    batch_size: int = 256  # texts of a step
+    learning_rate: float | None = None  # peak rate of both, None follows the width
+    precision: str = "fp32"  # of both
+    tasks: tuple[str, ...] | None = None  # names of those it goes before, None for all
 
     def adaptation(self) -> AdaptationSettings:
         """How models adapt to the texts."""
@@ -113,50 +92,31 @@ class StudyPrior(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTask(Result):
-    """One task.
+    """One task."""
 
-    Attributes:
-        data: File, folder or hub name.
-        name: What tables call it.
-        training: Settings of its trials, objective included.
-        columns: Names of first text, second text and target, None finds them.
-        scale: Lowest and highest possible score, None finds it.
-        read_earlier: Whether to read as well what a model that was trained at its last layer gives at each earlier one.
-        published: What the published figures call the data, None where that is its name.
-        models: Names of those that are trained on it, None for all.
-    """
-
-    data: str
-    name: str
-    training: TrainingSettings
-    columns: tuple[str, ...] | None = None
-    scale: tuple[float, ...] | None = None
+    data: str  # file, folder or hub name
+    name: str  # what tables call it
+    training: TrainingSettings  # settings of its trials, objective included
+    columns: tuple[str, ...] | None = None  # names of first text, second text and target, None finds them
+    scale: tuple[float, ...] | None = None  # lowest and highest possible score, None finds it
+    # whether to read as well what a model that was trained at its last layer gives at each earlier one
     read_earlier: bool = False
-    published: str | None = None
-    models: tuple[str, ...] | None = None
+    published: str | None = None  # what the published figures call the data, None where that is its name
+    models: tuple[str, ...] | None = None  # names of those that are trained on it, None for all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study(Result):
-    """Models × priors × tasks × layers × seeds.
-
-    Attributes:
-        models: In the order of the file.
-        priors: Likewise.
-        tasks: Likewise.
-        layers: `all`, or numbers as text.
-        seeds: Their number, from 0.
-        published: File or folder of published figures (see `published`), or None.
-        cka: Name of the model that the others are compared with by CKA, before and after fine-tuning, on the tasks of
-            both; None compares none.
-    """
+    """Models × priors × tasks × layers × seeds."""
 
     models: tuple[StudyModel, ...]
     priors: tuple[StudyPrior, ...]
     tasks: tuple[StudyTask, ...]
-    layers: str
-    seeds: int
-    published: str | None
+    layers: str  # `all`, or numbers as text
+    seeds: int  # their number, from 0
+    published: str | None  # file or folder of published figures (see `published`), or None
+    # name of the model that the others are compared with by CKA, before and after fine-tuning, on the tasks of both;
+    # None compares none
     cka: str | None = None
 
     def tasks_of(self, model: StudyModel, prior: StudyPrior) -> tuple[StudyTask, ...]:

@@ -8,47 +8,27 @@ from truncate_kit.suites.settings import TransferSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StsScore(Result):
-    """Correlation of cosine similarity with the gold scores of one set, all its pairs together, in points.
-
-    Attributes:
-        name: Of the set.
-        num_pairs: Number of pairs scored.
-        published_pairs: Number of pairs of the published set; with another number the score is not comparable.
-        spearman: Rank correlation.
-        pearson: Linear correlation.
-        unseen_pairs: Number of pairs that the model was not trained on; None where nothing is known of them.
-        unseen_spearman: Rank correlation of these; None also where too few are left.
-    """
+    """Correlation of cosine similarity with the gold scores of one set, all its pairs together, in points."""
 
     name: str
-    num_pairs: int
-    published_pairs: int
+    num_pairs: int  # number of pairs scored
+    published_pairs: int  # number of pairs of the published set; with another number the score is not comparable
     spearman: float
     pearson: float
-    unseen_pairs: int | None
-    unseen_spearman: float | None
+    unseen_pairs: int | None  # number of pairs that the model was not trained on; None where nothing is known of them
+    unseen_spearman: float | None  # rank correlation of these; None also where too few are left
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StsReport(Result):
-    """The sets that were found, and plain means over them.
-
-    Attributes:
-        model: Name of the model.
-        runtime: `torch`, `onnx`, or what else encoded.
-        sets: In the order of the paper.
-        mean_spearman: Mean rank correlation.
-        seen: Where the pairs come from that the model was trained on; None where nothing is known.
-        mean_unseen: Mean without these pairs; None also where a set has no such score.
-        seconds: Of the whole run.
-    """
+    """The sets that were found, and plain means over them."""
 
     model: str
-    runtime: str
-    sets: tuple[StsScore, ...]
+    runtime: str  # `torch`, `onnx`, or what else encoded
+    sets: tuple[StsScore, ...]  # in the order of the paper
     mean_spearman: float
-    seen: str | None
-    mean_unseen: float | None
+    seen: str | None  # where the pairs come from that the model was trained on; None where nothing is known
+    mean_unseen: float | None  # mean without these pairs; None also where a set has no such score
     seconds: float
 
     def notes(self) -> list[str]:
@@ -66,53 +46,31 @@ class TransferPoint(Result):
     """Accuracies on one set with one part of the training rows, in points; tuples hold one value per split.
 
     A model of one vector has no layers to choose from: what needs them is None.
-
-    Attributes:
-        fraction: Part of the training rows, 0 … 1.
-        train_rows: Number of rows fitted on in each split.
-        test_rows: Number of rows tested on in each split.
-        as_is: Accuracy of the model's own vectors.
-        last: Accuracy of the states of the last layer.
-        combined: Accuracy of the mean of the layers that the inner cross-validation chose.
-        chosen: These layers.
-        mean_as_is: Mean over the splits, as the next two.
-        mean_last: See `last`.
-        mean_combined: See `combined`.
-        relative_error_reduction: Percentage of the errors of `last` that `combined` avoids, from the means.
     """
 
-    fraction: float
-    train_rows: int
-    test_rows: int
-    as_is: tuple[float, ...]
-    last: tuple[float, ...] | None
-    combined: tuple[float, ...] | None
+    fraction: float  # part of the training rows, 0 … 1
+    train_rows: int  # number of rows fitted on in each split
+    test_rows: int  # number of rows tested on in each split
+    as_is: tuple[float, ...]  # accuracy of the model's own vectors
+    last: tuple[float, ...] | None  # accuracy of the states of the last layer
+    combined: tuple[float, ...] | None  # accuracy of the mean of the layers that the inner cross-validation chose
     chosen: tuple[tuple[int, ...], ...] | None
-    mean_as_is: float
+    mean_as_is: float  # this and the next two: means over the splits
     mean_last: float | None
     mean_combined: float | None
-    relative_error_reduction: float | None
+    relative_error_reduction: float | None  # percentage of the errors of `last` that `combined` avoids, from the means
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferScore(Result):
-    """One set.
-
-    Attributes:
-        name: Of the set.
-        num_rows: Number of rows used.
-        num_classes: Number of classes.
-        majority: Accuracy of always naming the most frequent class, in points.
-        repeated_rows: Number of rows whose text is in an earlier row too; random splits put some on both sides.
-        curve: By part of the training rows, rising.
-    """
+    """One set."""
 
     name: str
     num_rows: int
     num_classes: int
-    majority: float
-    repeated_rows: int
-    curve: tuple[TransferPoint, ...]
+    majority: float  # accuracy of always naming the most frequent class, in points
+    repeated_rows: int  # number of rows whose text is in an earlier row too; random splits put some on both sides
+    curve: tuple[TransferPoint, ...]  # by part of the training rows, rising
 
     @property
     def whole(self) -> TransferPoint:
@@ -144,41 +102,22 @@ class RetrievalReport(Result):
     """Finding the relevant texts of queries by cosine similarity, with the index and exactly.
 
     Times are medians for one query at a time on `threads` threads.
-
-    Attributes:
-        model: Name of the model.
-        runtime: `torch`, `onnx`, or what else encoded.
-        data: Name of the set.
-        num_queries: Number of queries.
-        num_texts: Number of texts that are searched.
-        width: Numbers of a vector.
-        lists: Lists of the inverted-file index.
-        probes: Lists searched for each query.
-        mrr: Mean reciprocal rank × 100 of the first relevant text among ten (0 where none is), with the index.
-        exact_mrr: The same with all texts compared.
-        encode_seconds: To encode a query.
-        search_seconds: To search with the index.
-        exact_seconds: To compare with all texts.
-        index_bytes: The whole index, vectors included.
-        exact_bytes: All vectors in one list.
-        build_seconds: To train and fill the index.
-        threads: For searching.
     """
 
     model: str
-    runtime: str
+    runtime: str  # `torch`, `onnx`, or what else encoded
     data: str
     num_queries: int
     num_texts: int
-    width: int
+    width: int  # numbers of a vector
     lists: int
-    probes: int
-    mrr: float
-    exact_mrr: float
-    encode_seconds: float
-    search_seconds: float
-    exact_seconds: float
-    index_bytes: int
-    exact_bytes: int
-    build_seconds: float
+    probes: int  # lists searched for each query
+    mrr: float  # mean reciprocal rank × 100 of the first relevant text among ten (0 where none is), with the index
+    exact_mrr: float  # the same with all texts compared
+    encode_seconds: float  # to encode a query
+    search_seconds: float  # to search with the index
+    exact_seconds: float  # to compare with all texts
+    index_bytes: int  # the whole index, vectors included
+    exact_bytes: int  # all vectors in one list
+    build_seconds: float  # to train and fill the index
     threads: int

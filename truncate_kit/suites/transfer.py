@@ -29,21 +29,13 @@ Layers = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One set in numbers.
+    """One set in numbers."""
 
-    Attributes:
-        labels: From 0 on, (n,).
-        as_is: Features of the model's own vectors, (n, p).
-        states: Of the distinct texts, (L', m, d); None for a model of one vector.
-        first: Row in `states` of the first text of each row of the set, (n,).
-        second: The same of the second text; None for single texts.
-    """
-
-    labels: Tensor
-    as_is: Tensor
-    states: Tensor | None
-    first: Tensor
-    second: Tensor | None
+    labels: Tensor  # from 0 on, (n,)
+    as_is: Tensor  # features of the model's own vectors, (n, p)
+    states: Tensor | None  # of the distinct texts, (L', m, d); None for a model of one vector
+    first: Tensor  # row in `states` of the first text of each row of the set, (n,)
+    second: Tensor | None  # the same of the second text; None for single texts
 
 
 @dataclass(frozen=True, slots=True)

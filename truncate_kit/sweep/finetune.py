@@ -26,18 +26,13 @@ from truncate_kit.training.tasks import DistillTask, LabelledTask, Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What is learned before the task.
+    """What is learned before the task."""
 
-    Attributes:
-        prior: What every trial learns first.
-        full: The full model, where the encoder was cut before, to adapt it there: it is trained as the yardstick then.
-            None takes the encoder in full, and distillation always does.
-        words: What model cards say of all that was learned before.
-    """
-
-    prior: Prior | None = None
+    prior: Prior | None = None  # what every trial learns first
+    # the full model, where the encoder was cut before, to adapt it there: it is trained as the yardstick then. None
+    # takes the encoder in full, and distillation always does
     full: Encoder | None = None
-    words: str = ""
+    words: str = ""  # what model cards say of all that was learned before
 
 
 def finetune(

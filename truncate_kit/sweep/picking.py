@@ -12,23 +12,15 @@ from truncate_kit.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PickRule:
-    """One rule.
+    """One rule."""
 
-    Attributes:
-        name: As settings and options name it.
-        within: Points that the rule allows or adds where none are given.
-        words: What it takes, for the user; `{within}` is replaced by the points.
-        bonus: Whether each layer gets `within` points × layer / depth before scores are compared.
-        choose: Takes one of the layers within `within` points of the best score; None takes the best itself.
-        before_drop: Whether `choose` takes a layer before the predicted drop only, where there is one.
-    """
-
-    name: str
-    within: float
-    words: str
-    bonus: bool = False
+    name: str  # as settings and options name it
+    within: float  # points that the rule allows or adds where none are given
+    words: str  # what it takes, for the user; `{within}` is replaced by the points
+    bonus: bool = False  # whether each layer gets `within` points × layer / depth before scores are compared
+    # takes one of the layers within `within` points of the best score; None takes the best itself
     choose: Callable[[Iterable[int]], int] | None = None
-    before_drop: bool = False
+    before_drop: bool = False  # whether `choose` takes a layer before the predicted drop only, where there is one
 
 
 _ROWS = (
@@ -58,20 +50,14 @@ DEFAULT_RULE = "depth-bonus"  # the winner of benchmarks/pick
 class Picker:
     """A pick rule with all that its choice depends on, other than the scores.
 
-    Attributes:
-        rule: Name of the rule.
-        within: Points from 0 to 100, None takes those of the rule.
-        drop_from: First layer of a predicted drop, None where none is predicted.
-        depth: Layer that gets the whole bonus, None takes the deepest that has a score.
-
     Raises:
         UsageError: There is no such rule, or `within` is out of range.
     """
 
     rule: str = DEFAULT_RULE
-    within: float | None = None
-    drop_from: int | None = None
-    depth: int | None = None
+    within: float | None = None  # points from 0 to 100, None takes those of the rule
+    drop_from: int | None = None  # first layer of a predicted drop, None where none is predicted
+    depth: int | None = None  # layer that gets the whole bonus, None takes the deepest that has a score
 
     def __post_init__(self) -> None:
         if self.rule not in PICK_RULES:

@@ -28,49 +28,28 @@ class LayerScores(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult(Result):
-    """The outcome of `finetune`.
+    """The outcome of `finetune`."""
 
-    Attributes:
-        model: Name of the model that was cut.
-        data: Name of the data.
-        data_fingerprint: Of its texts and scores; nothing for raw text alone.
-        settings: What was searched and how the choice was made.
-        training: Of every trial.
-        learning_rate: Peak rate that was used.
-        layers: Every layer trained with the full budget, in order.
-        search: Trials that only led to the choice: shorter ones, and those that a race stopped.
-        trials: All with the full budget, those of the full model included.
-        chosen: The layer that was saved.
-        chosen_seed: The seed of the saved weights, best on dev.
-        full: The yardstick, the model at its last layer with the same budget; for distillation the teacher as it is.
-        prediction: The predicted drop that bounded pick and search.
-        choice: Why this layer, in words; also that nothing was gained where it is the last one.
-        metric: What the scores are.
-        search_cost: Block-steps spent to choose, without those of the chosen layer's own trials.
-        exhaustive_cost: What trying all layers with all seeds would have spent likewise.
-        seconds: Of the call.
-        before: What the models learned before the task, in words; nothing where they did not.
-    """
-
-    model: str
+    model: str  # name of the model that was cut
     data: str
-    data_fingerprint: str
-    settings: SweepSettings
-    training: TrainingSettings
-    learning_rate: float
-    layers: tuple[LayerScores, ...]
-    search: tuple[Trial, ...]
-    trials: tuple[Trial, ...]
-    chosen: int
-    chosen_seed: int
+    data_fingerprint: str  # of its texts and scores; nothing for raw text alone
+    settings: SweepSettings  # what was searched and how the choice was made
+    training: TrainingSettings  # of every trial
+    learning_rate: float  # peak rate that was used
+    layers: tuple[LayerScores, ...]  # every layer trained with the full budget, in order
+    search: tuple[Trial, ...]  # trials that only led to the choice: shorter ones, and those that a race stopped
+    trials: tuple[Trial, ...]  # all with the full budget, those of the full model included
+    chosen: int  # the layer that was saved
+    chosen_seed: int  # the seed of the saved weights, best on dev
+    # the yardstick, the model at its last layer with the same budget; for distillation the teacher as it is
     full: LayerScores
-    prediction: DropPrediction | None
-    choice: str
-    metric: str
-    search_cost: int
-    exhaustive_cost: int
-    seconds: float
-    before: str = ""
+    prediction: DropPrediction | None  # the predicted drop that bounded pick and search
+    choice: str  # why this layer, in words; also that nothing was gained where it is the last one
+    metric: str  # what the scores are
+    search_cost: int  # block-steps spent to choose, without those of the chosen layer's own trials
+    exhaustive_cost: int  # what trying all layers with all seeds would have spent likewise
+    seconds: float  # of the call
+    before: str = ""  # what the models learned before the task, in words; nothing where they did not
 
     @property
     def lean(self) -> LayerScores:

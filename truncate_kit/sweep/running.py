@@ -24,44 +24,26 @@ CONFIDENT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was trained.
+    """What was trained."""
 
-    Attributes:
-        search: How the layer was chosen.
-        chosen: The full trials of the chosen layer.
-        yardstick: Those of the full model.
-        best: The one of the chosen layer that is saved.
-        strongest: The one of the full model that is saved.
-    """
-
-    search: Search
-    chosen: Sequence[Trial]
-    yardstick: Sequence[Trial]
-    best: Trial
-    strongest: Trial
+    search: Search  # how the layer was chosen
+    chosen: Sequence[Trial]  # the full trials of the chosen layer
+    yardstick: Sequence[Trial]  # those of the full model
+    best: Trial  # the one of the chosen layer that is saved
+    strongest: Trial  # the one of the full model that is saved
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep consists of.
+    """What a sweep consists of."""
 
-    Attributes:
-        runner: Of the model whose layers are tried.
-        full: Of the full model; the same runner, unless the model was cut before.
-        layers: That are tried.
-        settings: How one is chosen.
-        prediction: Bounds pick and search.
-        data: Labelled pairs, None for distillation from raw text alone.
-        before: What model cards say of what was learned before.
-    """
-
-    runner: TrialRunner
-    full: TrialRunner
+    runner: TrialRunner  # of the model whose layers are tried
+    full: TrialRunner  # of the full model; the same runner, unless the model was cut before
     layers: Sequence[int]
     settings: SweepSettings
-    prediction: DropPrediction | None
-    data: PairSplits | None
-    before: str
+    prediction: DropPrediction | None  # bounds pick and search
+    data: PairSplits | None  # labelled pairs, None for distillation from raw text alone
+    before: str  # what model cards say of what was learned before
 
     def run(self, out: Path) -> SweepResult:
         """Train, choose, and save both models and the result."""

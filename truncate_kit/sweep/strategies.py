@@ -24,40 +24,24 @@ RACE_SHARE = 0.1  # of the exhaustive search cost: what ranking and racing may s
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What a strategy chooses among.
+    """What a strategy chooses among."""
 
-    Attributes:
-        runner: Runs trials and rankings of the model.
-        layers: That may be taken.
-        seeds: Of the full trials; a search that uses one only takes the first.
-        picker: Decides once there are scores.
-    """
-
-    runner: "TrialRunner"
-    layers: Sequence[int]
-    seeds: Sequence[int]
-    picker: Picker
+    runner: "TrialRunner"  # runs trials and rankings of the model
+    layers: Sequence[int]  # that may be taken
+    seeds: Sequence[int]  # of the full trials; a search that uses one only takes the first
+    picker: Picker  # decides once there are scores
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a strategy found.
-
-    Attributes:
-        chosen: The layer.
-        short: Trials of fewer epochs that led there.
-        stopped: Trials that a race stopped.
-        full: Trials with the full budget.
-        other_cost: Block-steps of what is not a trial of one layer.
-        words: What was taken, where that needed no scores; nothing where the picker decided.
-    """
+    """What a strategy found."""
 
     chosen: int
-    short: "tuple[Trial, ...]" = ()
-    stopped: "tuple[Trial, ...]" = ()
-    full: "tuple[Trial, ...]" = ()
-    other_cost: int = 0
-    words: str = ""
+    short: "tuple[Trial, ...]" = ()  # trials of fewer epochs that led there
+    stopped: "tuple[Trial, ...]" = ()  # trials that a race stopped
+    full: "tuple[Trial, ...]" = ()  # trials with the full budget
+    other_cost: int = 0  # block-steps of what is not a trial of one layer
+    words: str = ""  # what was taken, where that needed no scores; nothing where the picker decided
 
     @property
     def cost(self) -> int:

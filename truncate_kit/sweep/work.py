@@ -30,23 +30,14 @@ class Prior(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOrder:
-    """A trial to be run.
-
-    Attributes:
-        layer: Where the model is cut.
-        seed: Of the trial.
-        epochs: Of the whole trial.
-        searching: Whether it never sees the test set.
-        keep_weights: Whether weights come back with the scores.
-        stop_after: Number of epochs after which its checkpoint waits, None for all.
-    """
+    """A trial to be run."""
 
     layer: int
     seed: int
-    epochs: int
-    searching: bool
-    keep_weights: bool
-    stop_after: int | None = None
+    epochs: int  # of the whole trial
+    searching: bool  # whether it never sees the test set
+    keep_weights: bool  # whether weights come back with the scores
+    stop_after: int | None = None  # number of epochs after which its checkpoint waits, None for all
 
     def __str__(self) -> str:
         return f"layer {self.layer}, seed {self.seed}"

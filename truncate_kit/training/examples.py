@@ -119,21 +119,13 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class TrainPairs:
-    """What the examples of one trial are built from.
+    """What the examples of one trial are built from."""
 
-    Attributes:
-        encoder: The one that is trained.
-        first: Token ids of the first text of each pair.
-        second: Token ids of the second ones.
-        pairs: The same pairs with their targets.
-        seed: Of the trial; a head is drawn from it.
-    """
-
-    encoder: Encoder
-    first: list[Ids]
-    second: list[Ids]
-    pairs: PairSet
-    seed: int
+    encoder: Encoder  # the one that is trained
+    first: list[Ids]  # token ids of the first text of each pair
+    second: list[Ids]  # token ids of the second ones
+    pairs: PairSet  # the same pairs with their targets
+    seed: int  # of the trial; a head is drawn from it
 
 
 class SingleTexts:

@@ -32,21 +32,13 @@ SEED_STRIDE = 1_000_003  # between processes, whose dropout must differ; one pro
 
 @dataclass(slots=True)
 class Progressed:
-    """Where a run stands after a stage; everything a resumed run needs beside weights and optimiser.
+    """Where a run stands after a stage; everything a resumed run needs beside weights and optimiser."""
 
-    Attributes:
-        scores: Dev scores by stage.
-        best_stage: From 0; -1 before the first.
-        decay: Factor by which AdamW has shrunk a row that gets no gradient.
-        best_decay: The same at the end of the best stage.
-        seconds: Training and evaluation.
-    """
-
-    scores: list[float] = dataclasses.field(default_factory=list)
-    best_stage: int = -1
-    decay: float = 1.0
-    best_decay: float = 1.0
-    seconds: float = 0.0
+    scores: list[float] = dataclasses.field(default_factory=list)  # dev scores by stage
+    best_stage: int = -1  # from 0; -1 before the first
+    decay: float = 1.0  # factor by which AdamW has shrunk a row that gets no gradient
+    best_decay: float = 1.0  # the same at the end of the best stage
+    seconds: float = 0.0  # training and evaluation
 
     @property
     def stage(self) -> int:

@@ -39,35 +39,24 @@ def _spearman(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Eva
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """One objective.
+    """One objective."""
 
-    Attributes:
-        name: As settings and options name it.
-        method: `tmft` learns from labelled pairs at a layer, `distill` from the vectors of the full model, `contrast`
-            by distinguishing a text's positive from everything else in a batch (`truncate_kit.contrastive`).
-        data: What it learns from.
-        card: What a model card says of the training.
-        metric: The main score, in words.
-        published: What files of published figures call that score.
-        epochs: Usual number of epochs.
-        batch_size: Usual number of examples of a step.
-        trains_head: Whether a classifier is trained beside the encoder, for the layer it is trained at.
-        examples: Builds the examples of a trial: of `tmft` from `TrainPairs`, of `distill` from token ids and the
-            teacher's vectors (n, d). None for `contrast`, whose objectives differ in their data only.
-        evaluator: Builds the evaluator of a split from the encoder whose tokenizer reads it, its pairs, the examples
-            of the trial, and the evaluator on dev where the split is test.
-    """
-
-    name: str
+    name: str  # as settings and options name it
+    # `tmft` learns from labelled pairs at a layer, `distill` from the vectors of the full model, `contrast` by
+    # distinguishing a text's positive from everything else in a batch (`truncate_kit.contrastive`)
     method: Method = "tmft"
     data: DataKind
-    card: str
-    metric: str = "Spearman × 100"
-    published: str = "spearman"
-    epochs: int = EPOCHS
-    batch_size: int = BATCH_SIZE
-    trains_head: bool = False
+    card: str  # what a model card says of the training
+    metric: str = "Spearman × 100"  # the main score, in words
+    published: str = "spearman"  # what files of published figures call that score
+    epochs: int = EPOCHS  # usual number of epochs
+    batch_size: int = BATCH_SIZE  # usual number of examples of a step
+    trains_head: bool = False  # whether a classifier is trained beside the encoder, for the layer it is trained at
+    # builds the examples of a trial: of `tmft` from `TrainPairs`, of `distill` from token ids and the teacher's vectors
+    # (n, d). None for `contrast`, whose objectives differ in their data only
     examples: "Callable[..., Examples] | None" = None
+    # builds the evaluator of a split from the encoder whose tokenizer reads it, its pairs, the examples of the trial,
+    # and the evaluator on dev where the split is test
     evaluator: "Callable[[Encoder, PairSet, Examples, Any], Evaluator]" = _spearman
 
     def check_targets(self, data: "PairSplits") -> None:

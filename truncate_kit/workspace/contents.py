@@ -16,61 +16,36 @@ _RESULTS = ("sweep.json", "contrastive.json", "study.json", "frozen.json")  # on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder(Result):
-    """A saved model.
-
-    Attributes:
-        path: Its folder.
-        origin: What it is, in words; nothing where no result says it.
-        file_bytes: All of it, graphs included.
-        graphs: Names of its exported graphs.
-    """
+    """A saved model."""
 
     path: str
-    origin: str
-    file_bytes: int
-    graphs: tuple[str, ...]
+    origin: str  # what it is, in words; nothing where no result says it
+    file_bytes: int  # all of it, graphs included
+    graphs: tuple[str, ...]  # names of its exported graphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolder(Result):
-    """What the runs of one model, data and settings keep beside their records.
-
-    Attributes:
-        path: Its folder.
-        finished: Number of records, such as finished trials.
-        waiting: Number of runs that were stopped in between, whose checkpoints wait for the same command.
-        file_bytes: Weights, tensors and checkpoints.
-        spare_bytes: Of them weights and tensors that only a repetition would read.
-    """
+    """What the runs of one model, data and settings keep beside their records."""
 
     path: str
-    finished: int
-    waiting: int
-    file_bytes: int
-    spare_bytes: int
+    finished: int  # number of records, such as finished trials
+    waiting: int  # number of runs that were stopped in between, whose checkpoints wait for the same command
+    file_bytes: int  # weights, tensors and checkpoints
+    spare_bytes: int  # of them weights and tensors that only a repetition would read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents(Result):
-    """What a workspace holds.
-
-    Attributes:
-        folder: The workspace.
-        models: Saved models.
-        runs: Folders of runs.
-        reports: Names of result files and figures.
-        file_bytes: All of it.
-        graph_bytes: Graphs that `bench` made and would make again.
-        freed_bytes: Removed by this call.
-    """
+    """What a workspace holds."""
 
     folder: str
     models: tuple[ModelFolder, ...]
     runs: tuple[RunFolder, ...]
-    reports: tuple[str, ...]
-    file_bytes: int
-    graph_bytes: int = 0
-    freed_bytes: int = 0
+    reports: tuple[str, ...]  # names of result files and figures
+    file_bytes: int  # all of it
+    graph_bytes: int = 0  # graphs that `bench` made and would make again
+    freed_bytes: int = 0  # removed by this call
 
     @property
     def spare_bytes(self) -> int:
