@@ -39,7 +39,14 @@ def searched():
             vectors[query] = vectors[f"text {min(answers)}"] + drawn.normal(size=12) * 0.8
         queries.append(query)
         relevant.append(frozenset(answers))
-    data = RetrievalSet(name="set", queries=tuple(queries), texts=tuple(texts), relevant=tuple(relevant))
+    data = RetrievalSet(
+        name="set",
+        document_ids=tuple(texts),
+        documents=tuple(texts),
+        query_ids=tuple(queries),
+        queries=tuple(queries),
+        relevance=tuple(dict.fromkeys(answers, 1.0) for answers in relevant),
+    )
     return data, Drawn(vectors)
 
 
@@ -48,9 +55,11 @@ def plain_mrr(data, vectors):
     total = 0.0
     for query, answers in zip(data.queries, data.relevant, strict=True):
         q = vectors[query] / np.linalg.norm(vectors[query])
-        cosines = [(-(q @ vectors[text]) / np.linalg.norm(vectors[text]), text) for text in data.texts if text != query]
+        cosines = [
+            (-(q @ vectors[text]) / np.linalg.norm(vectors[text]), text) for text in data.documents if text != query
+        ]
         best = [text for _, text in sorted(cosines)[:10]]
-        ranks = [best.index(data.texts[answer]) + 1 for answer in answers if data.texts[answer] in best]
+        ranks = [best.index(data.documents[answer]) + 1 for answer in answers if data.documents[answer] in best]
         total += 1 / min(ranks) if ranks else 0
     return 100 * total / len(data.queries)
 

@@ -3,14 +3,13 @@
 from truncate_kit.data.loading import BUNDLED, load_pairs
 from truncate_kit.data.overlap import Overlap, SharedPairs, overlap_of
 from truncate_kit.data.pairs import read_pairs
+from truncate_kit.data.retrieval import RetrievalSet, is_retrieval_folder, read_retrieval
 from truncate_kit.data.split import complete_splits, split_pairs, splits_for
 from truncate_kit.data.suites import (
     LabelledSet,
-    RetrievalSet,
     StsSet,
     find_sts,
     find_transfer,
-    read_retrieval,
     read_seen,
 )
 from truncate_kit.data.texts import iter_rows, iter_texts, read_texts
@@ -35,6 +34,7 @@ __all__ = [
     "distinct_texts",
     "find_sts",
     "find_transfer",
+    "is_retrieval_folder",
     "iter_rows",
     "iter_texts",
     "load_pairs",

@@ -7,6 +7,7 @@ from truncate_kit.data.classes import class_sets
 from truncate_kit.data.files import COMPRESSIONS, PAIR_FORMATS, data_files, stem_of
 from truncate_kit.data.hub import hub_name, is_hub_name, known_scale, read_hub
 from truncate_kit.data.pairs import pair_sets, short_name
+from truncate_kit.data.retrieval import is_retrieval_folder
 from truncate_kit.data.scales import Scale, given_scale
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.types import PairSplits
@@ -45,6 +46,11 @@ def load_pairs(
     if classes and given is not None:
         raise UsageError("Classes have no scale.", hint="Leave out `scale`.")
     path = Path(name_or_path)
+    if is_retrieval_folder(path):
+        raise DataError(
+            f"{path} holds queries and documents, not graded pairs.",
+            hint="evaluate and compare score models on it; distill learns from raw text, without labels.",
+        )
     if not classes and holds_words(path):
         return load_words(path)
     name, tables = read_tables(name_or_path)

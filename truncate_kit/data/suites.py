@@ -1,4 +1,4 @@
-"""The sets of the evaluation suites, found in a folder by their usual names, and (query, relevant) files."""
+"""The sets of the evaluation suites, found in a folder by their usual names."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,9 +10,8 @@ from truncate_kit.data.cells import text_of, texts_of
 from truncate_kit.data.columns import find_label_column, find_text_column, find_text_columns, find_triplet_columns
 from truncate_kit.data.files import data_files, stem_of
 from truncate_kit.data.loading import find_split_files
-from truncate_kit.data.pairs import read_pairs, short_name
+from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.tables import Table, read_table
-from truncate_kit.data.texts import read_texts
 from truncate_kit.data.types import TextPair, pairs_in_rows
 from truncate_kit.errors import ColumnsError, DataError
 
@@ -62,19 +61,6 @@ class LabelledSet:
         return len(self.labels)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetrievalSet:
-    """Queries, the texts to search, and which of them answer each query.
-
-    relevant: places in `texts`, one set per query, none empty. All queries and all texts are distinct.
-    """
-
-    name: str
-    queries: tuple[str, ...]
-    texts: tuple[str, ...]
-    relevant: tuple[frozenset[int], ...]
-
-
 def find_sts(folder: str | Path) -> tuple[StsSet, ...]:
     """The semantic similarity sets that a folder holds, in the order STS12 … 16, STSB, SICK-R, as MTEB counts them.
 
@@ -106,36 +92,6 @@ def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
         name: next(filter(None, (_files(place, names) for place in places)), []) for name, names in _TRANSFER.items()
     }
     return tuple(_labelled(name, files) for name, files in found.items() if files) or _nothing(home, _TRANSFER)
-
-
-def read_retrieval(path: str | Path, *, corpus: str | Path | None = None) -> RetrievalSet:
-    """Read a (query, relevant) file: captions of one picture, duplicate questions, questions with their answers.
-
-    path: a file, or a folder that holds one. A query in several rows has several answers. Where a column of labels
-    has only 0 and 1, rows with 0 are no answers, but their second text is still searched. corpus: a file of more texts
-    to search, as `read_texts` takes it. Raises `DataError` naming file, row and what is wrong.
-    """
-    file = _only_file(Path(path))
-    table = read_table(file)
-    names = tuple(table.columns)
-    hint = "Call the columns query and relevant."
-    first, second = (texts_of(table, name) for name in find_text_columns(table.source, names, hint=hint))
-    answers = _answers(table)
-    place = {
-        text: index for index, text in enumerate(dict.fromkeys((*second, *(read_texts(corpus) if corpus else ()))))
-    }
-    relevant: dict[str, set[int]] = {}
-    for query, text, answer in zip(first, second, answers, strict=True):
-        if answer and query != text:  # a text is no answer to itself
-            relevant.setdefault(query, set()).add(place[text])
-    if not relevant:
-        raise DataError(f"{file} has no row with an answer.", hint="Give rows of a query and a text that answers it.")
-    return RetrievalSet(
-        name=short_name(file),
-        queries=tuple(relevant),
-        texts=tuple(place),
-        relevant=tuple(frozenset(places) for places in relevant.values()),
-    )
 
 
 def read_seen(path: str | Path) -> frozenset[frozenset[str]]:
@@ -221,24 +177,6 @@ def _texts_or_empty(table: Table, column: str) -> list[str]:
     return [
         "" if value == "" else text_of(table, row, column, value) for row, value in enumerate(table.columns[column])
     ]
-
-
-def _answers(table: Table) -> list[bool]:
-    """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise."""
-    label = find_label_column(table.source, tuple(table.columns))
-    values = [str(value).strip() for value in table.columns[label]] if label is not None else []
-    return [value == "1" for value in values] if {*values} == {"0", "1"} else [True] * len(table)
-
-
-def _only_file(path: Path) -> Path:
-    if not path.is_dir():
-        return path
-    files = data_files(path)
-    if len(files) != 1:
-        raise DataError(
-            f"{path} holds {len(files)} data files where one of queries and answers is needed.", hint="Name the file."
-        )
-    return files[0]
 
 
 def _nothing(folder: Path, sets: Iterable[str]) -> NoReturn:

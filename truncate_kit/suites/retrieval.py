@@ -65,7 +65,7 @@ def score_retrieval(
     if lists < 1 or probes < 1 or threads < 1:
         raise UsageError("An index takes at least one list, one probe and one thread.", hint="Leave them out.")
     faiss = require("faiss", extra="search")
-    texts, queries, skipped = _encoded(encoder, data, progress)
+    texts, queries = _encoded(encoder, data, progress)
     faiss.omp_set_num_threads(threads)
     exact = faiss.IndexFlatIP(texts.shape[1])
     exact.add(texts)
@@ -83,8 +83,8 @@ def score_retrieval(
         width=texts.shape[1],
         lists=index.nlist,
         probes=index.nprobe,
-        mrr=100 * reciprocal_rank(found, data.relevant, skipped),
-        exact_mrr=100 * reciprocal_rank(exactly, data.relevant, skipped),
+        mrr=100 * reciprocal_rank(found, data.relevant, data.own_documents),
+        exact_mrr=100 * reciprocal_rank(exactly, data.relevant, data.own_documents),
         encode_seconds=_median_seconds(lambda row: encoder.encode([data.queries[row]]), some),
         search_seconds=_median_seconds(lambda row: index.search(queries[row : row + 1], CUTOFF + 1), some),
         exact_seconds=_median_seconds(lambda row: exact.search(queries[row : row + 1], CUTOFF + 1), some),
@@ -108,14 +108,13 @@ def reciprocal_rank(found: Found, relevant: Sequence[frozenset[int]], skipped: S
     return total / len(relevant)
 
 
-def _encoded(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> tuple[Vectors, Vectors, list[int | None]]:
-    """Unit vectors of texts and queries, each distinct one encoded once; and which text each query itself is."""
-    own = {text: index for index, text in enumerate(data.texts)}
-    every = list(dict.fromkeys((*data.texts, *data.queries)))
+def _encoded(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> tuple[Vectors, Vectors]:
+    """Unit vectors of documents and queries, each distinct text encoded once."""
+    every = list(dict.fromkeys((*data.documents, *data.queries)))
     place = {text: index for index, text in enumerate(every)}
     unit: Vectors = torch.nn.functional.normalize(encode_distinct(encoder, every, progress)).numpy()
-    queries = unit[[place[query] for query in data.queries]]
-    return unit[: len(data.texts)], queries, [own.get(query) for query in data.queries]
+    documents, queries = (unit[[place[text] for text in texts]] for texts in (data.documents, data.queries))
+    return documents, queries
 
 
 def _inverted(faiss: Any, texts: Vectors, lists: int, probes: int) -> Any:

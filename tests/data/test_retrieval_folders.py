@@ -1,0 +1,134 @@
+"""Folders in BEIR's layout, and one clear error for each thing that is wrong with them."""
+
+import gzip
+import lzma
+
+import pytest
+
+from tests.support.retrieval import retrieval_folder, write_lines
+from truncate_kit.data import is_retrieval_folder, load_pairs, read_retrieval
+from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
+
+CORPUS = [
+    {"_id": "d1", "title": "A title", "text": " one text "},
+    {"_id": 2, "text": "another"},
+    {"_id": "d3", "title": None, "text": ""},
+]
+QUERIES = [{"_id": "q1", "text": "what"}, {"_id": "2", "text": "another"}, {"_id": "q3", "text": "why"}]
+QRELS = "query-id\tcorpus-id\tscore\nq1\t2\t2\nq1\td1\t0.5\n2\td1\t1\nq3\td1\t0\n"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    home = tmp_path / "set"
+    (home / "qrels").mkdir(parents=True)
+    write_lines(home / "corpus.jsonl", CORPUS)
+    write_lines(home / "queries.jsonl", QUERIES)
+    (home / "qrels/test.tsv").write_text(QRELS)
+    return home
+
+
+def test_titles_stand_before_texts_and_grades_of_0_answer_nothing(folder):
+    found = read_retrieval(folder)
+    assert found.name.endswith("/set/test")
+    assert found.document_ids == ("d1", "2", "d3")
+    assert found.documents == ("A title one text", "another", "")
+    assert (found.query_ids, found.queries) == (("q1", "2"), ("what", "another"))
+    assert found.relevance == ({1: 2.0, 0: 0.5}, {0: 1.0})
+    assert found.relevant == (frozenset({0, 1}), frozenset({0}))
+    assert found.own_documents == (None, 1)  # the same id and text
+
+
+def test_a_first_line_of_names_and_packed_files_are_optional(folder):
+    expected = read_retrieval(folder)
+    (folder / "qrels/test.tsv").write_text(QRELS.partition("\n")[2] + "\n")
+    assert read_retrieval(folder) == expected
+    for name, pack in (("corpus.jsonl", gzip), ("queries.jsonl", lzma), ("qrels/test.tsv", gzip)):
+        path = folder / name
+        content = path.read_bytes()
+        path.unlink()
+        path.with_name(path.name + (".gz" if pack is gzip else ".xz")).write_bytes(pack.compress(content))
+    assert is_retrieval_folder(folder)
+    assert read_retrieval(folder) == expected
+
+
+def test_splits_are_chosen_by_name(folder):
+    (folder / "qrels/dev.tsv").write_text("2\td1\t1\n")
+    assert len(read_retrieval(folder).queries) == 2
+    assert read_retrieval(folder, split="dev").query_ids == ("2",)
+    with pytest.raises(DataError, match=r"no train\.tsv") as problem:
+        read_retrieval(folder, split="train")
+    assert "dev, test" in problem.value.hint
+    (folder / "qrels/test.tsv").rename(folder / "qrels/train.tsv")
+    assert read_retrieval(folder).query_ids == ("2",)  # dev, where there is no test
+    (folder / "qrels/dev.tsv").rename(folder / "qrels/other.tsv")
+    with pytest.raises(DataError, match=r"no test or dev\.tsv"):
+        read_retrieval(folder)
+    (folder / "qrels/other.tsv").unlink()
+    assert read_retrieval(folder).name.endswith("/train")
+
+
+BAD = [
+    ("corpus.jsonl", None, DataError, r"holds no corpus\.jsonl"),
+    ("queries.jsonl", None, DataError, r"holds no queries\.jsonl"),
+    ("qrels/test.tsv", None, DataError, r"holds no \.tsv file"),
+    ("corpus.jsonl", "", DataError, "is empty"),
+    ("corpus.jsonl", '{"_id": "d1"}\n', ColumnsError, "no column 'text'"),
+    (
+        "corpus.jsonl",
+        '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n',
+        RowError,
+        "line 2: the id 'd1' is there",
+    ),
+    ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"}\n', RowError, "line 2: the key 'text' is missing"),
+    ("corpus.jsonl", '{"_id": "", "text": "a"}\n', RowError, "line 1: the text in column '_id' is empty"),
+    ("corpus.jsonl", '{"_id": "d1", "text": 3}\n', RowError, "line 1: column 'text' holds int 3"),
+    ("queries.jsonl", '{"_id": "q1", "text": " "}\n', RowError, "line 1: the text in column 'text' is empty"),
+    ("queries.jsonl", '{"id": "q1", "text": "a"}\n', ColumnsError, "no column '_id'"),
+    ("qrels/test.tsv", "q1\td1\n", RowError, "line 1: 2 fields where three"),
+    ("qrels/test.tsv", "q1\td1\thigh\n", RowError, "line 1: the grade 'high' is not a number"),
+    ("qrels/test.tsv", "q1\td1\t1\nq1\t2\tnan\n", RowError, "line 2: the grade 'nan' is not a number"),
+    ("qrels/test.tsv", "a\tb\tc\nq9\td1\t1\n", RowError, "line 2: there is no query with the id 'q9'"),
+    ("qrels/test.tsv", "q1\td9\t1\n", RowError, "line 1: there is no document with the id 'd9'"),
+    ("qrels/test.tsv", "q1\td1\t1\nq1\td1\t2\n", RowError, "line 2: .* have two grades"),
+    ("qrels/test.tsv", "q1\td1\t0\nq1\t2\t-1\n", DataError, "gives no query a document that answers it"),
+    ("qrels/test.tsv", "", DataError, "gives no query a document that answers it"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "kind", "said"), BAD)
+def test_what_is_wrong_is_said_in_one_sentence(folder, name, content, kind, said):
+    (folder / name).unlink() if content is None else (folder / name).write_text(content)
+    with pytest.raises(kind, match=said) as problem:
+        read_retrieval(folder)
+    assert problem.value.hint.endswith(".")
+
+
+def test_options_of_the_other_kind_of_data(folder, tmp_path):
+    with pytest.raises(UsageError, match="its own corpus"):
+        read_retrieval(folder, corpus=tmp_path / "more.txt")
+    (tmp_path / "pairs.csv").write_text("query,relevant\na,b\n")
+    with pytest.raises(UsageError, match="no splits"):
+        read_retrieval(tmp_path / "pairs.csv", split="dev")
+
+
+def test_it_holds_no_pairs_to_learn_from(folder):
+    with pytest.raises(DataError, match="queries and documents, not graded pairs") as problem:
+        load_pairs(folder)
+    assert "distill" in problem.value.hint
+    assert "evaluate" in problem.value.hint
+
+
+def test_sets_beside_the_checkout(shared_data):
+    counts = {}
+    for name in ("cranfield", "trecqa-dev", "trecqa-test"):
+        found = read_retrieval(shared_data / "retrieval" / name)
+        counts[name] = (len(found.documents), len(found.queries), sum(map(len, found.relevance)))
+        assert not any(found.own_documents)  # Cranfield numbers both documents and queries from 1
+    assert counts == {"cranfield": (1400, 225, 1612), "trecqa-dev": (1038, 78, 222), "trecqa-test": (1393, 89, 284)}
+
+
+def test_the_set_of_the_tests(tmp_path):
+    found = read_retrieval(retrieval_folder(tmp_path / "tiny"))
+    assert (len(found.documents), len(found.queries)) == (56, 19)
+    assert {grade for grades in found.relevance for grade in grades.values()} == {1.0, 2.0}

@@ -1,0 +1,163 @@
+"""Search and its scores against sentence-transformers, a plain search, and published figures."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import InformationRetrievalEvaluator
+
+from tests.support.retrieval import retrieval_folder
+from truncate_kit.data import read_retrieval
+from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.retrieval import searching
+from truncate_kit.retrieval.evaluating import RetrievalScore, evaluate_retrieval
+from truncate_kit.retrieval.searching import MEASURES, SearchVectors, encode_set, search
+from truncate_kit.vectors import VectorFormat
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return read_retrieval(retrieval_folder(tmp_path_factory.mktemp("set") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def prompting(tiny_folder, tmp_path_factory):
+    """A function that saves a model with these settings."""
+
+    def saved(**settings):
+        folder = tmp_path_factory.mktemp("model") / "saved"
+        save_encoder(load_encoder(tiny_folder("bert")), folder)
+        path = folder / "config_sentence_transformers.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(known | settings))
+        return folder
+
+    return saved
+
+
+def by_sentence_transformers(folder, data):
+    """nDCG@10, MRR@10 and recall@10 × 100."""
+    evaluator = InformationRetrievalEvaluator(
+        queries=dict(zip(data.query_ids, data.queries, strict=True)),
+        corpus=dict(zip(data.document_ids, data.documents, strict=True)),
+        relevant_docs={
+            query: {data.document_ids[place] for place in grades}
+            for query, grades in zip(data.query_ids, data.relevance, strict=True)
+        },
+        write_csv=False,
+    )
+    model = SentenceTransformer(str(folder), device="cpu")
+    found = evaluator(model)
+    kind = model.similarity_fn_name
+    return [100 * found[f"{kind}_{score}@10"] for score in ("ndcg", "mrr", "recall")]
+
+
+def binary(data):
+    """The same set with every answer graded 1, as that evaluator counts them."""
+    return dataclasses.replace(data, relevance=tuple(dict.fromkeys(grades, 1.0) for grades in data.relevance))
+
+
+PROMPTS = {"query": "the red ", "document": "a tree and ", "other": "not "}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"prompts": PROMPTS, "default_prompt_name": "other"},
+        {"prompts": {"query": "", "document": ""}, "similarity_fn_name": "dot"},
+        {"prompts": {"query": "the red "}, "default_prompt_name": "query", "similarity_fn_name": "euclidean"},
+        {"similarity_fn_name": "manhattan"},
+    ],
+)
+def test_as_sentence_transformers_searches(prompting, data, settings):
+    folder, data = prompting(**settings), binary(data)
+    found = evaluate_retrieval(load_encoder(folder), data, model="tiny")
+    expected = by_sentence_transformers(folder, data)
+    assert 5 < expected[0] < 60
+    assert [found.ndcg.value, found.mrr.value, found.recall.value] == pytest.approx(expected, abs=1e-3)
+    assert found.measure == settings.get("similarity_fn_name", "cosine")
+    assert found.ndcg.low < found.ndcg.value < found.ndcg.high
+    assert RetrievalScore.from_dict(json.loads(found.to_json())) == found
+
+
+@pytest.mark.parametrize(
+    "prompts", [{"passage": "a big "}, {"passage": "a big ", "document": ""}, {"corpus": "a big "}]
+)
+def test_other_names_of_a_prompt_for_documents(prompting, data, prompts):
+    plain = load_encoder(prompting())
+    vectors = encode_set(load_encoder(prompting(prompts=prompts | {"all": "not "}, default_prompt_name="all")), data)
+    torch.testing.assert_close(vectors.queries, plain.encode(data.queries))
+    torch.testing.assert_close(vectors.documents, plain.encode([f"a big {text}" for text in data.documents]))
+
+
+def test_a_graph_searches_alike(prompting, data, tmp_path):
+    folder = prompting(prompts=PROMPTS, similarity_fn_name="dot")
+    export_onnx(load_encoder(folder), tmp_path / "graph")
+    found = evaluate_retrieval(OnnxEncoder.load(tmp_path / "graph"), data, model="tiny", runtime="onnx")
+    expected = evaluate_retrieval(load_encoder(folder), data, model="tiny")
+    assert (found.measure, found.ndcg.value) == ("dot", pytest.approx(expected.ndcg.value, abs=1e-3))
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_blocks_change_nothing(monkeypatch, measure):
+    drawn = torch.Generator().manual_seed(5)
+    sides = {name: torch.randn(size, 6, generator=drawn) for name, size in (("queries", 23), ("documents", 70))}
+    vectors = SearchVectors(**sides, measure=measure)
+    plain = np.argsort(-MEASURES[measure](**sides).numpy(), axis=1, kind="stable")
+    np.testing.assert_array_equal(search(vectors, top=10), plain[:, :10])
+    monkeypatch.setattr(searching, "QUERY_BLOCK", 4)
+    monkeypatch.setattr(searching, "DOCUMENT_BLOCK", 9)
+    np.testing.assert_array_equal(search(vectors, top=10), plain[:, :10])
+    np.testing.assert_array_equal(search(vectors, top=100)[:, :70], plain)
+    assert (search(vectors, top=100)[:, 70:] == -1).all()
+    own = [int(row[0]) if place % 2 else None for place, row in enumerate(plain)]
+    expected = [row[1:11] if place % 2 else row[:10] for place, row in enumerate(plain)]
+    np.testing.assert_array_equal(search(vectors, top=10, own=own), expected)
+
+
+def test_of_equal_documents_the_earlier_comes_first():
+    vectors = SearchVectors(queries=torch.ones(1, 3), documents=torch.ones(4, 3), measure="dot")
+    assert search(vectors, top=4).tolist() == [[0, 1, 2, 3]]
+
+
+def test_stored_vectors_keep_directions(prompting, data):
+    encoder = load_encoder(prompting())
+    plain = evaluate_retrieval(encoder, data, model="tiny")
+    small = evaluate_retrieval(encoder, data, model="tiny", form=VectorFormat(precision="int8", dimensions=8))
+    assert (small.vectors, small.dimensions, small.bytes_per_vector) == ("int8", 8, 8)
+    assert small.ndcg.value != plain.ndcg.value
+    lengths = load_encoder(prompting(similarity_fn_name="dot"))
+    with pytest.raises(UsageError, match="their length, which int8 does not keep"):
+        evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(precision="int8"))
+    lengths.tail.append(UnitLength())
+    found = evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(precision="int8"))
+    assert (found.measure, found.ndcg.value) == ("cosine", pytest.approx(plain.ndcg.value, abs=5))
+
+
+class UnitLength(torch.nn.Module):
+    def forward(self, vectors):
+        return torch.nn.functional.normalize(vectors)
+
+
+def test_what_cannot_be_searched(prompting, data):
+    with pytest.raises(ModelError, match="'hamming'"):
+        evaluate_retrieval(load_encoder(prompting(similarity_fn_name="hamming")), data, model="tiny")
+    with pytest.raises(UsageError, match="0 documents"):
+        evaluate_retrieval(load_encoder(prompting()), data, model="tiny", top=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"), [("trecqa-test", (59.99, 59.86, 78.22)), ("cranfield", (39.95, 53.80, 41.61))]
+)
+def test_published_scores_of_minilm(minilm, shared_data, name, published):
+    """The figures of ../shared/data/README.md, measured there with sentence-transformers."""
+    data = read_retrieval(shared_data / "retrieval" / name)
+    found = evaluate_retrieval(load_encoder(minilm, max_length=256), data, model="all-MiniLM-L6-v2")
+    assert (found.ndcg.value, found.mrr.value, found.recall.value) == pytest.approx(published, abs=0.006)

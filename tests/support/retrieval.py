@@ -1,0 +1,30 @@
+"""Small retrieval sets in BEIR's layout."""
+
+import json
+from pathlib import Path
+
+from tests.support.files import NOUNS
+
+DOCUMENTS = [f"the {one} sat on the {other}" for one in NOUNS for other in NOUNS if one != other]
+QUERIES = [f"a {one} and the {other}" for one in NOUNS[:5] for other in NOUNS[4:] if one != other]
+
+
+def write_lines(path: Path, rows: list[dict[str, object]]) -> None:
+    """A JSONL file."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def retrieval_folder(folder: Path) -> Path:
+    """56 documents and 19 queries, each with up to four documents that answer it, by grades 1 and 2."""
+    (folder / "qrels").mkdir(parents=True)
+    write_lines(
+        folder / "corpus.jsonl",
+        [{"_id": f"d{n}", "title": "big" if n % 3 else "", "text": text} for n, text in enumerate(DOCUMENTS)],
+    )
+    write_lines(folder / "queries.jsonl", [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
+    grades = [
+        (n, (n * 11 + 17 * step) % len(DOCUMENTS), 1 + step % 2) for n in range(len(QUERIES)) for step in (0, 1, 2)
+    ]
+    rows = [f"q{query}\td{document}\t{grade}\n" for query, document, grade in grades[:-2]]
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    return folder

@@ -1,0 +1,234 @@
+"""Queries, the documents to search, and which of them answer each query: folders in BEIR's layout, files of pairs."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from truncate_kit.data.cells import text_of, texts_of
+from truncate_kit.data.columns import find_label_column, find_text_columns
+from truncate_kit.data.files import COMPRESSIONS, data_files, opened_text, stem_of
+from truncate_kit.data.pairs import short_name
+from truncate_kit.data.tables import Table, read_table
+from truncate_kit.data.texts import read_texts
+from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
+
+_USUAL_SPLITS = ("test", "dev")
+_LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
+_QRELS_HINT = "Write query id, document id and grade with tabs between them."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalSet:
+    """Queries, the documents to search, and which of them answer each query.
+
+    documents: title and text, joined by a space; those of a file of pairs are distinct. relevance: for each query the
+    grades of the documents that answer it, all above 0, by their places in `documents`; none is empty.
+    """
+
+    name: str
+    document_ids: tuple[str, ...]
+    documents: tuple[str, ...]
+    query_ids: tuple[str, ...]
+    queries: tuple[str, ...]
+    relevance: tuple[Mapping[int, float], ...]
+
+    @property
+    def relevant(self) -> tuple[frozenset[int], ...]:
+        """The places of the documents that answer each query."""
+        return tuple(map(frozenset, self.relevance))
+
+    @property
+    def own_documents(self) -> tuple[int | None, ...]:
+        """The place of the document that each query itself is, None where it is none.
+
+        That is one with the id of the query that ends in its text and does not answer it; no query is to find itself.
+        """
+        place = {name: index for index, name in enumerate(self.document_ids)}
+        own = (place.get(name) for name in self.query_ids)
+        return tuple(
+            index if index is not None and self.documents[index].endswith(query) and index not in grades else None
+            for index, query, grades in zip(own, self.queries, self.relevance, strict=True)
+        )
+
+
+def is_retrieval_folder(path: str | Path) -> bool:
+    """Whether this is a folder of documents and queries rather than of pairs."""
+    folder = Path(path)
+    return folder.is_dir() and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
+
+
+def read_retrieval(path: str | Path, *, corpus: str | Path | None = None, split: str | None = None) -> RetrievalSet:
+    """Read a folder in BEIR's layout, or a (query, relevant) file.
+
+    A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), also as .gz or .xz, and
+    qrels/SPLIT.tsv (query id, document id, grade; a first line of names may be there). Grades of 0 or less are no
+    answers; queries without an answer are left out. A document may be empty (two of
+    Cranfield are), a query may not.
+
+    Rows of a file are captions of one picture, duplicate questions, or questions with their answers. A query in
+    several rows has several answers. Where a column of labels has only 0 and 1, rows with 0 are no answers, but their
+    second text is still searched.
+
+    Args:
+        path: The folder or file; a folder may also hold one such file alone.
+        corpus: With a file: one of more texts to search, as `read_texts` takes it.
+        split: Of a folder: the name of a file in qrels; None takes test, else dev, else the only one.
+
+    Raises:
+        DataError: The message names file, row and what is wrong.
+        UsageError: A parameter goes with the other kind only.
+    """
+    path = Path(path)
+    if is_retrieval_folder(path):
+        if corpus is not None:
+            raise UsageError(f"{path} has its own corpus.", hint="Leave out `corpus`.")
+        return _read_folder(path, split)
+    if split is not None:
+        raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {_LAYOUT}")
+    return _read_file(_only_file(path), corpus)
+
+
+def _read_folder(folder: Path, split: str | None) -> RetrievalSet:
+    qrels = _qrels(folder, split)
+    documents, queries = (_texts_by_id(folder, name) for name in ("corpus", "queries"))
+    judged = _judged(qrels, documents, queries)
+    if not judged:
+        raise DataError(f"{qrels} gives no query a document that answers it.", hint="Grades above 0 are answers.")
+    return RetrievalSet(
+        name=f"{short_name(folder)}/{stem_of(qrels)}",
+        document_ids=tuple(documents),
+        documents=tuple(documents.values()),
+        query_ids=tuple(judged),
+        queries=tuple(queries[name] for name in judged),
+        relevance=tuple(judged.values()),
+    )
+
+
+def _jsonl(folder: Path, name: str) -> Path | None:
+    paths = (folder / f"{name}.jsonl{packed}" for packed in ("", *COMPRESSIONS))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _qrels(folder: Path, split: str | None) -> Path:
+    """The file of judgements of a split."""
+    found = {stem_of(path): path for path in sorted((folder / "qrels").glob("*.tsv*"))}
+    if not found:
+        raise DataError(f"{folder / 'qrels'} holds no .tsv file of judgements.", hint=_LAYOUT)
+    chosen = split or next((name for name in _USUAL_SPLITS if name in found), None)
+    if chosen is None and len(found) == 1:
+        chosen = next(iter(found))
+    if chosen not in found:
+        wanted = split or " or ".join(_USUAL_SPLITS)
+        raise DataError(f"{folder / 'qrels'} holds no {wanted}.tsv.", hint=f"Use a `split` of {', '.join(found)}.")
+    return found[chosen]
+
+
+def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
+    """The texts of corpus or queries by their ids, a title before each where there is one."""
+    path = _jsonl(folder, name)
+    if path is None:
+        raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
+    table = read_table(path)
+    for column in ("_id", "text"):
+        if column not in table.columns:
+            raise ColumnsError(str(path), f"there is no column {column!r}.", table.columns, hint=_LAYOUT)
+    titles = table.columns.get("title", [None] * len(table))
+    found: dict[str, str] = {}
+    for row, (given, title, text) in enumerate(zip(table.columns["_id"], titles, table.columns["text"], strict=True)):
+        key = text_of(table, row, "_id", str(given) if type(given) is int else given)
+        if key in found:
+            raise table.problem(row, f"the id {key!r} is there twice.", hint="Each needs an id of its own.")
+        if name == "queries":
+            found[key] = text_of(table, row, "text", text)
+        else:
+            parts = (_text_or_empty(table, row, "title", title), _text_or_empty(table, row, "text", text))
+            found[key] = " ".join(filter(None, parts))
+    return found
+
+
+def _text_or_empty(table: Table, row: int, column: str, value: object) -> str:
+    absent = column == "title" and not isinstance(value, str)
+    return "" if absent or (isinstance(value, str) and not value.strip()) else text_of(table, row, column, value)
+
+
+def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
+    """For each query with an answer the grades above 0 by the places of their documents."""
+    place = {name: index for index, name in enumerate(documents)}
+    found: dict[str, dict[int, float]] = {}
+    with opened_text(path, newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            fields = [field.strip() for field in line.split("\t")]
+            if fields == [""]:
+                continue
+            if len(fields) != 3:
+                raise _bad_line(path, number, f"{len(fields)} fields where three are needed.")
+            query, document, written = fields
+            grade = _grade(written)
+            if grade is None and number == 1 and query not in queries:
+                continue  # the names of the columns
+            if grade is None:
+                raise _bad_line(path, number, f"the grade {written[:40]!r} is not a number.")
+            if query not in queries or document not in place:
+                what, name = ("document", document) if query in queries else ("query", query)
+                raise _bad_line(path, number, f"there is no {what} with the id {name!r}.")
+            if found.setdefault(query, {}).setdefault(place[document], grade) != grade:
+                raise _bad_line(path, number, f"query {query!r} and document {document!r} have two grades.")
+    answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in found.items()}
+    return {query: grades for query, grades in answers.items() if grades}
+
+
+def _grade(written: str) -> float | None:
+    try:
+        grade = float(written)
+    except ValueError:
+        return None
+    return grade if math.isfinite(grade) else None
+
+
+def _bad_line(path: Path, number: int, problem: str) -> RowError:
+    return RowError(str(path), f"line {number}", problem, hint=_QRELS_HINT)
+
+
+def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
+    table = read_table(file)
+    names = tuple(table.columns)
+    hint = "Call the columns query and relevant."
+    first, second = (texts_of(table, name) for name in find_text_columns(table.source, names, hint=hint))
+    answers = _answers(table)
+    place = {
+        text: index for index, text in enumerate(dict.fromkeys((*second, *(read_texts(corpus) if corpus else ()))))
+    }
+    relevant: dict[str, dict[int, float]] = {}
+    for query, text, answer in zip(first, second, answers, strict=True):
+        if answer and query != text:  # a text is no answer to itself
+            relevant.setdefault(query, {})[place[text]] = 1.0
+    if not relevant:
+        raise DataError(f"{file} has no row with an answer.", hint="Give rows of a query and a text that answers it.")
+    return RetrievalSet(
+        name=short_name(file),
+        document_ids=tuple(place),
+        documents=tuple(place),
+        query_ids=tuple(relevant),
+        queries=tuple(relevant),
+        relevance=tuple(relevant.values()),
+    )
+
+
+def _answers(table: Table) -> list[bool]:
+    """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise."""
+    label = find_label_column(table.source, tuple(table.columns))
+    values = [str(value).strip() for value in table.columns[label]] if label is not None else []
+    return [value == "1" for value in values] if {*values} == {"0", "1"} else [True] * len(table)
+
+
+def _only_file(path: Path) -> Path:
+    if not path.is_dir():
+        return path
+    files = data_files(path)
+    if len(files) != 1:
+        raise DataError(
+            f"{path} holds {len(files)} data files where one of queries and answers is needed.",
+            hint=f"Name the file. {_LAYOUT}",
+        )
+    return files[0]

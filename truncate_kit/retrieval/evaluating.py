@@ -1,0 +1,95 @@
+"""How well a model's queries find the documents that answer them."""
+
+from dataclasses import dataclass
+
+from truncate_kit.data import RetrievalSet
+from truncate_kit.evaluation import TextEncoder
+from truncate_kit.progress import Progress, silent
+from truncate_kit.results import Result
+from truncate_kit.retrieval.scores import Estimate, estimated, score_queries
+from truncate_kit.retrieval.searching import encode_set, search
+from truncate_kit.vectors import VectorFormat
+
+TOP = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalScore(Result):
+    """How one model searches one set, all documents compared with each query.
+
+    Attributes:
+        model: Its name.
+        runtime: `torch` or `onnx`.
+        data: Name of the set and its split.
+        num_queries: Queries that have an answer.
+        num_documents: Documents that are searched.
+        top: Documents that count for each query.
+        measure: How vectors are compared, as the model's settings say.
+        ndcg: nDCG@top with the grade as gain, see `QueryScores`.
+        mrr: MRR@top.
+        recall: Recall@top.
+        vectors: The precision that both sides were stored in before.
+        dimensions: What was left of each vector.
+        bytes_per_vector: Of one that is stored.
+    """
+
+    model: str
+    runtime: str
+    data: str
+    num_queries: int
+    num_documents: int
+    top: int
+    measure: str
+    ndcg: Estimate
+    mrr: Estimate
+    recall: Estimate
+    vectors: str
+    dimensions: int
+    bytes_per_vector: int
+
+
+def evaluate_retrieval(
+    encoder: TextEncoder,
+    data: RetrievalSet,
+    *,
+    model: str,
+    runtime: str = "torch",
+    top: int = TOP,
+    form: VectorFormat | None = None,
+    progress: Progress = silent,
+) -> RetrievalScore:
+    """Search all documents for each query, exactly; nDCG, MRR and recall of the first `top`, with intervals.
+
+    Args:
+        encoder: Whatever has `.encode(texts)`; its prompts for queries and documents are used.
+        data: As `read_retrieval` gives it.
+        model: Its name in the result.
+        runtime: What encodes, for the result.
+        top: Documents that count for each query.
+        form: How vectors are stored; None is as they come.
+        progress: Called after each part of the texts.
+
+    Raises:
+        UsageError: Nothing is to be found, or `form` does not keep what the model compares.
+        ModelError: The model's measure is not known.
+        DataError: Vectors are no numbers.
+    """
+    form = form or VectorFormat()
+    vectors = encode_set(encoder, data, progress=progress)
+    stored = vectors.stored(form)
+    scores = score_queries(search(stored, top=top, own=data.own_documents), data.relevance)
+    return RetrievalScore(
+        model=model,
+        runtime=runtime,
+        data=data.name,
+        num_queries=len(data.queries),
+        num_documents=len(data.documents),
+        top=top,
+        measure=stored.measure,
+        ndcg=estimated(scores.ndcg),
+        mrr=estimated(scores.mrr),
+        recall=estimated(scores.recall),
+        vectors=form.precision,
+        dimensions=form.kept(vectors.width),
+        bytes_per_vector=form.bytes_per_vector(vectors.width),
+    )

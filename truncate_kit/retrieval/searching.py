@@ -1,0 +1,152 @@
+"""Queries and documents as vectors, each with its prompt, and exact search in blocks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from truncate_kit.data import RetrievalSet
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.evaluation import TextEncoder
+from truncate_kit.progress import Progress, silent
+from truncate_kit.retrieval.scores import Found
+from truncate_kit.suites.encoding import encode_distinct
+from truncate_kit.vectors import VectorFormat
+
+QUERY_PROMPTS = ("query",)
+DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+"""Names of a model's prompts for each side, as in sentence-transformers; empty ones are passed over."""
+
+MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cosine": lambda queries, documents: _unit(queries) @ _unit(documents).T,
+    "dot": lambda queries, documents: queries @ documents.T,
+    "euclidean": lambda queries, documents: -torch.cdist(queries, documents),
+    "manhattan": lambda queries, documents: -torch.cdist(queries, documents, p=1),
+}
+"""How alike queries (q, d) and documents (n, d) are, (q, n), by the name that a model's settings have for it."""
+
+QUERY_BLOCK = 512
+DOCUMENT_BLOCK = 32_768
+"""Compared at a time: 64 MiB of similarities."""
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    return torch.nn.functional.normalize(vectors)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchVectors:
+    """Vectors of both sides of a set, float32: queries (q, d) and documents (n, d), and how they are compared."""
+
+    queries: Tensor
+    documents: Tensor
+    measure: str
+
+    @property
+    def width(self) -> int:
+        """d."""
+        return int(self.documents.shape[1])
+
+    def stored(self, form: VectorFormat) -> "SearchVectors":
+        """Both sides stored in that form and read again.
+
+        Raises `UsageError` where the measure depends on lengths, which 8 bits and bits do not keep.
+        """
+        measure = self.measure
+        if measure != "cosine" and (form.precision in ("int8", "binary") or form.normalize):
+            measure = "cosine" if measure != "manhattan" and self._of_length_1() else measure
+            if measure != "cosine":
+                raise UsageError(
+                    f"This model compares vectors by {measure} and their length, which {form.precision} does not keep.",
+                    hint="Use float32 or float16 `vectors`.",
+                )
+        queries, documents = (form.numbers(form.store(side), self.width) for side in (self.queries, self.documents))
+        return SearchVectors(queries=queries, documents=documents, measure=measure)
+
+    def _of_length_1(self) -> bool:
+        return all(bool((side.norm(dim=1) - 1).abs().max() < 1e-3) for side in (self.queries, self.documents))
+
+
+def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress = silent) -> SearchVectors:
+    """Vectors of queries and documents with the model's prompt for each side; each distinct text is encoded once.
+
+    A side without a prompt has none, not the model's default one, as in sentence-transformers. Raises `ModelError` for
+    a measure that is not known, `DataError` where vectors are no numbers.
+    """
+    settings = _settings(encoder)
+    measure = settings.get("similarity_fn_name") or "cosine"
+    if measure not in MEASURES:
+        raise ModelError(
+            f"The model's settings compare vectors by {measure!r}.", hint=f"Known measures: {', '.join(MEASURES)}."
+        )
+    queries = _encoded(encoder, settings, QUERY_PROMPTS, data.queries, progress)
+    documents = _encoded(encoder, settings, DOCUMENT_PROMPTS, data.documents, progress)
+    return SearchVectors(queries=queries, documents=documents, measure=measure)
+
+
+class _TakesPrompts(Protocol):
+    def encode(self, texts: Sequence[str], *, prompt: bool) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompted:
+    """An encoder with this prompt before each text, instead of its default one."""
+
+    encoder: _TakesPrompts
+    prompt: str
+
+    def encode(self, texts: Sequence[str]) -> Tensor:
+        return self.encoder.encode([self.prompt + text for text in texts], prompt=False)
+
+
+def _encoded(
+    encoder: TextEncoder, settings: Mapping[str, Any], names: Sequence[str], texts: Sequence[str], progress: Progress
+) -> Tensor:
+    """Vectors of the texts, each distinct one encoded once, after the prompt that has the first of these names."""
+    prompts = settings.get("prompts") or {}
+    prompt = next((prompts[name] for name in names if prompts.get(name)), "")
+    used = _Prompted(cast(_TakesPrompts, encoder), prompt) if prompts else encoder
+    distinct = list(dict.fromkeys(texts))
+    place = {text: index for index, text in enumerate(distinct)}
+    return encode_distinct(used, distinct, progress)[[place[text] for text in texts]]
+
+
+def _settings(encoder: TextEncoder) -> Mapping[str, Any]:
+    """The sentence-transformers settings of an encoder, in torch or as a graph; none of anything else."""
+    settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
+    return settings
+
+
+def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Found:
+    """The places of the `top` documents most like each query, best first; of equal ones, the earlier first.
+
+    own: the document that each query itself is, which it does not find; None, as a whole or of a query: there is none.
+    Raises `UsageError` for less than one document.
+    """
+    if top < 1:
+        raise UsageError(f"{top} documents cannot be ranked.", hint="Use 1 or more for `top`.")
+    found = np.full((len(vectors.queries), top), -1, np.int64)
+    for start in range(0, len(found), QUERY_BLOCK):
+        queries = vectors.queries[start : start + QUERY_BLOCK]
+        for row, places in enumerate(_nearest(vectors, queries, top + 1).tolist(), start=start):
+            kept = [place for place in places if own is None or place != own[row]][:top]
+            found[row, : len(kept)] = kept
+    return found
+
+
+def _nearest(vectors: SearchVectors, queries: Tensor, count: int) -> Tensor:
+    """Places of that number of documents most like each query, or of all where there are fewer, best first."""
+    compare = MEASURES[vectors.measure]
+    scores, places = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
+    for start in range(0, len(vectors.documents), DOCUMENT_BLOCK):
+        block = compare(queries, vectors.documents[start : start + DOCUMENT_BLOCK])
+        best = block.topk(min(count, block.shape[1]), dim=1)
+        scores, places = torch.cat([scores, best.values], 1), torch.cat([places, best.indices + start], 1)
+        order = places.argsort(dim=1)  # so that what is equally alike stays in the order of the documents
+        scores, places = scores.gather(1, order), places.gather(1, order)
+        order = scores.argsort(dim=1, descending=True, stable=True)[:, :count]
+        scores, places = scores.gather(1, order), places.gather(1, order)
+    return places
