@@ -1,4 +1,4 @@
-"""`truncate-kit cut`: a model cut at a layer and saved, without training."""
+"""`truncate-kit cut`: a model cut at a layer, or in its vocabulary, and saved, without training."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 
 def cut(
-    layer: Annotated[int, layers_option("The last layer to keep; 0 keeps the embeddings alone.")],
     model: options.Model = None,
+    layer: Annotated[int | None, layers_option("The last layer to keep; 0 keeps the embeddings alone.")] = None,
+    vocabulary_from: options.VocabularyFrom = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
@@ -26,28 +27,36 @@ def cut(
     public: options.Public = False,
     as_json: options.Json = False,
 ) -> None:
-    """Cut a model at a layer, without training; save it as an ordinary folder with a card."""
+    """Cut a model at a layer, in its vocabulary, or both, without training; save it as a folder with a card."""
+    if layer is None and vocabulary_from is None:
+        raise UsageError("Nothing says what to cut.", hint="Give --layer 6, or --vocabulary-from FILE.")
     check_push(push_to, public)
     workspace = Workspace(folder, quiet=as_json)
-    result = save_cut(workspace.starting_model(model, pooling, max_length), layer, workspace)
+    result = save_cut(workspace.starting_model(model, pooling, max_length), layer, vocabulary_from, workspace)
     if as_json:
         print_json(result)
     else:
-        say(result.sentence)
+        for sentence in result.sentences:
+            say(sentence)
         say(f"Saved: {workspace.lean}")
     push(workspace.lean, push_to, public, quiet=as_json)
 
 
-def save_cut(source: ModelSource, layer: int, workspace: Workspace) -> "CutResult":
-    """Put the cut into the workspace. Raises `UsageError` where a model that is no cut would give way to it."""
+def save_cut(source: ModelSource, layer: int | None, texts: Path | None, workspace: Workspace) -> "CutResult":
+    """Put the cut into the workspace. texts: whose word pieces are kept; None keeps all.
+
+    Raises `UsageError` where a model that is no cut would give way to it.
+    """
+    from truncate_kit.data import read_texts
     from truncate_kit.runs.cutting import cut as run
 
     lean = workspace.lean
     if lean.is_dir() and (workspace.cut() is None or Path(source.name).resolve() == lean.resolve()):
         raise UsageError(
             f"{lean} holds another model, which a cut of {source.name} would replace.",
-            hint="Name another folder with --workspace.",
+            hint=f"Name another folder with --workspace. To cut what {lean} holds, also name it as MODEL.",
         )
-    result = run(workspace.load(source), layer, out=workspace.folder)
+    raw = None if texts is None else read_texts(texts)
+    result = run(workspace.load(source), layer, out=workspace.folder, texts=raw)
     workspace.remember(source, None)
     return result

@@ -25,6 +25,7 @@ def export(
     columns: options.Columns = None,
     scale: options.Scale = None,
     layer: Annotated[int | None, layers_option("Cut the model there first, without training.")] = None,
+    vocabulary_from: options.VocabularyFrom = None,
     precision: Annotated[
         str, machine_option("fp32, fp16 (for CUDA) or int8 (for the CPU); each has its own file.")
     ] = "fp32",
@@ -65,9 +66,10 @@ def export(
         refuse("--precision int8", budget=budget)
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
-    if layer is not None:
-        cut = save_cut(workspace.starting_model(model, None, None), layer, workspace)
-        workspace.note(cut.sentence)
+    if layer is not None or vocabulary_from is not None:
+        cut = save_cut(workspace.starting_model(model, None, None), layer, vocabulary_from, workspace)
+        for sentence in cut.sentences:
+            workspace.note(sentence)
         model = None
     source = _source(workspace, model)
     encoder = workspace.load(source)

@@ -45,6 +45,12 @@ Dimensions = Annotated[int | None, data_option("Keep only this number of dimensi
 Layers = Annotated[str, layers_option("auto, all, or layers such as 3, 3,6,9 or 2..5.")]
 Seeds = Annotated[int, training_option("Number of seeds, from 0.")]
 Rate = Annotated[float | None, training_option("Peak learning rate; by default 2e-5, more for narrow models.")]
+VocabularyFrom = Annotated[
+    Path | None,
+    layers_option(
+        "Drop word pieces that these texts never use, lines of a file; texts without them keep their vectors."
+    ),
+]
 Precision = Annotated[str, training_option("fp32, or bf16 autocast where the processor has it.")]
 Device = Annotated[str | None, machine_option("cpu or cuda; an error if it is not there.")]
 Threads = Annotated[int | None, machine_option("CPU threads; by default all cores.", min=1)]

@@ -81,7 +81,7 @@ class Workspace(places.Workspace):
         """Say which model is in `lean`, and where the last command worked on another one."""
         last, sweep, cut = self.remembered().model, self.sweep(), self.cut()
         if cut is not None:
-            self.note(f"Model: {self.lean}, {cut.model} cut at layer {cut.layer}, not trained.")
+            self.note(f"Model: {self.lean}, {cut.model} {cut.how}, not trained.")
         elif sweep is None:
             self.note(f"Model: {self.lean}.")
         else:

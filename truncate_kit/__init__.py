@@ -28,6 +28,7 @@ _PUBLIC: dict[str, str] = {
     "read_pairs": "truncate_kit.data",
     "read_texts": "truncate_kit.data",
     "Encoder": "truncate_kit.encoders",
+    "keep_words": "truncate_kit.encoders",
     "load_encoder": "truncate_kit.encoders",
     "paper_parameters": "truncate_kit.encoders",
     "parameters_kept": "truncate_kit.encoders",

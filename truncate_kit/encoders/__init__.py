@@ -20,6 +20,7 @@ from truncate_kit.encoders.truncation import (
     truncate,
     truncated_config,
 )
+from truncate_kit.encoders.word_pieces import keep_words
 
 __all__ = [
     "DEFAULT_MINIATURE",
@@ -38,6 +39,7 @@ __all__ = [
     "evaluating",
     "family_of",
     "keep",
+    "keep_words",
     "kept_config",
     "layers_held",
     "length_batches",

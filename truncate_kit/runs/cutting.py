@@ -1,5 +1,6 @@
 """Cutting without training: a saved folder with its card."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,36 @@ CUT_FILE = "cut.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyCut(Result):
+    """A vocabulary without the word pieces that texts never use."""
+
+    texts: int  # whose pieces are kept
+    pieces: int  # kept
+    full_pieces: int
+    model_bytes: int  # of all weights in float32
+    full_model_bytes: int  # likewise, with the whole vocabulary
+    held_out: int  # every tenth text, to measure what the pieces of the others cover
+    covered_pieces: float | None  # share of the pieces in the texts held out; None where none is
+    covered_texts: float | None  # share of these texts all of whose pieces are covered
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was kept, and what of other texts that covers."""
+        kept = (
+            f"{self.pieces:,} of {self.full_pieces:,} word pieces are kept, for {self.texts:,} texts: "
+            f"{self.full_model_bytes / 1e6:.1f} MB of weights in float32 become {self.model_bytes / 1e6:.1f} MB."
+        )
+        if self.covered_pieces is None or self.covered_texts is None:
+            return (kept, "With fewer than ten texts, how far their word pieces cover others is not measured.")
+        return (
+            kept,
+            f"Chosen on nine tenths of the texts, they cover {100 * self.covered_pieces:.2f} % of the word pieces in "
+            f"the other {self.held_out:,}; {100 * self.covered_texts:.1f} % of these keep their vectors exactly, the "
+            "rest is split into smaller pieces.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CutResult(Result):
     """A cut."""
 
@@ -23,6 +54,7 @@ class CutResult(Result):
     depth: int  # number of the model's last layer
     parameters: int  # kept, pooler excluded
     full_parameters: int  # of the whole model, likewise
+    vocabulary: VocabularyCut | None = None  # what was kept of its vocabulary; None for all of it
 
     @property
     def sentence(self) -> str:
@@ -32,33 +64,93 @@ class CutResult(Result):
             "parameters are kept."
         )
 
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What was kept, of the vocabulary too."""
+        return (self.sentence, *(self.vocabulary.sentences if self.vocabulary is not None else ()))
 
-def cut(encoder: "Encoder", layer: int, *, out: Path) -> CutResult:
+    @property
+    def what(self) -> str:
+        """What was kept, in a few words: `layer 3 of 3, 500 of 30,522 word pieces`."""
+        words = self.vocabulary
+        pieces = "" if words is None else f", {words.pieces:,} of {words.full_pieces:,} word pieces"
+        return f"layer {self.layer} of {self.depth}{pieces}"
+
+    @property
+    def how(self) -> str:
+        """What was done: `cut at layer 2 and to 500 word pieces`."""
+        words = self.vocabulary
+        return f"cut at layer {self.layer}" + ("" if words is None else f" and to {words.pieces:,} word pieces")
+
+
+def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
+    """A copy of `encoder` with the word pieces of these texts only (see `keep_words`), and what was dropped.
+
+    texts: Distinct; with ten or more, every tenth is held out to measure the coverage, and then used as the others
+    are. Raises `ModelError`.
+    """
+    from truncate_kit.encoders.word_pieces import keep_words, kept_pieces, piece_ids
+
+    kept, ids = keep_words(encoder, texts), piece_ids(encoder, texts)
+    special = set(encoder.reader.tokenizer.all_special_ids)
+    held_out = [[piece for piece in row if piece not in special] for row in ids[9::10]]
+    others = (row for place, row in enumerate(ids) if place % 10 != 9)
+    known = set(kept_pieces(encoder, set().union(*others))) if held_out else set()
+    total = sum(map(len, held_out))
+    return kept, VocabularyCut(
+        texts=len(texts),
+        pieces=int(kept.backbone.config.vocab_size),
+        full_pieces=len(encoder.reader.tokenizer),
+        model_bytes=4 * kept.num_parameters,
+        full_model_bytes=4 * encoder.num_parameters,
+        held_out=len(held_out),
+        covered_pieces=sum(piece in known for row in held_out for piece in row) / total if total else None,
+        covered_texts=sum(known.issuperset(row) for row in held_out) / len(held_out) if held_out else None,
+    )
+
+
+def cut(encoder: "Encoder", layer: int | None, *, out: Path, texts: Sequence[str] | None = None) -> CutResult:
     """Save `encoder` truncated at `layer` as `out`/lean, with a card.
 
-    Raises `LayerOutOfRangeError`, `LayerNotHeldError`, `FileProblemError`; `UsageError` where `encoder` comes from
-    there.
+    layer: None keeps all. texts: The word pieces to keep, by `cut_vocabulary`; None keeps all.
+
+    Raises `LayerOutOfRangeError`, `LayerNotHeldError`, `FileProblemError`; `ModelError` where the vocabulary cannot be
+    cut; `UsageError` where `encoder` comes from there.
     """
     from truncate_kit.encoders import save_encoder, truncate
-    from truncate_kit.runs.card import ModelCard
     from truncate_kit.runs.output import output_folder
 
-    out, lean = Path(out), truncate(encoder, layer)
+    out, lean, vocabulary = Path(out), encoder if layer is None else truncate(encoder, layer), None
+    if texts is not None:
+        lean, vocabulary = cut_vocabulary(lean, texts)
     result = CutResult(
         model=encoder.name,
-        layer=layer,
+        layer=lean.depth,
         depth=encoder.depth,
         parameters=lean.num_parameters,
         full_parameters=encoder.num_parameters,
-    )
-    card = ModelCard(
-        base_model=result.model,
-        title=f"{result.model}, truncated at layer {layer}",
-        summary=f"A sentence encoder that keeps the first {layer} of {result.depth} layers, as they were trained.",
-        facts=(("Layer", f"{layer} of {result.depth}"), ("Training", f"None. {result.sentence}")),
-        tags=("truncated",),
+        vocabulary=vocabulary,
     )
     with output_folder(out, encoder, "lean"):
-        save_encoder(lean, out / "lean", model_card=card.text(lean))
+        save_encoder(lean, out / "lean", model_card=_card(result, lean))
         result.write(out / "lean" / CUT_FILE)
     return result
+
+
+def _card(result: CutResult, lean: "Encoder") -> str:
+    from truncate_kit.runs.card import ModelCard
+
+    layer, vocabulary = result.layer, result.vocabulary
+    whole = layer == result.depth and vocabulary is not None
+    facts = [("Layer", f"{layer} of {result.depth}"), ("Training", f"None. {result.sentence}")]
+    if vocabulary is not None:
+        facts.append(("Vocabulary", " ".join(vocabulary.sentences)))
+    return ModelCard(
+        base_model=result.model,
+        title=f"{result.model}, with fewer word pieces" if whole else f"{result.model}, truncated at layer {layer}",
+        summary="A sentence encoder that keeps the word pieces of given texts, as they were trained."
+        if whole
+        else f"A sentence encoder that keeps the first {layer} of {result.depth} layers, as they were trained.",
+        facts=facts,
+        tags=("truncated",),
+    ).text(lean)

@@ -117,7 +117,7 @@ def _origins(workspace: Workspace) -> dict[Path, str]:
         found[workspace.lean] = f"{sweep.model}, layer {sweep.chosen} {of}"
         found[workspace.full] = f"{sweep.model}, layer {sweep.full.layer} {of}"
     if (cut := workspace.cut()) is not None:
-        found[workspace.lean] = f"{cut.model}, layer {cut.layer} of {cut.depth}, not trained"
+        found[workspace.lean] = f"{cut.model}, {cut.what}, not trained"
     return found
 
 

@@ -1,0 +1,82 @@
+"""`cut` and `export` with `--vocabulary-from`: the folder they leave, and what they say of it."""
+
+import json
+
+import pytest
+import torch
+
+from tests.support.commands import fails, run, run_both
+from tests.support.word_pieces import make_splitting, sentences
+from truncate_kit.encoders import keep_words, load_encoder, truncate
+from truncate_kit.encoders.word_pieces import piece_ids
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.runs.cutting import CutResult
+
+TEXTS = list(dict.fromkeys(sentences(30, 1)))
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    (tmp_path / "pairs.csv").write_text(
+        "sentence1,sentence2,score\n"
+        + "\n".join(f"{text},{TEXTS[3]},{n % 6}" for n, text in enumerate(TEXTS[:9]))
+        + "\n"
+    )
+    return make_splitting("bert", tmp_path / "model")
+
+
+def test_cut_keeps_the_vectors_of_the_texts_and_says_what_it_did(model, tmp_path, capsys):
+    out = run(capsys, "cut", model, "--vocabulary-from", "texts.txt")
+    whole, lean = load_encoder(model), load_encoder(tmp_path / "exported/lean")
+    assert torch.equal(lean.encode(TEXTS), whole.encode(TEXTS))
+    result = CutResult.read(tmp_path / "exported/lean/cut.json")
+    assert (result.layer, result.depth, result.parameters) == (3, 3, lean.num_parameters)
+    words = result.vocabulary
+    assert (words.texts, words.held_out) == (30, 3)
+    assert (words.pieces, words.full_pieces) == (len(lean.tokenizer), len(whole.tokenizer))
+    assert (words.model_bytes, words.full_model_bytes) == (4 * lean.num_parameters, 4 * whole.num_parameters)
+    others = keep_words(whole, [text for place, text in enumerate(TEXTS) if place % 10 != 9]).tokenizer.get_vocab()
+    ids = [[piece for piece in row if piece > 4] for row in piece_ids(whole, TEXTS[9::10])]
+    known = [[whole.tokenizer.convert_ids_to_tokens(piece) in others for piece in row] for row in ids]
+    assert words.covered_pieces == sum(map(sum, known)) / sum(map(len, known))
+    assert words.covered_texts == sum(map(all, known)) / 3
+    card = (tmp_path / "exported/lean/README.md").read_text()
+    for text in (out, card):
+        assert f"{words.pieces} of {words.full_pieces} word pieces are kept" in text
+        assert f"{100 * words.covered_pieces:.2f} %" in text
+    assert f"{words.pieces} of {words.full_pieces} word pieces" in run(capsys, "status")
+    assert json.loads(run(capsys, "cut", model, "--vocabulary-from", "texts.txt", "--json")) == result.to_dict()
+
+
+def test_few_texts_have_no_coverage(model, tmp_path, capsys):
+    (tmp_path / "few.txt").write_text("ka to\n")
+    assert "fewer than ten texts" in run(capsys, "cut", model, "--vocabulary-from", "few.txt", "--layer", "1")
+    result = CutResult.read(tmp_path / "exported/lean/cut.json")
+    assert (result.layer, result.vocabulary.held_out, result.vocabulary.covered_pieces) == (1, 0, None)
+    lean = load_encoder(tmp_path / "exported/lean")
+    assert torch.equal(lean.encode(["ka to"]), truncate(load_encoder(model), 1).encode(["ka to"]))
+
+
+def test_export_traces_the_cut_model_beside_its_tokenizer(model, tmp_path, capsys):
+    asked = ("--vocabulary-from", "texts.txt", "--layer", 2, "--data", "pairs.csv")
+    _, err = run_both(capsys, "export", model, "--onnx", *asked)
+    assert "word pieces are kept" in err
+    assert "cut at layer 2 and to" in run_both(capsys, "encode", "texts.txt", "--out", "vectors.npy")[1]
+    expected = truncate(load_encoder(model), 2).encode(TEXTS)
+    torch.testing.assert_close(
+        OnnxEncoder.load(tmp_path / "exported/lean").encode(TEXTS), expected, atol=1e-4, rtol=1e-4
+    )
+    before = (tmp_path / "exported/lean/cut.json").read_text()
+    assert "would replace" in fails(capsys, "export", "exported/lean", "--onnx", *asked)
+    assert (tmp_path / "exported/lean/cut.json").read_text() == before
+
+
+def test_what_cannot_be_cut_is_said(model, tiny_folder, tmp_path, capsys):
+    (tmp_path / "empty.txt").write_text("\n")
+    assert "what to cut" in fails(capsys, "cut", model)
+    assert "gone.txt" in fails(capsys, "cut", model, "--vocabulary-from", "gone.txt")
+    assert "empty.txt is empty" in fails(capsys, "export", model, "--onnx", "--vocabulary-from", "empty.txt")
+    assert "WordLevel" in fails(capsys, "cut", tiny_folder("bert"), "--vocabulary-from", "texts.txt")
+    assert not (tmp_path / "exported").exists()

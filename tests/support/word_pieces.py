@@ -1,0 +1,88 @@
+"""Tiny models whose tokenizers split words, of every kind and with the special tokens of each family."""
+
+import copy
+import json
+import random
+from pathlib import Path
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast, XLMRobertaTokenizer
+
+from tests.support.families import TINY_CONFIGS
+
+SYLLABLES = ["ka", "to", "mi", "ser", "an", "dol", "e", "ru", "shi", "pen", "ß", "ö", "ing", "s"]
+OTHER = ["2026", "don't", "日本", "naïve", "x,y", "(so)", "…", "CAPS"]
+KINDS = {
+    **dict.fromkeys(["bert", "electra", "electra-generator", "distilbert", "mpnet", "nomic-bert", "gte"], "word-piece"),
+    **dict.fromkeys(["xlm-roberta"], "xlm-roberta"),
+    **dict.fromkeys(["camembert", "albert", "albert-grouped", "deberta-v2", "deberta-v3"], "unigram"),
+    **dict.fromkeys(["deberta-v2-convolution"], "unigram"),
+    **dict.fromkeys(["roberta", "deberta", "modernbert", "gpt2"], "byte-level"),
+    **dict.fromkeys(["qwen2", "qwen3"], "ignore-merges"),
+    **dict.fromkeys(["llama", "mistral", "embeddinggemma"], "byte-fallback"),
+}
+
+
+def sentences(number: int, seed: int) -> list[str]:
+    """Sentences of words made of syllables, some words more frequent than others."""
+    draw = random.Random(seed)
+    words = ["".join(draw.choices(SYLLABLES, k=draw.randint(1, 4))) for _ in range(120)] + OTHER
+    return [" ".join(words[int(len(words) * draw.random() ** 2)] for _ in range(8)) for _ in range(number)]
+
+
+def splitting_tokenizer(kind: str) -> PreTrainedTokenizerBase:
+    """A tokenizer trained on `sentences`, about 300 pieces, whose padding id is 1 as in RoBERTa."""
+    special = ["<s>", "<pad>", "</s>", "<unk>" if kind != "word-piece" else "[UNK]", "<mask>"]
+    texts, unknown = sentences(400, 0), special[3]
+    if kind == "word-piece":
+        backend = Tokenizer(models.WordPiece(unk_token=unknown))
+        backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special)
+    elif kind in ("byte-level", "ignore-merges"):
+        backend = Tokenizer(models.BPE(ignore_merges=kind == "ignore-merges"))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        backend.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=500, special_tokens=special, initial_alphabet=alphabet)
+    elif kind == "byte-fallback":
+        backend = Tokenizer(models.BPE(byte_fallback=True, unk_token=unknown, fuse_unk=True))
+        backend.normalizer = normalizers.Replace(" ", "▁")
+        backend.pre_tokenizer = pre_tokenizers.Split(Regex("▁"), "merged_with_next")
+        special += [f"<0x{byte:02X}>" for byte in range(256)]
+        trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=special, limit_alphabet=20)
+    else:
+        backend = Tokenizer(models.Unigram())
+        backend.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=special, unk_token=unknown)
+    backend.train_from_iterator(texts, trainer)
+    if kind == "byte-level":  # as RoBERTa has it; the others have templates
+        backend.post_processor = processors.Sequence(
+            [processors.ByteLevel(), processors.RobertaProcessing(("</s>", 2), ("<s>", 0))]
+        )
+    else:
+        backend.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+        )
+    names = dict(zip(["cls_token", "pad_token", "sep_token", "unk_token", "mask_token"], special, strict=False))
+    if kind == "xlm-roberta":
+        vocab = [tuple(entry) for entry in json.loads(backend.to_str())["model"]["vocab"]]
+        return XLMRobertaTokenizer(vocab=vocab, model_max_length=36)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", model_max_length=36, **names)
+
+
+def make_splitting(name: str, folder: Path) -> Path:
+    """Save a random model of the named row of `TINY_CONFIGS` with a tokenizer that splits words; returns the folder."""
+    tokenizer, config = splitting_tokenizer(KINDS[name]), copy.deepcopy(TINY_CONFIGS[name])
+    tokenizer.add_tokens(["<added>"])
+    config.vocab_size = len(tokenizer) + 7  # rows that no token has, as in many models
+    config.pad_token_id, config.bos_token_id, config.eos_token_id = 1, 0, 2
+    if config.model_type == "modernbert":
+        config.cls_token_id, config.sep_token_id = 0, 2
+    torch.manual_seed(0)
+    model = AutoModel.from_config(config)
+    for parameter in model.parameters():
+        parameter.data.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
