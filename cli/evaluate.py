@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 from truncate_kit.errors import UsageError
 
 from . import options
+from .freeze import CODES
 from .options import data_option, machine_option, refuse, results_option, use_threads
-from .output import print_json, table
+from .output import print_json, progress_bar, say, table
 from .suites import SUITES, SuiteRun, check_suite, run_suite
 from .workspace import Workspace
 
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 
 def evaluate(
     model: options.Model = None,
-    data: options.Data = None,
+    data: options.PairsOrRetrieval = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
     split: Annotated[
-        str | None, data_option("train, dev or test; by default test, else dev, else what there is.")
+        str | None,
+        data_option(
+            "train, dev or test; by default test, else dev, else what there is. With queries: a file in qrels."
+        ),
     ] = None,
     suite: Annotated[str | None, data_option(f"{', '.join(SUITES)}: score on the sets that --data holds.")] = None,
     seen: Annotated[
@@ -49,7 +53,7 @@ def evaluate(
     folder: options.WorkspaceFolder = options.WORKSPACE,
     as_json: options.Json = False,
 ) -> None:
-    """Score a model on graded pairs, by the correlation of cosine similarity with the scores, or on a whole suite."""
+    """Score a model on graded pairs (correlation with the scores), queries and documents (nDCG@10), or a suite."""
     own = {"seen": seen, "fractions": fractions, "quick": quick, "corpus": corpus}
     check_suite(suite, data, own)
     if suite is not None:
@@ -57,10 +61,14 @@ def evaluate(
         if vectors != "float32":
             raise UsageError("--suite scores the vectors as the model gives them.", hint="Leave out --vectors.")
 
+    from truncate_kit.data import is_retrieval_folder
     from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
     from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
     from truncate_kit.vectors import VectorFormat
 
+    searched = suite is None and data is not None and is_retrieval_folder(data)
+    if searched:
+        refuse("graded pairs", columns=columns, scale=scale)
     use_threads(threads)
     form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     workspace = Workspace(folder, quiet=as_json)
@@ -82,10 +90,31 @@ def evaluate(
     if suite is not None:
         run_suite(suite, run)
         return
+    if searched:
+        _search(run, split, form)
+        return
     splits, _ = workspace.data(data, columns, scale)
     if Path(source.name).resolve().is_relative_to(workspace.folder.resolve()):
         splits = workspace.unseen(splits)
     show(_scored(run, splits, split, form), workspace)
+
+
+def _search(run: SuiteRun, split: str | None, form: "VectorFormat") -> None:
+    """Search the documents of a folder for its queries, and show the scores."""
+    from truncate_kit.data import read_retrieval
+    from truncate_kit.report.search_tables import search_table
+    from truncate_kit.retrieval.evaluating import evaluate_retrieval
+
+    data = read_retrieval(run.data, split=split)
+    with progress_bar(quiet=run.workspace.quiet) as progress:
+        score = evaluate_retrieval(run.encoder, data, model=run.name, runtime=run.runtime, form=form, progress=progress)
+    if run.workspace.quiet:
+        print_json(score)
+        return
+    cells = search_table(score)
+    table(cells.title, cells.columns, cells.rows)
+    if getattr(run.encoder, "heads", None) is not None:
+        say(CODES)
 
 
 def _scored(run: SuiteRun, splits: "PairSplits", split: str | None, form: "VectorFormat") -> "ModelScore":

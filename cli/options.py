@@ -37,6 +37,13 @@ Data = Annotated[
         "command's, else the bundled set."
     ),
 ]
+PairsOrRetrieval = Annotated[
+    str | None,
+    data_option(
+        "Pairs as for finetune, or queries and documents: a folder of corpus.jsonl, queries.jsonl and qrels/test.tsv "
+        "(BEIR's layout); by default the last command's pairs, else the bundled set."
+    ),
+]
 Columns = Annotated[str | None, data_option("Columns, if their names do not say it.", metavar="FIRST,SECOND,SCORE")]
 Scale = Annotated[str | None, data_option("Lowest and highest possible score; else inferred.", metavar="LOW,HIGH")]
 Pooling = Annotated[str | None, data_option("mean, cls, max or last; by default the model's own, else mean.")]

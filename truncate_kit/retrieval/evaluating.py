@@ -15,36 +15,20 @@ TOP = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalScore(Result):
-    """How one model searches one set, all documents compared with each query.
-
-    Attributes:
-        model: Its name.
-        runtime: `torch` or `onnx`.
-        data: Name of the set and its split.
-        num_queries: Queries that have an answer.
-        num_documents: Documents that are searched.
-        top: Documents that count for each query.
-        measure: How vectors are compared, as the model's settings say.
-        ndcg: nDCG@top with the grade as gain, see `QueryScores`.
-        mrr: MRR@top.
-        recall: Recall@top.
-        vectors: The precision that both sides were stored in before.
-        dimensions: What was left of each vector.
-        bytes_per_vector: Of one that is stored.
-    """
+    """How one model searches one set, all documents compared with each query."""
 
     model: str
-    runtime: str
-    data: str
-    num_queries: int
+    runtime: str  # `torch` or `onnx`
+    data: str  # name of the set and its split
+    num_queries: int  # that have an answer
     num_documents: int
-    top: int
-    measure: str
-    ndcg: Estimate
+    top: int  # documents that count for each query
+    measure: str  # how vectors are compared, as the model's settings say
+    ndcg: Estimate  # nDCG@top with the grade as gain, see `QueryScores`
     mrr: Estimate
     recall: Estimate
-    vectors: str
-    dimensions: int
+    vectors: str  # the precision that both sides were stored in before
+    dimensions: int  # what was left of each vector
     bytes_per_vector: int
 
 

@@ -1,0 +1,59 @@
+"""`truncate-kit compare`."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from . import options
+from .freeze import CODES
+from .options import data_option, results_option, use_threads
+from .output import print_json, progress_bar, say, table
+
+if TYPE_CHECKING:
+    from truncate_kit.retrieval.comparing import RetrievalComparison
+
+
+def compare(
+    full: Annotated[
+        str, typer.Argument(metavar="FULL", help="The model whose index there is: folder, hub name or .onnx file.")
+    ],
+    lean: Annotated[str, typer.Argument(metavar="LEAN", help="The lean model, best one that distill made of it.")],
+    data: Annotated[
+        str,
+        data_option("Folder of corpus.jsonl, queries.jsonl and qrels/test.tsv (BEIR's layout)."),
+    ],
+    split: Annotated[
+        str | None, data_option("The name of a file in qrels; by default test, else dev, else the only one.")
+    ] = None,
+    max_length: options.MaxLength = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    top: Annotated[int, results_option("Number of documents that count for each query.", min=1)] = 10,
+    as_json: options.Json = False,
+) -> None:
+    """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
+    from truncate_kit.data import read_retrieval
+    from truncate_kit.export.runtime import load_text_encoder
+    from truncate_kit.retrieval.comparing import compare as run
+
+    use_threads(threads)
+    found = read_retrieval(data, split=split)
+    encoders = [load_text_encoder(name, max_length=max_length, threads=threads, device=device) for name in (full, lean)]
+    with progress_bar(quiet=as_json) as progress:
+        report = run(*encoders, found, names=(full, lean), top=top, progress=progress)
+    if as_json:
+        print_json(report)
+        return
+    show(report)
+    if any(getattr(encoder, "heads", None) is not None for encoder in encoders):
+        say(CODES)
+
+
+def show(report: "RetrievalComparison") -> None:
+    """The comparison as a table and sentences."""
+    from truncate_kit.report.search_tables import comparison_sentences, comparison_table
+
+    cells = comparison_table(report)
+    table(cells.title, cells.columns, cells.rows)
+    for sentence in comparison_sentences(report):
+        say(sentence)

@@ -1,0 +1,79 @@
+"""`truncate-kit evaluate` and `compare` on queries and documents."""
+
+import json
+
+import pytest
+
+from tests.support.commands import fails, run, run_both
+from tests.support.retrieval import retrieval_folder
+from truncate_kit.data import read_retrieval
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.retrieval.comparing import compare
+from truncate_kit.retrieval.evaluating import evaluate_retrieval
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return retrieval_folder(tmp_path_factory.mktemp("set") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def lean(tiny_folder, tmp_path_factory):
+    home = tmp_path_factory.mktemp("models") / "lean"
+    save_encoder(truncate(load_encoder(tiny_folder("bert")), 2), home)
+    return home
+
+
+def test_evaluate_in_torch_and_as_a_graph(capfd, tiny_folder, folder, tmp_path):
+    model, data = tiny_folder("bert"), ("--data", folder, "--workspace", tmp_path)
+    expected = evaluate_retrieval(load_encoder(model), read_retrieval(folder), model=str(model))
+    assert json.loads(run(capfd, "evaluate", model, *data, "--json")) == expected.to_dict()
+    out = " ".join(run(capfd, "evaluate", model, *data).split())
+    assert f"{expected.ndcg.value:.2f} ({expected.ndcg.low:.2f} to {expected.ndcg.high:.2f})" in out
+    assert "19 queries" in out
+    export_onnx(load_encoder(model), tmp_path / "graph")
+    found = json.loads(run(capfd, "evaluate", tmp_path / "graph/model.onnx", *data, "--json"))
+    assert found["runtime"] == "onnx"
+    assert found["ndcg"]["value"] == pytest.approx(expected.ndcg.value, abs=1e-3)
+    found = json.loads(run(capfd, "evaluate", model, *data, "--vectors", "int8", "--dimensions", 8, "--json"))
+    assert (found["vectors"], found["bytes_per_vector"]) == ("int8", 8)
+
+
+def test_compare(capfd, tiny_folder, lean, folder):
+    full = tiny_folder("bert")
+    expected = compare(load_encoder(full), load_encoder(lean), read_retrieval(folder), names=(str(full), str(lean)))
+    assert run(capfd, "compare", full, lean, "--data", folder, "--json") == expected.to_json() + "\n"
+    out, err = run_both(capfd, "compare", full, lean, "--data", folder, "--top", 3)
+    assert err == ""
+    assert "overlap@3" in out
+    assert out.count("lean queries, full index") == 2
+    assert "Lean queries on the full model's index: nDCG@3" in out
+
+
+def test_the_suite_takes_such_a_folder(capfd, tiny_folder, folder, tmp_path):
+    pytest.importorskip("faiss")
+    command = ("evaluate", tiny_folder("bert"), "--suite", "retrieval", "--data", folder, "--workspace", tmp_path)
+    found = json.loads(run(capfd, *command, "--json"))
+    plain = evaluate_retrieval(load_encoder(tiny_folder("bert")), read_retrieval(folder), model="bert")
+    assert (found["num_queries"], found["num_texts"]) == (19, 56)
+    assert found["exact_mrr"] == pytest.approx(plain.mrr.value)
+
+
+@pytest.mark.parametrize("command", ["finetune", "bench", "combine", "export --onnx"])
+def test_there_are_no_pairs_in_it(capfd, command, tiny_folder, folder, tmp_path):
+    name, *more = command.split()
+    message = fails(capfd, name, tiny_folder("bert"), *more, "--data", folder, "--workspace", tmp_path)
+    assert "holds queries and documents, not graded pairs" in message
+
+
+def test_what_does_not_fit_is_said(capfd, tiny_folder, folder, lean, tmp_path):
+    model, here = tiny_folder("bert"), ("--workspace", tmp_path)
+    assert "--columns goes with graded pairs" in fails(
+        capfd, "evaluate", model, "--data", folder, "--columns", "a,b,c", *here
+    )
+    assert "no dev.tsv" in fails(capfd, "evaluate", model, "--data", folder, "--split", "dev", *here)
+    assert "no dev.tsv" in fails(capfd, "compare", model, lean, "--data", folder, "--split", "dev")
+    (tmp_path / "empty").mkdir()
+    assert "0 data files" in fails(capfd, "compare", model, lean, "--data", tmp_path / "empty")
+    assert "does not exist" in fails(capfd, "compare", model, lean, "--data", tmp_path / "nowhere")

@@ -1,0 +1,71 @@
+"""The cells of retrieval scores; the command line draws them."""
+
+from truncate_kit.report.cells import NONE, TableCells, number
+from truncate_kit.retrieval.comparing import RetrievalComparison
+from truncate_kit.retrieval.evaluating import RetrievalScore
+from truncate_kit.retrieval.scores import Estimate
+from truncate_kit.wording import counted
+
+WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
+
+
+def search_table(score: RetrievalScore) -> TableCells:
+    """One row: the scores of a model with their intervals."""
+    top = score.top
+    return TableCells(
+        f"{score.model} in {score.runtime}: {_searched(score)}, by {score.measure}, × 100",
+        (f"nDCG@{top}", f"MRR@{top}", f"recall@{top}", "vectors", "dimensions", "bytes per vector"),
+        [
+            (
+                *(
+                    f"{one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
+                    for one in (score.ndcg, score.mrr, score.recall)
+                ),
+                score.vectors,
+                f"{score.dimensions:,}",
+                f"{score.bytes_per_vector:,}",
+            )
+        ],
+    )
+
+
+def comparison_table(report: RetrievalComparison) -> TableCells:
+    """One row for each way to search."""
+    top = report.top
+    return TableCells(
+        f"{report.full} (full) and {report.lean} (lean): {_searched(report)}, × 100",
+        ("search", "vectors", f"nDCG@{top}", f"MRR@{top}", f"recall@{top}", f"overlap@{top}", "nDCG less full"),
+        [
+            (
+                WAYS[row.queries, row.index],
+                row.vectors,
+                *map(number, (row.ndcg, row.mrr, row.recall, row.overlap)),
+                _interval(row.difference),
+            )
+            for row in report.rows
+        ],
+    )
+
+
+def comparison_sentences(report: RetrievalComparison) -> list[str]:
+    """What the table leaves out, and what may be read from it."""
+    said = [
+        f"Overlap: share of the {report.top} documents that the full model finds in float32. Difference: with the 95 % "
+        f"interval of a paired bootstrap over {counted(report.num_queries, 'query', 'queries')}.",
+        *report.notes,
+    ]
+    mixed = report.row("lean", "full")
+    if mixed is not None and mixed.difference is not None:
+        by = mixed.difference
+        verdict = "no difference shown" if by.low <= 0 <= by.high else "better" if by.low > 0 else "worse"
+        said.append(f"Lean queries on the full model's index: nDCG@{report.top} {_interval(by)} points, {verdict}.")
+    return said
+
+
+def _searched(result: RetrievalScore | RetrievalComparison) -> str:
+    queries = counted(result.num_queries, "query", "queries")
+    return f"{queries} of {result.data} among {counted(result.num_documents, 'document')}"
+
+
+def _interval(found: Estimate | None) -> str:
+    return NONE if found is None else f"{found.value:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
