@@ -83,30 +83,16 @@ def compare(
     rows: list[ComparisonRow] = []
     best: tuple[Found, QueryScores] | None = None  # of the full model in float32, which comes first
     for precision in PRECISIONS:
-        form = VectorFormat(precision=precision)
         try:
-            stored = {name: side.stored(form) for name, side in sides.items()}
+            stored = {name: side.stored(VectorFormat(precision=precision)) for name, side in sides.items()}
         except UsageError as error:
             notes.append(f"{error} Its rows are left out.")
             continue
         for queries, index in ways:
-            vectors = replace(stored[index], queries=stored[queries].queries)
-            found = search(vectors, top=top, own=data.own_documents)
+            found = search(replace(stored[index], queries=stored[queries].queries), top=top, own=data.own_documents)
             scores = score_queries(found, data.relevance)
-            rows.append(
-                ComparisonRow(
-                    queries=queries,
-                    index=index,
-                    vectors=precision,
-                    bytes_per_vector=form.bytes_per_vector(vectors.width),
-                    ndcg=float(scores.ndcg.mean()),
-                    mrr=float(scores.mrr.mean()),
-                    recall=float(scores.recall.mean()),
-                    overlap=100.0 if best is None else float(overlaps(found, best[0]).mean()),
-                    difference=None if best is None else estimated(scores.ndcg - best[1].ndcg),
-                )
-            )
             best = best or (found, scores)
+            rows.append(_row(queries, index, precision, sides[index].width, (found, scores), best))
     return RetrievalComparison(
         full=names[0],
         lean=names[1],
@@ -118,6 +104,28 @@ def compare(
         lean_width=sides["lean"].width,
         rows=tuple(rows),
         notes=tuple(notes),
+    )
+
+
+def _row(
+    queries: str,
+    index: str,
+    precision: VectorPrecision,
+    width: int,
+    own: tuple[Found, QueryScores],
+    best: tuple[Found, QueryScores],
+) -> ComparisonRow:
+    found, scores = own
+    return ComparisonRow(
+        queries=queries,
+        index=index,
+        vectors=precision,
+        bytes_per_vector=VectorFormat(precision=precision).bytes_per_vector(width),
+        ndcg=float(scores.ndcg.mean()),
+        mrr=float(scores.mrr.mean()),
+        recall=float(scores.recall.mean()),
+        overlap=float(overlaps(found, best[0]).mean()),
+        difference=None if scores is best[1] else estimated(scores.ndcg - best[1].ndcg),
     )
 
 
