@@ -19,8 +19,9 @@ from benchmarks.frozen.run import FrozenReport
 from benchmarks.layer_attention.run import REPORTS as POOLINGS
 from benchmarks.layer_attention.run import Cell
 from benchmarks.records import Records
+from tests.support.trials import read_trials
 from truncate_kit.runs.store import RunStore
-from truncate_kit.runs.trial import Trial, read_trials
+from truncate_kit.runs.trial import Trial
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TRIALS = sorted(BENCHMARKS.rglob("trials.jsonl"))

@@ -10,9 +10,9 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run
 from tests.support.pairs import sentence_pairs
-from truncate_kit.combine.division import divide
 from truncate_kit.combine.model import combined_encoder
 from truncate_kit.combine.report import CombinationReport
+from truncate_kit.combine.searching import divide
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.representations import layer_states

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.commands import fails, fails_on_a_full_disk, run
 from tests.support.files import pairs_file
-from truncate_kit.runs.trial import read_trials
+from tests.support.trials import read_trials
 
 
 @pytest.fixture

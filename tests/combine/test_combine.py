@@ -73,7 +73,7 @@ def test_best_baselines_sizes_and_effects(tiny_folder, family):
 
 def divided(split, pairs):
     """The dev and test places, found again from how they are drawn: whole groups of equal texts, by a hash."""
-    from truncate_kit.combine.division import divide
+    from truncate_kit.combine.searching import divide
 
     division = divide(pairs, split.seed, 18)
     assert (len(division.dev), len(division.test)) == (split.num_dev, split.num_test) == (18, 22)
@@ -87,7 +87,7 @@ def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
     assert len(report.splits) == 5
     assert report.chosen in {split.best.layers for split in report.splits}
     states = plain_states(encoder, pairs)
-    from truncate_kit.combine.division import divide
+    from truncate_kit.combine.searching import divide
 
     dev = [divide(pairs, seed, 12).dev for seed in range(5)]
     means = {
@@ -101,7 +101,7 @@ def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
 
 
 def test_a_pair_and_its_mirror_are_never_on_two_sides():
-    from truncate_kit.combine.division import divide
+    from truncate_kit.combine.searching import divide
 
     pairs = sentence_pairs()
     mirrored = replace(pairs, pairs=pairs.pairs + tuple(TextPair(p.second, p.first, p.target) for p in pairs))

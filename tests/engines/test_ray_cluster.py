@@ -15,10 +15,10 @@ import torch
 from tests.support.commands import run_both
 from tests.support.files import study_file
 from tests.support.squares import DEADLY, WRONG, Squares
+from tests.support.trials import read_trials
 from truncate_kit.engines import Lost, RayCluster, Steps
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.runs.trial import read_trials
 from truncate_kit.study.reading import read_study
 from truncate_kit.study.running import run_study
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from truncate_kit.encoders.layer_heads import BlockNetworks
 from truncate_kit.errors import UsageError
-from truncate_kit.frozen.autoencoders import HELD_OUT, BlockAutoencoders, loop_settings, pretrain
-from truncate_kit.frozen.formulas import log_variance, moments
+from truncate_kit.frozen.autoencoders import HELD_OUT, BlockAutoencoders, pretrain
+from truncate_kit.frozen.examples import log_variance, moments
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.training.configuration import rate_at
 
@@ -67,7 +67,7 @@ def test_settings_that_make_no_sense_are_refused(given):
 
 
 def test_batches_are_random_and_no_block_holds_back_another():
-    settings = loop_settings(FrozenSettings(), 7)
+    settings = FrozenSettings().training(7)
     assert (settings.buckets, settings.max_gradient_norm, settings.epochs) == (False, math.inf, 7)
 
 

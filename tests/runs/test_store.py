@@ -8,11 +8,12 @@ import pickle
 import pytest
 import torch
 
+from tests.support.trials import read_trials
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import FileProblemError
 from truncate_kit.runs.journal import Journal
 from truncate_kit.runs.store import RunStore, run_key
-from truncate_kit.runs.trial import Trial, read_trials, trial_name
+from truncate_kit.runs.trial import Trial, trial_name
 
 KEY = "0" * 64
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.files import pairs_file
-from truncate_kit.runs.trial import read_trials
+from tests.support.trials import read_trials
 from truncate_kit.study.reading import read_study
 from truncate_kit.study.running import run_study
 

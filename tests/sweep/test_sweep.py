@@ -13,10 +13,10 @@ from sentence_transformers import SentenceTransformer
 from tests.support.pairs import make_pairs, word_splits
 from tests.support.processes import Program
 from tests.support.training import SHORT
+from tests.support.trials import read_trials
 from truncate_kit.encoders import load_encoder, parameters_kept, truncate
 from truncate_kit.errors import FileProblemError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation import evaluate
-from truncate_kit.runs.trial import read_trials
 from truncate_kit.similarity import DropPrediction
 from truncate_kit.sweep.finetune import Before, check_sweep, finetune
 from truncate_kit.sweep.picking import PICK_RULES, Picker, PickRule

@@ -25,11 +25,7 @@ class _Item:
 def search_beam(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, width: int, progress: Progress = silent
 ) -> BestSubsets:
-    """Score combinations that grow from the `width` best of each size by one layer; the rest is never looked at.
-
-    With a width of at least the number of subsets of any one size it scores all of them. Ties are settled as by
-    `ScoredSubset.beats`.
-    """
+    """Score combinations that grow from the `width` best of each size by one layer; ties as in `ScoredSubset.beats`."""
     best_subsets = BestSubsets(grams.num_layers)
     layers = np.arange(grams.num_layers)
     own = grams.forms[:, layers, layers]
@@ -37,7 +33,8 @@ def search_beam(
     for size in range(1, up_to + 1):
         scored: dict[int, tuple[float, _Item, int]] = {}
         for item in items:
-            new = [layer for layer in range(grams.num_layers) if _is_new(item.mask, layer, scored)]
+            free = [layer for layer in range(grams.num_layers) if not item.mask >> layer & 1]
+            new = [layer for layer in free if item.mask | 1 << layer not in scored]
             if not new:
                 continue
             scores = ranks.of(cosines_of(item.sums[:, None] + item.gains[:, new]))
@@ -49,7 +46,3 @@ def search_beam(
         items = [scored[mask][1].joined(scored[mask][2], grams.forms) for mask in kept]
         progress("Searching combinations", size, up_to)
     return best_subsets
-
-
-def _is_new(mask: int, layer: int, scored: dict[int, tuple[float, _Item, int]]) -> bool:
-    return not mask >> layer & 1 and mask | 1 << layer not in scored

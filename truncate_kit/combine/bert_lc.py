@@ -7,12 +7,19 @@ from time import perf_counter
 import numpy as np
 
 from truncate_kit.combine.best_subsets import BestSubsets, ScoredSubset, mask_of
-from truncate_kit.combine.division import Division, dev_size, divide
 from truncate_kit.combine.grams import Floats
 from truncate_kit.combine.pair_states import Scorer
 from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.combine.report import Baseline, Combination, CombinationReport, SplitReport
-from truncate_kit.combine.searching import Search, best_of, search_means, search_vectors
+from truncate_kit.combine.searching import (
+    Division,
+    Search,
+    best_of,
+    dev_size,
+    divide,
+    search_means,
+    search_vectors,
+)
 from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Masks = NDArray[np.int64]
+Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +23,11 @@ class ScoredSubset:
         return layers_of(self.mask)
 
     def beats(self, other: "ScoredSubset | None") -> bool:
-        """Higher score; of equal ones fewer layers, then the lower highest layer, then the next lower one."""
-        return other is None or self._rank() > other._rank()
+        """Whether this one ranks higher."""
+        return other is None or self.rank() > other.rank()
 
-    def _rank(self) -> tuple[float, int, int]:
+    def rank(self) -> tuple[float, int, int]:
+        """Higher score; of equal ones fewer layers, then the lower highest layer, then the next lower one."""
         return self.score, -self.mask.bit_count(), -self.mask
 
 
@@ -40,26 +42,19 @@ def mask_of(layers: tuple[int, ...]) -> int:
 
 
 class BestSubsets:
-    """The best combination of each size and the best that leaves each layer out; counts what it has seen.
-
-    by_size[k − 1]: the best of k layers. without[l]: the best without layer l. None where none had a correlation.
-    """
+    """The best combination of each size and the best that leaves each layer out; None where none had a correlation."""
 
     def __init__(self, num_layers: int) -> None:
-        self.by_size: list[ScoredSubset | None] = [None] * num_layers
-        self.without: list[ScoredSubset | None] = [None] * num_layers
-        self.count = 0
+        self.by_size: list[ScoredSubset | None] = [None] * num_layers  # at k − 1 the best of k layers
+        self.without: list[ScoredSubset | None] = [None] * num_layers  # at l the best without layer l
+        self.count = 0  # of all that were seen
 
     @property
     def best(self) -> ScoredSubset | None:
         """The best of all."""
-        found: ScoredSubset | None = None
-        for subset in self.by_size:
-            if subset is not None and subset.beats(found):
-                found = subset
-        return found
+        return max(filter(None, self.by_size), key=ScoredSubset.rank, default=None)
 
-    def update(self, masks: Masks, scores: NDArray[np.float64]) -> None:
+    def update(self, masks: Masks, scores: Scores) -> None:
         """Add combinations (r,) with their scores; NaN counts as seen and is never the best."""
         self.count += len(masks)
         defined = ~np.isnan(scores)
@@ -82,11 +77,7 @@ class BestSubsets:
 
     @staticmethod
     def _take_best(
-        best: list[ScoredSubset | None],
-        place: int,
-        masks: Masks,
-        scores: NDArray[np.float64],
-        allowed: NDArray[np.bool_],
+        best: list[ScoredSubset | None], place: int, masks: Masks, scores: Scores, allowed: NDArray[np.bool_]
     ) -> None:
         if not allowed.any():
             return

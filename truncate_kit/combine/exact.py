@@ -30,16 +30,12 @@ def count_subsets(num_layers: int, up_to: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Lowest:
-    """All subsets of the lowest layers, by rising size.
+    """All subsets of the lowest layers, by rising size."""
 
-    masks: (r,). with_one: indicator vectors after a leading 1, (r, 1 + m). among: what the layers of each subset add
-    to each other, own products left out, (3, r, n). ends[k]: number of subsets of at most k layers.
-    """
-
-    masks: Masks
-    with_one: Floats
-    among: Floats
-    ends: tuple[int, ...]
+    masks: Masks  # (r,)
+    with_one: Floats  # indicator vectors after a leading 1, (r, 1 + m)
+    among: Floats  # what the layers of each subset add to each other, own products left out, (3, r, n)
+    ends: tuple[int, ...]  # at k the number of subsets of at most k layers
 
     @classmethod
     def of(cls, grams: PairGrams, layers: int) -> "_Lowest":
@@ -87,18 +83,14 @@ class _Node:
 def search_exact(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, threads: int = 1, progress: Progress = silent
 ) -> BestSubsets:
-    """Score every non-empty subset of at most `up_to` layers by the Spearman correlation of its cosines.
-
-    Memory does not grow with the number of subsets. The result does not depend on `threads`.
-    """
-    lowest = _Lowest.of(grams, _block_layers(grams))
+    """Score every non-empty subset of at most `up_to` layers by the Spearman correlation of its cosines."""
+    # As many layers as keep a block in the cache, and small enough for one BLAS thread.
+    rows = max(1, _BLOCK // grams.num_pairs)
+    lowest = _Lowest.of(grams, min(grams.num_layers, 7, rows.bit_length() - 1))
     chunk = max(len(lowest.ends) - 1, min(_CHUNK_LAYERS, grams.num_layers - 3))
     higher = grams.num_layers - chunk
-    tasks = [
-        sum(1 << chunk + place for place in some)
-        for size in range(up_to + 1)
-        for some in combinations(range(higher), size)
-    ]
+    subsets = (some for size in range(up_to + 1) for some in combinations(range(higher), size))
+    tasks = [sum(1 << chunk + place for place in some) for some in subsets]
     best_subsets = BestSubsets(grams.num_layers)
 
     def run(mask: int) -> BestSubsets:
@@ -109,12 +101,6 @@ def search_exact(
             best_subsets.merge(found)
             progress("Searching combinations", done, len(tasks))
     return best_subsets
-
-
-def _block_layers(grams: PairGrams) -> int:
-    """Lowest layers that make up a block: as many as keep it in the cache, and small enough for one BLAS thread."""
-    rows = max(1, _BLOCK // grams.num_pairs)
-    return min(grams.num_layers, 7, rows.bit_length() - 1)
 
 
 def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_Node]:

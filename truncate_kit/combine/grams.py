@@ -56,11 +56,13 @@ def cosines_of(sums: Floats) -> Floats:
     return cosines
 
 
-def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, threads: int = 1) -> PairGrams:
-    """The forms of the pairs whose texts stand at `first` and `second` in `states`, (L', texts, d) on the CPU.
+def row_cosines(a: Floats, b: Floats) -> Floats:
+    """Cosine of each row of `a` with that of `b`, (n, d) each."""
+    return cosines_of(np.stack([np.einsum("nd,nd->n", x, y) for x, y in ((a, a), (b, b), (a, b))]))
 
-    Products are taken in float64. Raises `ModelError` for states that are no numbers or of length zero.
-    """
+
+def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, threads: int = 1) -> PairGrams:
+    """The forms (float64) of the pairs at `first` and `second` in CPU `states` (L', texts, d). Raises `ModelError`."""
     layers, width, values = states.shape[0], states.shape[2], states.numpy()
     forms = np.empty((3, layers, layers, len(first)))
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.combine.grams import Floats, PairGrams, cosines_of, pair_grams
+from truncate_kit.combine.grams import Floats, PairGrams, pair_grams, row_cosines
 from truncate_kit.combine.statewise import Rule, StatePairs
 from truncate_kit.data import PairSet, PlacedPairs, TextPair
 from truncate_kit.encoders import Encoder, pool
@@ -57,5 +57,4 @@ def _states(
 
 
 def _plain_cosines(vectors: Tensor, first: list[int], second: list[int]) -> Floats:
-    a, b = vectors[first].double().numpy(), vectors[second].double().numpy()
-    return cosines_of(np.stack([np.einsum("nd,nd->n", x, y) for x, y in ((a, a), (b, b), (a, b))]))
+    return row_cosines(vectors[first].double().numpy(), vectors[second].double().numpy())

@@ -54,10 +54,8 @@ class RankCorrelation:
         self._place_spread = float((self._places**2).sum())
 
     def of(self, cosines: Floats) -> Floats:
-        """Correlations (r,) of rows of cosines (r, n), which are overwritten; NaN where a row is one single value.
-
-        Sums of halves of whole numbers, so that the result does not depend on the order of anything.
-        """
+        """Correlations (r,) of rows of cosines (r, n), which are overwritten; NaN where a row is one single value."""
+        # All sums are of halves of whole numbers, so that the result does not depend on the order of anything.
         cosines += _ROUNDER
         steps = cosines.view(np.int64)
         products = np.empty(len(cosines))

@@ -7,13 +7,13 @@ import numpy as np
 
 from truncate_kit.combine.beam import search_beam
 from truncate_kit.combine.best_subsets import BestSubsets, ScoredSubset
-from truncate_kit.combine.division import Division
 from truncate_kit.combine.exact import count_subsets, search_exact
 from truncate_kit.combine.grams import Floats, PairGrams
 from truncate_kit.combine.pair_states import Scorer, read_grams, read_state_pairs
+from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.combine.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
 from truncate_kit.combine.statewise import MOST_SUBSETS, Head, Maximum, largest_size, search_states
-from truncate_kit.data import PairSet
+from truncate_kit.data import PairSet, split_pairs
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import DataError, ModelError, UsageError
@@ -22,19 +22,49 @@ from truncate_kit.progress import Progress, silent
 _QUICK = 2**16 - 1  # subsets that are tried exactly to say what a beam search loses
 
 
+@dataclass(frozen=True, slots=True)
+class Division:
+    """Places of the dev and the test pairs, and the correlation with their targets."""
+
+    seed: int
+    dev: list[int]
+    test: list[int]
+    dev_ranks: RankCorrelation
+    test_ranks: RankCorrelation
+
+
+def divide(pairs: PairSet, seed: int, dev_pairs: int) -> Division:
+    """Draw `dev_pairs` pairs for dev; rows with the same two texts stay on one side. Raises `DataError`."""
+    share = dev_pairs / len(pairs)
+    dev = {frozenset((pair.first, pair.second)) for pair in split_pairs(pairs, seed, (0.0, share, 1 - share)).dev or ()}
+    sides: dict[bool, list[int]] = {True: [], False: []}
+    for place, pair in enumerate(pairs):
+        sides[frozenset((pair.first, pair.second)) in dev].append(place)
+    scores = pairs.scores()
+    ranks = {side: RankCorrelation([scores[place] for place in places]) for side, places in sides.items()}
+    return Division(seed, sides[True], sides[False], ranks[True], ranks[False])
+
+
+def dev_size(pairs: PairSet, wanted: int) -> int:
+    """Pairs to choose on: as many as wanted, at most half of all. Raises `DataError` for fewer than eight pairs."""
+    if len(pairs) < 8:
+        raise DataError(
+            f"{pairs.name} holds {len(pairs)} pairs: too few to choose a combination on some and test it on others.",
+            hint="Give at least 8 pairs; some hundred make the choice steady.",
+        )
+    return min(wanted, len(pairs) // 2)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What was searched and what was found; the other fields are those of `CombinationReport`.
+    """What was searched and what was found; the other fields are those of `CombinationReport`."""
 
-    scorer: the pairs. cls: their cosines by the CLS state of the last layer. found: for each division.
-    """
-
-    scorer: Scorer
-    cls: Floats
+    scorer: Scorer  # the pairs
+    cls: Floats  # their cosines by the CLS state of the last layer
     method: str
     up_to: int
     up_to_reason: str | None
-    found: list[BestSubsets]
+    found: list[BestSubsets]  # for each division
     beam_loss: float | None = None
     beam_layers: tuple[int, ...] | None = None
 
@@ -92,18 +122,14 @@ def best_of(best_subsets: BestSubsets) -> ScoredSubset:
 def _plan(layers: int, settings: CombineSettings) -> tuple[str, int, str | None]:
     """Method and largest size for means, and why the size is limited."""
     if layers > MOST_LAYERS:
-        raise UsageError(
-            f"Combinations of {layers} layers are not searched; {MOST_LAYERS} are the most.",
-            hint="Cut the model first, with `truncate()`.",
-        )
+        hint = "Cut the model first, with `truncate()`."
+        raise UsageError(f"Combinations of {layers} layers are not searched; {MOST_LAYERS} are the most.", hint=hint)
     up_to = min(settings.up_to or layers, layers)
     reason = f"Larger combinations than {up_to} layers were left out, as asked." if up_to < layers else None
     subsets = count_subsets(layers, up_to)
     if settings.search == "exact" and subsets > MOST_EXACT:
-        raise UsageError(
-            f"{subsets:,} combinations are too many to try all of them.",
-            hint='Use `search="beam"`, or at most fewer layers (`up_to`).',
-        )
+        hint = 'Use `search="beam"`, or at most fewer layers (`up_to`).'
+        raise UsageError(f"{subsets:,} combinations are too many to try all of them.", hint=hint)
     exact = settings.search == "exact" or (settings.search == "auto" and subsets <= MOST_EXACT)
     return ("exact" if exact else "beam"), up_to, reason
 
@@ -146,12 +172,9 @@ def _on_divisions(
 def _beam_loss(
     grams: PairGrams, divisions: Sequence[Division], settings: CombineSettings, up_to: int, threads: int
 ) -> tuple[float, tuple[int, ...]]:
-    """The most a beam search loses on dev, in points, and the layers on which that was tried.
-
-    All layers where their subsets are few enough, otherwise sixteen of them at even distances.
-    """
+    """The most a beam search loses on dev, in points, and the layers on which that was tried."""
     layers = list(range(grams.num_layers))
-    if count_subsets(len(layers), up_to) > _QUICK:
+    if count_subsets(len(layers), up_to) > _QUICK:  # sixteen of them, at even distances
         layers = sorted({round(place) for place in np.linspace(0, layers[-1], 16)})
         up_to = min(up_to, len(layers))
     part = PairGrams(grams.forms[:, layers][:, :, layers])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from truncate_kit.combine.best_subsets import BestSubsets
 from truncate_kit.combine.exact import count_subsets
-from truncate_kit.combine.grams import Floats, cosines_of
+from truncate_kit.combine.grams import Floats, row_cosines
 from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.progress import Progress, silent
 
@@ -49,16 +49,13 @@ class Maximum:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """tanh(W · mean + b), a model's trained pooler over the mean of the layers.
+    """tanh(W · mean + b), a model's trained pooler over the mean of the layers."""
 
-    weight: (out, d). bias: (out,). W · mean = mean of W · state, so each layer is projected once.
-    """
-
-    weight: Floats
-    bias: Floats
+    weight: Floats  # (out, d)
+    bias: Floats  # (out,)
 
     def prepared(self, state: Floats) -> Floats:
-        """The states through the weights."""
+        """The states through the weights: W · mean = mean of W · state, so each layer is projected once."""
         projected: Floats = state @ self.weight.T
         return projected
 
@@ -101,8 +98,7 @@ class StatePairs:
         return self._cosines(together, len(layers))
 
     def _cosines(self, together: Floats, size: int) -> Floats:
-        a, b = self.rule.vectors(together, size)
-        return cosines_of(np.stack([np.einsum("nd,nd->n", x, y) for x, y in ((a, a), (b, b), (a, b))]))
+        return row_cosines(*self.rule.vectors(together, size))
 
     def all_cosines(self, up_to: int) -> Iterator[tuple[int, Floats]]:
         """Mask and cosines of every non-empty subset of at most `up_to` layers, each made from one a layer smaller."""
@@ -129,10 +125,7 @@ def search_states(
     up_to: int,
     progress: Progress = silent,
 ) -> list[BestSubsets]:
-    """Score every subset of at most `up_to` layers on several parts of the pairs; the cosines are computed once.
-
-    parts: places of the pairs of each part, and the correlation with their targets.
-    """
+    """Score every subset of at most `up_to` layers on parts of the pairs, given by places and correlation."""
     best_subsets = [BestSubsets(pairs.num_layers) for _ in parts]
     total, done = count_subsets(pairs.num_layers, up_to), 0
     masks: list[int] = []

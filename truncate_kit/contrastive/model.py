@@ -48,10 +48,7 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
 
 
 def remove_pooler(encoder: Encoder) -> Encoder:
-    """Take the pooler and its tanh layer off, in place: a vector is the CLS state (a decoder's last) of the top layer.
-
-    Returns `encoder`. This is the paper's inference without MLP (Table 3).
-    """
+    """Take pooler and tanh layer off, in place: a vector is the top CLS (a decoder's last) state (Table 3, no MLP)."""
     encoder.pool_with(None)
     encoder.pooling = _summary(encoder)
     encoder.tail = nn.ModuleList(_normalize(encoder))

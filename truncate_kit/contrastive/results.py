@@ -9,39 +9,31 @@ from truncate_kit.runs.trial import Trial
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveResult(Result):
-    """The outcome of `finetune_contrastive`.
-
-    rows: what was learned from, in words; num_rows: how many; rows_fingerprint: which, None in results of versions that
-    did not note it. data: the graded pairs of dev and test. layer: blocks
-    that are kept, of `depth`. parameters: all that is saved. trials: one per seed; their dev_scores are the looks at
-    dev. chosen_seed: best on dev; its weights were saved. dev, test: Spearman in points, means over the seeds; …_std:
-    None with one seed. test is None where the data has no test split. test_texts: distinct texts of test; seen: how
-    many of them are among the training texts. processes: that trained together. seconds: of all seeds.
-    """
+    """The outcome of `finetune_contrastive`; scores are Spearman in points, means over seeds (…_std: None with one)."""
 
     model: str
-    rows: str
-    num_rows: int
-    data: str
+    rows: str  # what was learned from, in words
+    num_rows: int  # how many
+    data: str  # the graded pairs of dev and test
     data_fingerprint: str
     settings: ContrastiveSettings
     epochs: int
     batch_size: int
     learning_rate: float
-    layer: int
+    layer: int  # blocks that are kept, of `depth`
     depth: int
-    parameters: int
-    trials: tuple[Trial, ...]
-    chosen_seed: int
+    parameters: int  # all that is saved
+    trials: tuple[Trial, ...]  # one per seed; their dev_scores are the looks at dev
+    chosen_seed: int  # best on dev; its weights were saved
     dev: float
     dev_std: float | None
-    test: float | None
+    test: float | None  # None where the data has no test split
     test_std: float | None
-    test_texts: int
-    seen: int
-    processes: int
-    seconds: float
-    rows_fingerprint: str | None = None
+    test_texts: int  # distinct texts of test
+    seen: int  # how many of them are among the training texts
+    processes: int  # that trained together
+    seconds: float  # of all seeds
+    rows_fingerprint: str | None = None  # None in results of versions that did not note it
 
     @property
     def chosen(self) -> Trial:

@@ -22,7 +22,7 @@ from truncate_kit.runs.trial import Trial, trial_name
 from truncate_kit.training.configuration import default_learning_rate
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.evaluators import Evaluator, PairEvaluator
+from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.objectives import OBJECTIVES
 
@@ -65,7 +65,7 @@ def finetune_contrastive(
             held.enter_context(store.open())
         trials = tuple(run.trial(seed) for seed in settings.seeds)
         best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
-        result = _result(encoder, rows, columns, data, settings, trials, best, group, time.perf_counter() - start)
+        result = _result(run, rows, data, trials, best, time.perf_counter() - start)
         if group.leads:
             lean = store.encoder(best.name, encoder.device)
             lean.name = encoder.name
@@ -128,10 +128,11 @@ class _Run:
             chunk=settings.chunk,
             group=self.group,
         )
+        on_dev = PairEvaluator(encoder, self.dev)
         state = TrainingRun(
             encoder,
             examples,
-            self._evaluator(encoder, self.dev),
+            on_dev if settings.keep_pooler else BareEvaluator(on_dev),
             training,
             seed=seed,
             evaluate_every=settings.evaluate_every,
@@ -143,7 +144,7 @@ class _Run:
         )
         if not settings.keep_pooler:
             remove_pooler(encoder)
-        dev, dev_pearson = self.group.agree(PairEvaluator(encoder, self.dev).score(encoder))
+        dev, dev_pearson = self.group.agree(on_dev.score(encoder))
         test: tuple[float | None, float | None] = (None, None)
         if self.test is not None:
             test = self.group.agree(PairEvaluator(encoder, self.test).score(encoder))
@@ -164,22 +165,11 @@ class _Run:
             self.store.write_encoder(trial.name, trial, encoder)
         return trial
 
-    def _evaluator(self, encoder: Encoder, pairs: PairSet) -> Evaluator:
-        evaluator = PairEvaluator(encoder, pairs)
-        return evaluator if self.settings.keep_pooler else BareEvaluator(evaluator)
-
 
 def _result(
-    encoder: Encoder,
-    rows: TripletSet,
-    columns: Sequence[Sequence[str]],
-    data: PairSplits,
-    settings: ContrastiveSettings,
-    trials: Sequence[Trial],
-    best: Trial,
-    group: Group,
-    seconds: float,
+    run: _Run, rows: TripletSet, data: PairSplits, trials: Sequence[Trial], best: Trial, seconds: float
 ) -> ContrastiveResult:
+    encoder, settings = run.full, run.settings
     saved = poolable_encoder(encoder, settings, seed=0)
     if not settings.keep_pooler:
         remove_pooler(saved)
@@ -208,7 +198,7 @@ def _result(
         test=fmean(tests) if tests else None,
         test_std=stdev(tests) if len(tests) > 1 else None,
         test_texts=len(test_texts),
-        seen=len(test_texts.intersection(text for column in columns for text in column)),
-        processes=group.size,
+        seen=len(test_texts.intersection(text for column in run.columns for text in column)),
+        processes=run.group.size,
         seconds=seconds,
     )

@@ -77,10 +77,8 @@ class ContrastiveSettings(Result):
 
     def _check_numbers(self) -> None:
         if self.batch_size is not None and self.batch_size < FEWEST_ROWS:
-            raise UsageError(
-                f"A batch of {self.batch_size} row has nothing to contrast with.",
-                hint="Use a `batch_size` of 2 or more; some hundred are better.",
-            )
+            hint = "Use a `batch_size` of 2 or more; some hundred are better."
+            raise UsageError(f"A batch of {self.batch_size} row has nothing to contrast with.", hint=hint)
         if not 0 < self.temperature <= 10:
             raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
         for name, value, least in (

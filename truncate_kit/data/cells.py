@@ -14,8 +14,12 @@ def text_of(table: Table, row: int, column: str, value: Any) -> str:
         text = value.strip()
         if not text:
             raise table.problem(row, f"the text in column {column!r} is empty.", hint="Fill it in or remove the row.")
-        if not text.isascii():
-            _check_surrogates(table, row, column, text)
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            half = f"the text in column {column!r} holds half a character (\\u{ord(text[error.start]):x})."
+            hint = "Write the character itself, or both halves of its surrogate pair."
+            raise table.problem(row, half, hint=hint) from None
         return text
     raise _wrong_kind(table, row, column, value, "a text")
 
@@ -23,17 +27,6 @@ def text_of(table: Table, row: int, column: str, value: Any) -> str:
 def texts_of(table: Table, column: str) -> list[str]:
     """The texts of a whole column, see `text_of`."""
     return [text_of(table, row, column, value) for row, value in enumerate(table.columns[column])]
-
-
-def _check_surrogates(table: Table, row: int, column: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise table.problem(
-            row,
-            f"the text in column {column!r} holds half a character (\\u{ord(text[error.start]):x}).",
-            hint="Write the character itself, or both halves of its surrogate pair.",
-        ) from None
 
 
 def score_of(table: Table, row: int, column: str, value: Any) -> float:

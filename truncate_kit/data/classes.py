@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from truncate_kit.data.cells import text_of, texts_of
-from truncate_kit.data.columns import find_class_columns
+from truncate_kit.data.columns import find_columns
 from truncate_kit.data.tables import Table
 from truncate_kit.data.types import PairSet, TextPair
 from truncate_kit.errors import ColumnsError, DataError
@@ -12,13 +12,11 @@ MOST_CLASSES = 20  # more values than this are scores, ids or texts rather than 
 
 
 def class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | None) -> dict[str, PairSet]:
-    """The pairs of each table; targets are places in `classes`, the sorted names that train holds (else all tables).
-
-    columns: names of first text, second text and class, None finds them. Raises `ColumnsError` when a column is missing
-    or holds more than `MOST_CLASSES` values, `RowError` for an empty text or class, or one that train lacks,
-    `DataError` when there is only one class.
-    """
-    names = {split: find_class_columns(table.source, tuple(table.columns), columns) for split, table in tables.items()}
+    """The pairs of each table; targets are places in `classes`, the sorted names that train holds (else all tables)."""
+    names = {
+        split: find_columns(table.source, tuple(table.columns), columns, classes=True)
+        for split, table in tables.items()
+    }
     labels = {split: _labels(table, names[split][2]) for split, table in tables.items()}
     known = labels["train"] if "train" in labels else [label for split in labels.values() for label in split]
     classes = tuple(sorted(set(known)))

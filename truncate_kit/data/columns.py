@@ -48,17 +48,10 @@ Choice = TypeVar("Choice")
 _HINT = 'Name them: `columns=("first", "second", "score")`.'
 
 
-def find_columns(source: str, columns: Sequence[str], given: Sequence[str] | None = None) -> tuple[str, str, str]:
-    """The names of first text, second text and score among `columns`.
-
-    Args:
-        source: Path or hub name, for messages.
-        columns: All columns of the file.
-        given: The three names as they are written in the file, or None to find them.
-
-    Raises:
-        ColumnsError: One is missing, or more than one choice fits; the message lists the columns.
-    """
+def find_columns(
+    source: str, columns: Sequence[str], given: Sequence[str] | None = None, *, classes: bool = False
+) -> tuple[str, str, str]:
+    """The names of both texts and the score (or class) among `columns`; None finds them. Raises `ColumnsError`."""
     if given is not None:
         if len(given) != 3:
             raise ColumnsError(source, f"{len(given)} columns were named where three are needed.", columns, hint=_HINT)
@@ -66,17 +59,10 @@ def find_columns(source: str, columns: Sequence[str], given: Sequence[str] | Non
         return (given[0], given[1], given[2])
     first, second = find_text_columns(source, columns)
     names = _by_plain_name(columns)
+    if classes:
+        return (first, second, _only_one(source, columns, _called(names, _CLASSES), "the class"))
     scores = _called(names, _SCORES) or names.get(_LABEL, [])
     return (first, second, _only_one(source, columns, scores, "the score"))
-
-
-def find_class_columns(source: str, columns: Sequence[str], given: Sequence[str] | None = None) -> tuple[str, str, str]:
-    """The names of first text, second text and class among `columns`; given and errors as in `find_columns`."""
-    if given is not None:
-        return find_columns(source, columns, given)
-    first, second = find_text_columns(source, columns)
-    names = _by_plain_name(columns)
-    return (first, second, _only_one(source, columns, _called(names, _CLASSES), "the class"))
 
 
 def find_text_columns(source: str, columns: Sequence[str], *, hint: str = _HINT) -> tuple[str, str]:

@@ -45,11 +45,7 @@ def unsupported(path: Path) -> DataError:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
-    """Open `path` for reading bytes, unpacking `.gz` and `.xz`.
-
-    Raises `DataError` when it is missing, is a folder, cannot be read, or ends before its packed data does; also
-    when that shows only while the caller reads.
-    """
+    """Open `path` for reading bytes, unpacking `.gz` and `.xz`; `DataError` where it cannot be read, also meanwhile."""
     if not path.exists():
         raise DataError(f"{path} does not exist.", hint="Check the path; a relative one starts in this folder.")
     if path.is_dir():
@@ -60,10 +56,8 @@ def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
     except DataError:
         raise
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
-        raise DataError(
-            f"{path}: the packed data is broken or ends too early ({error}).",
-            hint="Copy or download the file again; `gzip -t` or `xz -t` checks whether it is whole.",
-        ) from error
+        hint = "Copy or download the file again; `gzip -t` or `xz -t` checks whether it is whole."
+        raise DataError(f"{path}: the packed data is broken or ends too early ({error}).", hint=hint) from error
     except OSError as error:
         raise DataError(
             f"Cannot read {path}: {error.strerror or error}.", hint="Check the file and its permissions."
@@ -81,10 +75,7 @@ def _open(path: Path) -> IO[bytes] | gzip.GzipFile | lzma.LZMAFile:
 
 @contextlib.contextmanager
 def opened_text(path: Path, *, newline: str) -> Iterator[TextIO]:
-    """Open `path` as UTF-8 text without a byte order mark; newline as for `open`, so that no line end is changed.
-
-    Raises `DataError` and, naming the line of the first byte that is not UTF-8, `RowError`, while the caller reads.
-    """
+    """Open `path` as UTF-8 text without byte order mark; newline as for `open`. Raises also `RowError`."""
     with opened(path) as stream:
         try:
             yield io.TextIOWrapper(stream, encoding="utf-8-sig", newline=newline)
@@ -108,9 +99,5 @@ def _first_bad_line(path: Path) -> RowError:
 def not_utf8(path: Path, line: int, byte: int, head: bytes) -> RowError:
     """The error for a byte that is not UTF-8, with the likely encoding of the file."""
     likely = "UTF-16" if head in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"
-    return RowError(
-        str(path),
-        f"line {line}",
-        f"byte 0x{byte:02X} is not UTF-8.",
-        hint=f"Save the file as UTF-8, for example: iconv -f {likely} -t UTF-8 OLD > NEW",
-    )
+    hint = f"Save the file as UTF-8, for example: iconv -f {likely} -t UTF-8 OLD > NEW"
+    return RowError(str(path), f"line {line}", f"byte 0x{byte:02X} is not UTF-8.", hint=hint)

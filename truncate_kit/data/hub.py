@@ -37,12 +37,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def read_hub(name: str) -> dict[str, Table]:
-    """The splits of a set as `datasets.load_dataset` gives them, by our split names.
-
-    name: a full hub name, with ":" and a configuration where the set has several; a folder works as well. Raises
-    `DataError` when the hub cannot be reached, has no such set, or the set has none of the splits train, validation and
-    test.
-    """
+    """The splits of a set by our split names; name: full, with ":" and a configuration. Raises `DataError`."""
     import datasets
     from datasets.utils import logging
 

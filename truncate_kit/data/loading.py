@@ -87,10 +87,8 @@ def find_split_files(folder: Path) -> dict[str, Path]:
         if split is None:
             continue
         if split in found:
-            raise DataError(
-                f"{folder} holds two files for {split}: {found[split].name} and {path.name}.",
-                hint="Remove one, or name a single file.",
-            )
+            hint = "Remove one, or name a single file."
+            raise DataError(f"{folder} holds two files for {split}: {found[split].name} and {path.name}.", hint=hint)
         found[split] = path
     return found
 

@@ -18,16 +18,13 @@ class SharedPairs(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap(Result):
-    """Pairs and sentences that splits share; None where a split is missing.
-
-    test_sentences: distinct texts of test; test_sentences_in_train: how many of them train holds as well.
-    """
+    """Pairs and sentences that splits share; None where a split is missing."""
 
     train_dev: SharedPairs | None
     train_test: SharedPairs | None
     dev_test: SharedPairs | None
-    test_sentences: int | None
-    test_sentences_in_train: int | None
+    test_sentences: int | None  # distinct texts of test
+    test_sentences_in_train: int | None  # how many of them train holds as well
 
     def warning(self) -> str | None:
         """One sentence that says what test shares with train, or None when it shares nothing."""

@@ -36,10 +36,8 @@ def given_scale(scale: Sequence[float]) -> Scale:
 
 
 def infer_scale(scores: Iterable[float]) -> Scale | None:
-    """The narrowest usual scale that holds all scores, or None where none does.
-
-    Give the scores of all splits together: a split without extreme scores must not get a scale of its own.
-    """
+    """The narrowest usual scale that holds all scores, or None where none does."""
+    # Of all splits together: a split without extreme scores must not get a scale of its own.
     values = list(scores)
     low, high = min(values), max(values)
     for bottom, top in USUAL_SCALES:

@@ -93,9 +93,7 @@ def _draw(seed: int, texts: frozenset[str]) -> bytes:
 
 def _part(pairs: PairSet, name: str, rows: Sequence[int]) -> PairSet:
     if len(rows) < 2:
-        raise DataError(
-            f"{pairs.name} holds {len(pairs)} pairs: too few to take a {name} split from.",
-            hint="Give at least 20 pairs, or a folder with train, dev and test files.",
-        )
+        hint = "Give at least 20 pairs, or a folder with train, dev and test files."
+        raise DataError(f"{pairs.name} holds {len(pairs)} pairs: too few to take a {name} split from.", hint=hint)
     chosen: tuple[TextPair, ...] = tuple(pairs.pairs[row] for row in rows)
     return replace(pairs, name=f"{pairs.name}/{name}", pairs=chosen)

@@ -45,16 +45,12 @@ class StsSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSet:
-    """Texts, or pairs of texts, with a class.
-
-    second: None for a set of single texts. labels: places in `classes`, one per row. Rows of all files together, in
-    the order train, dev, test.
-    """
+    """Texts, or pairs of texts, with a class; rows of all files together, in the order train, dev, test."""
 
     name: str
     first: tuple[str, ...]
-    second: tuple[str, ...] | None
-    labels: tuple[int, ...]
+    second: tuple[str, ...] | None  # None for a set of single texts
+    labels: tuple[int, ...]  # places in `classes`, one per row
     classes: tuple[str, ...]
 
     def __len__(self) -> int:

@@ -40,10 +40,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read one file by its extension: .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet.
-
-    Raises `DataError`, `ColumnsError` or `RowError`; a table without rows is an error.
-    """
+    """Read a .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet file. Raises `DataError`, also without rows."""
     with contextlib.closing(iter_tables(path, rows=sys.maxsize)) as tables:
         return next(tables)
 

@@ -22,7 +22,8 @@ def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
     is no text at all, when iterated.
     """
     path = Path(path)
-    found = _lines(path) if format_of(path) == TEXT_FORMAT else _cells(path, column)
+    lines = (text for _, text in _numbered_lines(path) if text)
+    found = lines if format_of(path) == TEXT_FORMAT else _cells(path, column)
     first = next(found, None)
     if first is None:
         raise DataError(f"{path} is empty.", hint="Write one text per line.")
@@ -50,12 +51,8 @@ def iter_rows(path: str | Path, *, column: str | None = None) -> Generator[str]:
     number = 0
     for number, text in _numbered_lines(path):
         if not text:
-            raise RowError(
-                str(path),
-                f"line {number}",
-                "the line is empty.",
-                hint="Fill it in or remove it: each line is one text.",
-            )
+            hint = "Fill it in or remove it: each line is one text."
+            raise RowError(str(path), f"line {number}", "the line is empty.", hint=hint)
         yield text
     if number == 0:
         raise DataError(f"{path} is empty.", hint="Write one text per line.")
@@ -74,10 +71,6 @@ def _column(path: Path, given: str | None) -> Iterator[str]:
         values = table.columns.get(name) or [MISSING]
         for row, value in enumerate(values):
             yield text_of(table, row, name, value)
-
-
-def _lines(path: Path) -> Iterator[str]:
-    return (text for _, text in _numbered_lines(path) if text)
 
 
 def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -97,12 +97,8 @@ def load_triplets(
     if len(names) == 3 and (labels := _nli_labels(table.columns[names[2]])) is not None:
         return triplets_of_nli(name, table, (names[0], names[1]), labels, negatives=negatives)
     if negatives and len(names) < 3:
-        raise ColumnsError(
-            table.source,
-            "no column holds hard negatives.",
-            table.columns,
-            hint='Add a column "negative", give an NLI set with labels, or use `objective="in-batch"`.',
-        )
+        hint = 'Add a column "negative", give an NLI set with labels, or use `objective="in-batch"`.'
+        raise ColumnsError(table.source, "no column holds hard negatives.", table.columns, hint=hint)
     texts = zip(*(texts_of(table, column) for column in names), strict=True)
     rows = tuple(Triplet(*row) for row in texts)
     return TripletSet(name=name, rows=rows, note=f"Training: {name} ({len(rows):,} rows of {', '.join(names)}).")
@@ -142,11 +138,7 @@ def _nli_labels(values: Sequence[Any]) -> list[str] | None:
 def triplets_of_nli(
     name: str, table: Table, columns: tuple[str, str], labels: Sequence[str], *, negatives: bool
 ) -> TripletSet:
-    """Make a row of each premise and a hypothesis it entails, with one it contradicts where it has one.
-
-    The k-th entailed hypothesis of a premise gets its k-th contradicted one, and so on from the first again. negatives:
-    premises without a contradiction are left out. Raises `DataError` when a class is missing or no row is left.
-    """
+    """Make a row of each premise and a hypothesis it entails, with one it contradicts where there is one."""
     there = sorted({label for label in labels if label})
     for wanted in (ENTAILMENT, CONTRADICTION) if negatives else (ENTAILMENT,):
         if wanted not in there:
@@ -161,10 +153,8 @@ def triplets_of_nli(
             premises.setdefault(premise, {ENTAILMENT: [], CONTRADICTION: []})[label].append(hypothesis)
     rows = tuple(_rows(premises, negatives))
     if not rows:
-        raise DataError(
-            f"{table.source} has no premise with both an entailment and a contradiction.",
-            hint='Use `objective="in-batch"`, which needs entailments only, or give a larger NLI set.',
-        )
+        hint = 'Use `objective="in-batch"`, which needs entailments only, or give a larger NLI set.'
+        raise DataError(f"{table.source} has no premise with both an entailment and a contradiction.", hint=hint)
     left_out = sum(bool(found[ENTAILMENT]) for found in premises.values()) - len({row.anchor for row in rows})
     note = f"Training: {name} ({len(rows):,} rows built from {len(labels):,} NLI pairs"
     note += f"; {left_out:,} premises without a contradiction are left out)." if left_out else ")."
@@ -176,6 +166,7 @@ def _rows(premises: Mapping[str, Mapping[str, Sequence[str]]], negatives: bool) 
     for premise, found in premises.items():
         against = found[CONTRADICTION]
         if against or not negatives:
+            # The k-th entailed hypothesis gets the k-th contradicted one, and so on from the first again.
             rows += [
                 Triplet(premise, positive, against[place % len(against)] if against else None)
                 for place, positive in enumerate(found[ENTAILMENT])

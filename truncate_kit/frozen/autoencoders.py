@@ -1,6 +1,5 @@
 """Layer-wise autoencoders of frozen states, trained on raw sentences before anything is known of similarity."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -14,11 +13,9 @@ from torch import Tensor, nn
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.layer_heads import BlockNetworks
 from truncate_kit.files import replacing
-from truncate_kit.frozen.examples import StateExamples, WithoutTexts, take_states
-from truncate_kit.frozen.formulas import moments
+from truncate_kit.frozen.examples import StateExamples, WithoutTexts, moments, take_states
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.progress import Progress, silent
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.loop import TrainingRun
 
 HELD_OUT = 0.1
@@ -125,7 +122,7 @@ def pretrain(
 ) -> tuple[BlockAutoencoders, tuple[float, ...]]:
     """Train one autoencoder per block on states (n, L, d) and return them with their losses on a held-out tenth.
 
-    The epoch with the smallest loss is kept. checkpoint: as in `train`; a killed run ends with the same weights.
+    The epoch with the smallest loss is kept. checkpoint: a killed run continues there and ends with the same weights.
     """
     generator = torch.Generator().manual_seed(seed)
     model = BlockAutoencoders(BlockNetworks(values.shape[2], code_widths, generator), generator)
@@ -138,19 +135,7 @@ def pretrain(
         cast(Encoder, model),
         RawStates(values, sorted(order[held:])),
         evaluator,
-        loop_settings(settings, settings.pretraining_epochs),
+        settings.training(settings.pretraining_epochs),
         seed=seed,
     ).train(checkpoint=checkpoint, progress=progress, task="Training autoencoders on raw sentences")
     return model, evaluator.losses(model)
-
-
-def loop_settings(settings: FrozenSettings, epochs: int) -> TrainingSettings:
-    """For the loop: random batches, because log Var depends on their content; no block's gradient scales another's."""
-    return TrainingSettings(
-        epochs=epochs,
-        batch_size=settings.batch_size,
-        learning_rate=settings.learning_rate,
-        precision=settings.precision,
-        max_gradient_norm=math.inf,
-        buckets=False,
-    )

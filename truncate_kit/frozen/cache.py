@@ -22,15 +22,11 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class CachedStates:
-    """States on disk.
+    """States on disk."""
 
-    values: (n, L, d) float32, read-only and memory-mapped, row i for text i. computed: texts that were not there yet.
-    damaged: texts whose stored states were damaged and have been computed again.
-    """
-
-    values: Rows
-    computed: int
-    damaged: int
+    values: Rows  # (n, L, d) float32, read-only and memory-mapped, row i for text i
+    computed: int  # texts that were not there yet
+    damaged: int  # texts whose stored states were damaged and have been computed again
 
     def statement(self, folder: Path) -> str | None:
         """What the user has to know about the cache; None where nothing was wrong."""
@@ -44,9 +40,8 @@ def cached_states(
 ) -> CachedStates:
     """The pooled states of the blocks 1 … L of `texts`, as `layer_states` gives them, from `folder` where they are.
 
-    There is one entry for each model (by its digest) and list of texts. What a killed run left is taken up and ends
-    with the same bytes; what does not fit its checksum is computed again. chunk: texts that are computed together.
-    Raises `FileProblemError`, also when another process writes the same entry; `UsageError` when the disk is too small.
+    What a killed run left is taken up and ends with the same bytes; what does not fit its checksum is computed again.
+    chunk: texts that are computed together. Raises `FileProblemError`, also for an entry that is held; `UsageError`.
     """
     digest = Digest()
     digest.add(encoder_digest(encoder), str(chunk), *texts)

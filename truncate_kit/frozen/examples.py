@@ -1,4 +1,4 @@
-"""What the training loop asks of examples and evaluators and states do not have: token ids, lengths."""
+"""What examples of states, rather than texts, share: their place in the loop, their moments, their loss."""
 
 from collections.abc import Sequence
 
@@ -6,6 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+_SMALLEST = 1e-12  # below it all differences are equal but for rounding, and there is nothing left to learn
+_ROWS = 1024  # states read at a time
 
 
 class WithoutTexts:
@@ -26,6 +29,25 @@ class StateExamples(WithoutTexts):
     def lengths(self) -> list[int]:
         """All the same."""
         return [1] * len(self)
+
+
+def moments(values: NDArray[np.float32], rows: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+    """Mean and deviation over the texts (all, or `rows`) of states (n, L, d), each (L, d) float32."""
+    chosen = np.arange(len(values)) if rows is None else np.asarray(rows)
+    centre = values[chosen[0]].astype(np.float64)  # shifted, so that large means take no digits from deviations
+    total, squares = np.zeros_like(centre), np.zeros_like(centre)
+    for start in range(0, len(chosen), _ROWS):
+        moved = values[chosen[start : start + _ROWS]] - centre
+        total += moved.sum(axis=0)
+        squares += (moved * moved).sum(axis=0)
+    mean = total / len(chosen)
+    deviation = np.sqrt(np.maximum(squares / len(chosen) - mean * mean, 0))
+    return torch.from_numpy(centre + mean).float(), torch.from_numpy(deviation).float()
+
+
+def log_variance(predicted: Tensor, target: Tensor) -> Tensor:
+    """log Var(ŷ − y) over a batch (b,), population variance; 0-d. A shift common to all predictions costs nothing."""
+    return (predicted - target).var(correction=0).clamp(min=_SMALLEST).log()
 
 
 def take_states(values: NDArray[np.float32], places: Sequence[int], device: torch.device) -> Tensor:

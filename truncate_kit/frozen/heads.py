@@ -15,9 +15,8 @@ from truncate_kit.encoders import Encoder, LayerHeads
 from truncate_kit.encoders.layer_heads import BlockNetworks, PairScore, check_score, write_layer_heads
 from truncate_kit.evaluation import Evaluation, correlate
 from truncate_kit.files import replacing
-from truncate_kit.frozen.autoencoders import BlockAutoencoders, loop_settings
-from truncate_kit.frozen.examples import StateExamples, WithoutTexts, take_states
-from truncate_kit.frozen.formulas import log_variance, moments
+from truncate_kit.frozen.autoencoders import BlockAutoencoders
+from truncate_kit.frozen.examples import StateExamples, WithoutTexts, log_variance, moments, take_states
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.configuration import TrainingSettings
@@ -28,15 +27,12 @@ _EVALUATED = 512  # texts at a time
 
 @dataclass(frozen=True, slots=True)
 class StatePairs:
-    """Pairs of texts by their rows in cached states.
+    """Pairs of texts by their rows in cached states."""
 
-    values: (n, L, d). first, second: rows. targets: from 0 to 1.
-    """
-
-    values: NDArray[np.float32]
-    first: tuple[int, ...]
+    values: NDArray[np.float32]  # (n, L, d)
+    first: tuple[int, ...]  # rows, as `second`
     second: tuple[int, ...]
-    targets: tuple[float, ...]
+    targets: tuple[float, ...]  # from 0 to 1
 
     @classmethod
     def of(
@@ -121,10 +117,7 @@ def new_heads(
     seed: int,
     autoencoders: BlockAutoencoders | None = None,
 ) -> LayerHeads:
-    """Untrained heads of a step on the states of `train_pairs`; those of `AUTOENCODER` start from its networks.
-
-    code_widths: of the blocks there are.
-    """
+    """Untrained heads of a step on the states of `train_pairs`; those of `AUTOENCODER` start from its networks."""
     generator = torch.Generator().manual_seed(seed)
     blocks, width = train_pairs.values.shape[1:]
     networks = None if step == COSINE else BlockNetworks(width, code_widths, generator)
@@ -171,15 +164,12 @@ def train_heads(
     progress: Progress = silent,
     task: str = "Training heads",
 ) -> Progressed:
-    """Train heads in place, on NLI pairs first where there are some; the epoch with the best dev Spearman is kept.
-
-    checkpoint: as in `train`. Raises `DataError` where dev has no correlation, `TruncateKitError`.
-    """
+    """Train heads in place, on NLI pairs first where there are some; the epoch with the best dev Spearman is kept."""
     if nli is not None:
         before = None if checkpoint is None else checkpoint.with_suffix(".nli.checkpoint")
-        settings_before = loop_settings(settings, settings.nli_epochs)
+        settings_before = settings.training(settings.nli_epochs)
         _train(heads, nli, dev, settings_before, seed=seed, checkpoint=before, progress=progress, task=f"{task}, NLI")
-    training = loop_settings(settings, settings.epochs)
+    training = settings.training(settings.epochs)
     return _train(heads, pairs, dev, training, seed=seed, checkpoint=checkpoint, progress=progress, task=task)
 
 

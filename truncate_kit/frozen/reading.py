@@ -38,10 +38,8 @@ def check_pairs(data: PairSplits, seed: int) -> tuple[PairSet, PairSet, PairSet]
     """Train, dev and test. Raises `DataError` where one is missing, has classes, or is too small for a correlation."""
     found = dict(splits_for(data, seed).items())
     if len(found) < 3:
-        raise DataError(
-            f"{data.name} has no train, dev and test set, only {', '.join(found)}.",
-            hint="Give a folder with train, dev and test files, or one file to be divided.",
-        )
+        hint = "Give a folder with train, dev and test files, or one file to be divided."
+        raise DataError(f"{data.name} has no train, dev and test set, only {', '.join(found)}.", hint=hint)
     for pairs in found.values():
         if pairs.classes:
             raise DataError(f"{pairs.name} holds classes, not scores.", hint="Give pairs with classes as `nli`.")
@@ -67,18 +65,13 @@ def nli_scores(pairs: PairSet) -> list[float]:
 
 
 def draw_sentences(raw: Sequence[str], held_out: Sequence[PairSet], count: int, seed: int) -> tuple[list[str], int]:
-    """`count` distinct raw sentences, or all there are, without those of the held-out sets; and how many that left out.
-
-    Raises `DataError` where too few are left.
-    """
+    """`count` distinct raw sentences, none of held-out sets, and how many those left out. Raises `DataError`."""
     held = {text for pairs in held_out for text in pairs.texts()}
     distinct = list(dict.fromkeys(raw))
     usable = [text for text in distinct if text not in held]
     if len(usable) < FEWEST_SENTENCES:
-        raise DataError(
-            f"{len(usable)} raw sentences are too few to train autoencoders.",
-            hint=f"Give at least {FEWEST_SENTENCES} as `raw`; the paper takes 20,000.",
-        )
+        hint = f"Give at least {FEWEST_SENTENCES} as `raw`; the paper takes 20,000."
+        raise DataError(f"{len(usable)} raw sentences are too few to train autoencoders.", hint=hint)
     order = torch.randperm(len(usable), generator=torch.Generator().manual_seed(seed))[:count]
     return [usable[place] for place in sorted(order.tolist())], len(distinct) - len(usable)
 

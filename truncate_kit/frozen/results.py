@@ -32,62 +32,52 @@ class FrozenTrial(BaseTrial):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction(Result):
-    """The autoencoders: width of the codes and mean squared error on held-out sentences, both by block from 1.
-
-    States are standardised, so 1 is what predicting the mean costs. num_sentences: raw sentences, the held-out tenth
-    included. left_out: sentences of the file that are also in dev or test and were not used.
-    """
+    """The autoencoders: width of the codes and mean squared error on held-out sentences, both by block from 1."""
 
     code_widths: tuple[int, ...]
-    losses: tuple[float, ...]
-    num_sentences: int
-    left_out: int
+    losses: tuple[float, ...]  # of standardised states: 1 is what predicting the mean costs
+    num_sentences: int  # raw ones, the held-out tenth included
+    left_out: int  # sentences of the file that are also in dev or test and were not used
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorstPair(Result):
-    """A test pair; target and predicted score from 0 to 1. error: predicted − target − the mean difference on dev."""
+    """A test pair; target and predicted score from 0 to 1."""
 
     first: str
     second: str
     target: float
     predicted: float
-    error: float
+    error: float  # predicted − target − the mean difference on dev
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenReport(Result):
-    """The outcome of `finetune_frozen`.
-
-    depth: blocks of the model as it came. parameters: of the saved model without its heads. states: Spearman × 100 on
-    test of the cosine of the plain states at each block from 1, None where it is not defined. chosen_…: the trial that
-    was saved. reconstruction: None where no autoencoders were trained. nli: name of the NLI pairs, None without.
-    worst: the test pairs with the largest errors of the saved model. overlap: what the splits share.
-    test_sentences_in_nli: how many distinct test sentences the NLI pairs hold, None without NLI pairs.
-    """
+    """The outcome of `finetune_frozen`."""
 
     model: str
     data: str
     data_fingerprint: str
     settings: FrozenSettings
     pooling: str
-    depth: int
+    depth: int  # blocks of the model as it came
     width: int
-    parameters: int
+    parameters: int  # of the saved model without its heads
     num_texts: int
+    # Spearman × 100 on test of the cosine of plain states by block, None where undefined
     states: tuple[float | None, ...]
     trials: tuple[FrozenTrial, ...]
-    chosen_step: str
+    chosen_step: str  # with the next two: the trial that was saved
     chosen_layer: int
     chosen_seed: int
-    reconstruction: Reconstruction | None
-    nli: str | None
-    worst: tuple[WorstPair, ...]
-    overlap: Overlap
+    reconstruction: Reconstruction | None  # None where no autoencoders were trained
+    nli: str | None  # name of the NLI pairs, None without
+    worst: tuple[WorstPair, ...]  # the test pairs with the largest errors of the saved model
+    overlap: Overlap  # what the splits share
     seconds: float
     notes: tuple[str, ...]
-    test_sentences_in_nli: int | None = None
+    test_sentences_in_nli: int | None = None  # distinct test sentences that the NLI pairs hold, None without NLI pairs
 
     def of(self, step: str, layer: int) -> list[FrozenTrial]:
         """The trials of a step on this number of blocks, one per seed."""

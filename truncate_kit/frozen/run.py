@@ -114,10 +114,8 @@ def _sentences(
     if AUTOENCODER not in settings.steps:
         return None, 0
     if raw is None:
-        raise UsageError(
-            "The autoencoders have no raw sentences to learn from.",
-            hint='Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.',
-        )
+        hint = 'Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.'
+        raise UsageError("The autoencoders have no raw sentences to learn from.", hint=hint)
     return draw_sentences(raw, splits[1:], settings.raw_sentences, settings.seeds[0])
 
 
@@ -131,12 +129,12 @@ def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
 
 @dataclass(slots=True)
 class _Run:
-    """All trials of one run. widths: of the codes of each block that is read."""
+    """All trials of one run."""
 
     base: Encoder
     material: Material
     settings: FrozenSettings
-    widths: tuple[int, ...]
+    widths: tuple[int, ...]  # of the codes of each block that is read
     store: RunStore
     progress: Progress
     autoencoders: BlockAutoencoders | None = None

@@ -1,5 +1,6 @@
 """How frozen heads are trained."""
 
+import math
 from dataclasses import dataclass
 
 from truncate_kit.errors import UsageError
@@ -45,18 +46,25 @@ class FrozenSettings(Result):
             raise UsageError(f"There is no score {self.score!r}.", hint=f"Use one of: {', '.join(SCORES)}.")
         unknown = [step for step in self.steps if step not in STEPS]
         if unknown or not self.steps:
-            raise UsageError(
-                f"There is no step {unknown[0]!r}." if unknown else "No step is named.",
-                hint=f"Use some of {', '.join(STEPS)} as `steps`.",
-            )
-        TrainingSettings(  # its errors are raised before any state is computed
-            epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate, precision=self.precision
-        )
+            hint = f"Use some of {', '.join(STEPS)} as `steps`."
+            raise UsageError(f"There is no step {unknown[0]!r}." if unknown else "No step is named.", hint=hint)
+        self.training(self.epochs)  # its errors are raised before any state is computed
         if not self.seeds:
             raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")
         numbers = (self.hidden, self.raw_sentences, self.nli_epochs, self.pretraining_epochs, *(self.codes or ()))
         if min(numbers) < 1:
             raise UsageError(f"{min(numbers)} is too small a number for frozen heads.", hint="Use 1 or more.")
+
+    def training(self, epochs: int) -> TrainingSettings:
+        """For the loop: random batches, as log Var depends on their content; no block's gradient scales another's."""
+        return TrainingSettings(
+            epochs=epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            precision=self.precision,
+            max_gradient_norm=math.inf,
+            buckets=False,
+        )
 
     def ordered_steps(self) -> tuple[str, ...]:
         """The steps in the paper's order."""

@@ -29,14 +29,11 @@ MICRO_BATCH = 32  # with the batch of 256: eight forward passes for each step, a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationSettings(Result):
-    """One adaptation; the defaults are those of the TMFT paper (batch 32 × 8 accumulated, 10 epochs).
-
-    learning_rate: peak, None follows the width as in TMFT.
-    """
+    """One adaptation; the defaults are those of the TMFT paper (batch 32 × 8 accumulated, 10 epochs)."""
 
     epochs: int = 10
     batch_size: int = 256
-    learning_rate: float | None = None
+    learning_rate: float | None = None  # peak, None follows the width as in TMFT
     precision: str = "fp32"
     seed: int = 0
 
@@ -52,20 +49,16 @@ class AdaptationSettings(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationResult(Result):
-    """What an adaptation did. losses: masked cross entropy (nats) on held-out texts, before and after each epoch.
-
-    head_pretrained: whether the head came with the checkpoint. layer: the one whose states were trained to predict
-    words; what lay above is gone.
-    """
+    """What an adaptation did."""
 
     model: str
-    layer: int
+    layer: int  # whose states were trained to predict words; what lay above is gone
     num_texts: int
     num_held_out: int
     settings: AdaptationSettings
     learning_rate: float
-    head_pretrained: bool
-    losses: tuple[float, ...]
+    head_pretrained: bool  # whether the head came with the checkpoint
+    losses: tuple[float, ...]  # masked cross entropy (nats) on held-out texts, before and after each epoch
     best_epoch: int
     seconds: float
     processes: int = 1

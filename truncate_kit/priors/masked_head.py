@@ -23,14 +23,11 @@ class _GivenStates(nn.Module):
 
 
 class MaskedHead(nn.Module):
-    """States (m, d) to logits over the vocabulary (m, v); the projection is tied to the encoder's word embeddings.
-
-    pretrained: whether the weights come from the checkpoint.
-    """
+    """States (m, d) to logits over the vocabulary (m, v); the projection is tied to the encoder's word embeddings."""
 
     def __init__(self, model: nn.Module, pretrained: bool) -> None:
         super().__init__()
-        self._model, self.pretrained = model, pretrained
+        self._model, self.pretrained = model, pretrained  # whether the weights come from the checkpoint
 
     def forward(self, states: Tensor) -> Tensor:
         """Logits of states, (m, d) each."""
@@ -45,15 +42,12 @@ class MaskedHead(nn.Module):
 def load_masked_head(encoder: Encoder) -> MaskedHead:
     """The head over the states of `encoder`, which may be truncated; its weights from the folder or hub name.
 
-    Where the checkpoint has none (an ELECTRA discriminator, a saved sentence encoder), or its word embeddings are not
-    those of `encoder` (weights drawn anew), the head is new, drawn by
-    torch's global seed. Raises `ModelError` for a family without masked words.
+    New, drawn by torch's global seed, where the checkpoint has none (an ELECTRA discriminator, a sentence encoder) or
+    other word embeddings (weights drawn anew). Raises `ModelError` for a family without masked words.
     """
     if type(encoder.backbone.config) not in AutoModelForMaskedLM._model_mapping:
-        raise ModelError(
-            f"A {encoder.family.name} model predicts the next word, not masked ones.",
-            hint="Adapt a bert-, electra- or deberta-like model, or leave this prior out.",
-        )
+        hint = "Adapt a bert-, electra- or deberta-like model, or leave this prior out."
+        raise ModelError(f"A {encoder.family.name} model predicts the next word, not masked ones.", hint=hint)
     model, pretrained = _masked_model(encoder)
     embeddings = encoder.backbone.get_input_embeddings()
     setattr(model, model.base_model_prefix, encoder.backbone)
@@ -80,7 +74,8 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
                 )
         except (ModelError, OSError):
             break
-        if _has_words_of(model, encoder) and not _head_keys(model, report["missing_keys"]):
+        backbone = f"{model.base_model_prefix}."
+        if _has_words_of(model, encoder) and all(key.startswith(backbone) for key in report["missing_keys"]):
             return model, True
     with quiet_transformers():
         return AutoModelForMaskedLM.from_config(config), False
@@ -91,8 +86,3 @@ def _has_words_of(model: Any, encoder: Encoder) -> bool:
     theirs: Tensor = model.get_input_embeddings().weight
     ours: Any = encoder.backbone.get_input_embeddings().weight
     return torch.equal(theirs.cpu(), ours.cpu())
-
-
-def _head_keys(model: Any, keys: Any) -> list[str]:
-    """Those keys that are no part of the backbone."""
-    return [key for key in keys if not key.startswith(f"{model.base_model_prefix}.")]

@@ -42,10 +42,7 @@ def mask_tokens(
 
 @dataclass(frozen=True, slots=True)
 class HiddenWords:
-    """The hidden tokens of a batch (b, t): their places in the flattened batch and the ids that stood there, (m,) each.
-
-    Counted before the batch goes to a device: a device that has to count a mask makes the processor wait.
-    """
+    """The hidden tokens of a batch (b, t): their places in the flattened batch and the ids that stood there, (m,)."""
 
     places: Tensor
     words: Tensor
@@ -79,7 +76,7 @@ class _Masker:
         plain = batch["input_ids"]
         maskable = batch["attention_mask"].bool() & ~torch.isin(plain, self._special)
         shown, labels = mask_tokens(plain, maskable, self._mask_id, self._vocabulary, generator)
-        hidden = HiddenWords.of(labels)
+        hidden = HiddenWords.of(labels)  # counted here: on a GPU the processor would have to wait for it
         sent = encoder.moved(batch | {"input_ids": shown, "places": hidden.places, "words": hidden.words})
         return sent, HiddenWords(sent.pop("places"), sent.pop("words"))
 
@@ -96,13 +93,7 @@ def masked_loss(
 
 
 class MaskedTexts(SingleTexts):
-    """Raw texts of which other tokens are hidden each time they come.
-
-    objective: what is minimised; it gets the encoder, `head`, a batch with hidden tokens and what they were. part:
-    texts that are hidden and computed together, None takes all that come. group: processes that share the parts of
-    every batch; what is hidden does not depend on how many they are, so that the gradients, summed over them, are those
-    of one process, but for dropout.
-    """
+    """Raw texts of which other tokens are hidden each time they come."""
 
     def __init__(
         self,
@@ -110,9 +101,9 @@ class MaskedTexts(SingleTexts):
         ids: list[Ids],
         head: nn.Module,
         *,
-        objective: Objective = masked_loss,
-        part: int | None = None,
-        group: Group = ALONE,
+        objective: Objective = masked_loss,  # gets the encoder, `head`, a batch with hidden tokens and what they were
+        part: int | None = None,  # texts that are hidden and computed together, None takes all that come
+        group: Group = ALONE,  # shares the parts of every batch; what is hidden does not depend on its size
     ) -> None:
         super().__init__(ids)
         self._masker = _Masker(encoder)
@@ -124,10 +115,7 @@ class MaskedTexts(SingleTexts):
         """Any id of the vocabulary may stand in place of a hidden token."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`masked_loss` of the texts at the given places, part by part, each weighted by its texts.
-
-        With several processes the share of this one; 0 where there are fewer parts than processes.
-        """
+        """`masked_loss` of the texts at the given places, part by part; of this process's share, 0 without a part."""
         parts = [batch[start : start + self._part] for start in range(0, len(batch), self._part)]
         # A seed for each part, drawn where one process alone would draw it: the others must hide the same tokens.
         seeds = self._group.agree([int(torch.randint(2**62, ())) for _ in parts])
@@ -142,10 +130,7 @@ class MaskedTexts(SingleTexts):
 
 
 class MaskedEvaluator:
-    """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden.
-
-    batches: the texts with hidden tokens, each with what they were.
-    """
+    """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden."""
 
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead, seed: int = 0) -> None:
         generator, masker = torch.Generator().manual_seed(seed), _Masker(encoder)

@@ -7,10 +7,7 @@ from truncate_kit.report.cells import NONE, TableCells, number
 
 
 def analysis_table(profile: LayerProfile) -> TableCells:
-    """One row per layer; what was not measured has no column.
-
-    Block Influence and angular distance are to the next layer, so the last one has none.
-    """
+    """One row per layer; what was not measured has no column, and what is to the next layer is missing for the last."""
     other = called(profile.reference) if profile.reference else f"its own layer {profile.depth // 2}"
     how = f"{profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
     return TableCells(f"{called(profile.model)} against {other}: {how}", _columns(profile), _rows(profile))

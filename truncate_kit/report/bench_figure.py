@@ -18,10 +18,7 @@ Point = tuple[str, str, float, float]  # role, backend, sentences/s, Spearman
 
 
 def draw_bench(report: BenchReport, path: Path) -> Path | None:
-    """Write sentences/s of the real set against Spearman as PNG and return its path.
-
-    None, and no file, where no scores or no real set were measured. Raises `FileProblemError`.
-    """
+    """Write sentences/s of the real set against Spearman as PNG, where both are known. Raises `FileProblemError`."""
     points = _points(report)
     if not points:
         return None

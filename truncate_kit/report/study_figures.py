@@ -114,10 +114,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
-    """CKA to the reference by layer, before and after fine-tuning, a panel for each model. Raises `FileProblemError`.
-
-    The task has CKA rows.
-    """
+    """CKA to the reference by layer, before and after fine-tuning, a panel a model. Raises `FileProblemError`."""
     rows = [row for row in result.cka if row.task == task]
     models = list(dict.fromkeys(row.model for row in rows))
     figure, grid = _panels(len(models))

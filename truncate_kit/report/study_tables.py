@@ -13,10 +13,7 @@ SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
-    """Write all scores, the best layers, CKA if there is any, and a page with it all and figures by name.
-
-    Raises `FileProblemError`.
-    """
+    """Write all scores, best layers, CKA if there is any, and a page of it all. Raises `FileProblemError`."""
     front = {id(row) for task in result.tasks() for row in pareto_front(result.of_task(task))}
     write_text(folder / SCORES, _csv([_score_cells(row) | {"on_front": id(row) in front} for row in result.rows]))
     write_text(folder / BEST, _csv([_best_cells(line) for line in summaries(result)]))

@@ -16,10 +16,7 @@ _LINES = (
 
 
 def draw_transfer(report: TransferReport, path: Path) -> Path | None:
-    """Write the curves as PNG and return its path; None where there is only one share of the training rows.
-
-    Raises `FileProblemError`.
-    """
+    """Write the curves as PNG; None where there is only one share of the training rows. Raises `FileProblemError`."""
     if len(report.settings.fractions) < 2:
         return None
     across = min(4, len(report.sets))

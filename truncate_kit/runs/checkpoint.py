@@ -14,10 +14,7 @@ class Checkpoints:
     folder: Path
 
     def of(self, name: str, stage: str = "") -> Path | None:
-        """File for the state of a run; None where the folder is not seen from this machine.
-
-        stage: what the run does before its own training, such as "prior".
-        """
+        """File for the state of a run, or of a stage before it such as "prior"; None where the folder is not seen."""
         parts = (name, stage, "checkpoint") if stage else (name, "checkpoint")
         return self.folder / ".".join(parts) if self.folder.is_dir() else None
 

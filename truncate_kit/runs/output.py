@@ -11,18 +11,12 @@ from truncate_kit.files import run_lock
 
 @contextmanager
 def output_folder(out: Path, encoder: Encoder, *models: str) -> Iterator[None]:
-    """Hold `out`, into which folders of the names `models` are saved.
-
-    Raises `UsageError` where one of them holds the model that `encoder` was loaded from: it would be replaced, and a
-    run that was killed and continued would start from another model. Raises `FileProblemError` where another process
-    works in `out`.
-    """
+    """Hold `out`, into which folders of the names `models` are saved. Raises `UsageError`, `FileProblemError`."""
     source = Path(encoder.name).expanduser()
     for name in models:
+        # It would be replaced, and a run that was killed and continued would start from another model.
         if source.is_dir() and source.resolve().is_relative_to((out / name).resolve()):
-            raise UsageError(
-                f"{out / name} holds the model to start from, and would be replaced.",
-                hint="Name another folder as `out`, or start from the model that this one was made from.",
-            )
+            hint = "Name another folder as `out`, or start from the model that this one was made from."
+            raise UsageError(f"{out / name} holds the model to start from, and would be replaced.", hint=hint)
     with run_lock(out):
         yield

@@ -11,14 +11,9 @@ from truncate_kit.runs.journal import FORMAT, Journal, check_format
 
 
 class StoredRows:
-    """A file of rows, and beside it the checksum of every chunk that is finished.
+    """A file of rows, and beside it the checksum of every chunk that is finished; whoever opens it holds its folder.
 
     A chunk is on the disk before its checksum is: what a kill left without one, and what does not fit it, is missing.
-    Whoever opens it holds its folder.
-
-    Attributes:
-        missing: First rows of the chunks that are still to be written.
-        damaged: Number of rows that were written before and are missing again.
     """
 
     def __init__(
@@ -49,6 +44,7 @@ class StoredRows:
             wrong = [start for start, checksum in known.items() if zlib.crc32(self._read(start)) != checksum]
         except OSError as error:
             raise cannot_write(file, error) from error
+        # First rows of the chunks to be written, and the number of rows that were written before and are missing again.
         self.missing = [start for start in range(0, num_rows, chunk) if start not in known or start in wrong]
         self.damaged = min(num_rows, sum(self._rows(start) for start in wrong) + unreadable * chunk)
         self._check_space()

@@ -55,10 +55,7 @@ class RunStore:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Hold the folder, and tidy up what a killed process left there.
-
-        Raises `FileProblemError`, also when another process holds it.
-        """
+        """Hold the folder, and tidy up what a killed process left. Raises `FileProblemError`, also when it is held."""
         with run_lock(self.folder):
             self._loaded = None
             remove_leftovers(self.folder)
@@ -99,13 +96,13 @@ class RunStore:
         return {name: record for name in names if (record := self.read(name, kind)) is not None}
 
     def write(self, name: str, record: Record, weights: Callable[[Path], object] | None = None) -> Record:
-        """Keep what a finished run gave, its weights first, and remove its checkpoints.
+        """Keep what a finished run gave, its weights first, and remove its checkpoints; returns the record that stays.
 
-        A run that was done again for its weights keeps its first record; returns the one that stays. weights: writes
-        them to the path it is given, as a whole or not at all. Raises `FileProblemError`.
+        weights: writes them to the path it is given, as a whole or not at all. Raises `FileProblemError`.
         """
         if weights is not None:
             weights(self.weights(name))
+        # A run that was done again for its weights keeps its first record.
         first = self.read(name, type(record))
         if first is None:
             values = {"store": self.key, "name": name, "kind": type(record).__name__} | record.to_dict()

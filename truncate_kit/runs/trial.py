@@ -1,10 +1,8 @@
 """What one training run gave, at one layer with one seed."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from truncate_kit.results import Result
-from truncate_kit.runs.journal import Journal
 
 
 def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None) -> str:
@@ -69,18 +67,3 @@ class Trial(BaseTrial):
             seconds=self.seconds * epochs / self.epochs,
             stopped_after=epochs,
         )
-
-
-def read_trials(file: Path) -> dict[str, tuple[Trial, ...]]:
-    """All trials in a file of records by their stores, sorted by layer, seed and epochs; other records are left out."""
-    stores: dict[str, dict[str, Trial]] = {}
-    for record in Journal(file).read()[0]:
-        if record.get("kind") == Trial.__name__:
-            trial = Trial.from_dict(record)
-            if record["name"] == trial.name:  # else it is what a model that was trained at another layer gave
-                stores.setdefault(record["store"], {})[trial.name] = trial
-    return {store: tuple(sorted(found.values(), key=_place)) for store, found in stores.items()}
-
-
-def _place(trial: Trial) -> tuple[int, int, int, int]:
-    return trial.layer, trial.seed, trial.epochs, trial.epochs_run

@@ -28,12 +28,9 @@ MOST_TEXTS = 4_096
 
 @dataclass(frozen=True, slots=True)
 class LayerStates:
-    """States (n, d) of one model's layers on the test texts of one task, at the three stages that are compared.
+    """States (n, d) of one model's layers on the test texts of one task, at the three stages that are compared."""
 
-    name: what tables call the model.
-    """
-
-    name: str
+    name: str  # what tables call the model
     runner: TrialRunner
     texts: list[str]
 
@@ -51,14 +48,11 @@ class LayerStates:
         return self.runner.full.depth
 
     def collect(self, layers: Sequence[int]) -> None:
-        """Run the trials of these layers, and have the states of each stage.
-
-        Those of a trained model are read as soon as its trial is finished: its weights then go. A trial that was
-        finished without them is not run again.
-        """
+        """Run the trials of these layers, and have the states of each stage."""
         for layer in layers:  # one whose states were still missing when the study was stopped
             if self.runner.store.has_weights(self._name(layer)):
                 self._read(self.runner.run(layer, SEED))
+        # Read as soon as a trial is finished: its weights then go. One that was finished without is not run again.
         new = [(layer, SEED) for layer in layers if self.runner.stored(layer, SEED) is None]
         for trial in self.runner.as_finished(new, keep_weights=True):
             self._read(trial)
@@ -108,10 +102,7 @@ class LayerStates:
 
 
 def cka_rows(model: LayerStates, reference: LayerStates, task: str) -> Iterator[CKARow]:
-    """Debiased linear CKA of each layer to the reference's at the same relative depth, both at the same stage.
-
-    task: its name. The TMFT paper has the first stage and the third.
-    """
+    """Debiased linear CKA of each layer to the reference's at the same relative depth, both at the same stage."""
     pairs = list(zip(model.stages(), reference.stages(), strict=True))
     held = layers_held(model.runner.full.backbone.config)
     for layer, other in enumerate(relative_layers(model.depth, reference.depth)):

@@ -20,12 +20,11 @@ RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whate
 
 
 def check_study(study: Study, device: str | None = None) -> None:
-    """Load every model and every set once: a slip in the last line of a study must not show after days.
-
-    Raises what `run_study` would raise when it comes to them.
-    """
+    """Load every model and every set once: a slip in the last line of a study must not show after days."""
     check_published(study, read_published(study.published))
-    for precision in _precisions(study):
+    used: set[str] = {task.training.precision for task in study.tasks}
+    used |= {prior.precision for prior in study.priors if prior.words is not None or prior.texts is not None}
+    for precision in used:
         check_precision(precision, select_device(device))
     encoder = load_model(study.models[0], device)
     for task in study.tasks:
@@ -49,12 +48,6 @@ def check_study(study: Study, device: str | None = None) -> None:
             study_layers(study, cut)
             if prior.texts is not None:
                 load_masked_head(cut)
-
-
-def _precisions(study: Study) -> set[str]:
-    """Those that its trainings use."""
-    used: set[str] = {task.training.precision for task in study.tasks}
-    return used | {prior.precision for prior in study.priors if prior.words is not None or prior.texts is not None}
 
 
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:

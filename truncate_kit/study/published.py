@@ -44,10 +44,7 @@ Published = dict[Place, float]
 
 
 def read_published(path: str | None) -> Published:
-    """Figures in points by their place: from a file, or from the files of a folder that have the names of `FILES`.
-
-    None has none. Raises `DataError`.
-    """
+    """Figures in points by place, from a file or those named `FILES` in a folder; None has none. Raises `DataError`."""
     if path is None:
         return {}
     files = [Path(path)]
@@ -74,15 +71,11 @@ def check_published(study: Study, figures: Published) -> None:
         if part.published is None or part.published in known:
             continue
         if not figures:
-            raise UsageError(
-                f"{part.name} has a published name, but the study has no published figures.",
-                hint='Add published = "FILE OR FOLDER" to the top of the study.',
-            )
+            hint = 'Add published = "FILE OR FOLDER" to the top of the study.'
+            raise UsageError(f"{part.name} has a published name, but the study has no published figures.", hint=hint)
         near = get_close_matches(part.published, known)
-        raise UsageError(
-            f"{part.name}: there are no published figures of {part.published!r}.",
-            hint=f"Did you mean {' or '.join(near)}?" if near else f"There are those of: {', '.join(sorted(known))}.",
-        )
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"There are those of: {', '.join(sorted(known))}."
+        raise UsageError(f"{part.name}: there are no published figures of {part.published!r}.", hint=hint)
     pairs = {(place.model, place.data) for place in figures}
     wanted = {(published_name(model), published_name(task)) for model in study.models for task in study.tasks}
     if figures and not pairs & wanted:
@@ -99,10 +92,8 @@ def published_name(part: StudyModel | StudyTask) -> str:
 
 
 def _without_figures(path: str, reason: str) -> DataError:
-    return DataError(
-        f"{path} holds no published figures: {reason}.",
-        hint="It needs the columns name, setting, dataset, layer, split, metric and mean.",
-    )
+    hint = "It needs the columns name, setting, dataset, layer, split, metric and mean."
+    return DataError(f"{path} holds no published figures: {reason}.", hint=hint)
 
 
 def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:

@@ -51,23 +51,18 @@ def _study(values: dict[str, Any], home: Path) -> Study:
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
             raise UsageError(f"it has two {what} called {twice!r}.", hint='Give each its own name = "…".')
-    published = values.get("published")
+    published, layers = values.get("published"), values.get("layers", "all")
     study = Study(
         models=models,
         priors=priors or (StudyPrior(),),
         tasks=tasks,
-        layers=_layers(values.get("layers", "all")),
+        layers=",".join(map(str, layers)) if isinstance(layers, list) else str(layers),
         seeds=seeds,
         published=_found(published, home) if published else None,
         cka=values.get("cka"),
     )
     _check_names(study)
     return study
-
-
-def _layers(named: Any) -> str:
-    """Layers as `SweepSettings` takes them; TOML may also list numbers."""
-    return ",".join(map(str, named)) if isinstance(named, list) else str(named)
 
 
 def _entries(values: dict[str, Any], key: str) -> list[dict[str, Any]]:
@@ -93,10 +88,8 @@ def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
     for keys, needed in ((("layer", "epochs", "batch_size"), {"texts"}), (("learning_rate", "precision"), set(_KINDS))):
         idle = next((key for key in keys if key in entry), None)
         if idle is not None and not needed & set(given):
-            raise UsageError(
-                f"a prior has {idle} but no {' or '.join(sorted(needed))}.",
-                hint=f"Add {' or '.join(sorted(needed))}, or leave out {idle}.",
-            )
+            hint = f"Add {' or '.join(sorted(needed))}, or leave out {idle}."
+            raise UsageError(f"a prior has {idle} but no {' or '.join(sorted(needed))}.", hint=hint)
     name = " and ".join(_KINDS[key] for key in sorted(given))
     if given.get("texts") and entry.get("layer") is not None:
         name += f" at layer {entry['layer']}"
@@ -134,10 +127,7 @@ def _naming(where: str) -> Iterator[None]:
 
 
 def _found(name: str, home: Path) -> str:
-    """A path beside the study file where there is one, otherwise the name as it is (hub, bundled).
-
-    Raises `UsageError` for an environment variable that is not set.
-    """
+    """A path beside the study file where there is one, otherwise the name as it is (hub, bundled)."""
     full = os.path.expandvars(name)
     if "$" in full:
         raise UsageError(f"{name} names an environment variable that is not set.", hint="Set it before the command.")
@@ -160,10 +150,8 @@ def _check_names(study: Study) -> None:
     running = {part.name for pair in runs for part in pair}
     for name in (*models, *tasks):
         if name not in running:
-            raise UsageError(
-                f"{name!r} does not run at all.",
-                hint="No task has it under models, or no prior has it under tasks: add it there.",
-            )
+            hint = "No task has it under models, or no prior has it under tasks: add it there."
+            raise UsageError(f"{name!r} does not run at all.", hint=hint)
 
 
 Kind = TypeVar("Kind", Study, StudyModel, StudyPrior, StudyTask, TrainingSettings)

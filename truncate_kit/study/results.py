@@ -12,19 +12,15 @@ DROP_POINTS, DROP_DEVIATIONS = 2.0, 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow(Result):
-    """One model on one task at one layer.
-
-    paper_parameters: as the TMFT paper counts them. published, published_dev: the paper's mean test and dev score at
-    this layer, in points, by the main score and by Pearson's correlation; None where it has none.
-    """
+    """One model on one task at one layer; published figures are the paper's means in points, None where it has none."""
 
     model: str
     task: str
     metric: str
     depth: int
     scores: LayerScores
-    paper_parameters: int
-    published: float | None
+    paper_parameters: int  # as the TMFT paper counts them
+    published: float | None  # test, by the main score
     published_dev: float | None = None
     published_pearson: float | None = None
     published_dev_pearson: float | None = None
@@ -32,34 +28,26 @@ class StudyRow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKARow(Result):
-    """Debiased linear CKA of one layer of a model to a layer of the reference, on the test texts of one task.
-
-    untrained: before fine-tuning. last_trained: layers of the two models fine-tuned at their last layer. own_trained:
-    the last layer of the two models each cut and fine-tuned at this very layer, as the TMFT paper compares them; None
-    where one of them was not trained in the study. All are None where the states of a layer do not differ.
-    """
+    """Debiased linear CKA of a layer to the reference's on a task's test texts; None where states do not differ."""
 
     model: str
     reference: str
     task: str
     layer: int
     reference_layer: int
-    untrained: float | None
-    last_trained: float | None
-    own_trained: float | None
+    untrained: float | None  # before fine-tuning
+    last_trained: float | None  # layers of the two models fine-tuned at their last layer
+    own_trained: float | None  # each cut and fine-tuned at this layer, as the paper has it; None if one was not
     num_texts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult(Result):
-    """All rows that are there, models in the order they are run, tasks within, layers within. seconds: of this call.
-
-    cka: by model, task and layer, where the study asks for it and both models are done.
-    """
+    """All rows that are there, models in the order they are run, tasks within, layers within."""
 
     rows: tuple[StudyRow, ...]
-    seconds: float
-    cka: tuple[CKARow, ...] = ()
+    seconds: float  # of this call
+    cka: tuple[CKARow, ...] = ()  # by model, task and layer, where the study asks for it and both models are done
 
     def tasks(self) -> list[str]:
         """Names of the tasks, in order."""
@@ -82,20 +70,16 @@ class StudyResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary(Result):
-    """One model on one task in a line. best_dev: the layer with the best dev score, the paper's choice.
-
-    picked: the layer that the default pick rule takes. last: the last layer. drop: best earlier test score minus the
-    last layer's, in points; drops: whether that is at least two points and two pooled deviations.
-    """
+    """One model on one task in a line."""
 
     model: str
     task: str
     metric: str
-    best_dev: StudyRow
-    picked: StudyRow
-    last: StudyRow
-    drop: float
-    drops: bool
+    best_dev: StudyRow  # the layer with the best dev score, the paper's choice
+    picked: StudyRow  # the layer that the default pick rule takes
+    last: StudyRow  # the last layer
+    drop: float  # best earlier test score minus the last layer's, in points
+    drops: bool  # whether that is at least two points and two pooled deviations
 
 
 def summaries(result: StudyResult) -> list[Summary]:
@@ -110,7 +94,8 @@ def summaries(result: StudyResult) -> list[Summary]:
             last = rows[max(rows)]
             earlier = max((row for row in rows.values() if row is not last), key=lambda r: r.scores.test, default=last)
             drop = earlier.scores.test - last.scores.test
-            spread = _pooled(earlier.scores.test_std, last.scores.test_std)
+            # Pooled deviation of two groups of equal size; 0 with one seed.
+            spread = (((earlier.scores.test_std or 0.0) ** 2 + (last.scores.test_std or 0.0) ** 2) / 2) ** 0.5
             found.append(
                 Summary(
                     model=model,
@@ -133,8 +118,3 @@ def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:
         if not front or row.scores.test > front[-1].scores.test:
             front.append(row)
     return front
-
-
-def _pooled(one: float | None, other: float | None) -> float:
-    """Pooled deviation of two groups of equal size; 0 with one seed."""
-    return float((((one or 0.0) ** 2 + (other or 0.0) ** 2) / 2) ** 0.5)

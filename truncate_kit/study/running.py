@@ -86,10 +86,7 @@ def run_study(
 def adapt_all(
     study: Study, out: Path, *, device: str | None = None, group: Group = ALONE, progress: Progress = silent
 ) -> None:
-    """Only the adaptations to raw text of a study, shared by the processes of `group`: `run_study` finds them done.
-
-    Raises what `run_study` raises before its first training, and what `adapted` raises.
-    """
+    """Only the adaptations to raw text of a study, shared by the processes of `group`: `run_study` finds them done."""
     check_study(study, device)
     for model in study.models:
         loaded = load_model(model, device)

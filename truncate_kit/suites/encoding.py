@@ -36,14 +36,11 @@ def encode_distinct(encoder: TextEncoder, texts: Sequence[str], progress: Progre
 
 
 def text_features(encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent) -> TextFeatures:
-    """Vectors and, for an `Encoder`, the states of all its layers with its own pooling.
-
-    One pass gives both, unless the vectors are made of other states than these: those of a combination of layers or of
-    a pooler, which take a second one. Raises `DataError` where they are no numbers.
-    """
+    """Vectors and, for an `Encoder`, the states of all its layers with its own pooling. Raises `DataError`."""
     if not isinstance(encoder, Encoder):
         return TextFeatures(encode_distinct(encoder, texts, progress), None)
     states = layer_states(encoder, texts, progress=progress)
+    # One pass gives both, unless the vectors are made of other states than these.
     if encoder.combination is not None or encoder.pooler is not None:
         return TextFeatures(encode_distinct(encoder, texts, progress), states)
     with torch.inference_mode():

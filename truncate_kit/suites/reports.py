@@ -80,15 +80,12 @@ class TransferScore(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferReport(Result):
-    """The sets that were found, and plain means over them (None where a set has none).
-
-    num_subsets: number of subsets of layers that were screened; 0 for a model of one vector.
-    """
+    """The sets that were found, and plain means over them (None where a set has none)."""
 
     model: str
     runtime: str
     settings: TransferSettings
-    num_subsets: int
+    num_subsets: int  # subsets of layers that were screened; 0 for a model of one vector
     sets: tuple[TransferScore, ...]
     mean_as_is: float
     mean_last: float | None

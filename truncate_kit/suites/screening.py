@@ -12,8 +12,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-Fold = tuple[Tensor, Tensor]
-"""Rows to fit on and rows held out, as places."""
+Layers = tuple[int, ...]
+Fold = tuple[Tensor, Tensor]  # rows to fit on and rows held out, as places
 
 WIDTH = 256
 RIDGE = 1e-3
@@ -22,7 +22,7 @@ RIDGE = 1e-3
 _CHUNK = 64  # subsets solved at a time: their matrices fit in some tens of megabytes
 
 
-def layer_subsets(num_layers: int, max_size: int) -> list[tuple[int, ...]]:
+def layer_subsets(num_layers: int, max_size: int) -> list[Layers]:
     """All subsets of 1 … `max_size` layers, small ones first: 1,092 of 13 layers up to 4."""
     return [subset for size in range(1, max_size + 1) for subset in combinations(range(num_layers), size)]
 
@@ -38,29 +38,27 @@ def projected(states: Tensor) -> Tensor:
 
 
 def few_coordinates(states: Tensor) -> Tensor:
-    """At most `WIDTH` // 2 coordinates of states (L', n, d), drawn at random, the same for every layer, in float64.
-
-    For features of pairs: by coordinate, they do not survive a projection, and there are two for each coordinate.
-    """
+    """At most `WIDTH` // 2 coordinates of states (L', n, d), drawn at random, the same for every layer, in float64."""
+    # Features of pairs, by coordinate, do not survive a projection, and there are two for each coordinate.
     kept = torch.randperm(states.shape[2], generator=torch.Generator().manual_seed(0))[: WIDTH // 2]
     return states[:, :, kept].double()
 
 
-def screen_means(
-    states: Tensor, labels: Tensor, folds: Sequence[Fold], subsets: Sequence[tuple[int, ...]]
-) -> list[float]:
+def screen_means(states: Tensor, labels: Tensor, folds: Sequence[Fold], subsets: Sequence[Layers]) -> list[float]:
     """Accuracy (0 … 1) over the folds of a ridge classifier on the mean of each subset of layers.
 
-    states: (L', n, k) in float64; labels: (n,) from 0. Each row is held out in one fold and fitted on in all others: a
-    fold's moments are subtracted from those of all rows.
+    states: (L', n, k) in float64; labels: (n,) from 0. Each row is held out in one fold and fitted on in all others.
     """
     indicators = torch.nn.functional.one_hot(labels).double()
-    states = _centred(states)
+    # No ridge regression depends on the mean of all rows; where all are equal, as the CLS states of the embeddings,
+    # moments of large numbers would leave nothing but rounding errors.
+    states = states - states.mean(dim=1, keepdim=True)
     total = _moments(states, indicators)
     weights = _averaging(subsets, len(states))
     correct = torch.zeros(len(subsets), dtype=torch.float64)
     for _, held_out in folds:
-        fitted = _without(total, _moments(states[:, held_out], indicators[held_out]))
+        held = _moments(states[:, held_out], indicators[held_out])
+        fitted = [whole - part for whole, part in zip(total, held, strict=True)]
         for start in range(0, len(subsets), _CHUNK):
             chunk = weights[start : start + _CHUNK]
             slopes, offsets = _ridge(*_averaged(fitted, chunk))
@@ -71,29 +69,10 @@ def screen_means(
 
 
 def screen_features(
-    features: Callable[[tuple[int, ...]], Tensor],
-    labels: Tensor,
-    folds: Sequence[Fold],
-    subsets: Sequence[tuple[int, ...]],
+    features: Callable[[Layers], Tensor], labels: Tensor, folds: Sequence[Fold], subsets: Sequence[Layers]
 ) -> list[float]:
-    """`screen_means` for features that are not linear in the states, such as those of pairs: no blocks are shared.
-
-    features: from a subset to its features (n, p) in float64.
-    """
+    """`screen_means` for features (n, p) that are not linear in the states, such as those of pairs."""
     return [screen_means(features(subset)[None], labels, folds, [(0,)])[0] for subset in subsets]
-
-
-def _centred(states: Tensor) -> Tensor:
-    """States minus the mean of all rows, which no ridge regression depends on.
-
-    Where all rows are equal, as the CLS states of the embeddings, moments of large numbers would leave nothing but
-    rounding errors.
-    """
-    return states - states.mean(dim=1, keepdim=True)
-
-
-def _without(total: Sequence[Tensor], part: Sequence[Tensor]) -> list[Tensor]:
-    return [whole - one for whole, one in zip(total, part, strict=True)]
 
 
 def _moments(states: Tensor, indicators: Tensor) -> list[Tensor]:
@@ -107,7 +86,7 @@ def _moments(states: Tensor, indicators: Tensor) -> list[Tensor]:
     return [blocks, states.transpose(1, 2) @ indicators, states.sum(dim=1), indicators.sum(dim=0)]
 
 
-def _averaging(subsets: Sequence[tuple[int, ...]], layers: int) -> Tensor:
+def _averaging(subsets: Sequence[Layers], layers: int) -> Tensor:
     weights = torch.zeros(len(subsets), layers, dtype=torch.float64)
     for row, subset in enumerate(subsets):
         weights[row, list(subset)] = 1 / len(subset)

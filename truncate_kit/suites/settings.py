@@ -40,7 +40,6 @@ class TransferSettings(Result):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be run."""
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
             raise UsageError("Fractions of the training data lie between 0 and 1.", hint="Write them as 0.1,0.5,1.")
         if self.splits < 1 or self.folds < 2 or self.finalists < 1 or self.max_layers < 1:

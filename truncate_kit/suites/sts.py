@@ -3,7 +3,7 @@
 import time
 from collections.abc import Collection, Sequence
 
-from truncate_kit.data import PlacedPairs, StsSet, TextPair, distinct_texts
+from truncate_kit.data import PlacedPairs, StsSet, distinct_texts
 from truncate_kit.evaluation import TextEncoder, correlate, pair_similarities, spearman
 from truncate_kit.progress import Progress, silent
 from truncate_kit.suites.encoding import encode_distinct
@@ -54,7 +54,10 @@ def score_sts(
 
 def _score(one: StsSet, cosines: Sequence[float], seen: Collection[frozenset[str]] | None) -> StsScore:
     found = correlate(cosines, [pair.target for pair in one.pairs])
-    fresh = None if seen is None else [(c, p) for c, p in zip(cosines, one.pairs, strict=True) if not _in(p, seen)]
+    fresh = None
+    if seen is not None:
+        pairs = zip(cosines, one.pairs, strict=True)
+        fresh = [(cosine, pair) for cosine, pair in pairs if frozenset((pair.first, pair.second)) not in seen]
     return StsScore(
         name=one.name,
         num_pairs=len(one.pairs),
@@ -65,7 +68,3 @@ def _score(one: StsSet, cosines: Sequence[float], seen: Collection[frozenset[str
         # None also where what is left is too little for a correlation: the whole set still has its score.
         unseen_spearman=None if fresh is None else spearman([c for c, _ in fresh], [p.target for _, p in fresh]),
     )
-
-
-def _in(pair: TextPair, seen: Collection[frozenset[str]]) -> bool:
-    return frozenset((pair.first, pair.second)) in seen

@@ -21,10 +21,15 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.suites.encoding import text_features
 from truncate_kit.suites.fitting import Rows, accuracies, divisions, drawn_rows, inner_folds
 from truncate_kit.suites.reports import TransferPoint, TransferReport, TransferScore
-from truncate_kit.suites.screening import few_coordinates, layer_subsets, projected, screen_features, screen_means
+from truncate_kit.suites.screening import (
+    Layers,
+    few_coordinates,
+    layer_subsets,
+    projected,
+    screen_features,
+    screen_means,
+)
 from truncate_kit.suites.settings import TransferSettings
-
-Layers = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class LayeredTask:
-    """A task whose model has layers. small: the states as the screening takes them."""
+    """A task whose model has layers."""
 
     task: Task
     states: Tensor
-    small: Tensor
+    small: Tensor  # the states as the screening takes them
 
     def subsets(self, settings: TransferSettings) -> list[Layers]:
         """All subsets of layers to choose from."""
@@ -217,10 +222,7 @@ def error_reduction(before: float, after: float) -> float:
 
 
 def choose_layers(layered: LayeredTask, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
-    """The subset with the best cross-validated accuracy on `rows`: screened, then exact fits of the finalists.
-
-    Of equally good finalists the one with fewer layers, then the one that was screened better, is taken.
-    """
+    """The subset with the best cross-validated accuracy on `rows`: screened, then exact fits of the finalists."""
     subsets, labels = layered.subsets(settings), layered.task.labels.numpy()
     folds = inner_folds(labels[rows], settings.folds, seed)
     places = [(torch.from_numpy(fitted), torch.from_numpy(held_out)) for fitted, held_out in folds]
@@ -230,6 +232,7 @@ def choose_layers(layered: LayeredTask, rows: Rows, settings: TransferSettings, 
     features = [layered.features(subset) for subset in finalists]
     fits = [(values, rows[fitted], rows[held_out]) for values in features for fitted, held_out in folds]
     exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
+    # Of equally good ones that with fewer layers, then the one that was screened better.
     best = max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))
     return finalists[best]
 

@@ -48,11 +48,7 @@ DEFAULT_RULE = "depth-bonus"  # the winner of benchmarks/pick
 
 @dataclass(frozen=True, slots=True)
 class Picker:
-    """A pick rule with all that its choice depends on, other than the scores.
-
-    Raises:
-        UsageError: There is no such rule, or `within` is out of range.
-    """
+    """A pick rule with all that its choice depends on, other than the scores. Raises `UsageError`."""
 
     rule: str = DEFAULT_RULE
     within: float | None = None  # points from 0 to 100, None takes those of the rule
@@ -72,15 +68,12 @@ class Picker:
         return self._row.choose(close) if self._row.choose and close else min(scores, key=_by_score(scores))
 
     def contenders(self, dev: Mapping[int, float], keep: int) -> list[int]:
-        """The `keep` layers that are most likely to decide the pick once they are trained longer, sorted.
-
-        Always the best one, because a tolerance depends on it; then those with the smallest distance to the bound that
-        decides, among the layers that the rule would prefer.
-        """
+        """The `keep` layers that are most likely to decide the pick once they are trained longer, sorted."""
         scores, bound, allowed = self._compared(dev)
         order = sorted(scores, key=_by_score(scores))
         if self._row.choose:
             nearest = sorted(allowed, key=lambda layer: abs(scores[layer] - bound))
+            # Always the best one, because a tolerance depends on it; then those nearest to the bound that decides.
             order = list(dict.fromkeys([order[0], self.pick(dev), *nearest]))
         return sorted(order[:keep])
 

@@ -1,6 +1,5 @@
 """Cheap scores of all layers at once, as work that engines run like trials."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -58,32 +57,23 @@ class RankingWork:
         self.full.to(device)
 
     def perform(self, order: RankingOrder, send: Send) -> Scores:
-        """Score of each layer on dev, in points; sends `Steps`.
+        """Dev score of each layer, in points; sends `Steps`. Raises `UsageError` for a task without cosines."""
 
-        Raises `UsageError` for a task without pairs and cosines.
-        """
-        ways: dict[RankingName, Callable[[RankingOrder, Progress], Scores]] = {
-            "multi-exit": self._multi_exit,
-            "probe": self._probe,
-        }
-        return ways[order.name](order, lambda task, done, total: send(Steps(task, done, total)))
+        def progress(task: str, done: int, total: int) -> None:
+            send(Steps(task, done, total))
+
+        if order.name == "probe":
+            return probe(self.full, *self._exits(self.full, order), order.seed, progress)
+        return self._multi_exit(order, progress)
 
     def _multi_exit(self, order: RankingOrder, progress: Progress) -> Scores:
         """After one epoch of the model, cut at the highest layer, with the loss on all of them."""
         encoder = truncate(self.full, max(order.layers))
         examples, dev = self._exits(encoder, order)
-        TrainingRun(
-            encoder,
-            MultiExitPairs(examples),
-            MultiExitEvaluator(dev),
-            replace(self.settings, epochs=1),
-            seed=order.seed,
-        ).train(progress=progress, task="ranking layers, all trained at once")
-        return MultiExitEvaluator(dev).by_layer(encoder)
-
-    def _probe(self, order: RankingOrder, progress: Progress) -> Scores:
-        """Of a linear map on the frozen states of each layer."""
-        return probe(self.full, *self._exits(self.full, order), order.seed, progress)
+        evaluator, once = MultiExitEvaluator(dev), replace(self.settings, epochs=1)
+        run = TrainingRun(encoder, MultiExitPairs(examples), evaluator, once, seed=order.seed)
+        run.train(progress=progress, task="ranking layers, all trained at once")
+        return evaluator.by_layer(encoder)
 
     def _exits(self, encoder: Encoder, order: RankingOrder) -> tuple[dict[int, Pairs], dict[int, HeldOutPairs]]:
         """The task's examples and dev evaluator for each layer, each with a head of its own where there is one."""

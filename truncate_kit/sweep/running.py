@@ -113,12 +113,10 @@ class Sweep:
         return Found(search, chosen, yardstick, best, strongest)
 
     def _trials(self, runner: TrialRunner, layer: int) -> tuple[Trial, ...]:
-        """The full trials of a layer; those that are new keep their weights.
-
-        One that is already there is not made again for its weights: only the best seed's are needed.
-        """
+        """The full trials of a layer; those that are new keep their weights."""
         places = [(layer, seed) for seed in self.settings.seeds]
         new = [place for place in places if runner.stored(*place) is None]
+        # One that is already there is not made again for its weights: only the best seed's are needed.
         runner.run_all(new, keep_weights=True)
         return runner.run_all(places)
 

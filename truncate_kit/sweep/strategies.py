@@ -58,12 +58,7 @@ def exhaustive(among: Candidates) -> Search:
 
 
 def guided(among: Candidates) -> Search:
-    """Successive halving with one seed: all layers for one epoch, the contenders for three, nine, and so on.
-
-    The analysis bounds the search: layers from a predicted drop on get the first epoch, so that the tolerance is
-    measured against the true best, but no more unless one of them is that best. The pick rule decides on the scores of
-    the longest run that each remaining layer has had.
-    """
+    """Successive halving with one seed: all layers for one epoch, the contenders for three, nine, and so on."""
     runner, seed, epochs, candidates = among.runner, among.seeds[0], 1, list(among.layers)
     short: list[Trial] = []
     while True:
@@ -73,16 +68,16 @@ def guided(among: Candidates) -> Search:
         dev = {trial.layer: trial.dev for trial in trials}
         if len(candidates) <= 2 or epochs * HALVING**2 > runner.settings.epochs:
             return Search(among.picker.pick(dev), short=tuple(short))
+        # Layers from a predicted drop on get the first epoch, so that the tolerance is measured against the true best,
+        # but no more unless one of them is that best.
         candidates = among.picker.contenders(dev, max(2, -(-len(candidates) // HALVING)))
         epochs *= HALVING
 
 
 def multi_exit(among: Candidates) -> Search:
-    """One epoch of the full model with the loss on all exits ranks the layers; the best two race.
-
-    Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
-    """
+    """One epoch of the full model with the loss on all exits ranks the layers; the best two race."""
     (ranked,) = among.runner.rank(["multi-exit"], among.layers, among.seeds[0])
+    # Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
     return _race(among, among.picker.contenders(ranked, 2), _exits_cost(among))
 
 
@@ -93,11 +88,9 @@ def probe(among: Candidates) -> Search:
 
 
 def rankings(among: Candidates) -> Search:
-    """What both `probe` and `multi-exit` would pick; where they differ both race, with the best two of `probe`.
-
-    Each ranking is cheap and errs in its own way: frozen states of shallow layers look better than they are after
-    training, and one epoch for all exits leaves both ends behind.
-    """
+    """What both `probe` and `multi-exit` would pick; where they differ both race, with the best two of `probe`."""
+    # Each is cheap and errs in its own way: frozen states of shallow layers look better than they are after training,
+    # and one epoch for all exits leaves both ends behind.
     frozen, exits = among.runner.rank(["probe", "multi-exit"], among.layers, among.seeds[0])
     cost = _probe_cost(among) + _exits_cost(among)
     picked = {among.picker.pick(ranked) for ranked in (frozen, exits)}
@@ -118,12 +111,9 @@ def _probe_cost(among: Candidates) -> int:
 
 
 def _race(among: Candidates, contending: Collection[int], cost: int) -> Search:
-    """Begin the full trials, with one seed, of the layers that may decide it; only that of the winner goes on.
-
-    All run for as many epochs as `RACE_SHARE` pays after the ranking, one at least, at most all; then the pick rule
-    decides. cost: block-steps of the ranking.
-    """
+    """Begin the full trials, with one seed, of the layers that may decide it; only that of the winner goes on."""
     runner, layers, seed, budget = among.runner, among.layers, among.seeds[0], among.runner.settings.epochs
+    # As many epochs as `RACE_SHARE` pays after the ranking, whose block-steps `cost` is; one at least, at most all.
     others = _blocks(layers) - _blocks([max(layers)])
     spare = RACE_SHARE * len(among.seeds) * runner.steps(budget) * others - cost
     epochs = int(spare / (runner.steps(1) * max(1, _blocks(contending) - _blocks([min(contending)]))))

@@ -53,23 +53,15 @@ class TrialRunner:
 
     def as_finished(
         self,
-        places: Iterable[tuple[int, int]],
+        places: Iterable[tuple[int, int]],  # layers and seeds; repeats count once
         *,
-        epochs: int | None = None,
-        stop_after: int | None = None,
-        keep_weights: bool = False,
+        epochs: int | None = None,  # of shorter search runs, which never see the test set; None is the full budget
+        stop_after: int | None = None,  # epochs of each trial that are run, without the test set; it may go on later
+        keep_weights: bool = False,  # run a finished trial whose weights are gone again; its first record stays
     ) -> Iterator[Trial]:
         """Each trial of these layers and seeds once: first those that are in the store, then the others as they finish.
 
         What is not there goes to the engine as one batch, and is stored before it is given.
-
-        Args:
-            places: Layers and seeds; repeats count once.
-            epochs: Of shorter search runs, which never see the test set; None is the full budget.
-            stop_after: Number of epochs of each trial that are run, without the test set; where workers see the store
-                it can go on from there.
-            keep_weights: Whether a finished trial whose weights are gone is run again; what it gives then belongs to
-                these weights, its first record stays.
         """
         budget, orders = epochs or self.settings.epochs, []
         for layer, seed in dict.fromkeys(places):
@@ -127,16 +119,13 @@ class TrialRunner:
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
     def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
-        """What the models that were trained at their last layer give at each of `layers`, untrained there.
+        """What the models trained at their last layer give at each of `layers`, untrained there; seed after seed.
 
-        Seed after seed, from the store where it is there. Raises `UsageError` for an objective with a classifier, which
-        would be the last layer's.
+        Raises `UsageError` for an objective with a classifier, which would be the last layer's.
         """
         if self.task.trial(self.full, seeds[0])[0].head is not None:
-            raise UsageError(
-                "A classifier that was trained at the last layer does not fit an earlier one.",
-                hint="Read earlier layers with another objective.",
-            )
+            hint = "Read earlier layers with another objective."
+            raise UsageError("A classifier that was trained at the last layer does not fit an earlier one.", hint=hint)
         missing = {
             seed: [layer for layer in layers if self.store.read(_earlier(layer, seed), Trial) is None] for seed in seeds
         }
@@ -168,11 +157,7 @@ class TrialRunner:
             self.store.write(_earlier(layer, seed), read)
 
     def rank(self, names: Sequence[RankingName], layers: Sequence[int], seed: int) -> list[Scores]:
-        """The rankings of these names: for each a score of every layer, in points, see `RankingWork`.
-
-        From the store where they are there; the others go to the engine as one batch. Raises `UsageError` for a task
-        without pairs and cosines.
-        """
+        """The rankings of these names, from the store or as one batch: a score of every layer, in points."""
         orders = [RankingOrder(name=name, layers=tuple(layers), seed=seed) for name in names]
         kept = {order: self.store.read(order.record, Ranking) for order in orders}
         found = {o: dict(zip(r.layers, r.scores, strict=True)) for o, r in kept.items() if r is not None}
@@ -188,20 +173,15 @@ def _earlier(layer: int, seed: int) -> str:
 
 
 def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
-    """All layers that can be held; without layer 0 for CLS pooling, where every text has the same state.
-
-    Only the last one where vectors are made of several layers: cut below it, it would be trained as another model.
-    """
+    """All layers that can be held; without layer 0 for CLS pooling, where every text has the same state."""
+    # Vectors made of several layers: cut below the last one, it would be trained as another model.
     if encoder.pools_over_layers:
         return (encoder.depth,)
     return tuple(layer for layer in layers_held(encoder.backbone.config) if layer > 0 or encoder.pooling != "cls")
 
 
 def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
-    """The layers that "auto" or a text as in `parse_layers` names for this encoder.
-
-    Raises `UsageError`, `LayerOutOfRangeError`, `LayerNotHeldError`.
-    """
+    """The layers that "auto" or a text as in `parse_layers` names for this encoder. Raises what makes no sense."""
     held = layers_to_try(encoder)
     layers = held if text == "auto" else parse_layers(text, held, encoder.depth)
     for layer in layers:

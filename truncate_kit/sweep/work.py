@@ -82,17 +82,13 @@ class TrialOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TrialWork:
-    """What the trials of one model on one task share.
-
-    checkpoints: only where a worker sees their folder, on this machine and on shared disks, does a trial that is begun
-    again continue; elsewhere it starts anew.
-    """
+    """What the trials of one model on one task share."""
 
     full: Encoder
     task: Task
     settings: TrainingSettings
     prior: Prior | None
-    checkpoints: Checkpoints
+    checkpoints: Checkpoints  # a trial that is begun again continues only where a worker sees their folder
 
     def move(self, device: str) -> None:
         """Go to another device: task and prior read texts with the same encoder, and hold nothing on a device."""

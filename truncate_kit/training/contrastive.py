@@ -68,12 +68,7 @@ class ContrastiveTexts:
         return [ids for column in self._columns for ids in column]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`contrastive_loss` of the rows at the given places.
-
-        In chunks, the value has no graph: `backward()` on it encodes chunk after chunk once more, with the random
-        numbers of the first time, and adds to the parameters' gradients what one large batch would have (Gao et al.
-        2021, arXiv:2101.06983).
-        """
+        """`contrastive_loss` of the rows at the given places."""
         own = self._group.share(batch)
         ids = [column[place] for column in self._columns for place in own]
         if self._chunk is None or len(ids) <= self._chunk:
@@ -88,6 +83,8 @@ class ContrastiveTexts:
         with torch.enable_grad():
             loss = self._loss_of(vectors, len(batch))
         (wanted,) = torch.autograd.grad(loss, vectors)
+        # The value has no graph: `backward()` on it encodes chunk after chunk once more, with the random numbers of the
+        # first time, and adds to the gradients what one large batch would have (Gao et al. 2021, arXiv:2101.06983).
         value = loss.detach().requires_grad_()
         again = partial(_backward, encoder, chunks, states, wanted, _autocast(encoder.device))
         value.register_hook(again)  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -17,13 +17,10 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The processes of one run; with one process every method returns its argument.
+    """The processes of one run; with one process every method returns its argument."""
 
-    rank: number of this process, from 0. size: how many there are.
-    """
-
-    rank: int = 0
-    size: int = 1
+    rank: int = 0  # number of this process, from 0
+    size: int = 1  # how many there are
 
     @property
     def leads(self) -> bool:
@@ -35,12 +32,7 @@ class Group:
         return list(items[self.rank :: self.size])
 
     def gather(self, own: Tensor, total: int) -> Tensor:
-        """Put the shares of all processes together: (c, share, d) to (c, total, d), share after share.
-
-        Gradients flow back into this process's own share only. Where every process computes the same loss of the whole
-        batch, the parameters' gradients summed over the processes (`sum_gradients`) are then those of one process with
-        the whole batch.
-        """
+        """Put the shares of all processes together: (c, share, d) to (c, total, d), share after share."""
         if self.size == 1:
             return own
         sizes = [len(range(rank, total, self.size)) for rank in range(self.size)]
@@ -48,6 +40,8 @@ class Group:
         shares = [torch.empty_like(padded) for _ in sizes]
         distributed.all_gather(shares, padded)
         cut: list[Tensor] = [share[:, :size] for share, size in zip(shares, sizes, strict=True)]
+        # Gradients flow into the own share only: where all compute the same loss of the whole batch, `sum_gradients`
+        # gives those of one process.
         cut[self.rank] = own
         return torch.cat(cut, dim=1)
 
@@ -86,8 +80,7 @@ ALONE = Group()
 def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
     """Join the processes that `torchrun` started, for the length of the block; alone where it started none.
 
-    Yields the group and the device of this process: each has a GPU of its own on `cuda`. Raises `DeviceError` where
-    there are more processes than GPUs, and for a device that is not there.
+    Yields the group and the device of this process: each has a GPU of its own on `cuda`. Raises `DeviceError`.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:

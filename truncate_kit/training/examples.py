@@ -79,15 +79,7 @@ class Pairs:
         loss: PairLoss,
         head: nn.Module | None = None,
     ) -> None:
-        """Pairs in token ids.
-
-        Args:
-            first: The first text of each pair.
-            second: The second ones.
-            targets: What the loss takes as target.
-            loss: Of vectors (b, d), (b, d) and targets (b,), 0-d.
-            head: What `loss` trains beside the encoder, None where there is nothing.
-        """
+        """loss: of vectors (b, d), (b, d) and targets (b,), 0-d; head: what it trains beside the encoder."""
         self._first, self._second = first, second
         self._targets = torch.tensor(targets, dtype=torch.float32)
         self._loss, self.head = loss, head

@@ -96,10 +96,7 @@ def probe(
 ) -> dict[int, float]:
     """How well each layer serves the task frozen: best dev score, in points, of one linear map per layer.
 
-    exits, held_out: the same pairs for each layer, each with its own head where the objective has one. The states of
-    all texts (of 10,000 pairs, drawn by the seed, where there are more) are computed once; the maps (out × out, from
-    the identity) and heads are trained together by Adam on the pairs' own objective, `PROBE_EPOCHS` times over. The
-    encoder is not changed.
+    exits, held_out: the same pairs for each layer, each with its own head where the objective has one.
     """
     layers, pairs, evaluators = list(exits), list(exits.values()), list(held_out.values())
     generator = torch.Generator().manual_seed(seed)
@@ -108,6 +105,7 @@ def probe(
     if count > PROBE_PAIRS:
         kept = torch.randperm(count, generator=generator)[:PROBE_PAIRS]
     both_sides = [texts[place] for place in torch.cat([kept, kept + count]).tolist()]
+    # The states are computed once; the maps (out × out, from the identity) and the heads are trained on them together.
     train = exit_vectors_of(encoder, both_sides, layers, progress=progress)
     dev = exit_vectors_of(encoder, evaluators[0].texts(), layers)
     centre = train.mean(dim=1, keepdim=True)  # states share a large mean, which makes every cosine near 1

@@ -105,10 +105,8 @@ class _Linear(torch.autograd.Function):
 
 
 def dropout(states: Tensor, p: float) -> Tensor:
-    """States with about a share `p` of the elements set to 0 and the others divided by 1 − p.
-
-    An element is kept where sixteen random bits, read as a number, lie below 2¹⁶ · (1 − p), rounded.
-    """
+    """States with about a share `p` of the elements set to 0 and the others divided by 1 − p."""
+    # An element is kept where sixteen random bits, read as a number, lie below 2¹⁶ · (1 − p), rounded.
     words = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: states.numel()].view(states.shape)
     kept = (bits < round((1 - p) * _STEPS) - _STEPS // 2).to(states.dtype)

@@ -188,9 +188,6 @@ class TrainingRun:
     def _copied(self) -> dict[str, Tensor]:
         return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
 
-    def _is_best(self) -> bool:
-        return self.state.best_stage == self.state.stage - 1
-
     def ends_epoch(self) -> bool:
         """Whether the last stage reached the end of an epoch."""
         reached = [stage * self.interval // self.steps for stage in (self.state.stage - 1, self.state.stage)]
@@ -227,7 +224,7 @@ class TrainingRun:
         values: dict[str, Any] = {
             "state": dataclasses.asdict(self.state),
             "weights": self.trained.state_dict(),
-            "best": None if self._is_best() else self.best,  # the same as the weights
+            "best": None if self.state.best_stage == self.state.stage - 1 else self.best,  # the same as the weights
             "optimiser": self.optimiser.state_dict(),
             "random": random,
             "cuda_random": cuda_random,
@@ -253,11 +250,7 @@ class TrainingRun:
 
 
 def bucketed(order: Sequence[int], lengths: Sequence[int], batch_size: int, buckets: bool) -> list[list[int]]:
-    """Cut a random order into batches; with buckets, of like length within each stretch of `BUCKET_BATCHES` batches.
-
-    Batches of a stretch come shortest first in one half of the stretches and longest first in the other, by the
-    random order itself; the last, incomplete batch comes where it falls.
-    """
+    """Cut a random order into batches; with buckets, of like length within each stretch of `BUCKET_BATCHES` batches."""
     if not buckets:
         return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     batches = []

@@ -31,10 +31,8 @@ class LabelledTask:
         """Raises `UsageError`, and `DataError` when a split is missing or the targets do not suit the objective."""
         row = find_objective(objective, "tmft")
         if len(splits_for(data, seed=0).items()) < 3:
-            raise DataError(
-                f"{data.name} has no train, dev and test set to fine-tune with.",
-                hint="Give a folder with train, dev and test files, or one file to be divided.",
-            )
+            hint = "Give a folder with train, dev and test files, or one file to be divided."
+            raise DataError(f"{data.name} has no train, dev and test set to fine-tune with.", hint=hint)
         row.check_targets(data)
         self.metric = row.metric
         self._full, self._data, self._objective = full, data, objective
@@ -73,10 +71,8 @@ class DistillTask:
         row = find_objective(objective, "distill")
         texts = list(dict.fromkeys(texts))
         if len(texts) < FEWEST_TEXTS:
-            raise DataError(
-                f"Only {len(texts)} distinct texts to distil from.",
-                hint=f"Give at least {FEWEST_TEXTS}; thousands are better.",
-            )
+            hint = f"Give at least {FEWEST_TEXTS}; thousands are better."
+            raise DataError(f"Only {len(texts)} distinct texts to distil from.", hint=hint)
         self._held = max(2, round(len(texts) * HELD_OUT))
         self._full, self._objective = full, objective
         self._ids = full.token_ids(texts)

@@ -16,18 +16,10 @@ from truncate_kit.encoders import Encoder
 
 
 class CompactVocabulary:
-    """The used rows of an encoder's word embeddings, put in place of all of them until `expand`.
-
-    Token ids stay what they are: on its way into the embedding each is replaced by its row in the compact table.
-    """
+    """The used rows of an encoder's word embeddings, put in place of all of them until `expand`; token ids stay."""
 
     def __init__(self, encoder: Encoder, texts: Iterable[Sequence[int]]) -> None:
-        """Compact the embedding in place.
-
-        Args:
-            encoder: Its backbone's word embeddings are replaced.
-            texts: The token ids of every text that will be encoded before `expand`; another id is an IndexError.
-        """
+        """texts: the token ids of every text that will be encoded before `expand`; another id is an IndexError."""
         table = encoder.backbone.get_input_embeddings()
         assert isinstance(table, nn.Embedding)  # true for every family of the table
         self._table, self._full = table, table.weight.detach()

@@ -84,9 +84,8 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
 def clean(workspace: Workspace) -> Contents:
     """Remove weights of finished runs, graphs that `bench` made, and what killed processes left half-written.
 
-    Their records stay, so that the same commands find them; a run whose weights are needed again is repeated, with the
-    same result. Where a run waits for its command everything is kept. Raises `FileProblemError` where another process
-    works.
+    Records stay: a run whose weights are needed again is repeated, with the same result. Where a run waits for its
+    command everything is kept. Raises `FileProblemError` where another process works.
     """
     if not workspace.folder.is_dir():
         return contents(workspace)

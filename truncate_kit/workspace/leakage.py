@@ -57,13 +57,8 @@ def seen_pairs(
 ) -> Seen | None:
     """The train and dev pairs of the data, and what stands in one row of the triplets of contrastive training.
 
-    Args:
-        workspace: Of the models.
-        data: What they were trained on, as it was loaded; None loads what the last command used.
-        triplets: The rows that contrastive training learned from; likewise.
-
-    Returns:
-        None where nothing was trained here, or data or triplets are not those that were learned from.
+    data, triplets: what was learned from, None loads what the last command used. Returns None where nothing was trained
+    here, or they are not those that were learned from.
     """
     trained, last = trained_on(workspace), workspace.remembered().data
     if not trained:
@@ -82,10 +77,7 @@ def seen_pairs(
 
 
 def _contrasted(workspace: Workspace, rows: "TripletSet | None") -> "TripletSet | None":
-    """The rows that contrastive training of the models here learned from, None where it learned from no pairs.
-
-    Raises `DataError` where they are gone or no longer the same.
-    """
+    """The rows that contrastive training of the models here learned from, None for single texts. Raises `DataError`."""
     result, sweep = workspace.contrast(), workspace.sweep()
     learned = None if result is None else OBJECTIVES[result.settings.objective].data
     if result is None or learned == "texts":  # single texts, each its own positive

@@ -17,35 +17,21 @@ Kind = TypeVar("Kind", bound=Result)
 
 
 class Workspace:
-    """A workspace, which need not exist yet.
-
-    Attributes:
-        folder: All of it.
-        lean: The truncated model.
-        full: The full model with the same fine-tuning.
-        combined: The model whose vectors are made of a combination of layers.
-        frozen: The frozen model with heads.
-        profile: The analysis.
-        sweep_file: What `finetune` found.
-        contrast_file: What contrastive training found.
-        attention: How much each layer counts in the vectors of some sentences.
-        combination: Folder of what the search of combinations found, and of its figures.
-        frozen_heads: Folder of what training heads found, of its figures, trials and cached states.
-        study: Folder of a study's tables, figures and trials.
-        bench: The measurements; shorter ones stand beside them.
-        graphs: Folder of graphs that `bench` made of models without one, each under the digest of its model.
-    """
+    """A workspace, which need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lean, self.full = folder / "lean", folder / "full"
-        self.combined, self.frozen = folder / "combined", folder / "frozen"
+        self.lean, self.full = folder / "lean", folder / "full"  # the truncated model, and the full one tuned likewise
+        self.combined = folder / "combined"  # the model whose vectors are made of a combination of layers
+        self.frozen = folder / "frozen"  # the frozen model with heads
         self.profile = folder / "analysis/profile.json"
         self.sweep_file, self.contrast_file = folder / "sweep.json", folder / "contrastive.json"
-        self.attention = folder / "attention.json"
-        self.combination, self.frozen_heads = folder / "combination", folder / "frozen-heads"
-        self.study = folder / "study"
-        self.bench, self.graphs = folder / "bench.json", folder / "graphs"
+        self.attention = folder / "attention.json"  # how much each layer counts in the vectors of some sentences
+        self.combination = folder / "combination"  # what the search of combinations found, and its figures
+        self.frozen_heads = folder / "frozen-heads"  # what training heads found: figures, trials, cached states
+        self.study = folder / "study"  # tables, figures and trials
+        self.bench = folder / "bench.json"  # shorter measurements stand beside it
+        self.graphs = folder / "graphs"  # that `bench` made, each under the digest of its model
         self._sources = folder / "workspace.json"
 
     def suite(self, name: str) -> Path:

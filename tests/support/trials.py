@@ -1,0 +1,20 @@
+"""The trials that a file of records holds."""
+
+from pathlib import Path
+
+from truncate_kit.runs.journal import Journal
+from truncate_kit.runs.trial import Trial
+
+
+def read_trials(file: Path) -> dict[str, tuple[Trial, ...]]:
+    """All trials in a file of records by their stores, sorted by layer, seed and epochs; other records are left out."""
+    stores: dict[str, dict[str, Trial]] = {}
+    for record in Journal(file).read()[0]:
+        if record.get("kind") == Trial.__name__:
+            trial = Trial.from_dict(record)
+            if record["name"] == trial.name:  # else it is what a model that was trained at another layer gave
+                stores.setdefault(record["store"], {})[trial.name] = trial
+    return {
+        store: tuple(sorted(found.values(), key=lambda one: (one.layer, one.seed, one.epochs, one.epochs_run)))
+        for store, found in stores.items()
+    }
