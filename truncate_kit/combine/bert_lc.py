@@ -11,15 +11,7 @@ from truncate_kit.combine.grams import Floats
 from truncate_kit.combine.pair_states import Scorer
 from truncate_kit.combine.ranking import RankCorrelation
 from truncate_kit.combine.report import Baseline, Combination, CombinationReport, SplitReport
-from truncate_kit.combine.searching import (
-    Division,
-    Search,
-    best_of,
-    dev_size,
-    divide,
-    search_means,
-    search_vectors,
-)
+from truncate_kit.combine.searching import Division, Search, best_of, draw_divisions, search_means, search_vectors
 from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder
@@ -60,8 +52,7 @@ def combine(
     """
     settings = settings or CombineSettings()
     start = perf_counter()
-    num_dev = dev_size(pairs, settings.dev_pairs)
-    divisions = [divide(pairs, seed, num_dev) for seed in range(settings.splits)]
+    divisions = draw_divisions(pairs, settings)
     if settings.has_grams:
         search = search_means(encoder, pairs, divisions, settings, threads, progress)
     else:

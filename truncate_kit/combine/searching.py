@@ -33,6 +33,9 @@ class Division:
     test_ranks: RankCorrelation
 
 
+Divisions = Sequence[Division]
+
+
 def divide(pairs: PairSet, seed: int, dev_pairs: int) -> Division:
     """Draw `dev_pairs` pairs for dev; rows with the same two texts stay on one side. Raises `DataError`."""
     share = dev_pairs / len(pairs)
@@ -45,14 +48,15 @@ def divide(pairs: PairSet, seed: int, dev_pairs: int) -> Division:
     return Division(seed, sides[True], sides[False], ranks[True], ranks[False])
 
 
-def dev_size(pairs: PairSet, wanted: int) -> int:
-    """Pairs to choose on: as many as wanted, at most half of all. Raises `DataError` for fewer than eight pairs."""
+def draw_divisions(pairs: PairSet, settings: CombineSettings) -> Divisions:
+    """One for each split, with as many dev pairs as wanted, at most half of all. Raises `DataError`."""
     if len(pairs) < 8:
         raise DataError(
             f"{pairs.name} holds {len(pairs)} pairs: too few to choose a combination on some and test it on others.",
             hint="Give at least 8 pairs; some hundred make the choice steady.",
         )
-    return min(wanted, len(pairs) // 2)
+    num_dev = min(settings.dev_pairs, len(pairs) // 2)
+    return [divide(pairs, seed, num_dev) for seed in range(settings.splits)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +74,7 @@ class Search:
 
 
 def search_means(
-    encoder: Encoder,
-    pairs: PairSet,
-    divisions: Sequence[Division],
-    settings: CombineSettings,
-    threads: int,
-    progress: Progress,
+    encoder: Encoder, pairs: PairSet, divisions: Divisions, settings: CombineSettings, threads: int, progress: Progress
 ) -> Search:
     """Combinations by their mean, from Gram matrices. Raises `UsageError` where there are too many, `ModelError`."""
     grams, cls = read_grams(encoder, pairs, progress)
@@ -91,7 +90,7 @@ def search_means(
 def search_vectors(
     encoder: Encoder,
     pairs: PairSet,
-    divisions: Sequence[Division],
+    divisions: Divisions,
     settings: CombineSettings,
     head: Dense | None,
     progress: Progress,
@@ -148,7 +147,7 @@ def _state_plan(layers: int, settings: CombineSettings) -> tuple[int, str | None
 
 def _on_divisions(
     grams: PairGrams,
-    divisions: Sequence[Division],
+    divisions: Divisions,
     settings: CombineSettings,
     method: str,
     up_to: int,
@@ -170,7 +169,7 @@ def _on_divisions(
 
 
 def _beam_loss(
-    grams: PairGrams, divisions: Sequence[Division], settings: CombineSettings, up_to: int, threads: int
+    grams: PairGrams, divisions: Divisions, settings: CombineSettings, up_to: int, threads: int
 ) -> tuple[float, tuple[int, ...]]:
     """The most a beam search loses on dev, in points, and the layers on which that was tried."""
     layers = list(range(grams.num_layers))

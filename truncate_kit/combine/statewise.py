@@ -16,6 +16,7 @@ from truncate_kit.progress import Progress, silent
 MOST_SUBSETS = 2**14 - 1
 """Every subset of 14 layers; of more layers all subsets up to the largest size that keeps to this number."""
 _ROWS = 128  # rows of cosines ranked at a time
+Part = tuple[Sequence[int], RankCorrelation]  # places of pairs, and the correlation with their targets
 
 
 class Rule(Protocol):
@@ -119,13 +120,9 @@ def largest_size(num_layers: int) -> int:
 
 
 def search_states(
-    pairs: StatePairs,
-    parts: Sequence[tuple[Sequence[int], RankCorrelation]],
-    *,
-    up_to: int,
-    progress: Progress = silent,
+    pairs: StatePairs, parts: Sequence[Part], *, up_to: int, progress: Progress = silent
 ) -> list[BestSubsets]:
-    """Score every subset of at most `up_to` layers on parts of the pairs, given by places and correlation."""
+    """Score every subset of at most `up_to` layers on several parts of the pairs; the cosines are computed once."""
     best_subsets = [BestSubsets(pairs.num_layers) for _ in parts]
     total, done = count_subsets(pairs.num_layers, up_to), 0
     masks: list[int] = []

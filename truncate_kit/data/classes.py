@@ -28,8 +28,6 @@ def class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | 
             name=name if len(tables) == 1 else f"{name}/{split}",
             pairs=_pairs(table, names[split], labels[split], place),
             scale=(0.0, len(classes) - 1.0),
-            scale_source="known",
-            num_scale_values=0,
             path=table.source,
             columns=names[split],
             classes=classes,

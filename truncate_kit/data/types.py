@@ -54,8 +54,8 @@ class PairSet:
     name: str
     pairs: tuple[TextPair, ...]
     scale: tuple[float, float]  # lowest and highest possible score
-    scale_source: ScaleSource  # given by the user, inferred from the values, or known for this set
-    num_scale_values: int  # number of values that the scale was inferred from, all splits together; 0 if it was not
+    scale_source: ScaleSource = "known"  # given by the user, inferred from the values, or known for this set
+    num_scale_values: int = 0  # number of values that the scale was inferred from, all splits together; 0 if it was not
     path: str
     columns: tuple[str, str, str]  # names of the columns of first text, second text and score
     classes: tuple[str, ...] = ()  # names of the classes, whose places are then the targets; empty for graded pairs

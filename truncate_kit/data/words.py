@@ -32,15 +32,7 @@ def load_words(folder: Path) -> PairSplits:
             scores.setdefault(key, []).append(score)
     pairs = tuple(TextPair(*words[key], sum(values) / len(values)) for key, values in scores.items())
     name = short_name(folder)
-    merged = PairSet(
-        name=name,
-        pairs=pairs,
-        scale=(0.0, 1.0),
-        scale_source="known",
-        num_scale_values=0,
-        path=str(folder),
-        columns=found[0].columns,
-    )
+    merged = PairSet(name=name, pairs=pairs, scale=(0.0, 1.0), path=str(folder), columns=found[0].columns)
     sizes = ", ".join(f"{Path(words_set.path).stem} {len(words_set):,}" for words_set in found)
     note = (
         f"Word similarity: {sizes} merged to {len(pairs):,} distinct pairs, each score divided by its scale; "

@@ -19,7 +19,6 @@ from truncate_kit.frozen.autoencoders import BlockAutoencoders
 from truncate_kit.frozen.examples import StateExamples, WithoutTexts, log_variance, moments, take_states
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
 from truncate_kit.progress import Progress, silent
-from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.loop import Progressed, TrainingRun
 
 _EVALUATED = 512  # texts at a time
@@ -165,30 +164,17 @@ def train_heads(
     task: str = "Training heads",
 ) -> Progressed:
     """Train heads in place, on NLI pairs first where there are some; the epoch with the best dev Spearman is kept."""
+    fixed = heads.networks is None
+    stages = [(pairs, settings.epochs, checkpoint, task)]
     if nli is not None:
         before = None if checkpoint is None else checkpoint.with_suffix(".nli.checkpoint")
-        settings_before = settings.training(settings.nli_epochs)
-        _train(heads, nli, dev, settings_before, seed=seed, checkpoint=before, progress=progress, task=f"{task}, NLI")
-    training = settings.training(settings.epochs)
-    return _train(heads, pairs, dev, training, seed=seed, checkpoint=checkpoint, progress=progress, task=task)
-
-
-def _train(
-    heads: LayerHeads,
-    pairs: StatePairs,
-    dev: StatePairs,
-    training: TrainingSettings,
-    *,
-    seed: int,
-    checkpoint: Path | None,
-    progress: Progress,
-    task: str,
-) -> Progressed:
-    fixed = heads.networks is None
-    return TrainingRun(
-        cast(Encoder, heads),
-        PairExamples(pairs, pair_distances(heads, pairs).clone() if fixed else None),
-        PairsEvaluator(dev, pair_distances(heads, dev).clone() if fixed else None),
-        training,
-        seed=seed,
-    ).train(checkpoint=checkpoint, progress=progress, task=task)
+        stages.insert(0, (nli, settings.nli_epochs, before, f"{task}, NLI"))
+    for learned, epochs, file, name in stages:
+        done = TrainingRun(
+            cast(Encoder, heads),
+            PairExamples(learned, pair_distances(heads, learned).clone() if fixed else None),
+            PairsEvaluator(dev, pair_distances(heads, dev).clone() if fixed else None),
+            settings.training(epochs),
+            seed=seed,
+        ).train(checkpoint=file, progress=progress, task=name)
+    return done

@@ -8,35 +8,25 @@ from matplotlib.figure import Figure
 
 from truncate_kit.frozen.results import FrozenReport, Reconstruction
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, SIAMESE
-from truncate_kit.report.panel import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    VERMILION,
-    open_panel,
-    plot_defined,
-    write_panel,
-)
+from truncate_kit.report import panel
 
-COLORS = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}
-STATES = VERMILION
-CODE_COLORS = (GREEN, PURPLE)  # narrow, wide
+COLORS = {COSINE: panel.GREY, SIAMESE: panel.ORANGE, AUTOENCODER: panel.BLUE}
+STATES = panel.VERMILION
+CODE_COLORS = (panel.GREEN, panel.PURPLE)  # narrow, wide
 
 
 def draw_correlations(report: FrozenReport, path: Path) -> Path:
     """Write Spearman on test of each block alone, before and after training, as PNG. Raises `FileProblemError`."""
     figure, axes = _panel(report, "similarity by each block alone", "block")
-    plot_defined(axes, count(1), report.states, marker="o", color=STATES, label="states as they are")
+    panel.plot_defined(axes, count(1), report.states, marker="o", color=STATES, label="states as they are")
     for step, layers in report.steps.items():
         if step != COSINE:  # its codes are the states themselves
             codes = report.codes_by_block(step, layers[-1])
-            plot_defined(axes, count(1), codes, marker="o", color=COLORS[step], label=f"codes, {step}")
+            panel.plot_defined(axes, count(1), codes, marker="o", color=COLORS[step], label=f"codes, {step}")
     score = report.score(report.chosen_step, report.chosen_layer, "test")
     axes.axhline(score.mean, color="black", linestyle=":", linewidth=1, label="all blocks together, chosen heads")
     axes.set_ylabel("Spearman × 100 on test")
-    return write_panel(figure, axes, path)
+    return panel.write_panel(figure, axes, path)
 
 
 def draw_reconstruction(report: FrozenReport, reconstruction: Reconstruction, path: Path) -> Path:
@@ -48,7 +38,7 @@ def draw_reconstruction(report: FrozenReport, reconstruction: Reconstruction, pa
         axes.plot(blocks, losses, marker="o", color=color, label=f"codes of {code} of {report.width} numbers")
     axes.set_ylabel("mean squared error (1 = always the mean)")
     axes.set_ylim(bottom=0)
-    return write_panel(figure, axes, path)
+    return panel.write_panel(figure, axes, path)
 
 
 def draw_depths(report: FrozenReport, path: Path) -> Path:
@@ -63,8 +53,8 @@ def draw_depths(report: FrozenReport, path: Path) -> Path:
             layers, means, yerr=spreads if seeds > 1 else None, marker="o", capsize=3, color=COLORS[step], label=label
         )
     axes.set_ylabel("Spearman × 100 on test")
-    return write_panel(figure, axes, path)
+    return panel.write_panel(figure, axes, path)
 
 
 def _panel(report: FrozenReport, what: str, along: str) -> tuple[Figure, Axes]:
-    return open_panel(f"{Path(report.model).name}, frozen: {what} ({report.data})", along)
+    return panel.open_panel(f"{Path(report.model).name}, frozen: {what} ({report.data})", along)

@@ -6,21 +6,11 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from truncate_kit.report.panel import (
-    BLUE,
-    GREEN,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    plot_defined,
-    whole_axis,
-    write_figure,
-)
+from truncate_kit.report import panel
 from truncate_kit.report.sweep_figure import DEV, TEST, draw_curve
 from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
 
-COLORS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
+COLORS = (panel.BLUE, panel.VERMILION, panel.GREEN, panel.PURPLE, panel.ORANGE, panel.SKY)
 LINES = ("-", "--", "-.", ":")
 MARKERS = "osD^vPX"
 PANELS_ABREAST = 3
@@ -48,7 +38,7 @@ def draw_curves(result: StudyResult, task: str, path: Path) -> Path:
     grid[0].legend(loc="best", fontsize="small")
     figure.supylabel(f"points ({result.of(models[0], task)[0].metric})", fontsize="medium")
     figure.suptitle(f"Fine-tuned at each layer: {task}", x=0.01, ha="left")
-    return write_figure(figure, path)
+    return panel.write_figure(figure, path)
 
 
 def _panels(count: int) -> tuple[Figure, list[Axes]]:
@@ -69,7 +59,7 @@ def _panel(axes: Axes, rows: list[StudyRow]) -> None:
     if published:
         layers, values = zip(*published, strict=True)
         axes.plot(layers, values, linestyle=":", color=TEST, label="published, test")
-    whole_axis(axes)
+    panel.whole_axis(axes)
 
 
 def draw_layers(result: StudyResult, task: str, path: Path) -> Path:
@@ -86,9 +76,9 @@ def draw_layers(result: StudyResult, task: str, path: Path) -> Path:
         axes.fill_between(layers, low, high, color=style["color"], alpha=0.2, linewidth=0)
     axes.set_title(f"Test score of each layer: {task}", loc="left")
     axes.set_ylabel(f"points ({next(row.metric for row in result.rows if row.task == task)})")
-    whole_axis(axes)
+    panel.whole_axis(axes)
     _legend(figure, axes)
-    return write_figure(figure, path)
+    return panel.write_figure(figure, path)
 
 
 def _styles(result: StudyResult, task: str) -> list[tuple[str, dict[str, Any]]]:
@@ -122,13 +112,13 @@ def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
         for (stage, label), color, marker in zip(STAGES.items(), COLORS, MARKERS, strict=False):
             found = [row for row in rows if row.model == model]
             values = [getattr(row, stage) for row in found]
-            plot_defined(axes, [row.layer for row in found], values, marker=marker, color=color, label=label)
+            panel.plot_defined(axes, [row.layer for row in found], values, marker=marker, color=color, label=label)
         axes.set_title(model, loc="left", fontsize="medium")
-        whole_axis(axes)
+        panel.whole_axis(axes)
     grid[0].legend(loc="best", fontsize="small")
     figure.supylabel(f"CKA to {rows[0].reference}", fontsize="medium")
     figure.suptitle(f"Before and after fine-tuning: {task}", x=0.01, ha="left")
-    return write_figure(figure, path)
+    return panel.write_figure(figure, path)
 
 
 def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
@@ -161,4 +151,4 @@ def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
     axes.set_ylabel(f"test score in points ({everything[0].metric})")
     axes.grid(alpha=0.3)
     _legend(figure, axes)
-    return write_figure(figure, path)
+    return panel.write_figure(figure, path)

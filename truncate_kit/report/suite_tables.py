@@ -30,12 +30,8 @@ def transfer_table(report: TransferReport) -> TableCells:
     rows = [_transfer_row(score, point, layered) for score in report.sets for point in score.curve]
     mean: tuple[str, ...] = (f"mean of {len(report.sets)}", "", "", "", number(report.mean_as_is))
     if layered:
-        mean += (
-            number(report.mean_last),
-            number(report.mean_combined),
-            number(report.mean_relative_error_reduction, "+.1f"),
-            "",
-        )
+        mean += (number(report.mean_last), number(report.mean_combined))
+        mean += (number(report.mean_relative_error_reduction, "+.1f"), "")
     title = (
         f"{report.model} in {report.runtime}: accuracy × 100 of logistic regression, {report.settings.splits} splits"
     )
@@ -43,13 +39,8 @@ def transfer_table(report: TransferReport) -> TableCells:
 
 
 def _transfer_row(score: TransferScore, point: TransferPoint, layered: bool) -> tuple[str, ...]:
-    row = (
-        score.name,
-        f"{point.train_rows:,}",
-        str(score.num_classes),
-        number(score.majority),
-        number(point.mean_as_is),
-    )
+    known = (score.name, f"{point.train_rows:,}", str(score.num_classes))
+    row = (*known, number(score.majority), number(point.mean_as_is))
     if not layered:
         return row
     counts = Counter(chain.from_iterable(point.chosen or ()))

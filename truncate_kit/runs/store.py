@@ -4,6 +4,7 @@ import logging
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,6 @@ from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_en
 from truncate_kit.encoders.digest import Digest
 from truncate_kit.files import remove_leftovers, replacing, run_lock
 from truncate_kit.results import Result
-from truncate_kit.runs.checkpoint import Checkpoints
 from truncate_kit.runs.journal import FORMAT, Journal, check_format
 
 RECORDS_FILE = "trials.jsonl"
@@ -33,6 +33,30 @@ def run_key(encoder: Encoder, *parts: str) -> str:
     digest = Digest()
     digest.add(encoder_digest(encoder), *parts)
     return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Where the states of running runs wait between their epochs, by the names of the runs; a name has no dot."""
+
+    folder: Path
+
+    def of(self, name: str, stage: str = "") -> Path | None:
+        """File for the state of a run, or of a stage before it such as "prior"; None where the folder is not seen."""
+        parts = (name, stage, "checkpoint") if stage else (name, "checkpoint")
+        return self.folder / ".".join(parts) if self.folder.is_dir() else None
+
+    def remove(self, name: str) -> None:
+        """Of a run that is finished or given up, at all its stages."""
+        for file in self.folder.glob(f"{name}.*checkpoint"):
+            file.unlink(missing_ok=True)
+        remove_leftovers(self.folder, name)  # of a worker that was lost while it wrote
+
+    def tidy(self, finished: Collection[str]) -> None:
+        """Remove those of finished runs: a process was killed between the end of a run and their removal."""
+        for file in self.folder.glob("*.checkpoint"):
+            if file.name.partition(".")[0] in finished:
+                file.unlink(missing_ok=True)
 
 
 class RunStore:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.study.plan import Study, StudyModel, StudyTask
+from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 
 PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # as the scores by layer call them
 STSB = "stsb/en"
@@ -89,6 +89,13 @@ def check_published(study: Study, figures: Published) -> None:
 def published_name(part: StudyModel | StudyTask) -> str:
     """What the published figures call a model or the data of a task."""
     return part.name if part.published is None else part.published
+
+
+def prior_setting(prior: StudyPrior) -> str:
+    """What the published figures call a prior, nothing where the TMFT paper has none like it."""
+    if prior.texts is None:
+        return PLAIN if prior.words is None else AFTER_WORDS
+    return AFTER_TEXTS if prior.words is None and prior.layer is None else ""
 
 
 def _without_figures(path: str, reason: str) -> DataError:

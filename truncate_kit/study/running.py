@@ -17,17 +17,9 @@ from truncate_kit.runs.trial import Trial
 from truncate_kit.study.alignment import LayerStates, cka_rows
 from truncate_kit.study.loading import check_study, load_model, prior_words, study_layers, task_data
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
-from truncate_kit.study.published import (
-    AFTER_TEXTS,
-    AFTER_WORDS,
-    PLAIN,
-    Place,
-    Published,
-    published_name,
-    read_published,
-)
+from truncate_kit.study.published import Place, Published, prior_setting, published_name, read_published
 from truncate_kit.study.results import CKARow, StudyResult, StudyRow
-from truncate_kit.sweep.scores import scores_by_layer
+from truncate_kit.sweep.results import scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.tasks import LabelledTask
@@ -128,7 +120,7 @@ class _Part:
 
     def _rows(self, label: str, trials: Sequence[Trial], published: Published) -> list[StudyRow]:
         encoder, main = self.runner.full, self.task.training.row.published
-        names, setting = (published_name(self.model), published_name(self.task)), _setting(self.prior)
+        names, setting = (published_name(self.model), published_name(self.task)), prior_setting(self.prior)
 
         def figure(layer: int, split: str, metric: str) -> float | None:
             return published.get(Place(*names, setting, layer, split, metric, encoder.pooling_name))
@@ -168,13 +160,6 @@ def _parts(study: Study, out: Path, watcher: TrialWatcher, engine: Engine, devic
                 description = {"model": model.to_dict(), "task": task.name, "training": training.to_dict()}
                 store = RunStore(out / "trials", key, description)
                 yield _Part(model, prior, task, TrialRunner(encoder, work, training, store, first, watcher, engine))
-
-
-def _setting(prior: StudyPrior) -> str:
-    """What the file of published figures calls the prior, nothing where the TMFT paper has none like it."""
-    if prior.texts is None:
-        return PLAIN if prior.words is None else AFTER_WORDS
-    return AFTER_TEXTS if prior.words is None and prior.layer is None else ""
 
 
 def _adapted(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress, group: Group = ALONE) -> Encoder:

@@ -12,7 +12,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-Layers = tuple[int, ...]
+from truncate_kit.suites.settings import Layers
+
 Fold = tuple[Tensor, Tensor]  # rows to fit on and rows held out, as places
 
 WIDTH = 256

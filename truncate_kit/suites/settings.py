@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
 
+Layers = tuple[int, ...]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings(Result):

@@ -21,15 +21,8 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.suites.encoding import text_features
 from truncate_kit.suites.fitting import Rows, accuracies, divisions, drawn_rows, inner_folds
 from truncate_kit.suites.reports import TransferPoint, TransferReport, TransferScore
-from truncate_kit.suites.screening import (
-    Layers,
-    few_coordinates,
-    layer_subsets,
-    projected,
-    screen_features,
-    screen_means,
-)
-from truncate_kit.suites.settings import TransferSettings
+from truncate_kit.suites.screening import few_coordinates, layer_subsets, projected, screen_features, screen_means
+from truncate_kit.suites.settings import Layers, TransferSettings
 
 
 @dataclass(frozen=True, slots=True)

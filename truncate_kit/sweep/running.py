@@ -11,8 +11,7 @@ from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import sweep_card
 from truncate_kit.sweep.picking import Picker
-from truncate_kit.sweep.results import SweepResult
-from truncate_kit.sweep.scores import scores_by_layer
+from truncate_kit.sweep.results import SweepResult, scores_by_layer
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try

@@ -10,7 +10,7 @@ import torch
 from truncate_kit.encoders import Encoder, truncate
 from truncate_kit.engines import Send, Steps
 from truncate_kit.progress import PlannedTrial, Progress
-from truncate_kit.runs.checkpoint import Checkpoints
+from truncate_kit.runs.store import Checkpoints
 from truncate_kit.runs.trial import Trial, trial_name
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.loop import TrainingRun

@@ -37,22 +37,12 @@ class ContrastiveTexts:
 
     def __init__(
         self,
-        columns: Sequence[list[Ids]],
+        columns: Sequence[list[Ids]],  # anchors, positives, maybe negatives; anchors twice differ by dropout alone
         *,
         temperature: float = TEMPERATURE,
-        chunk: int | None = None,
-        group: Group = ALONE,
+        chunk: int | None = None,  # texts encoded at a time, so that memory does not grow with the batch; None: all
+        group: Group = ALONE,  # processes that share every batch; the loss is that of the whole batch
     ) -> None:
-        """Rows of texts.
-
-        Args:
-            columns: Anchors and positives, or anchors, positives and negatives, equally many of each; with the anchors
-                twice the two differ by dropout alone.
-            temperature: Of the softmax.
-            chunk: Texts that are encoded at a time, so that memory does not grow with the batch; None encodes the batch
-                at once.
-            group: Processes that share every batch; the loss is that of the whole batch.
-        """
         self._columns = [list(column) for column in columns]
         self._temperature, self._chunk, self._group = temperature, chunk, group
 
