@@ -181,7 +181,7 @@ def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
 
 
 def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
-    """The layers that "auto" or a text as in `parse_layers` names for this encoder. Raises `UsageError` or a layer's."""
+    """The layers that "auto" or a text as in `parse_layers` names for this encoder. Raises `UsageError`."""
     held = layers_to_try(encoder)
     layers = held if text == "auto" else parse_layers(text, held, encoder.depth)
     for layer in layers:
