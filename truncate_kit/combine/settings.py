@@ -7,8 +7,7 @@ from truncate_kit.results import Result
 
 OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")
-MOST_EXACT = 2**27 - 1
-"""Subsets up to which `auto` tries all of them: every subset of 27 layers."""
+MOST_EXACT = 2**27 - 1  # subsets up to which `auto` tries all of them: every subset of 27 layers
 MOST_LAYERS = 62  # a combination is a number of 64 bits
 
 

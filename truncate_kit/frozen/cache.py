@@ -14,8 +14,7 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import layer_states
 from truncate_kit.runs.rows import StoredRows
 
-CHUNK = 512
-"""Texts that are stored together: enough to sort by length, and seconds of work at most to do again."""
+CHUNK = 512  # texts that are stored together: enough to sort by length, and seconds of work at most to do again
 
 Rows = NDArray[np.float32]
 

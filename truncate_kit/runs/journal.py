@@ -9,8 +9,7 @@ from typing import Any, BinaryIO
 
 from truncate_kit.errors import FileProblemError, cannot_write
 
-FORMAT = 1
-"""Version of what is written line by line; it stands in the first line of each owner."""
+FORMAT = 1  # version of what is written line by line; it stands in the first line of each owner
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,9 @@ from truncate_kit.study.results import CKARow
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.tasks import LabelledTask
 
-SEED = 0
-"""The seed whose models are compared; the TMFT paper compares one model per layer, too."""
+SEED = 0  # the seed whose models are compared; the TMFT paper compares one model per layer, too
 
-MOST_TEXTS = 4_096
-"""Beyond, every second or third text is left out."""
+MOST_TEXTS = 4_096  # beyond, every second or third text is left out
 
 
 @dataclass(frozen=True, slots=True)

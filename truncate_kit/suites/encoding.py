@@ -12,8 +12,7 @@ from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import layer_states
 
-CHUNK = 4096
-"""Texts encoded between two reports of progress: enough for batches of like length."""
+CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
 
 @dataclass(frozen=True, slots=True)

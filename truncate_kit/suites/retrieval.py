@@ -19,8 +19,7 @@ from truncate_kit.suites.reports import RetrievalReport
 
 LISTS = 1024
 PROBES = 16
-TEXTS_PER_LIST = 39
-"""Fewer training points per list than this make FAISS warn that the lists are badly placed."""
+TEXTS_PER_LIST = 39  # fewer training points per list than this make FAISS warn that the lists are badly placed
 CUTOFF = 10
 TIMED_QUERIES = 200
 

@@ -17,8 +17,7 @@ from truncate_kit.suites.settings import Layers
 Fold = tuple[Tensor, Tensor]  # rows to fit on and rows held out, as places
 
 WIDTH = 256
-RIDGE = 1e-3
-"""Share of the mean variance of a feature that is added to each: enough to keep the factorisation stable."""
+RIDGE = 1e-3  # share of the mean variance of a feature that is added to each: enough to keep the factorisation stable
 
 _CHUNK = 64  # subsets solved at a time: their matrices fit in some tens of megabytes
 

@@ -17,8 +17,7 @@ from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try
 from truncate_kit.training.configuration import default_learning_rate
 
-CONFIDENT = 0.5
-"""A predicted drop bounds the pick from this confidence on."""
+CONFIDENT = 0.5  # a predicted drop bounds the pick from this confidence on
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from truncate_kit.hardware import has_avx512, processor_maker
 
-LEAST_PRODUCTS = 2**20
-"""Multiplications of one layer below which starting oneDNN takes what it saves."""
+LEAST_PRODUCTS = 2**20  # multiplications of one layer below which starting oneDNN takes what it saves
 
 _STEPS = 2**16  # in which a share of kept elements is counted
 
