@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from . import options
-from .options import data_option, layers_option, use_threads
+from .options import data_option, layers_option, refuse, use_threads
 from .output import note, print_json, progress_bar, say, table
 from .workspace import Workspace
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
 
 def analyze(
     model: options.Model = None,
-    data: options.Data = None,
+    data: options.PairsOrRetrieval = None,
     texts: Annotated[Path | None, data_option("File of texts to compare the layers on; needs no scores.")] = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    split: Annotated[str | None, data_option("train, dev or test; by default the last of them that is there.")] = None,
+    split: Annotated[
+        str | None,
+        data_option("train, dev or test; by default the last of them that is there. With queries: a file in qrels."),
+    ] = None,
     max_texts: Annotated[int, data_option("Number of texts that are drawn if there are more.")] = 10_000,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
@@ -41,15 +44,21 @@ def analyze(
 ) -> None:
     """Compare all layers of a model with a reference and predict whether its end falls, and from which layer on."""
     from truncate_kit.analysis import AnalysisSettings, profile
-    from truncate_kit.data import iter_texts
+    from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
 
+    searched = None
+    if data is not None and is_retrieval_folder(data):
+        refuse("graded pairs", columns=columns, scale=scale)
+        searched = read_retrieval(data, split=split)
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
     source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None and texts is None)
     encoder = workspace.load(source, device=device)
     beside = _reference(source.name, reference, max_length=source.max_length, device=device)
     pairs, found = None, None
-    if texts is None or data is not None:
+    if searched is not None:
+        workspace.note(f"Analyzed: {searched.name}.")
+    elif texts is None or data is not None:
         splits, found = workspace.data(data, columns, scale)
         pairs = splits.split(split)
         workspace.note(f"Analyzed: {pairs.name}.")
@@ -59,6 +68,7 @@ def analyze(
             None if texts is None else list(iter_texts(texts)),
             reference=beside,
             pairs=pairs,
+            retrieval=searched,
             settings=AnalysisSettings(
                 estimator=estimator,  # type: ignore[arg-type]  # checked by the library
                 kernel=kernel,  # type: ignore[arg-type]  # likewise

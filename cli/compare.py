@@ -38,14 +38,16 @@ def compare(
 
     use_threads(threads)
     found = read_retrieval(data, split=split)
-    encoders = [load_text_encoder(name, max_length=max_length, threads=threads, device=device) for name in (full, lean)]
+    first, second = (
+        load_text_encoder(name, max_length=max_length, threads=threads, device=device) for name in (full, lean)
+    )
     with progress_bar(quiet=as_json) as progress:
-        report = run(*encoders, found, names=(full, lean), top=top, progress=progress)
+        report = run(first, second, found, names=(full, lean), top=top, progress=progress)
     if as_json:
         print_json(report)
         return
     show(report)
-    if any(getattr(encoder, "heads", None) is not None for encoder in encoders):
+    if any(getattr(encoder, "heads", None) is not None for encoder in (first, second)):
         say(CODES)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,7 @@ def iter_states(
     pooling: PoolingMode | None = None,
     raw: bool = False,
     up_to: int | None = None,
+    prompt: bool = True,
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[StateBatch]:
@@ -45,13 +47,14 @@ def iter_states(
 
     pooling: None is the encoder's own. raw: leave out the final norm below the last layer, see
     `Encoder.hidden_states`. up_to: the highest layer wanted, None for all; blocks above it are not run.
-    batch_size: texts in a batch at most; see also `BATCH_TOKENS`.
+    prompt: put the model's default prompt before each text. batch_size: texts in a batch at most; see also
+    `BATCH_TOKENS`.
     Raises `LayerOutOfRangeError`, and `LayerNotHeldError` where the family has no model that ends at `up_to`.
     """
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)
     for (batch,) in iter_states_together(
-        (encoder,), texts, pooling=pooling, raw=raw, batch_size=batch_size, progress=progress
+        (encoder,), texts, pooling=pooling, raw=raw, prompt=prompt, batch_size=batch_size, progress=progress
     ):
         yield batch
 
@@ -62,6 +65,7 @@ def iter_states_together(
     *,
     pooling: PoolingMode | None = None,
     raw: bool = False,
+    prompt: bool = True,
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
@@ -73,7 +77,7 @@ def iter_states_together(
     done = 0
     for start in range(0, len(texts), WINDOW_TEXTS):
         window = texts[start : start + WINDOW_TEXTS]
-        ids = [encoder.token_ids(window) for encoder in encoders]
+        ids = [encoder.token_ids(window, prompt=prompt) for encoder in encoders]
         lengths = [max(map(len, rows)) for rows in zip(*ids, strict=True)]
         for chunk in _bounded_batches(lengths, batch_size):
             places = [start + place for place in chunk]
@@ -92,6 +96,7 @@ def layer_states(
     pooling: PoolingMode | None = None,
     raw: bool = False,
     up_to: int | None = None,
+    prompt: bool = True,
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Tensor:
@@ -99,7 +104,8 @@ def layer_states(
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)
     states = torch.empty(encoder.depth + 1, len(texts), encoder.width)
-    for batch in iter_states(encoder, texts, pooling=pooling, raw=raw, batch_size=batch_size, progress=progress):
+    options: dict[str, Any] = {"pooling": pooling, "raw": raw, "prompt": prompt, "batch_size": batch_size}
+    for batch in iter_states(encoder, texts, **options, progress=progress):
         states[:, batch.places] = batch.states
     return states
 

@@ -60,6 +60,20 @@ def test_the_suite_takes_such_a_folder(capfd, tiny_folder, folder, tmp_path):
     assert found["exact_mrr"] == pytest.approx(plain.mrr.value)
 
 
+def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
+    command = ("analyze", tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
+    found = json.loads(run(capfd, *command, "--json"))
+    scores = [
+        evaluate_retrieval(truncate(load_encoder(tiny_folder("bert")), layer), read_retrieval(folder), model="cut")
+        for layer in range(4)
+    ]
+    assert found["ndcg"] == pytest.approx([score.ndcg.value for score in scores], abs=1e-6)
+    out, err = run_both(capfd, *command)
+    assert "nDCG@10" in out
+    assert "/tiny/test." in err
+    assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
+
+
 @pytest.mark.parametrize("command", ["finetune", "bench", "combine", "export --onnx"])
 def test_there_are_no_pairs_in_it(capfd, command, tiny_folder, folder, tmp_path):
     name, *more = command.split()

@@ -1,6 +1,7 @@
 """`profile`: what texts and models show of the layers before any training."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -9,11 +10,13 @@ from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.results import LayerProfile, called
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
-from truncate_kit.data import PlacedPairs, TextPair, distinct_texts
+from truncate_kit.data import PlacedPairs, RetrievalSet, TextPair, distinct_texts
 from truncate_kit.encoders import Encoder, parameters_kept
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import layer_states
+from truncate_kit.retrieval.layers import Reader, layer_ndcg
+from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 from truncate_kit.similarity.drop import DropPrediction, predict_drop
 
 IN_MEMORY_BYTES = 512 << 20
@@ -29,6 +32,7 @@ def profile(
     *,
     reference: Encoder | None = None,
     pairs: Iterable[TextPair] | None = None,
+    retrieval: RetrievalSet | None = None,
     settings: AnalysisSettings | None = None,
     progress: Progress = silent,
 ) -> LayerProfile:
@@ -36,10 +40,11 @@ def profile(
 
     Args:
         encoder: The model to look at.
-        texts: None takes the texts of the pairs; repeats are left out, because they break the debiasing of CKA.
+        texts: None takes the texts of the pairs, else of `retrieval`; repeats are left out: they break CKA's debiasing.
         reference: A model known not to fall, best a masked language model of the same depth; None compares the model
             with its own middle layer, which is less sure.
         pairs: Graded pairs, for Spearman of the untrained states.
+        retrieval: Queries and documents, for nDCG@10 of the untrained states, all documents compared.
         settings: None takes the defaults.
         progress: Called with the task and how much of it is done.
 
@@ -49,6 +54,8 @@ def profile(
         DataError: There are too few texts, or scores such that no correlation is defined.
     """
     settings = settings or AnalysisSettings()
+    if texts is None and pairs is None and retrieval is not None:
+        texts = [text for text in (*retrieval.queries, *retrieval.documents) if text]
     drawn = _drawn(texts, None if pairs is None else list(pairs), settings)
     count = len(drawn.texts)
     _check(encoder, reference, settings, count)
@@ -60,8 +67,14 @@ def profile(
         progress=progress,
     )
     if _is_streamed(settings, measurer.models, count):
-        return _result(measurer, drawn, measurer.streamed(drawn.texts), streamed=True)
-    return _result(measurer, drawn, measurer.in_memory(drawn.texts), streamed=False)
+        found, held = measurer.streamed(drawn.texts), []
+    else:
+        found, held = measurer.in_memory(drawn.texts), drawn.texts
+    result = _result(measurer, drawn, found, streamed=not held)
+    if retrieval is None:
+        return result
+    ndcg = _ndcg(measurer, retrieval, held, found.states[0])
+    return replace(result, ndcg=ndcg, num_queries=len(retrieval.queries))
 
 
 def _result(measurer: Measurer, drawn: "_Drawn", found: Measurement, *, streamed: bool) -> LayerProfile:
@@ -188,6 +201,35 @@ def _spearman(
         )
 
     return layer_spearman(cosines_by_reading(pairs, read), pairs)
+
+
+def _ndcg(measurer: Measurer, data: RetrievalSet, held: Sequence[str], states: torch.Tensor) -> tuple[float, ...]:
+    """nDCG@10 of each layer, from the states that are held where texts are read as they are: without any prompts."""
+    settings, place = measurer.settings, {text: index for index, text in enumerate(held)}
+
+    def reader(names: Sequence[str]) -> Reader:
+        prompt = side_prompt(measurer.encoder, names)
+
+        def read(texts: Sequence[str]) -> torch.Tensor:
+            found = torch.empty(states.shape[0], len(texts), states.shape[2])
+            known = [number for number, text in enumerate(texts) if prompt is None and text in place]
+            others = sorted({*range(len(texts))} - {*known})
+            found[:, known] = states[:, [place[texts[number]] for number in known]]
+            if others:
+                found[:, others] = layer_states(
+                    measurer.encoder,
+                    [(prompt or "") + texts[number] for number in others],
+                    pooling=settings.pooling,
+                    raw=settings.raw,
+                    prompt=False,
+                    batch_size=settings.batch_size,
+                    progress=measurer.progress,
+                )
+            return found
+
+        return read
+
+    return layer_ndcg(data, reader(QUERY_PROMPTS), reader(DOCUMENT_PROMPTS))
 
 
 def _prediction(

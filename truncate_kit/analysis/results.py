@@ -27,6 +27,7 @@ class LayerProfile(Result):
     num_texts: distinct texts compared. num_repeats: repeats left out. num_not_drawn: distinct texts beyond the limit.
     streamed: whether the states were too many to hold. matrix_texts: how many texts the matrices come from.
     drop: None for models too shallow to have a middle.
+    ndcg: nDCG@10, in points, of the untrained states on num_queries queries; None without a retrieval set.
     """
 
     model: str
@@ -61,6 +62,8 @@ class LayerProfile(Result):
     streamed: bool
     matrix_texts: int
     drop: DropPrediction | None
+    ndcg: tuple[float, ...] | None = None
+    num_queries: int = 0
 
     @property
     def sentence(self) -> str:

@@ -7,14 +7,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from truncate_kit.analysis.results import LayerProfile, called
-from truncate_kit.report.panel import BLUE, GREEN, SKY, VERMILION, plot_defined, whole_axis, write_figure
+from truncate_kit.report.panel import BLUE, GREEN, ORANGE, SKY, VERMILION, plot_defined, whole_axis, write_figure
 
-CKA, CLEANED, SPEARMAN, DROP = BLUE, SKY, GREEN, VERMILION
+CKA, CLEANED, SPEARMAN, NDCG, DROP = BLUE, SKY, GREEN, ORANGE, VERMILION
 
 
 def draw_analysis(profile: LayerProfile, path: Path) -> Path:
     """Write the curves of a profile as PNG and return its path. Raises `FileProblemError`."""
-    scored = profile.spearman is not None
+    scored = profile.spearman is not None or profile.ndcg is not None
     figure = Figure(figsize=(9, 7 if scored else 5), layout="constrained")
     panels = figure.subplots(2 if scored else 1, 1, sharex=True, squeeze=False)[:, 0]
     _cka(panels[0], profile)
@@ -22,6 +22,10 @@ def draw_analysis(profile: LayerProfile, path: Path) -> Path:
         label = f"untrained states, {profile.num_pairs:,} pairs"
         plot_defined(panels[1], count(), profile.spearman, marker="o", color=SPEARMAN, label=label)
         panels[1].set_ylabel("Spearman × 100")
+    if profile.ndcg is not None:
+        label = f"untrained states, {profile.num_queries:,} queries"
+        plot_defined(panels[1], count(), profile.ndcg, marker="o", color=NDCG, label=label)
+        panels[1].set_ylabel("nDCG@10 × 100" if profile.spearman is None else "Spearman and nDCG@10 × 100")
     for axes in panels:
         if profile.drop is not None and profile.drop.from_layer is not None:
             axes.axvspan(

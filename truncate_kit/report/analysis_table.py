@@ -26,6 +26,7 @@ def _columns(profile: LayerProfile) -> tuple[str, ...]:
         "effective rank",
         "anisotropy",
         *(["Spearman"] if profile.spearman is not None else []),
+        *(["nDCG@10"] if profile.ndcg is not None else []),
     )
 
 
@@ -46,6 +47,7 @@ def _rows(profile: LayerProfile) -> list[tuple[str, ...]]:
                 _at(profile.effective_rank, layer, ".1f"),
                 _at(profile.anisotropy, layer, ".3f"),
                 *([] if profile.spearman is None else [_at(profile.spearman, layer, ".1f")]),
+                *([] if profile.ndcg is None else [_at(profile.ndcg, layer, ".1f")]),
             )
         )
     return rows

@@ -76,14 +76,13 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
     A side without a prompt has none, not the model's default one, as in sentence-transformers. Raises `ModelError` for
     a measure that is not known, `DataError` where vectors are no numbers.
     """
-    settings = _settings(encoder)
-    measure = settings.get("similarity_fn_name") or "cosine"
+    measure = _settings(encoder).get("similarity_fn_name") or "cosine"
     if measure not in MEASURES:
         raise ModelError(
             f"The model's settings compare vectors by {measure!r}.", hint=f"Known measures: {', '.join(MEASURES)}."
         )
-    queries = _encoded(encoder, settings, QUERY_PROMPTS, data.queries, progress)
-    documents = _encoded(encoder, settings, DOCUMENT_PROMPTS, data.documents, progress)
+    queries = _encoded(encoder, QUERY_PROMPTS, data.queries, progress)
+    documents = _encoded(encoder, DOCUMENT_PROMPTS, data.documents, progress)
     return SearchVectors(queries=queries, documents=documents, measure=measure)
 
 
@@ -102,16 +101,19 @@ class _Prompted:
         return self.encoder.encode([self.prompt + text for text in texts], prompt=False)
 
 
-def _encoded(
-    encoder: TextEncoder, settings: Mapping[str, Any], names: Sequence[str], texts: Sequence[str], progress: Progress
-) -> Tensor:
-    """Vectors of the texts, each distinct one encoded once, after the prompt that has the first of these names."""
-    prompts = settings.get("prompts") or {}
-    prompt = next((prompts[name] for name in names if prompts.get(name)), "")
-    used = _Prompted(cast(_TakesPrompts, encoder), prompt) if prompts else encoder
+def _encoded(encoder: TextEncoder, names: Sequence[str], texts: Sequence[str], progress: Progress) -> Tensor:
+    """Vectors of the texts, each distinct one encoded once, after the prompt of their side."""
+    prompt = side_prompt(encoder, names)
+    used = encoder if prompt is None else _Prompted(cast(_TakesPrompts, encoder), prompt)
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
     return encode_distinct(used, distinct, progress)[[place[text] for text in texts]]
+
+
+def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
+    """The prompt with the first of these names that is not empty, else ""; None for a model without any prompts."""
+    prompts = _settings(encoder).get("prompts") or {}
+    return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
 
 
 def _settings(encoder: TextEncoder) -> Mapping[str, Any]:
@@ -128,25 +130,42 @@ def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None
     """
     if top < 1:
         raise UsageError(f"{top} documents cannot be ranked.", hint="Use 1 or more for `top`.")
-    found = np.full((len(vectors.queries), top), -1, np.int64)
-    for start in range(0, len(found), QUERY_BLOCK):
+    compared, places = MEASURES[vectors.measure], []
+    for start in range(0, len(vectors.queries), QUERY_BLOCK):
         queries = vectors.queries[start : start + QUERY_BLOCK]
-        for row, places in enumerate(_nearest(vectors, queries, top + 1).tolist(), start=start):
-            kept = [place for place in places if own is None or place != own[row]][:top]
-            found[row, : len(kept)] = kept
+        nearest = Nearest(len(queries), top)
+        for first in range(0, len(vectors.documents), DOCUMENT_BLOCK):
+            nearest.add(compared(queries, vectors.documents[first : first + DOCUMENT_BLOCK]), first)
+        places.append(nearest.places)
+    return found_places(torch.cat(places), top=top, own=own)
+
+
+class Nearest:
+    """The documents most like each of a number of queries: `top` and one more, as one may be the query itself."""
+
+    def __init__(self, num_queries: int, top: int) -> None:
+        self._count = top + 1
+        self._scores = torch.empty(num_queries, 0)
+        self.places = torch.empty(num_queries, 0, dtype=torch.long)  # best first, of equal ones the earlier
+
+    def add(self, scores: Tensor, first: int) -> None:
+        """How alike the documents from place `first` on are, (q, n)."""
+        best = scores.topk(min(self._count, scores.shape[1]), dim=1)
+        self._scores, self.places = (
+            torch.cat([self._scores, best.values], 1),
+            torch.cat([self.places, best.indices + first], 1),
+        )
+        self._take(self.places.argsort(dim=1))
+        self._take(self._scores.argsort(dim=1, descending=True, stable=True)[:, : self._count])
+
+    def _take(self, order: Tensor) -> None:
+        self._scores, self.places = self._scores.gather(1, order), self.places.gather(1, order)
+
+
+def found_places(places: Tensor, *, top: int, own: Sequence[int | None] | None) -> Found:
+    """The first `top` places of each row (q, n) but the query's own; see `search`."""
+    found = np.full((len(places), top), -1, np.int64)
+    for number, row in enumerate(places.tolist()):
+        kept = [place for place in row if own is None or place != own[number]][:top]
+        found[number, : len(kept)] = kept
     return found
-
-
-def _nearest(vectors: SearchVectors, queries: Tensor, count: int) -> Tensor:
-    """Places of that number of documents most like each query, or of all where there are fewer, best first."""
-    compare = MEASURES[vectors.measure]
-    scores, places = torch.empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
-    for start in range(0, len(vectors.documents), DOCUMENT_BLOCK):
-        block = compare(queries, vectors.documents[start : start + DOCUMENT_BLOCK])
-        best = block.topk(min(count, block.shape[1]), dim=1)
-        scores, places = torch.cat([scores, best.values], 1), torch.cat([places, best.indices + start], 1)
-        order = places.argsort(dim=1)  # so that what is equally alike stays in the order of the documents
-        scores, places = scores.gather(1, order), places.gather(1, order)
-        order = scores.argsort(dim=1, descending=True, stable=True)[:, :count]
-        scores, places = scores.gather(1, order), places.gather(1, order)
-    return places
