@@ -4,10 +4,26 @@ import copy
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast, XLMRobertaTokenizer
+from transformers import (
+    AlbertTokenizer,
+    AutoModel,
+    BertTokenizer,
+    CamembertTokenizer,
+    DebertaV2Tokenizer,
+    GemmaTokenizer,
+    GPT2Tokenizer,
+    LlamaTokenizer,
+    MPNetTokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    Qwen2Tokenizer,
+    RobertaTokenizer,
+    XLMRobertaTokenizer,
+)
 
 from tests.support.families import TINY_CONFIGS
 
@@ -15,12 +31,27 @@ SYLLABLES = ["ka", "to", "mi", "ser", "an", "dol", "e", "ru", "shi", "pen", "ß"
 OTHER = ["2026", "don't", "日本", "naïve", "x,y", "(so)", "…", "CAPS"]
 KINDS = {
     **dict.fromkeys(["bert", "electra", "electra-generator", "distilbert", "mpnet", "nomic-bert", "gte"], "word-piece"),
-    **dict.fromkeys(["xlm-roberta"], "xlm-roberta"),
-    **dict.fromkeys(["camembert", "albert", "albert-grouped", "deberta-v2", "deberta-v3"], "unigram"),
+    **dict.fromkeys(["xlm-roberta", "camembert", "albert", "albert-grouped", "deberta-v2", "deberta-v3"], "unigram"),
     **dict.fromkeys(["deberta-v2-convolution"], "unigram"),
-    **dict.fromkeys(["roberta", "deberta", "modernbert", "gpt2"], "byte-level"),
-    **dict.fromkeys(["qwen2", "qwen3"], "ignore-merges"),
+    **dict.fromkeys(["roberta", "deberta", "modernbert", "gpt2", "qwen2"], "byte-level"),
+    **dict.fromkeys(["qwen3"], "ignore-merges"),
     **dict.fromkeys(["llama", "mistral", "embeddinggemma"], "byte-fallback"),
+}
+
+
+# Classes that build the tokenizer anew from its vocabulary when they read it; the other families have what is saved.
+CLASSES: dict[str, Any] = {
+    "bert": BertTokenizer,
+    "mpnet": MPNetTokenizer,
+    "xlm-roberta": XLMRobertaTokenizer,
+    "camembert": CamembertTokenizer,
+    "albert": AlbertTokenizer,
+    "deberta-v3": DebertaV2Tokenizer,
+    "roberta": RobertaTokenizer,
+    "gpt2": GPT2Tokenizer,
+    "qwen2": Qwen2Tokenizer,
+    "llama": LlamaTokenizer,
+    "embeddinggemma": GemmaTokenizer,
 }
 
 
@@ -31,8 +62,11 @@ def sentences(number: int, seed: int) -> list[str]:
     return [" ".join(words[int(len(words) * draw.random() ** 2)] for _ in range(8)) for _ in range(number)]
 
 
-def splitting_tokenizer(kind: str) -> PreTrainedTokenizerBase:
-    """A tokenizer trained on `sentences`, about 300 pieces, whose padding id is 1 as in RoBERTa."""
+def splitting_tokenizer(kind: str, made_as: Any = None) -> PreTrainedTokenizerBase:
+    """A tokenizer trained on `sentences`, about 300 pieces, whose padding id is 1 as in RoBERTa.
+
+    made_as: one of `CLASSES`, None for a plain one.
+    """
     special = ["<s>", "<pad>", "</s>", "<unk>" if kind != "word-piece" else "[UNK]", "<mask>"]
     texts, unknown = sentences(400, 0), special[3]
     if kind == "word-piece":
@@ -64,16 +98,23 @@ def splitting_tokenizer(kind: str) -> PreTrainedTokenizerBase:
         backend.post_processor = processors.TemplateProcessing(
             single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
         )
-    names = dict(zip(["cls_token", "pad_token", "sep_token", "unk_token", "mask_token"], special, strict=False))
-    if kind == "xlm-roberta":
-        vocab = [tuple(entry) for entry in json.loads(backend.to_str())["model"]["vocab"]]
-        return XLMRobertaTokenizer(vocab=vocab, model_max_length=36)
-    return PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", model_max_length=36, **names)
+    names: dict[str, Any] = dict(
+        zip(["bos_token", "pad_token", "eos_token", "unk_token", "mask_token"], special, strict=False)
+    )
+    names |= {"cls_token": "<s>", "sep_token": "</s>", "model_max_length": 36}
+    if made_as is None:
+        return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    model = json.loads(backend.to_str())["model"]
+    if "merges" in model:
+        names["merges"] = [tuple(merge) for merge in model["merges"]]
+    vocab = model["vocab"]
+    made: PreTrainedTokenizerBase = made_as(vocab=[*map(tuple, vocab)] if isinstance(vocab, list) else vocab, **names)
+    return made
 
 
 def make_splitting(name: str, folder: Path) -> Path:
     """Save a random model of the named row of `TINY_CONFIGS` with a tokenizer that splits words; returns the folder."""
-    tokenizer, config = splitting_tokenizer(KINDS[name]), copy.deepcopy(TINY_CONFIGS[name])
+    tokenizer, config = splitting_tokenizer(KINDS[name], CLASSES.get(name)), copy.deepcopy(TINY_CONFIGS[name])
     tokenizer.add_tokens(["<added>"])
     config.vocab_size = len(tokenizer) + 7  # rows that no token has, as in many models
     config.pad_token_id, config.bos_token_id, config.eos_token_id = 1, 0, 2

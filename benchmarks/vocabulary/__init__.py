@@ -1,0 +1,1 @@
+"""How soon the program answers."""
