@@ -31,6 +31,7 @@ def distill(
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     layer: options.Layers = SWEEP.layers,
+    vocabulary_from: options.VocabularyFrom = None,
     seeds: options.Seeds = SEEDS,
     epochs: Annotated[int, training_option("The best on dev is kept.")] = TRAINING.epochs,
     batch_size: Annotated[int, training_option("Texts per step.")] = TRAINING.batch_size,
@@ -57,6 +58,8 @@ def distill(
             hint="Name a layer with --layer, or pairs to judge on with --data.",
         )
     from truncate_kit.data import read_texts
+    from truncate_kit.runs.cutting import cut_vocabulary
+    from truncate_kit.sweep.finetune import Before
     from truncate_kit.sweep.finetune import finetune as run
 
     check_push(push_to, public)
@@ -75,7 +78,11 @@ def distill(
     if data is not None:
         pairs, found = workspace.data(data, columns, scale)
         pairs = workspace.divided(pairs)
-    encoder = workspace.load(source, device=device, precision=precision)
+    encoder, before = workspace.load(source, device=device, precision=precision), None
+    if vocabulary_from is not None:
+        encoder, words = cut_vocabulary(encoder, read_texts(vocabulary_from))
+        before = Before(words=" ".join(words.sentences))
+        workspace.note(before.words)
     with machine.at_work(folder, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher):
         result = run(
             encoder,
@@ -84,6 +91,7 @@ def distill(
             settings=settings,
             training=training,
             texts=raw,
+            before=before,
             watcher=watcher,
             engine=at_work,
         )

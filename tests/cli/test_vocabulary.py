@@ -73,6 +73,16 @@ def test_export_traces_the_cut_model_beside_its_tokenizer(model, tmp_path, capsy
     assert (tmp_path / "exported/lean/cut.json").read_text() == before
 
 
+def test_distill_teaches_the_model_with_its_smaller_vocabulary(model, tmp_path, capsys):
+    asked = ("--texts", "texts.txt", "--layer", 1, "--seeds", 1, "--epochs", 1)
+    result = json.loads(run(capsys, "distill", model, *asked, "--vocabulary-from", "texts.txt", "--json"))
+    assert "word pieces are kept" in result["before"]
+    assert result["before"] in (tmp_path / "exported/lean/README.md").read_text()
+    lean, full = (load_encoder(tmp_path / "exported" / name) for name in ("lean", "full"))
+    assert torch.equal(full.encode(TEXTS), load_encoder(model).encode(TEXTS))  # the teacher
+    assert len(lean.tokenizer) == len(full.tokenizer) < len(load_encoder(model).tokenizer)
+
+
 def test_what_cannot_be_cut_is_said(model, tiny_folder, tmp_path, capsys):
     (tmp_path / "empty.txt").write_text("\n")
     assert "what to cut" in fails(capsys, "cut", model)

@@ -67,6 +67,7 @@ def splitting_tokenizer(kind: str, made_as: Any = None) -> PreTrainedTokenizerBa
 
     made_as: one of `CLASSES`, None for a plain one.
     """
+    trainer: Any
     special = ["<s>", "<pad>", "</s>", "<unk>" if kind != "word-piece" else "[UNK]", "<mask>"]
     texts, unknown = sentences(400, 0), special[3]
     if kind == "word-piece":
