@@ -132,12 +132,12 @@ def _baselines(search: Search, division: Division, num_layers: int) -> tuple[Bas
     return tuple(Baseline(name=name, dev=dev, test=test) for name, (dev, test) in rows.items())
 
 
-def random_combinations(num_layers: int, up_to: int, seed: int, draws: int = RANDOM_DRAWS) -> list[tuple[int, ...]]:
+def random_combinations(num_layers: int, up_to: int, seed: int) -> list[tuple[int, ...]]:
     """Combinations drawn evenly from all non-empty subsets of at most `up_to` layers."""
     generator = np.random.default_rng(seed)
     sizes = np.arange(1, up_to + 1)
     shares = np.array([comb(num_layers, int(size)) for size in sizes], dtype=np.float64)
-    drawn = generator.choice(sizes, size=draws, p=shares / shares.sum())
+    drawn = generator.choice(sizes, size=RANDOM_DRAWS, p=shares / shares.sum())
     return [tuple(sorted(generator.choice(num_layers, size=size, replace=False).tolist())) for size in drawn]
 
 

@@ -29,10 +29,7 @@ _MOST_PAIRS = 65_535
 
 
 class RankCorrelation:
-    """Spearman correlation with fixed targets; ties on either side share their mean rank.
-
-    Raises `DataError` for fewer than three targets, targets that are all equal, or more than 65,535.
-    """
+    """Spearman correlation with fixed targets; ties on either side share their mean rank. Raises `DataError`."""
 
     def __init__(self, targets: Sequence[float]) -> None:
         self.count = len(targets)

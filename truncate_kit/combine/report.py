@@ -58,10 +58,7 @@ class Effect(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinationReport(Result):
-    """The outcome of `combine`.
-
-    Scores are Spearman × 100.
-    """
+    """The outcome of `combine`; scores are Spearman × 100."""
 
     model: str
     data: str

@@ -18,11 +18,7 @@ from truncate_kit.training.examples import Ids
 
 
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
-    """The encoder cut at the layer of `settings`, with a fresh pooler; its weights are drawn from `seed`.
-
-    A final Normalize is kept; heads and other modules after pooling were trained for another one and are left out.
-    Raises `UsageError` where the pooling does not suit the model, `LayerOutOfRangeError`, `LayerNotHeldError`.
-    """
+    """The encoder cut at the layer of `settings`, with a fresh pooler drawn from `seed`. Raises `UsageError`."""
     layer = encoder.depth if settings.layer is None else settings.layer
     cut = truncate(encoder, layer)
     _check_suits(cut, settings)
@@ -43,6 +39,7 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
         if settings.pooling == "concat":
             cut.pool_with(ConcatPooling())
         tail.append(_fresh_dense(2 * cut.width if settings.pooling == "concat" else cut.width, cut.width))
+    # A final Normalize is kept; other modules after pooling were trained for another one and are left out.
     cut.tail = nn.ModuleList([*tail, *_normalize(encoder)])
     return cut.to(encoder.device)
 

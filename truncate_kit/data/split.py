@@ -38,10 +38,8 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
     for _, members in shuffled:
         rows[SPLIT_NAMES[next(index for index in range(3) if placed < ends[index])]] += members
         placed += len(members)
-    sets: dict[str, PairSet] = {}
-    for name, fraction in zip(SPLIT_NAMES, fractions, strict=True):
-        if fraction > 0:
-            sets[name] = _part(pairs, name, sorted(rows[name]))
+    wanted = (name for name, fraction in zip(SPLIT_NAMES, fractions, strict=True) if fraction > 0)
+    sets = {name: _part(pairs, name, sorted(rows[name])) for name in wanted}
     shares = "/".join(f"{100 * fraction:g}" for fraction in fractions if fraction > 0)
     return PairSplits(
         name=pairs.name,

@@ -102,16 +102,12 @@ def read_material(
 
     texts = distinct_texts(pair for pairs in splits for pair in pairs)
     values = states(texts)
-    nli_pairs = None
-    if nli is not None:
-        scores = nli_scores(nli)
-        nli_pairs = StatePairs.of(nli, nli.texts(), states(nli.texts()), scores)
     return Material(
         train=StatePairs.of(train, texts, values),
         dev=StatePairs.of(dev, texts, values),
         test=StatePairs.of(test, texts, values),
         test_pairs=test,
-        nli=nli_pairs,
+        nli=None if nli is None else StatePairs.of(nli, nli.texts(), states(nli.texts()), nli_scores(nli)),
         raw=states(raw) if raw is not None else None,
         left_out=left_out,
         num_texts=num_texts,

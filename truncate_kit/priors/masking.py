@@ -132,8 +132,8 @@ class MaskedTexts(SingleTexts):
 class MaskedEvaluator:
     """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden."""
 
-    def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead, seed: int = 0) -> None:
-        generator, masker = torch.Generator().manual_seed(seed), _Masker(encoder)
+    def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
+        generator, masker = torch.Generator().manual_seed(0), _Masker(encoder)
         self._head = head
         chunks = length_batches([len(row) for row in ids], JUDGE_BATCH)
         self.batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]

@@ -42,12 +42,12 @@ def draw_bench(report: BenchReport, path: Path) -> Path | None:
 
 
 def _points(report: BenchReport) -> list[Point]:
-    found: list[Point] = []
-    for row in report.measured():
-        timing = report.timing(row.role, row.backend, "real set")
-        if timing is not None and row.spearman is not None:
-            found.append((row.role, row.backend, timing.sentences_per_second, row.spearman))
-    return found
+    timed = ((row, report.timing(row.role, row.backend, "real set")) for row in report.measured())
+    return [
+        (row.role, row.backend, timing.sentences_per_second, row.spearman)
+        for row, timing in timed
+        if timing is not None and row.spearman is not None
+    ]
 
 
 def _draw(axes: Axes, points: list[Point]) -> None:

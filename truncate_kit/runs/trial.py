@@ -27,10 +27,7 @@ class BaseTrial(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(BaseTrial):
-    """One training run at one layer with one seed.
-
-    The main score is Spearman × 100, or what the objective says.
-    """
+    """One training run at one layer with one seed; the main score is Spearman × 100, or what the objective says."""
 
     epochs: int  # the budget, which the learning rate follows
     steps: int

@@ -43,16 +43,13 @@ class StsReport(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPoint(Result):
-    """Accuracies on one set with one part of the training rows, in points; tuples hold one value per split.
-
-    A model of one vector has no layers to choose from: what needs them is None.
-    """
+    """Accuracies on one set with one part of the training rows, in points; tuples hold one value per split."""
 
     fraction: float  # part of the training rows, 0 … 1
     train_rows: int  # number of rows fitted on in each split
     test_rows: int  # number of rows tested on in each split
     as_is: tuple[float, ...]  # accuracy of the model's own vectors
-    last: tuple[float, ...] | None  # accuracy of the states of the last layer
+    last: tuple[float, ...] | None  # of the states of the last layer; as the others None for a model of one vector
     combined: tuple[float, ...] | None  # accuracy of the mean of the layers that the inner cross-validation chose
     chosen: tuple[tuple[int, ...], ...] | None
     mean_as_is: float  # this and the next two: means over the splits

@@ -123,21 +123,20 @@ class Sweep:
         encoder, seed = self.full.full, self.settings.seeds[0]
         _, dev, test = self.full.task.trial(encoder, seed)
         (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
-        return (
-            Trial(
-                layer=encoder.depth,
-                seed=seed,
-                epochs=0,
-                steps=0,
-                dev_scores=(dev_score,),
-                best_epoch=0,
-                dev=dev_score,
-                dev_pearson=dev_pearson,
-                test=test_score,
-                test_pearson=test_pearson,
-                seconds=0.0,
-            ),
+        trial = Trial(
+            layer=encoder.depth,
+            seed=seed,
+            epochs=0,
+            steps=0,
+            dev_scores=(dev_score,),
+            best_epoch=0,
+            dev=dev_score,
+            dev_pearson=dev_pearson,
+            test=test_score,
+            test_pearson=test_pearson,
+            seconds=0.0,
         )
+        return (trial,)
 
     def _exhaustive_cost(self, trial: Trial) -> int:
         """Block-steps of all layers with all seeds, without the chosen layer's own."""

@@ -33,9 +33,9 @@ class TrialRunner:
     def __post_init__(self) -> None:
         self._work = TrialWork(self.full, self.task, self.settings, self.prior, self.store.checkpoints)
 
-    def run(self, layer: int, seed: int, *, epochs: int | None = None, keep_weights: bool = False) -> Trial:
+    def run(self, layer: int, seed: int, *, keep_weights: bool = False) -> Trial:
         """The trial of this layer and seed, see `run_all`."""
-        return self.run_all([(layer, seed)], epochs=epochs, keep_weights=keep_weights)[0]
+        return self.run_all([(layer, seed)], keep_weights=keep_weights)[0]
 
     def run_all(
         self,

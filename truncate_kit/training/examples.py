@@ -15,12 +15,9 @@ PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Examples(Protocol):
-    """Examples that the loop draws batches from.
+    """Examples that the loop draws batches from."""
 
-    head: what is trained beside the encoder and not part of the sentence vector; None where there is nothing.
-    """
-
-    head: nn.Module | None
+    head: nn.Module | None  # what is trained beside the encoder and not part of the sentence vector
 
     def __len__(self) -> int:
         """Number of examples."""

@@ -33,11 +33,9 @@ def trained_on(workspace: Workspace) -> dict[str, int]:
 
 
 def unseen(workspace: Workspace, splits: "PairSplits") -> "PairSplits":
-    """`splits` divided as training divided them, where a model here was trained on a part of them; its notes say so.
-
-    A set without a test split is scored as a whole; but what was trained on a part of it must not be.
-    """
+    """`splits` divided as training divided them, where a model here was trained on a part of them; its notes say so."""
     trained = trained_on(workspace)
+    # A set without a test split is scored as a whole; but what was trained on a part of it must not be.
     if not trained or splits.test is not None or splits.train is None:
         return splits
     try:
