@@ -60,10 +60,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
         if not private and not public:
             raise UsageError(f"The model {name} on the hub is public.", hint="Use `public=True` to push there anyway.")
         commit = api.upload_folder(
-            repo_id=name,
-            folder_path=folder,
-            ignore_patterns=list(_LEFT_OUT),
-            commit_message="Upload by truncate-kit",
+            repo_id=name, folder_path=folder, ignore_patterns=list(_LEFT_OUT), commit_message="Upload by truncate-kit"
         )
     return Push(name=name, url=f"{api.endpoint}/{name}", commit=str(commit.oid), private=private)
 

@@ -19,14 +19,7 @@ from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.memory import measure_memory
 from truncate_kit.bench.preparing import fitting_lengths, roomy_compiler, torch_threads
 from truncate_kit.bench.results import BenchReport, Ceiling, Role, Timing
-from truncate_kit.bench.scenarios import (
-    Sentences,
-    spread,
-    time_one_sentence,
-    time_real_set,
-    time_shape,
-    with_shares,
-)
+from truncate_kit.bench.scenarios import Sentences, spread, time_one_sentence, time_real_set, time_shape, with_shares
 from truncate_kit.bench.scoring import score_pairs
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
@@ -191,8 +184,7 @@ def _time_sentences(contestants: Contestants, sentences: Sentences, rounds: int,
     progress("Timing real sentences", 1, 2)
     passes, meter = min(rounds, _MAX_PASSES), EnergyMeter(contestants.device)
     timings += contestants.surviving(
-        "at the real set",
-        lambda: time_real_set(readers(), encoders, sentences, rounds=passes, meter=meter),
+        "at the real set", lambda: time_real_set(readers(), encoders, sentences, rounds=passes, meter=meter)
     )
     progress("Timing real sentences", 2, 2)
     return timings

@@ -164,9 +164,7 @@ def time_real_set(
 
     calls = {key: call(key, runner, None) for key, runner in runners.items()}
     seconds = interleaved(
-        calls,
-        rounds=rounds,
-        warm_up={key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()},
+        calls, rounds=rounds, warm_up={key: call(key, runner, WARM_UP_TEXTS) for key, runner in runners.items()}
     )
     return [
         timing(

@@ -35,11 +35,7 @@ def start_provider(name: str) -> Provider:
     """Start one provider in a process of its own and read what is active in the session, not what could be."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", str(_PROBE), name],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_PATIENCE,
+            [sys.executable, "-P", str(_PROBE), name], capture_output=True, text=True, check=False, timeout=_PATIENCE
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return Provider(name=name, starts=False, reason=f"its process did not end: {error}")

@@ -144,10 +144,7 @@ class Encoder(nn.Module):
         if self.tokenizer is None:
             raise ModelError(f"{self.name} has no tokenizer.", hint="Use a model folder that has one.")
         return TextReader(
-            tokenizer=self.tokenizer,
-            max_length=self.max_length,
-            lower_case=self.lower_case,
-            settings=self.settings,
+            tokenizer=self.tokenizer, max_length=self.max_length, lower_case=self.lower_case, settings=self.settings
         )
 
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:

@@ -26,12 +26,7 @@ def load_backbone(
     try:
         with quiet_transformers():
             backbone, report = AutoModel.from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                output_loading_info=True,
-                trust_remote_code=False,
-                **options,
+                folder, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **options
             )
     except (OSError, SafetensorError, EOFError) as error:
         raise ModelError(

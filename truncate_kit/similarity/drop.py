@@ -251,10 +251,7 @@ def _sentence(
 
 
 def _check_lengths(
-    depth: int,
-    low: Sequence[float | None] | None,
-    high: Sequence[float | None] | None,
-    *curves: Sequence[float] | None,
+    depth: int, low: Sequence[float | None] | None, high: Sequence[float | None] | None, *curves: Sequence[float] | None
 ) -> None:
     if depth < 2:
         raise UsageError(
