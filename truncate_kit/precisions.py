@@ -13,34 +13,24 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRow:
-    """What one precision is used for.
+    """What one precision is used for."""
 
-    Attributes:
-        trains: whether training computes in it.
-        weights: torch's name of the type of weights and products, None where torch has no fast products of that type.
-        products: how torch multiplies float32 matrices, `high` for TF32.
-        cuda_only: whether torch computes in it on CUDA only.
-        graph_file: name of its graph in an exported folder, None where none is exported.
-        preference: the targets that its graph is made for; of the graphs in a folder the one with the lowest number
-            runs unless another one is named.
-        elsewhere: what happens to its graph on the other target.
-        runs_elsewhere: whether its graph is run there nevertheless.
-        vector_limit: largest difference of the graph's vectors from the encoder's, None where the score decides.
-        score_limit: Spearman and Pearson points that the graph's score may move by, None where it is only stated.
-        color: of its marks in figures, from Okabe and Ito's palette, which colour-blind readers distinguish too.
-    """
-
-    trains: bool = False
+    trains: bool = False  # whether training computes in it
+    # Torch's name of the type of weights and products, None where torch has no fast products of that type.
     weights: str | None = "float32"
-    products: Literal["highest", "high"] = "highest"
-    cuda_only: bool = False
-    graph_file: str | None = None
+    products: Literal["highest", "high"] = "highest"  # how torch multiplies float32 matrices, `high` for TF32
+    cuda_only: bool = False  # whether torch computes in it on CUDA only
+    graph_file: str | None = None  # name of its graph in an exported folder, None where none is exported
+    # The targets that its graph is made for; of the graphs in a folder the one with the lowest number runs unless
+    # another one is named.
     preference: Mapping[str, int] = field(default_factory=dict)
-    elsewhere: str = ""
-    runs_elsewhere: bool = True
+    elsewhere: str = ""  # what happens to its graph on the other target
+    runs_elsewhere: bool = True  # whether its graph is run there nevertheless
+    # Largest difference of the graph's vectors from the encoder's, None where the score decides.
     vector_limit: float | None = None
+    # Spearman and Pearson points that the graph's score may move by, None where it is only stated.
     score_limit: float | None = None
-    color: str
+    color: str  # of its marks in figures, from Okabe and Ito's palette, which colour-blind readers distinguish too
 
 
 # `model.onnx` is what every loader expects, the exact graph; the other graphs have the names that transformers.js and

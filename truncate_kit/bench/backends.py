@@ -13,29 +13,17 @@ from truncate_kit.precisions import GRAPH_FILES, PRECISIONS, Precision
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One runtime at one precision.
-
-    Attributes:
-        name: by which it is asked for.
-        title: by which tables and figures call it.
-        runtime: what runs the model.
-        precision: of its products.
-        compiled: by torch.compile, for any shape.
-        static: compiled for each shape anew.
-        captured: as CUDA graphs, one for each shape.
-        attention: the name that transformers gives a kernel, None for its own choice.
-        tensorrt: by TensorRT inside ONNX Runtime, from a graph without ONNX Runtime's own operators.
-    """
+    """One runtime at one precision."""
 
     name: str
-    title: str
+    title: str  # by which tables and figures call it
     runtime: Literal["torch", "onnx", "sentence-transformers"]
     precision: Precision = "fp32"
-    compiled: bool = False
-    static: bool = False
-    captured: bool = False
-    attention: str | None = None
-    tensorrt: bool = False
+    compiled: bool = False  # by torch.compile, for any shape
+    static: bool = False  # compiled for each shape anew
+    captured: bool = False  # as CUDA graphs, one for each shape
+    attention: str | None = None  # the name that transformers gives a kernel, None for its own choice
+    tensorrt: bool = False  # by TensorRT inside ONNX Runtime, from a graph without ONNX Runtime's own operators
 
     @property
     def dtype(self) -> torch.dtype | None:

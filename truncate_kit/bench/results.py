@@ -16,143 +16,86 @@ Key = tuple[Role, str]  # role and backend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Result):
-    """Where it was measured.
-
-    Attributes:
-        processor: its name.
-        cores: logical ones.
-        threads: of torch and of ONNX Runtime alike.
-        device: `cpu`, or the name of the GPU.
-        bf16_instructions: None where the device has none.
-        python: version.
-        torch: version.
-        transformers: version.
-        onnxruntime: version, None where it is not installed.
-        others_busy: share (0 … 1) of the processor time that other processes took during the timing, None where
-            unknown.
-    """
+    """Where it was measured."""
 
     processor: str
-    cores: int
-    threads: int
-    device: str
-    bf16_instructions: str | None
+    cores: int  # logical ones
+    threads: int  # of torch and of ONNX Runtime alike
+    device: str  # `cpu`, or the name of the GPU
+    bf16_instructions: str | None  # None where the device has none
     python: str
     torch: str
     transformers: str
-    onnxruntime: str | None
+    onnxruntime: str | None  # version, None where it is not installed
+    # Share (0 … 1) of the processor time that other processes took during the timing, None where unknown.
     others_busy: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchedModel(Result):
-    """One of the two models.
-
-    Attributes:
-        role: `lean` or `full`.
-        name: of the model.
-        layer: its last one.
-        width: of its states.
-        parameters: their number, pooler excluded.
-        max_length: most tokens of a text.
-        weights_bytes: of the safetensors on disk, None where none are saved.
-        fine_tuned: whether it is a sentence encoder at all, None where nothing says so.
-    """
+    """One of the two models."""
 
     role: Role
     name: str
-    layer: int
+    layer: int  # its last one
     width: int
-    parameters: int
+    parameters: int  # their number, pooler excluded
     max_length: int
-    weights_bytes: int | None
-    fine_tuned: bool | None
+    weights_bytes: int | None  # of the safetensors on disk, None where none are saved
+    fine_tuned: bool | None  # whether it is a sentence encoder at all, None where nothing says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeakMemory(Result):
-    """Memory of a fresh process that loads one model in one runtime and encodes the largest batch, in bytes.
+    """Memory of a fresh process that loads one model in one runtime and encodes the largest batch, in bytes."""
 
-    Attributes:
-        kind: `resident` (of the process) or `device` (on the GPU, all that it hands out, as its driver counts:
-            allocators keep what they took, so no other process can have it).
-        baseline_bytes: before the model was loaded, libraries imported; 0 on a device, where what was held before is
-            subtracted.
-        peak_bytes: highest while encoding, the model loaded.
-        batch_size: texts of the batch.
-        length: tokens per text.
-    """
-
+    # `resident` (of the process) or `device` (on the GPU, all that it hands out, as its driver counts: allocators
+    # keep what they took, so no other process can have it).
     kind: Literal["resident", "device"]
+    # Before the model was loaded, libraries imported; 0 on a device, where what was held before is subtracted.
     baseline_bytes: int
-    peak_bytes: int
+    peak_bytes: int  # highest while encoding, the model loaded
     batch_size: int
-    length: int
+    length: int  # tokens per text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant(Result):
-    """One model in one runtime.
-
-    Attributes:
-        role: of the model.
-        backend: name of the runtime.
-        absent: why it was not measured, or at what it failed; None where it was measured.
-        detail: what ran, in words.
-        prepare_seconds: compiling or opening the session and the first calls, left out of every timing.
-        file_bytes: what this runtime loads.
-        spearman: × 100, None without pairs.
-        memory: None where it was not measured.
-    """
+    """One model in one runtime."""
 
     role: Role
     backend: str
-    absent: str | None
-    detail: str = ""
+    absent: str | None  # why it was not measured, or at what it failed; None where it was measured
+    detail: str = ""  # what ran, in words
+    # Compiling or opening the session and the first calls, left out of every timing.
     prepare_seconds: float | None = None
-    file_bytes: int | None = None
-    spearman: float | None = None
-    memory: PeakMemory | None = None
+    file_bytes: int | None = None  # what this runtime loads
+    spearman: float | None = None  # × 100, None without pairs
+    memory: PeakMemory | None = None  # None where it was not measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing(Result):
-    """One contestant in one scenario: raw seconds of every timed call and what follows from their median.
-
-    Attributes:
-        role: of the model.
-        backend: name of the runtime.
-        scenario: what was timed.
-        batch_size: None in the real set, where it varies.
-        length: the same.
-        sentences: in one timed call.
-        tokens: in one timed call, with the special ones and without padding.
-        seconds: of every timed call.
-        p50_seconds: their median.
-        p95_seconds: their 95th percentile.
-        sentences_per_second: at the median.
-        tokens_per_second: at the median.
-        gflops: matrix-product work of one call (`flops`), None where no formula covers the model or the length varies.
-        ceiling_share: that work per second over the measured ceiling of the same precision.
-        device_seconds: of the GPU between two events around each timed call, launches included; empty on the CPU.
-        joules: of the whole GPU for one call, from its own meter; None on the CPU and where it has none.
-    """
+    """One contestant in one scenario: raw seconds of every timed call and what follows from their median."""
 
     role: Role
     backend: str
     scenario: Scenario
-    batch_size: int | None
-    length: int | None
-    sentences: int
-    tokens: int
+    batch_size: int | None  # None in the real set, where it varies
+    length: int | None  # the same
+    sentences: int  # in one timed call
+    tokens: int  # in one timed call, with the special ones and without padding
     seconds: tuple[float, ...]
     p50_seconds: float
     p95_seconds: float
     sentences_per_second: float
     tokens_per_second: float
+    # Matrix-product work of one call (`flops`), None where no formula covers the model or the length varies.
     gflops: float | None = None
-    ceiling_share: float | None = None
+    ceiling_share: float | None = None  # that work per second over the measured ceiling of the same precision
+    # Of the GPU between two events around each timed call, launches included; empty on the CPU.
     device_seconds: tuple[float, ...] = ()
+    # Of the whole GPU for one call, from its own meter; None on the CPU and where it has none.
     joules: float | None = None
 
 
@@ -168,48 +111,30 @@ class Ceiling(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain(Result):
-    """How much faster the lean model in `backend` is than the full one in `base`, as the product of two factors.
-
-    Attributes:
-        scenario: as of the timings.
-        batch_size: as of the timings.
-        length: as of the timings.
-        base: runtime of the full model.
-        backend: runtime of the lean one.
-        depth: full → lean, both in `base`.
-        runtime: `base` → `backend`, both lean.
-        total: depth × runtime.
-    """
+    """How much faster the lean model in `backend` is than the full one in `base`, as the product of two factors."""
 
     scenario: Scenario
     batch_size: int | None
     length: int | None
     base: str
     backend: str
-    depth: float
-    runtime: float
-    total: float
+    depth: float  # full → lean, both in `base`
+    runtime: float  # `base` → `backend`, both lean
+    total: float  # depth × runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost(Result):
-    """What a billion sentences like those of the real set cost with one model in one runtime on this machine.
-
-    Attributes:
-        role: of the model.
-        backend: name of the runtime.
-        hours_per_billion: of the machine as it was used (its GPU, or its processor with that number of threads), from
-            the median throughput, tokeniser included.
-        dimensions: of a vector.
-        gigabytes_per_billion: 10⁹ bytes each, all dimensions, by precision of the vectors.
-        kilowatt_hours_per_billion: of the whole GPU by its own meter; None on the CPU and where it has none.
-    """
+    """What a billion sentences like those of the real set cost with one model in one runtime on this machine."""
 
     role: Role
     backend: str
+    # Of the machine as it was used (its GPU, or its processor with that number of threads), from the median
+    # throughput, tokeniser included.
     hours_per_billion: float
     dimensions: int
-    gigabytes_per_billion: dict[str, float]
+    gigabytes_per_billion: dict[str, float]  # 10⁹ bytes each, all dimensions, by precision of the vectors
+    # Of the whole GPU by its own meter; None on the CPU and where it has none.
     kilowatt_hours_per_billion: float | None = None
 
 

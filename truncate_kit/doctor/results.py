@@ -16,20 +16,14 @@ RUNTIMES = ("torch", "onnx")
 class Request(Result):
     """What has to run.
 
-    Attributes:
-        device: None asks for none in particular; one that is given has to run torch and exported graphs.
-        extras: of this package that have to be installed.
-        precision: fp16 and int8 ask for graphs, fp16 for CUDA unless `device` is the CPU.
-        runtime: `torch` or `onnx` asks for one of them only, None for both.
-
-    Raises:
-        UsageError: an unknown name, or a precision of graphs in torch.
+    Raises `UsageError`: an unknown name, or a precision of graphs in torch.
     """
 
+    # None asks for none in particular; one that is given has to run torch and exported graphs.
     device: str | None = None
-    extras: tuple[str, ...] = ()
-    precision: str | None = None
-    runtime: str | None = None
+    extras: tuple[str, ...] = ()  # of this package that have to be installed
+    precision: str | None = None  # fp16 and int8 ask for graphs, fp16 for CUDA unless `device` is the CPU
+    runtime: str | None = None  # `torch` or `onnx` asks for one of them only, None for both
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -89,44 +83,26 @@ class Provider(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaVersions(Result):
-    """Versions as "major.minor", None for what is missing.
+    """Versions as "major.minor", None for what is missing."""
 
-    Attributes:
-        driver: the newest CUDA that the driver runs.
-        torch: what it is built for.
-        cudnn: what torch loads.
-        onnxruntime: what it is built for.
-    """
-
-    driver: str | None = None
-    torch: str | None = None
-    cudnn: str | None = None
-    onnxruntime: str | None = None
+    driver: str | None = None  # the newest CUDA that the driver runs
+    torch: str | None = None  # what it is built for
+    cudnn: str | None = None  # what torch loads
+    onnxruntime: str | None = None  # what it is built for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processor(Result):
-    """The processor, its cores and instructions.
-
-    Attributes:
-        name: as it names itself.
-        cores: logical ones of the machine.
-        usable: cores that this process may keep busy.
-        quota: CPU time that the container grants, in cores; None where it is not limited.
-        torch_threads: None where torch cannot be imported.
-        omp_num_threads: of the environment.
-        bf16: name of the instructions, None without them.
-        int8: the same.
-    """
+    """The processor, its cores and instructions."""
 
     name: str
-    cores: int
-    usable: int
-    quota: float | None
-    torch_threads: int | None
+    cores: int  # logical ones of the machine
+    usable: int  # cores that this process may keep busy
+    quota: float | None  # CPU time that the container grants, in cores; None where it is not limited
+    torch_threads: int | None  # None where torch cannot be imported
     omp_num_threads: str | None
-    bf16: str | None
-    int8: str | None
+    bf16: str | None  # name of the instructions, None without them
+    int8: str | None  # the same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

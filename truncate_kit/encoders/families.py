@@ -15,40 +15,31 @@ from truncate_kit.errors import LayerNotHeldError, ModelError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How one architecture is read, cut and exported.
+    """How one architecture is read, cut and exported."""
 
-    Attributes:
-        name: `model_type` of its configurations.
-        blocks: Dotted path of the list of blocks inside the base model.
-        num_items: Field of the configuration with the length of that list.
-        item_of: From a configuration to the item of that list which each block is; None is one item for each.
-        final_norm: Dotted path of the norm after the last block, None where there is none. An ordinary reload of a
-            truncated model applies it, so a state at any layer has it applied.
-        embeddings: Modules, separated by commas, whose parameters the TMFT paper counts beside the blocks.
-        pooler: Attribute of the head over CLS that no sentence embedding uses, None where there is none.
-        decoder: Positions follow the mask, and inference keeps no key-value cache; most attend to the left only.
-        position_offset: Positions that the position table holds but no token can use (RoBERTa counts from padding + 1).
-        lowest_layer: Smallest layer at which the ordinary classes can hold a truncated model.
-        fused_attention: Whether ONNX Runtime has a fused kernel for this attention; one node per layer is expected.
-        float32_scores: Whether attention scores have to stay in float32 in a float16 graph.
-        only_first: Dotted path of a module that runs in block 1 only, and is dropped with it.
-        keep_blocks: Further changes to a configuration of the whole model when only the given blocks (from 1 on,
-            rising) are kept; raises `LayerNotHeldError` where the kept blocks would compute something else.
-    """
-
-    name: str
-    blocks: str = "encoder.layer"
-    num_items: str = "num_hidden_layers"
+    name: str  # `model_type` of its configurations
+    blocks: str = "encoder.layer"  # dotted path of the list of blocks inside the base model
+    num_items: str = "num_hidden_layers"  # field of the configuration with the length of that list
+    # From a configuration to the item of that list which each block is; None is one item for each.
     item_of: Callable[[PretrainedConfig], list[int]] | None = None
+    # Dotted path of the norm after the last block, None where there is none. An ordinary reload of a truncated model
+    # applies it, so a state at any layer has it applied.
     final_norm: str | None = None
+    # Modules, separated by commas, whose parameters the TMFT paper counts beside the blocks.
     embeddings: str = "embeddings"
+    # Attribute of the head over CLS that no sentence embedding uses, None where there is none.
     pooler: str | None = None
+    # Positions follow the mask, and inference keeps no key-value cache; most attend to the left only.
     decoder: bool = False
+    # Positions that the position table holds but no token can use (RoBERTa counts from padding + 1).
     position_offset: int = 0
-    lowest_layer: int = 0
+    lowest_layer: int = 0  # smallest layer at which the ordinary classes can hold a truncated model
+    # Whether ONNX Runtime has a fused kernel for this attention; one node per layer is expected.
     fused_attention: bool = True
-    float32_scores: bool = False
-    only_first: str | None = None
+    float32_scores: bool = False  # whether attention scores have to stay in float32 in a float16 graph
+    only_first: str | None = None  # dotted path of a module that runs in block 1 only, and is dropped with it
+    # Further changes to a configuration of the whole model when only the given blocks (from 1 on, rising) are kept;
+    # raises `LayerNotHeldError` where the kept blocks would compute something else.
     keep_blocks: Callable[[PretrainedConfig, Sequence[int]], None] | None = None
 
     def items(self, config: PretrainedConfig) -> list[int]:

@@ -26,16 +26,10 @@ _KEPT_ATTRIBUTES = ("num_heads", "scale", "mask_filter_value", "unidirectional")
 
 @dataclass(frozen=True, slots=True)
 class Quantizable:
-    """A node that int8 can take over.
-
-    Attributes:
-        node: its name in the graph.
-        layer: the module it comes from.
-        size: number of weights.
-    """
+    """A node that int8 can take over."""
 
     node: str
-    layer: str
+    layer: str  # the module it comes from
     size: int
 
 

@@ -63,87 +63,37 @@ class FloatLayer(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantization(Result):
-    """What is in int8 and how that was found; Spearman points are those lost against the float graph.
+    """What is in int8 and how that was found; Spearman points are those lost against the float graph."""
 
-    Attributes:
-        layers: number of those that int8 could take over.
-        in_float: those that stay in float32.
-        weight_bits: 7 where the processor lacks the instructions.
-        instructions: of the processor for int8, None without them.
-        budget: points that may be lost on the pairs searched on.
-        searched_on: name of these pairs.
-        num_pairs: their number.
-        drop_all_int8: points lost with every layer in int8, None where the score is undefined.
-        drop: points lost as exported.
-        why: the reason for the layers in float, one sentence.
-    """
-
-    layers: int
-    in_float: tuple[FloatLayer, ...]
-    weight_bits: int
-    instructions: str | None
-    budget: float
+    layers: int  # number of those that int8 could take over
+    in_float: tuple[FloatLayer, ...]  # those that stay in float32
+    weight_bits: int  # 7 where the processor lacks the instructions
+    instructions: str | None  # of the processor for int8, None without them
+    budget: float  # points that may be lost on the pairs searched on
     searched_on: str
     num_pairs: int
-    drop_all_int8: float | None
-    drop: float
-    why: str
+    drop_all_int8: float | None  # points lost with every layer in int8, None where the score is undefined
+    drop: float  # points lost as exported
+    why: str  # the reason for the layers in float, one sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfPrecision(Result):
-    """What is in float16.
+    """What is in float16."""
 
-    Attributes:
-        islands: operators that stay in float32, with their number.
-        why: the reason, one sentence.
-        largest_value: largest magnitude of any float16 value over the longest and oddest inputs; float16 ends at
-            65,504.
-        largest_at: the node that gives it.
-    """
-
-    islands: dict[str, int]
+    islands: dict[str, int]  # operators that stay in float32, with their number
     why: str
+    # Largest magnitude of any float16 value over the longest and oddest inputs; float16 ends at 65,504.
     largest_value: float
-    largest_at: str
+    largest_at: str  # the node that gives it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Result):
-    """One exported graph.
-
-    Attributes:
-        model: name of the encoder.
-        encoder: digest of the encoder (`encoder_digest`).
-        precision: of its products.
-        target: the device that it is made for.
-        family: of the architecture.
-        layers: number of blocks.
-        width: numbers per vector.
-        pooling: of token states.
-        normalized: whether vectors have length 1.
-        max_length: most tokens of a text.
-        file: name of the graph.
-        file_bytes: of the graph with its weights.
-        opset: of ONNX.
-        versions: of the libraries that made it.
-        fused_attention_expected: number of nodes that should hold a whole attention.
-        fused_attention_found: number of those that do.
-        fused_nodes: ONNX Runtime's own operators in the graph, with their number.
-        mask: the form in which attention gets the padding.
-        mask_reason: why that one.
-        sha256: of the graph's file.
-        checks: comparisons with the encoder.
-        task: None where no pairs were given.
-        invariance: for int8 and fp16.
-        quantization: for int8.
-        half: for fp16.
-        weights_file: None where the weights are in the graph's own file.
-        weights_sha256: of that file.
-    """
+    """One exported graph."""
 
     model: str
-    encoder: str
+    encoder: str  # digest, see `encoder_digest`
     precision: Precision
     target: Target
     family: str
@@ -153,21 +103,21 @@ class ExportReport(Result):
     normalized: bool
     max_length: int
     file: str
-    file_bytes: int
+    file_bytes: int  # of the graph with its weights
     opset: int
     versions: dict[str, str]
-    fused_attention_expected: int
-    fused_attention_found: int
-    fused_nodes: dict[str, int]
-    mask: str
+    fused_attention_expected: int  # number of nodes that should hold a whole attention
+    fused_attention_found: int  # number of those that do
+    fused_nodes: dict[str, int]  # ONNX Runtime's own operators in the graph, with their number
+    mask: str  # the form in which attention gets the padding
     mask_reason: str
     sha256: str
     checks: tuple[Check, ...]
-    task: TaskScore | None
+    task: TaskScore | None  # None where no pairs were given
     invariance: Invariance | None = None
     quantization: Quantization | None = None
     half: HalfPrecision | None = None
-    weights_file: str | None = None
+    weights_file: str | None = None  # None where the weights are in the graph's own file
     weights_sha256: str | None = None
 
     def fusion_sentence(self) -> str:

@@ -24,17 +24,11 @@ _SLOW_ON_CPU = ["SkipLayerNormFusion"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaOptions:
-    """How a session runs on CUDA; without effect on the CPU.
+    """How a session runs on CUDA; without effect on the CPU."""
 
-    Attributes:
-        captured: fixed shapes may be recorded as CUDA graphs (`FixedShapes`).
-        stream: handle of the CUDA stream it works on, None for one of its own.
-        tensorrt: options of the TensorRT provider, which then comes before CUDA's.
-    """
-
-    captured: bool = False
-    stream: int | None = None
-    tensorrt: Mapping[str, Any] | None = None
+    captured: bool = False  # fixed shapes may be recorded as CUDA graphs (`FixedShapes`)
+    stream: int | None = None  # handle of the CUDA stream it works on, None for one of its own
+    tensorrt: Mapping[str, Any] | None = None  # options of the TensorRT provider, which then comes before CUDA's
 
     def providers(self, index: int) -> list[Any]:
         """Providers and their options for the GPU of that index; without TF32, as torch's float32."""

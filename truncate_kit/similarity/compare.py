@@ -20,37 +20,21 @@ Row = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve(Result):
-    """CKA of each layer of the model with one layer of the reference; index 0 = embeddings, None = not defined.
-
-    Attributes:
-        reference_layers: The reference layer that each value belongs to.
-        low: Lower bounds of the interval, None without one.
-        high: Upper bounds.
-    """
+    """CKA of each layer of the model with one layer of the reference; index 0 = embeddings, None = not defined."""
 
     values: Row
-    reference_layers: tuple[int, ...]
-    low: Row | None = None
+    reference_layers: tuple[int, ...]  # the reference layer that each value belongs to
+    low: Row | None = None  # lower bounds of the interval, None without one
     high: Row | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerComparison(Result):
-    """CKA between the layers of a model and a reference, or of the model with itself (`reference_within` is None).
+    """CKA between the layers of a model and a reference, or of the model with itself (`reference_within` is None)."""
 
-    Attributes:
-        matrix: Rows are the model's layers, columns the reference's.
-        same_layer: None when depths differ.
-        relative_depth: Equal to same_layer when depths agree.
-        within: The model with itself.
-        reference_within: The reference with itself.
-        level: Confidence level of the intervals.
-        blocks: Number of jackknife blocks, 0 without intervals.
-    """
-
-    matrix: tuple[Row, ...]
-    same_layer: Curve | None
-    relative_depth: Curve
+    matrix: tuple[Row, ...]  # rows are the model's layers, columns the reference's
+    same_layer: Curve | None  # None when depths differ
+    relative_depth: Curve  # equal to same_layer when depths agree
     within: tuple[Row, ...]
     reference_within: tuple[Row, ...] | None
     estimator: str
@@ -58,7 +42,7 @@ class LayerComparison(Result):
     variant: str
     num_texts: int
     level: float
-    blocks: int
+    blocks: int  # number of jackknife blocks, 0 without intervals
 
 
 def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:

@@ -67,21 +67,15 @@ class Sign(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrediction(Result):
-    """Whether sentence scores fall at the end of a model.
-
-    Attributes:
-        from_layer: The first layer of the predicted fall, None when there is none; "before the drop" means below it.
-        confidence: 0.5 (a guess) to 1, not calibrated.
-        sentence: The prediction and its reasons, for the user.
-        signs: What was measured, the necessary sign first.
-    """
+    """Whether sentence scores fall at the end of a model."""
 
     falls: bool
+    # The first layer of the predicted fall, None when there is none; "before the drop" means below it.
     from_layer: int | None
-    confidence: float
-    sentence: str
+    confidence: float  # 0.5 (a guess) to 1, not calibrated
+    sentence: str  # the prediction and its reasons, for the user
     with_reference: bool
-    signs: tuple[Sign, ...]
+    signs: tuple[Sign, ...]  # what was measured, the necessary sign first
     calibrated: bool = False
 
 

@@ -22,21 +22,13 @@ TILE = 256
 
 @dataclass(frozen=True, slots=True)
 class GramSums:
-    """Sums for biased and unbiased HSIC of every layer pair, kept apart by groups of texts.
+    """Sums for biased and unbiased HSIC of every layer pair, kept apart by groups of texts."""
 
-    Attributes:
-        products: (G, G, L, L), Σ K∘L over pairs i ≠ j with i in one group and j in the other.
-        rows: (L, n, G), Σ K_ij over j ≠ i in each group.
-        diagonal: (L, n), K_ii.
-        edges: G + 1 bounds of the groups.
-        precision: Relative rounding error of the products.
-    """
-
-    products: Tensor
-    rows: Tensor
-    diagonal: Tensor
-    edges: tuple[int, ...]
-    precision: float
+    products: Tensor  # (G, G, L, L), Σ K∘L over pairs i ≠ j with i in one group and j in the other
+    rows: Tensor  # (L, n, G), Σ K_ij over j ≠ i in each group
+    diagonal: Tensor  # (L, n), K_ii
+    edges: tuple[int, ...]  # G + 1 bounds of the groups
+    precision: float  # relative rounding error of the products
 
     def hsic(self, *, debiased: bool, without: int | None = None) -> Tensor:
         """HSIC of all layer pairs, (L, L) float64, over all texts or over all but one group.
