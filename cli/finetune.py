@@ -22,7 +22,7 @@ from .workspace import Workspace
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
     from truncate_kit.encoders import Encoder
-    from truncate_kit.similarity import DropPrediction
+    from truncate_kit.similarity.drop import DropPrediction
 
 SWEEP, TRAINING, WORDS = SweepSettings(), TrainingSettings(), word_training()
 SEEDS = len(SWEEP.seeds)

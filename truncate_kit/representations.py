@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from truncate_kit.encoders import Encoder, PoolingMode, evaluating, length_batches, pool, truncate
 from truncate_kit.progress import Progress, silent
 
+# Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
 WINDOW_TEXTS = 16_384
-"""Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory."""
-
+# Tokens in a batch, padding included, whatever the number of texts: 13 layers of width 768 are 330 MB of states.
 BATCH_TOKENS = 8_192
-"""Tokens in a batch, padding included, whatever the number of texts: 13 layers of width 768 are 330 MB of states."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

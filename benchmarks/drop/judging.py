@@ -12,7 +12,8 @@ from scipy.optimize import minimize
 
 from benchmarks.common import write_rows
 from truncate_kit.analysis import LayerProfile
-from truncate_kit.similarity import DropPrediction, predict_drop, relative_layers
+from truncate_kit.similarity.compare import relative_layers
+from truncate_kit.similarity.drop import DropPrediction, predict_drop
 
 TEXTS = ", texts"
 MODES = ("with reference", "alone", f"with reference{TEXTS}", f"alone{TEXTS}")

@@ -5,7 +5,7 @@ from matplotlib import image
 from tests.support.training import SHORT
 from truncate_kit.report.sweep_figure import draw_sweep
 from truncate_kit.runs.trial import Trial
-from truncate_kit.similarity import DropPrediction
+from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.results import LayerScores, SweepResult
 from truncate_kit.sweep.settings import SweepSettings
 

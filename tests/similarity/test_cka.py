@@ -3,7 +3,8 @@ import torch
 
 from tests.support import cka as reference
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
-from truncate_kit.similarity import StreamedCKA, cka_matrix
+from truncate_kit.similarity.cka import cka_matrix
+from truncate_kit.similarity.streaming import StreamedCKA
 
 SIZES = [(300, 24, 20), (40, 90, 70), (600, 8, 12)]  # Gram form, more widths than texts, feature form
 ESTIMATORS = ["debiased", "biased"]

@@ -3,16 +3,9 @@ import torch
 
 from tests.support import cka as reference
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.similarity import (
-    LayerComparison,
-    cka_matrix,
-    compare_layers,
-    outlier_dimensions,
-    relative_layers,
-    standardise,
-    without_outliers,
-)
-from truncate_kit.similarity.compare import jackknife_bounds
+from truncate_kit.similarity.cka import cka_matrix
+from truncate_kit.similarity.compare import LayerComparison, compare_layers, jackknife_bounds, relative_layers
+from truncate_kit.similarity.preparing import outlier_dimensions, standardise, without_outliers
 
 
 @pytest.fixture(scope="module")

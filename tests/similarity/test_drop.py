@@ -5,7 +5,9 @@ import pytest
 import torch
 
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.similarity import StateScores, compare_layers, predict_drop
+from truncate_kit.similarity.compare import compare_layers
+from truncate_kit.similarity.drop import predict_drop
+from truncate_kit.similarity.scores import StateScores
 
 # CKA to a BERT of the same shape, as published with the miniatures.
 DISCRIMINATOR = (0.99, 0.95, 0.92, 0.89, 0.85, 0.81, 0.66, 0.57, 0.50)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from truncate_kit.errors import DataError, ModelError, UsageError
-from truncate_kit.similarity import StateScores, TokenScores
+from truncate_kit.similarity.scores import StateScores, TokenScores
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.engines import Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.similarity import DropPrediction
+from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES

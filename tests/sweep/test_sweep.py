@@ -17,7 +17,7 @@ from tests.support.trials import read_trials
 from truncate_kit.encoders import load_encoder, parameters_kept, truncate
 from truncate_kit.errors import FileProblemError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation import evaluate
-from truncate_kit.similarity import DropPrediction
+from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.finetune import Before, check_sweep, finetune
 from truncate_kit.sweep.picking import PICK_RULES, Picker, PickRule
 from truncate_kit.sweep.results import SweepResult

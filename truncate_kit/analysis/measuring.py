@@ -25,25 +25,21 @@ from truncate_kit.similarity.scores import LayerStateScores, LayerTokenScores, S
 from truncate_kit.similarity.streamed_curve import StreamedCurve
 from truncate_kit.similarity.streaming import StreamedCKA
 
-SAMPLE_TEXTS = 4_096
-"""Texts whose states are held beside a stream, for what needs all layer pairs at once."""
+SAMPLE_TEXTS = 4_096  # texts whose states are held beside a stream, for what needs all layer pairs at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Results of one pass; matrices and curves as in `LayerProfile`.
-
-    states: per model (L', n, d) of the texts that were held, in their order. tokens: None for a model without blocks.
-    """
+    """Results of one pass; matrices and curves as in `LayerProfile`."""
 
     cka: Curve
     cka_without_outliers: Curve | None
     matrix: tuple[Row, ...]
     within: tuple[Row, ...]
     reference_within: tuple[Row, ...] | None
-    tokens: LayerTokenScores | None
+    tokens: LayerTokenScores | None  # None for a model without blocks
     scores: LayerStateScores
-    states: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]  # per model (L', n, d) of the texts that were held, in their order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +66,14 @@ class Measurer:
             for held, batch in zip(states, batches, strict=True):
                 held[:, batch.places] = batch.states
         plain = self._compared(states, "plain", self.blocks)
+        without = None
+        if self.settings.outliers:
+            without = self._labelled(self._compared(states, "without_outliers", 0).relative_depth)
         # The model alone was compared with its middle layer only: its matrix is the one with itself.
         alone = self.reference is None
         return Measurement(
             cka=self._labelled(plain.relative_depth),
-            cka_without_outliers=self._labelled(self._compared(states, "without_outliers", 0).relative_depth)
-            if self.settings.outliers
-            else None,
+            cka_without_outliers=without,
             matrix=plain.within if alone else plain.matrix,
             within=plain.within,
             reference_within=None if alone else plain.reference_within,
@@ -86,15 +83,13 @@ class Measurer:
         )
 
     def streamed(self, texts: Sequence[str]) -> Measurement:
-        """Hold no states but those of a sample: memory does not grow with the texts.
-
-        The texts are put in random order first, so that the sample and the blocks of the interval are drawn at random
-        from files that are ordered by source.
-        """
+        """Hold no states but those of a sample: memory does not grow with the texts."""
+        # In random order, because files are ordered by source: for the sample, and for the blocks of the interval.
         order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(self.settings.seed)).tolist()
         texts = [texts[place] for place in order]
         sample = replace(self, blocks=0).in_memory(texts[:SAMPLE_TEXTS])
-        layers, how = self._streamed_layers(), self.settings
+        how = self.settings
+        layers = relative_layers(self.encoder.depth, 0 if self.reference is None else self.reference.depth)
         curve = StreamedCurve(layers, estimator=how.estimator, level=how.level)
         cleaned = StreamedCKA(estimator=how.estimator, pairs=list(enumerate(layers)))
         masks = [_kept_dimensions(states, how.outliers) for states in sample.states] if how.outliers else []
@@ -147,10 +142,6 @@ class Measurer:
             return states[1]
         middle = self.encoder.depth // 2
         return states[0][middle : middle + 1]
-
-    def _streamed_layers(self) -> tuple[int, ...]:
-        """The layer of `_other` that each layer is compared with."""
-        return relative_layers(self.encoder.depth, 0 if self.reference is None else self.reference.depth)
 
     def _labelled(self, curve: Curve) -> Curve:
         """The curve with the number that the middle layer has in the model."""

@@ -19,11 +19,8 @@ from truncate_kit.retrieval.layers import Reader, layer_ndcg
 from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 from truncate_kit.similarity.drop import DropPrediction, predict_drop
 
-IN_MEMORY_BYTES = 512 << 20
-"""States of both models that are held; comparing them takes about four times that."""
-
-IN_MEMORY_TEXTS = 10_000
-"""Beyond, comparing in memory takes longer than a second pass: it is quadratic in the texts."""
+IN_MEMORY_BYTES = 512 << 20  # states of both models that are held; comparing them takes about four times that
+IN_MEMORY_TEXTS = 10_000  # beyond, comparing in memory takes longer than a second pass: it is quadratic in the texts
 
 
 def profile(

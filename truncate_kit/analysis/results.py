@@ -10,58 +10,46 @@ from truncate_kit.similarity.drop import DropPrediction
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile(Result):
-    """Everything that was measured of the layers 0 (embeddings) … depth of one model.
-
-    model, reference: their names; reference None: the model was compared with its own middle layer.
-    reference_depth: None without a reference.
-    parameters: kept when truncated at that layer, pooler excluded; None where no model can end there.
-    cka: to the reference at the same layer, at the same relative depth where depths differ (its `reference_layers`
-    say which), or to the model's own middle layer. cka_without_outliers: the same without each layer's `outliers`
-    dimensions of largest variance; None when not asked for.
-    cka_matrix: rows are the model's layers, columns the reference's. cka_within, reference_within: each with itself.
-    estimator, kernel, level, blocks: how CKA and its interval were computed; 0 blocks: no interval.
-    block_influence, angular_distance: from layer l to l + 1, so one less than layers; over num_tokens tokens.
-    effective_rank, anisotropy, outlier_share: of the pooled states, see `LayerStateScores`.
-    spearman: points (× 100) of the untrained states on num_pairs graded pairs, None where all cosines are the same;
-    None as a whole without scores.
-    num_texts: distinct texts compared. num_repeats: repeats left out. num_not_drawn: distinct texts beyond the limit.
-    streamed: whether the states were too many to hold. matrix_texts: how many texts the matrices come from.
-    drop: None for models too shallow to have a middle.
-    ndcg: nDCG@10, in points, of the untrained states on num_queries queries; None without a retrieval set.
-    """
+    """Everything that was measured of the layers 0 (embeddings) … depth of one model."""
 
     model: str
-    reference: str | None
+    reference: str | None  # None: the model was compared with its own middle layer
     depth: int
     reference_depth: int | None
     width: int
     pooling: str
     raw: bool
+    # Kept when truncated at that layer, pooler excluded; None where no model can end there.
     parameters: tuple[int | None, ...]
+    # To the reference at the same layer, at the same relative depth where depths differ (its `reference_layers` say
+    # which), or to the model's own middle layer.
     cka: Curve
-    cka_without_outliers: Curve | None
-    outliers: int
-    cka_matrix: tuple[Row, ...]
+    cka_without_outliers: Curve | None  # without each layer's dimensions of largest variance; None if not asked for
+    outliers: int  # number of these dimensions
+    cka_matrix: tuple[Row, ...]  # rows are the model's layers, columns the reference's
     cka_within: tuple[Row, ...]
     reference_within: tuple[Row, ...] | None
     estimator: str
     kernel: str
     level: float
-    blocks: int
+    blocks: int  # of texts, for the interval; 0 for none
+    # From layer l to l + 1, so one less than layers, as `angular_distance`; see `LayerTokenScores`.
     block_influence: tuple[float, ...]
     angular_distance: tuple[float, ...]
     num_tokens: int
-    effective_rank: tuple[float, ...]
+    effective_rank: tuple[float, ...]  # and what follows: of the pooled states, see `LayerStateScores`
     anisotropy: tuple[float, ...]
     outlier_share: tuple[float | None, ...]
+    # Points (× 100) of the untrained states on graded pairs, None where all cosines are the same; None without pairs.
     spearman: tuple[float | None, ...] | None
     num_pairs: int
-    num_texts: int
-    num_repeats: int
-    num_not_drawn: int
-    streamed: bool
-    matrix_texts: int
-    drop: DropPrediction | None
+    num_texts: int  # distinct texts compared
+    num_repeats: int  # left out
+    num_not_drawn: int  # distinct texts beyond the limit
+    streamed: bool  # whether the states were too many to hold
+    matrix_texts: int  # number of texts that the matrices come from
+    drop: DropPrediction | None  # None for models too shallow to have a middle
+    # nDCG@10, in points, of the untrained states; None without a retrieval set.
     ndcg: tuple[float, ...] | None = None
     num_queries: int = 0
 

@@ -1,6 +1,6 @@
 """Spearman correlation of every layer's untrained states with graded pairs."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -8,11 +8,9 @@ from torch import Tensor
 from truncate_kit.data import PlacedPairs, TextPair
 from truncate_kit.evaluation import correlate, pair_similarities
 
-PAIRS_AT_A_TIME = 4_096
-"""Pairs whose states are held at a time: of 13 layers of width 768, 330 MB."""
-
+PAIRS_AT_A_TIME = 4_096  # pairs whose states are held at a time: of 13 layers of width 768, 330 MB
+# Cosines that differ by less are all the same: states are float32, cosines of equal states differ by 1e-13.
 CONSTANT_COSINES = 1e-9
-"""Cosines that differ by less are all the same: states are float32, cosines of equal states differ by 1e-13."""
 
 
 def layer_cosines(places: PlacedPairs, states: Tensor) -> Tensor:
@@ -23,8 +21,8 @@ def layer_cosines(places: PlacedPairs, states: Tensor) -> Tensor:
 def cosines_by_reading(pairs: Sequence[TextPair], read: Callable[[list[str]], Tensor]) -> Tensor:
     """`layer_cosines` of pairs whose states are read as needed. read: texts to states (L', n, d)."""
     found = []
-    for chunk in _chunks(pairs):
-        places = PlacedPairs.of(chunk)
+    for start in range(0, len(pairs), PAIRS_AT_A_TIME):
+        places = PlacedPairs.of(pairs[start : start + PAIRS_AT_A_TIME])
         found.append(layer_cosines(places, read(places.texts)))
     return torch.cat(found, 1)
 
@@ -39,8 +37,3 @@ def layer_spearman(cosines: Tensor, pairs: Sequence[TextPair]) -> tuple[float | 
         None if float(layer.max() - layer.min()) < CONSTANT_COSINES else correlate(layer.tolist(), targets).spearman
         for layer in cosines
     )
-
-
-def _chunks(pairs: Sequence[TextPair]) -> Iterator[Sequence[TextPair]]:
-    for start in range(0, len(pairs), PAIRS_AT_A_TIME):
-        yield pairs[start : start + PAIRS_AT_A_TIME]

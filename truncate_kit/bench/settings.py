@@ -48,5 +48,4 @@ class BenchSettings(Result):
                 raise UsageError(f"`{name}` has to be 1 or more.", hint="Give whole numbers from 1 on.")
 
 
-QUICK = BenchSettings(repeats=3, memory=False, max_texts=256)
-"""For a first look: fewer rounds and sentences, no memory."""
+QUICK = BenchSettings(repeats=3, memory=False, max_texts=256)  # for a first look: fewer rounds and sentences, no memory

@@ -11,8 +11,7 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from truncate_kit.errors import DeviceError
 
-RUNS = 4
-"""Most runs of a task: one, and three more where its worker is lost."""
+RUNS = 4  # most runs of a task: one, and three more where its worker is lost
 
 Task = TypeVar("Task")
 Found = TypeVar("Found")
@@ -35,8 +34,8 @@ class Lost(NamedTuple):
     reason: str
 
 
+# Takes a message: `Steps`, `Lost`, or another of the work's own; it may come from another process or machine.
 Send = Callable[[Any], None]
-"""Takes a message: `Steps`, `Lost`, or another of the work's own; it may come from another process or machine."""
 
 
 class Work(Protocol[TaskIn, FoundOut]):

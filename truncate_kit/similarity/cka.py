@@ -14,11 +14,10 @@ from truncate_kit.similarity.streaming import StreamedCKA
 Estimator = Literal["debiased", "biased"]
 Kernel = Literal["linear", "rbf"]
 
+# How much slower per operation the layer-by-layer products of tiles run than the tiles' own large products.
 GRAM_OVERHEAD = 4
-"""How much slower per operation the layer-by-layer products of tiles run than the tiles' own large products."""
-
+# Feature products are taken only while their float64 sums stay below this; Gram sums need a few MB whatever n is.
 FEATURE_BYTES = 2 << 30
-"""Feature products are taken only while their float64 sums stay below this; Gram sums need a few MB whatever n is."""
 
 
 def cka_matrix(
@@ -69,13 +68,10 @@ def cka_from_sums(
     without: int | None = None,
     undefined: Literal["raise", "nan"] = "raise",
 ) -> Tensor:
-    """CKA (Lx, Ly) float64 from the sums of one or two models.
-
-    layers_x: number of layers of the first model, which come first in the sums; with no others it is compared with
-    itself. without: a group of texts to leave out. undefined: as for `cka_matrix`.
-    """
+    """CKA (Lx, Ly) float64 from sums with the `layers_x` layers of one model first; without: texts to leave out."""
     hsic = sums.hsic(debiased=estimator == "debiased", without=without)
     own = torch.diagonal(hsic)
+    # With no layers of a second model, the first one is compared with itself.
     others = slice(layers_x, None) if hsic.shape[0] > layers_x else slice(None)
     if undefined == "raise":
         require_positive(own[:layers_x], "the model")

@@ -46,10 +46,7 @@ class LayerComparison(Result):
 
 
 def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
-    """For each layer 0 … depth the reference layer nearest in relative depth; of two equally near ones the lower.
-
-    Embeddings go with embeddings and the last layer with the last.
-    """
+    """For each layer 0 … depth the reference layer nearest in relative depth; of two equally near ones the lower."""
     if depth == 0:
         return (0,)
     return tuple((2 * layer * reference_depth + depth - 1) // (2 * depth) for layer in range(depth + 1))
@@ -70,29 +67,17 @@ def compare_layers(
 ) -> LayerComparison:
     """Compare all layers of a model with a reference, or with itself, on the same distinct texts.
 
-    Undefined values are None, never NaN. A bootstrap would repeat texts, which breaks the debiasing.
-
-    Args:
-        states_x: (Lx, n, dx).
-        states_y: (Ly, n, dy), or None.
-        estimator: See `cka_matrix`, as for kernel and bandwidth.
-        kernel: Of CKA.
-        bandwidth: Of the RBF kernel.
-        variant: "plain"; "without_outliers" leaves out each layer's dimensions of largest variance (see
-            `outlier_dimensions`); "standardised" gives all dimensions variance 1.
-        outliers: Number of dimensions that "without_outliers" leaves out.
-        blocks: Random groups of texts that the jackknife leaves out in turn, 0 for no intervals.
-        level: Confidence level of the intervals.
-        seed: Of the groups.
-
-    Raises:
-        DataError: A block leaves fewer than 4 texts; else the errors of `cka_matrix`.
+    variant: "without_outliers" sets each layer's `outliers` dimensions of largest variance to 0 (`outlier_dimensions`),
+    "standardised" gives all dimensions variance 1. blocks: groups of texts, drawn by `seed`, that the jackknife leaves
+    out in turn, 0 for no intervals of this `level`. The other parameters and the errors are those of `cka_matrix`, but
+    undefined values are None; `DataError` also where a block leaves fewer than 4 texts.
     """
     models = checked(states_x, states_y, estimator=estimator, kernel=kernel, bandwidth=bandwidth)
     models = [prepare(_varied(model, variant, outliers))[0] for model in models]
     layers, count, _ = models[0].shape
     groups = _checked_blocks(blocks, level, count)
     if groups:  # files are often ordered by source: blocks of neighbours would not be alike
+        # A jackknife, because a bootstrap would repeat texts, which breaks the debiasing.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
         models = [model[:, order] for model in models]
     sums = gram_sums(models, kernel=kernel, bandwidth=bandwidth, groups=max(1, groups))

@@ -24,35 +24,20 @@ from statistics import median
 from truncate_kit.errors import UsageError, undefined_cka
 from truncate_kit.results import Result
 
+# Far more than the interval of CKA on some hundred texts, and less than half of the falls seen (0.25 to 0.7).
 CKA_FALL = 0.15
-"""Far more than the interval of CKA on some hundred texts, and less than half of the falls seen (0.25 to 0.7)."""
-
+# Effective rank of the last layer against the middle: 0.26 in the model that falls, 0.7 to 1.4 in the others.
 RANK_COLLAPSE = 0.5
-"""Effective rank of the last layer against the middle: 0.26 in the model that falls, 0.7 to 1.4 in the others."""
-
-SPEARMAN_FALL = 2.0
-"""Points; what counts as a drop elsewhere in this package."""
-
-CROWDED = 0.9
-"""A mean cosine between unrelated texts above which cosine scores have little room left."""
-
+SPEARMAN_FALL = 2.0  # points; what counts as a drop elsewhere in this package
+CROWDED = 0.9  # a mean cosine between unrelated texts above which cosine scores have little room left
+# Block Influence of the last block, in medians of the others: it rewrites the tokens rather than refining them.
 BUSY = 2.0
-"""Block Influence of the last block, in medians of the others: it rewrites the tokens rather than refining them."""
-
-CEILING_FALLS = 0.8
-"""With a reference. The fall of CKA is necessary, not sufficient."""
-
+CEILING_FALLS = 0.8  # with a reference: the fall of CKA is necessary, not sufficient
+# A fall of CKA to a reference and nothing else: a sentence encoder that gets better at its end shows the same.
 CEILING_UNCORROBORATED = 0.65
-"""A fall of CKA to a reference and nothing else: a sentence encoder that gets better at its end shows the same."""
-
-CEILING_STAYS = 0.9
-"""With a reference. Without the necessary sign a fall would be news."""
-
-CEILING_ALONE = 0.65
-"""Without a reference: only the model itself has been seen."""
-
-CEILING_CONTRADICTED = 0.6
-"""When the necessary and the corroborating sign disagree."""
+CEILING_STAYS = 0.9  # with a reference: without the necessary sign a fall would be news
+CEILING_ALONE = 0.65  # without a reference: only the model itself has been seen
+CEILING_CONTRADICTED = 0.6  # when the necessary and the corroborating sign disagree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,24 +75,12 @@ def predict_drop(
     block_influence: Sequence[float] | None = None,
     untrained_spearman: Sequence[float] | None = None,
 ) -> DropPrediction:
-    """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1).
+    """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1); None where CKA is not defined.
 
-    None in a curve marks a layer where CKA is not defined.
-
-    Args:
-        cka: To the reference at the same layer or relative depth; without a reference, of each layer to the model's
-            own middle layer, depth // 2.
-        reference: Its name, None when there is none; then effective_rank or untrained_spearman is needed.
-        low: Lower bounds of the interval of CKA.
-        high: Upper bounds.
-        effective_rank: See `LayerStateScores`.
-        anisotropy: See `LayerStateScores`.
-        block_influence: See `LayerTokenScores`.
-        untrained_spearman: Points (× 100) of the pooled states as they are.
-
-    Raises:
-        UsageError: Curves differ in length, or the rule lacks what it needs.
-        DataError: CKA is not defined where the rule needs it.
+    cka: to the reference at the same layer or relative depth, with the bounds low and high of its interval; without a
+    reference, of each layer to the model's own middle layer, depth // 2. reference: its name; without one,
+    effective_rank or untrained_spearman, in points (× 100), is needed. The other curves: see `LayerStateScores` and
+    `LayerTokenScores`. Raises `UsageError`, and `DataError` where CKA is not defined where the rule needs it.
     """
     depth = len(cka) - 1
     _check_lengths(depth, low, high, effective_rank, anisotropy, untrained_spearman, block_influence)
@@ -142,7 +115,6 @@ def predict_drop(
 
 
 def _ceiling(necessary: Sign, corroborating: Sign | None, *, with_reference: bool) -> float:
-    """The most that the confidence can be."""
     if not with_reference:
         ceiling = CEILING_ALONE
     elif not necessary.says_fall or (corroborating is not None and not corroborating.says_fall):
@@ -164,24 +136,16 @@ def _signs(
     signs = []
     if untrained_spearman is not None:
         change = untrained_spearman[-1] - _level(untrained_spearman)
-        signs.append(
-            _sign("change of the untrained Spearman towards the end", change, -SPEARMAN_FALL, change < -SPEARMAN_FALL)
-        )
+        fell = change < -SPEARMAN_FALL
+        signs.append(_sign("change of the untrained Spearman towards the end", change, -SPEARMAN_FALL, fell))
     if effective_rank is not None:
         ratio = effective_rank[-1] / _level(effective_rank)
-        signs.append(
-            _sign("effective rank of the last layer against the middle", ratio, RANK_COLLAPSE, ratio < RANK_COLLAPSE)
-        )
+        fell = ratio < RANK_COLLAPSE
+        signs.append(_sign("effective rank of the last layer against the middle", ratio, RANK_COLLAPSE, fell))
     corroborating = signs[0] if signs else None
     if anisotropy is not None:
-        signs.append(
-            _sign(
-                "mean cosine of unrelated texts at the last layer",
-                anisotropy[-1],
-                CROWDED,
-                anisotropy[-1] > max(CROWDED, _level(anisotropy)),
-            )
-        )
+        crowded = anisotropy[-1] > max(CROWDED, _level(anisotropy))
+        signs.append(_sign("mean cosine of unrelated texts at the last layer", anisotropy[-1], CROWDED, crowded))
     if block_influence is not None and len(block_influence) > 1:
         usual = median(block_influence[:-1])
         ratio = block_influence[-1] / usual if usual > 0 else 1.0

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from truncate_kit.errors import too_few_texts
 from truncate_kit.similarity.hsic import biased_from_sums, meaningful, unbiased_from_sums
-from truncate_kit.similarity.kernels import median_distance
 
+# Texts that the median distance is taken over at most: its error is far below what the bandwidth factor decides.
+MEDIAN_TEXTS = 2048
+# Texts on a tile's side: 26 layers of float32 tiles are 7 MB, which second- and third-level caches still hold.
 TILE = 256
-"""Texts on a tile's side: 26 layers of float32 tiles are 7 MB, which second- and third-level caches still hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,7 @@ class GramSums:
     precision: float  # relative rounding error of the products
 
     def hsic(self, *, debiased: bool, without: int | None = None) -> Tensor:
-        """HSIC of all layer pairs, (L, L) float64, over all texts or over all but one group.
-
-        Its diagonal holds 0 where a layer's states are all alike (see `meaningful`).
-        """
+        """HSIC of all layer pairs, (L, L) float64, over all texts or over all but one group; see `meaningful`."""
         count = self.rows.shape[1]
         products, rows, diagonal = self.products.sum((0, 1)), self.rows.sum(-1), self.diagonal
         if without is not None:
@@ -54,13 +53,10 @@ class GramSums:
 
 
 def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1) -> GramSums:
-    """Sum the kernels of all layers of all models.
+    """Sum the kernels of all layers of all models; groups: number of runs of texts that are kept apart.
 
-    Args:
-        models: States (L_m, n, d_m) of the same n texts, centred and scaled (see `prepare`), all of one float type.
-        kernel: "linear" or "rbf" (see `rbf_gram`).
-        bandwidth: See `rbf_gram`.
-        groups: Number of runs of consecutive texts that are kept apart.
+    models: states (L_m, n, d_m) of the same n texts, centred and scaled (see `prepare`), all of one float type.
+    "rbf" is exp(−|x − y|² / 2σ²) with σ = bandwidth × median distance (Kornblith et al., arXiv:1905.00414).
     """
     count = models[0].shape[1]
     edges = torch.linspace(0, count, groups + 1).round().long().tolist()
@@ -93,6 +89,16 @@ def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: fl
     return GramSums(products, rows, diagonal, tuple(edges), torch.finfo(norms.dtype).eps)
 
 
+def median_distance(states: Tensor) -> Tensor:
+    """Median Euclidean distance (L,) of the pairs of distinct rows of each layer, states (L, n, d), in their units."""
+    count = states.shape[1]
+    if count < 2:
+        raise too_few_texts(count, needed=2)
+    if count > MEDIAN_TEXTS:
+        states = states[:, torch.linspace(0, count - 1, MEDIAN_TEXTS).long()]
+    return torch.stack([torch.pdist(layer).median() for layer in states])
+
+
 def _linear_rows(models: Sequence[Tensor], norms: Tensor, edges: Sequence[int]) -> Tensor:
     """Row sums of the linear kernels without a pass over them: x_i · Σ x_j over each group, less |x_i|²."""
     bounds = list(itertools.pairwise(edges))
@@ -104,7 +110,6 @@ def _linear_rows(models: Sequence[Tensor], norms: Tensor, edges: Sequence[int]) 
 
 
 def _split(start: int, stop: int) -> list[tuple[int, int]]:
-    """Cut a run of texts into equal tiles of at most `TILE`."""
     parts = max(1, math.ceil((stop - start) / TILE))
     bounds = [start + (stop - start) * part // parts for part in range(parts + 1)]
     return list(itertools.pairwise(bounds))
@@ -118,17 +123,13 @@ def _fill(tile: Tensor, models: Sequence[Tensor], rows: slice, columns: slice) -
 
 
 def _to_gaussian(tile: Tensor, left: Tensor, right: Tensor, scales: Tensor) -> None:
-    """Turn dot products into Gaussian kernel values in place."""
     tile.mul_(-2).add_(left[:, :, None]).add_(right[:, None, :]).clamp_min_(0)
     tile.div_(-scales[:, None, None]).exp_()
 
 
 def _products(tile: Tensor) -> Tensor:
-    """Sum of the elementwise products of all layer pairs, (L, L) float64.
-
-    Runs of about a thousand terms are added in the tile's own type, the runs in float64: near float32's speed with
-    errors near 1e-8.
-    """
+    """Sum of the elementwise products of all layer pairs, (L, L) float64."""
+    # Runs of about a thousand terms are added in the tile's type, the runs in float64: fast, with errors near 1e-8.
     parts = math.gcd(tile.shape[1], 64)
     runs = tile.view(tile.shape[0], parts, -1).transpose(0, 1)
     return torch.bmm(runs, runs.mT).sum(0, dtype=torch.float64)

@@ -5,8 +5,8 @@ from torch import Tensor
 
 from truncate_kit.errors import UsageError, not_finite
 
+# States that differ between texts by less than this share of their length differ by float32 rounding only.
 ROUNDING = 1e-5
-"""States that differ between texts by less than this share of their length differ by float32 rounding only."""
 
 
 def check_states(states: Tensor, name: str = "states") -> Tensor:
@@ -62,10 +62,7 @@ def prepare(states: Tensor) -> tuple[Tensor, list[int]]:
 
 
 def standardise(states: Tensor) -> Tensor:
-    """Give every dimension mean 0 and variance 1 over the texts (the remedy of arXiv:2109.04404); constant ones 0.
-
-    states: (L, n, d).
-    """
+    """States (L, n, d) of mean 0 and variance 1 over the texts (the remedy of arXiv:2109.04404); constant ones 0."""
     mean = states.mean(1, keepdim=True)
     deviation = states.std(1, keepdim=True, correction=0)
     moving = deviation > ROUNDING * (mean.abs() + deviation)
@@ -73,11 +70,10 @@ def standardise(states: Tensor) -> Tensor:
 
 
 def outlier_dimensions(states: Tensor, count: int = 3) -> Tensor:
-    """The dimensions that weigh most in each layer's similarity, (L, count) indices, heaviest first.
+    """The dimensions of largest variance over the texts in each layer, (L, count) indices, largest first.
 
-    "All Bark and No Bite" (arXiv:2109.04404) ranks a dimension by its share in the expected similarity of two texts
-    and finds one to three that dominate. That is cosine; what enters CKA is the dot product of centred states, in
-    which a dimension's share is its variance over the texts. So the dimensions of largest variance are the ones.
+    "All Bark and No Bite" (arXiv:2109.04404) ranks a dimension by its share in the expected cosine of two texts. CKA
+    is made of dot products of centred states, in which that share is the variance.
     """
     if not 0 < count < states.shape[-1]:
         raise UsageError(

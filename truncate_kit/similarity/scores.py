@@ -15,38 +15,28 @@ from truncate_kit.similarity.preparing import check_same_model, check_states, re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerStateScores(Result):
-    """Scores of the pooled states; index 0 = embeddings.
+    """Scores of the pooled states; index 0 = embeddings."""
 
-    effective_rank: RankMe (arXiv:2210.02885), exp of the entropy of the singular values: between 1 and the width.
-    anisotropy: mean cosine of two different texts; near 1, all states have the same direction.
-    outlier_share: share of that mean cosine that its three heaviest dimensions carry (arXiv:2109.04404);
-    None where the mean cosine is not above 0.01, too small to have meaningful shares.
-    """
-
+    # RankMe (arXiv:2210.02885), exp of the entropy of the singular values: between 1 and the width.
     effective_rank: tuple[float, ...]
-    anisotropy: tuple[float, ...]
+    anisotropy: tuple[float, ...]  # mean cosine of two different texts; near 1, all states have the same direction
+    # Of that cosine, in its three heaviest dimensions (arXiv:2109.04404); None where it is not above 0.01.
     outlier_share: tuple[float | None, ...]
     num_texts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTokenScores(Result):
-    """The change that each block makes to its tokens; index l = from layer l to layer l + 1, one less than layers.
+    """The change that each block makes to its tokens; index l = from layer l to layer l + 1, one less than layers."""
 
-    block_influence: 1 − mean cosine of a token before and after (ShortGPT, arXiv:2403.03853).
-    angular_distance: mean arccos of that cosine / π (PruneMe, arXiv:2403.17887; over all tokens, not the last).
-    """
-
-    block_influence: tuple[float, ...]
+    block_influence: tuple[float, ...]  # 1 − mean cosine of a token before and after (ShortGPT, arXiv:2403.03853)
+    # Mean arccos of that cosine / π (PruneMe, arXiv:2403.17887; over all tokens, not the last).
     angular_distance: tuple[float, ...]
     num_tokens: int
 
 
 class StateScores:
-    """Accumulates `LayerStateScores` over batches of pooled states; memory L d², whatever the number of texts.
-
-    Texts must be distinct for the anisotropy to be that of pairs of distinct texts.
-    """
+    """Accumulates `LayerStateScores` over batches of pooled states of distinct texts; memory L d²."""
 
     def __init__(self) -> None:
         self.count = 0

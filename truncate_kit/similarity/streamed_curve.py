@@ -15,11 +15,7 @@ class StreamedCurve:
     """Accumulates CKA of each layer with one layer of the reference, over all texts and over each block of them.
 
     Memory is that of two `StreamedCKA` over the pairs of the curve, whatever the number of texts and blocks.
-
-    Args:
-        reference_layers: For each layer 0 … L the reference layer it is compared with.
-        estimator: As for `StreamedCKA`.
-        level: Confidence level of the interval.
+    reference_layers: of each layer 0 … L. level: of the interval.
     """
 
     def __init__(
@@ -46,11 +42,10 @@ class StreamedCurve:
         self._block = self._accumulator()
 
     def result(self) -> Curve:
-        """The curve over all texts; with two or more closed blocks, values ± t · deviation of the blocks / √blocks.
+        """The curve over all texts, None where CKA is not defined; raises as `StreamedCKA.result`.
 
-        That is the interval of batch means: each block is an independent sample of n / blocks texts, drawn without
-        replacement, so the variance over all texts is the blocks' variance over their number. Raises the errors of
-        `StreamedCKA.result`, but leaves None where CKA is not defined.
+        With two or more closed blocks the interval is that of batch means, values ± t · deviation of the blocks /
+        √blocks: each block is an independent sample of n / blocks texts, drawn without replacement.
         """
         values = self._whole.result(undefined="nan")
         low = high = None

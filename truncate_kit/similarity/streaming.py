@@ -19,11 +19,9 @@ from truncate_kit.errors import LayerOutOfRangeError, UsageError, too_few_texts
 from truncate_kit.similarity.hsic import biased_from_sums, meaningful, normalised, require_positive, unbiased_from_sums
 from truncate_kit.similarity.preparing import ROUNDING, check_pair, check_same_model, check_states, require_finite
 
+# Texts gathered before the sums are touched: adding to L² d² float64 sums costs as much as a product of some 200.
 BUFFERED_TEXTS = 2048
-"""Texts gathered before the sums are touched: adding to L² d² float64 sums costs as much as a product of some 200."""
-
-PRODUCT_TEXTS = 512
-"""Texts in one float32 product: fewer are more exact, more are faster."""
+PRODUCT_TEXTS = 512  # texts in one float32 product: fewer are more exact, more are faster
 
 
 class _Layers:
