@@ -16,13 +16,10 @@ _OUTLYING = 3.0  # times the median channel
 
 
 def calibrate(model: Any, inputs: Sequence[Feeds], *, embed_limit: int = EMBED_LIMIT) -> dict[str, Rounding]:
-    """How `quantize` should round each value that it turns to bytes.
-
-    inputs: texts without padding. embed_limit: see `watching`. The step is found for each token when the graph runs.
-    Fixed here is what each channel is divided by, where some reach much farther than others, as after a layer norm
-    (`divisor_of`), and how the bytes are shared between values above and below zero (`best_zero`): after a GELU nearly
-    all of them go upward. Raises `FileProblemError`.
-    """
+    """How `quantize` should round each value that it turns to bytes; inputs: texts without padding."""
+    # The step is found for each token when the graph runs. Fixed here is what each channel is divided by, where some
+    # reach much farther than others, as after a layer norm, and how the bytes are shared between values above and
+    # below zero: after a GELU nearly all of them go upward.
     weights = quantized_inputs(model)
     names = list(weights)
     channels: dict[str, Array] = {}
@@ -43,7 +40,6 @@ def calibrate(model: Any, inputs: Sequence[Feeds], *, embed_limit: int = EMBED_L
 
 
 def _states(watch: Watch, inputs: Sequence[Feeds]) -> Iterator[tuple[str, Array]]:
-    """Each watched value for each input, (tokens, channels), with its name."""
     for feeds in inputs:
         for name, array in watch(feeds).items():
             yield name, array.reshape(-1, array.shape[-1])
@@ -53,10 +49,10 @@ def divisor_of(channels: Array, weights: Array | None) -> Array | None:
     """What to divide each channel by, and to multiply its row of the weights with, so that both are easy to round.
 
     SmoothQuant's sqrt(max |x| / max |w|) per channel (arXiv:2211.10438, eq. 4 with α = 0.5). channels: largest
-    magnitude of each, (in,). weights: all that read the value, (in, out). None where no channel outlies, where the
-    value is wider than what is made of it (dividing would cost more than it gives), or where weights is None.
+    magnitude of each, (in,). weights: all that read the value, (in, out). None where dividing does not pay.
     """
     reaching = channels[channels > 0]
+    # Where the value is wider than what is made of it, dividing would cost more than it gives.
     if weights is None or not reaching.size or weights.shape[0] > weights.shape[1]:
         return None
     if not reaching.max() > _OUTLYING * np.median(reaching):

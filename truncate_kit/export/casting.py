@@ -17,11 +17,7 @@ _BOOLEAN = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual
 
 
 def narrow(model: Any, wide: set[str]) -> None:
-    """Turn an `onnx_ir.Model` to float16, in place, but for the nodes named in `wide`; inputs and outputs stay.
-
-    A Cast stands wherever a value crosses from one to the other, once for each value. Weights outside float16 are cut
-    to its ends, small ones do not become 0.
-    """
+    """Turn an `onnx_ir.Model` to float16, in place, but for the nodes named in `wide`; inputs and outputs stay."""
     ir = require("onnx_ir", extra="cpu")
     full, half = ir.DataType.FLOAT, ir.DataType.FLOAT16
     nodes = list(model.graph)
@@ -34,7 +30,7 @@ def narrow(model: Any, wide: set[str]) -> None:
     crossed: dict[tuple[Any, Any], Any] = {}
 
     def as_type(value: Any, kind: Any, before: Any) -> Any:
-        """The value in another type: an initializer converted, anything else through a Cast."""
+        """The value in another type: an initializer converted, anything else through one Cast for all its readers."""
         if (value, kind) not in crossed:
             name = f"{value.name}_{kind.name.lower()}"
             if value.const_value is not None and value.producer() is None:

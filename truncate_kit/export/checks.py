@@ -35,10 +35,8 @@ def check_graph(
 ) -> tuple[Check, ...]:
     """Compare the graph with the encoder, which normalises if the graph does, over shapes and paddings.
 
-    Batch 1, 2, 17 × length 2, 16, 128 and the model's maximum, rows of different lengths; then odd texts (one token
-    over and over); then one text with and without padding; then the states of tokens, or the scores of pairs where
-    heads give them. Runs on the CPU whatever the target. Raises `ModelError` on the first difference above the
-    limit of the precision (1e-4 in fp32, none in int8) and on NaN, and where ONNX Runtime cannot load the file.
+    Runs on the CPU whatever the target. Raises `ModelError` on the first difference above the limit of the precision
+    and on NaN, and where ONNX Runtime cannot load the file.
     """
     try:
         session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
@@ -116,7 +114,7 @@ def _run(session: Any, feeds: Feeds, name: str, output: str = OUTPUT) -> NDArray
 def _compare(
     name: str, found: NDArray[Any], expected: NDArray[Any], limit: float | None, *, unit: float | None
 ) -> Check:
-    """unit: what the difference is measured in; None takes the largest magnitude that is expected."""
+    """The largest difference, in units of `unit`; None takes the largest magnitude that is expected."""
     for vectors, whose in ((expected, "the model's own"), (found, "its")):
         if not np.isfinite(vectors).all():
             raise failed_check(f"{name}: {whose} vectors hold NaN or infinity")
@@ -150,10 +148,7 @@ def _states_check(session: Any, encoder: Encoder, limit: float | None) -> Check:
 
 
 def check_score(encoder: Encoder, exported: OnnxEncoder, pairs: PairSet, *, precision: Precision = "fp32") -> TaskScore:
-    """Score both on graded pairs. Raises `ModelError` if a correlation moves by more than 0.01 points in fp32.
-
-    In fp16 0.1 points are allowed. int8 has its budget on the pairs it was searched on; here it is only stated.
-    """
+    """Score both on graded pairs. Raises `ModelError` if a correlation moves by more than the precision's limit."""
     limit = PRECISIONS[precision].score_limit
     before, after = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
     for measure in ("spearman", "pearson"):

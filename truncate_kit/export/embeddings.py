@@ -16,13 +16,10 @@ _NORM = "embeddings.LayerNorm.weight"
 
 
 def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
-    """Shorten what comes before the first block of an `onnx_ir.Model`, in place; whether there was something to do.
-
-    Every text has tokens of type 0 only, so that row of the type table is added to all positions once and for all. In
-    fp32 and fp16 one EmbedLayerNormalization then looks up words and positions, adds and normalises; in int8 the
-    look-up of words stays a node, whose table goes into bytes. Only for positions counted from 0 whatever the mask
-    (BERT, ELECTRA, ALBERT, DistilBERT); RoBERTa's follow it.
-    """
+    """Shorten what comes before the first block of an `onnx_ir.Model`, in place; whether there was something to do."""
+    # Every text has tokens of type 0 only, so that row of the type table is added to all positions once and for all.
+    # In fp32 and fp16 one EmbedLayerNormalization does the rest; in int8 the look-up of words stays a node, whose table
+    # goes into bytes. RoBERTa's positions follow the mask, those of BERT, ELECTRA, ALBERT and DistilBERT do not.
     tables = _tables(model)
     if not family.fused_attention or family.position_offset or not {_WORDS, _POSITIONS, _NORM} <= tables.keys():
         return False

@@ -33,13 +33,13 @@ from truncate_kit.files import replacing
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent
 
-_VERSIONS = ("truncate-kit", "torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+_VERSIONS = ("truncate-kit", "torch", "transformers", "onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Job:
-    """One export. digest: of `encoder`; pairs and search_pairs as in `export_onnx`."""
+    """One export. digest: of `encoder`; the other fields as in `export_onnx`."""
 
     encoder: Encoder
     digest: str
@@ -90,14 +90,7 @@ def export_onnx(
     """
     _check_able(settings, search_pairs)
     folder = Path(folder)
-    job = _Job(
-        encoder=encoder,
-        digest=encoder_digest(encoder),
-        settings=settings,
-        pairs=pairs,
-        search_pairs=search_pairs,
-        progress=progress,
-    )
+    job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)
     if _saved_digest(folder) == job.digest:
         try:
             return _export_into(job, folder, beside_model=True)
@@ -121,7 +114,7 @@ def export_graph(encoder: Encoder, folder: Path) -> ExportReport:
     _check_able(_DEFAULTS, None)
     with replacing(Path(folder)) as place:
         place.mkdir()
-        return _export_into(_Job(encoder=encoder, digest=encoder_digest(encoder), settings=_DEFAULTS), place)
+        return _export_into(_Job(encoder, encoder_digest(encoder), _DEFAULTS), place)
 
 
 def _check_able(settings: ExportSettings, search_pairs: PairSet | None) -> None:
@@ -135,7 +128,6 @@ def _check_able(settings: ExportSettings, search_pairs: PairSet | None) -> None:
 
 
 def _saved_digest(folder: Path) -> str | None:
-    """Of the encoder in a folder; None where there is none."""
     if not (folder / "config.json").is_file():
         return None
     try:
@@ -145,7 +137,6 @@ def _saved_digest(folder: Path) -> str | None:
 
 
 def _check_unreplaced(job: _Job, folder: Path) -> None:
-    """Raise `ModelError` where the folder holds another model than the one that is exported."""
     if _saved_digest(folder) != job.digest:
         raise ModelError(
             f"Another model took the place of {job.encoder.name} in {folder} while its graph was made.",
@@ -217,7 +208,7 @@ def _report(job: _Job, traced: Encoder, made: _Made, graph: Path, data: Path | N
     checks = check_graph(graph, traced, precision=settings.precision, progress=job.progress)
     exported = OnnxEncoder(graph, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
     task = None if job.pairs is None else check_score(traced, exported, job.pairs, precision=settings.precision)
-    pairs = job.search_pairs or job.pairs
+    pairs, runtime = job.search_pairs or job.pairs, require("onnxruntime", extra="cpu")
     # fp32 is shown to be invariant by its checks, to their limit
     invariance = None if pairs is None or settings.precision == "fp32" else measure_invariance(exported, pairs)
     return ExportReport(
@@ -234,7 +225,8 @@ def _report(job: _Job, traced: Encoder, made: _Made, graph: Path, data: Path | N
         file=graph.name,
         file_bytes=sum(file.stat().st_size for file in (graph, data) if file is not None),
         opset=int(made.graph.opset_imports[""]),
-        versions={module: _version(module) for module in _VERSIONS},
+        # The GPU build of ONNX Runtime has a name of its own.
+        versions={name: version(name) for name in _VERSIONS} | {"onnxruntime": runtime.__version__},
         fused_attention_expected=made.fused_expected,
         fused_attention_found=count_fused_attention(made.graph),
         fused_nodes=count_fused_nodes(made.graph),
@@ -249,10 +241,3 @@ def _report(job: _Job, traced: Encoder, made: _Made, graph: Path, data: Path | N
         weights_file=None if data is None else data.name,
         weights_sha256=None if data is None else digest_of(data),
     )
-
-
-def _version(name: str) -> str:
-    """The installed version; the GPU build of ONNX Runtime has a name of its own."""
-    if name == "onnxruntime":
-        return str(require(name, extra="cpu").__version__)
-    return version(name)

@@ -43,12 +43,12 @@ def count_fused_attention(model: Any) -> int:
 def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:
     """Write the graph to `path`; weights beyond `embed_limit` bytes go to a file beside it, which is returned.
 
-    That file's name holds a hash of the weights, so that a graph never meets the weights of another. Raises
-    `FileProblemError`.
+    Raises `FileProblemError`.
     """
     ir = require("onnx_ir", extra="cpu")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     embedded = sum(weight.nbytes for weight in weights) <= embed_limit
+    # Named by a hash of the weights, so that a graph never meets those of another.
     data = None if embedded else path.with_name(f"{path.name}.{_digest(weights)}.data")
     try:
         ir.save(model, path, external_data=None if data is None else data.name)
@@ -63,7 +63,6 @@ def graph_files(graph: Path) -> list[Path]:
 
 
 def _digest(weights: Sequence[Any]) -> str:
-    """The first twelve digits of the SHA-256 of weights in their order."""
     digest = hashlib.sha256()
     for weight in weights:
         digest.update(weight.tobytes())

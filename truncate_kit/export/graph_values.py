@@ -20,7 +20,6 @@ Watch = Callable[[Feeds], dict[str, NDArray[Any]]]
 def watching(model: Any, names: Sequence[str], *, embed_limit: int = EMBED_LIMIT) -> Iterator[Watch]:
     """A function from inputs to the values of these names in an `onnx_ir.Model`, on the CPU.
 
-    The graph goes through a file: one with more weights than `embed_limit` bytes has no protobuf to hold them all.
     Raises `FileProblemError` where the folder for temporary files is full.
     """
     ir = require("onnx_ir", extra="cpu")
@@ -32,6 +31,7 @@ def watching(model: Any, names: Sequence[str], *, embed_limit: int = EMBED_LIMIT
         value.dtype = value.dtype or ir.DataType.FLOAT  # fusing leaves some without one
     options = runtime.SessionOptions()
     options.log_severity_level = 4
+    # Through a file: no protobuf holds a graph with more weights than `embed_limit` bytes.
     with tempfile.TemporaryDirectory(prefix="truncate-kit-watch-") as scratch:
         file = Path(scratch) / GRAPH_FILE
         save_graph(watched, file, embed_limit=embed_limit)

@@ -27,9 +27,7 @@ def to_half(
 ) -> tuple[Any, HalfPrecision]:
     """A copy of an `onnx_ir.Model` in float16, inputs and outputs as they are, and what stayed in float32.
 
-    Sums over tokens stay in float32 in every family; attention scores where the family's row says so. odd_inputs: the
-    longest and oddest batches; every value of the float32 graph on them has to fit into float16. embed_limit: see
-    `watching`. Raises `ModelError` naming the first that does not, `FileProblemError`.
+    Raises `ModelError` where a value of the float32 graph on the longest and oddest batches does not fit into float16.
     """
     names = wide_nodes(model)
     if family.float32_scores:
@@ -48,17 +46,14 @@ def to_half(
 
 
 def wide_nodes(model: Any) -> set[str]:
-    """Names of the nodes that stay in float32 in every family: squares, sums, and all that follows pooling.
-
-    What stands between two such nodes, such as the small number added before a root, stays with them.
-    """
+    """Names of the nodes that stay in float32 in every family: squares, sums, and all that follows pooling."""
     nodes = list(model.graph)
     pooling = [node for node in nodes if node.op_type == "ReduceSum" and _is_float(node.inputs[0])]
     found = {str(node.name) for node in nodes if node.op_type in _WIDE_OPERATORS} | _downstream(pooling)
     for node in nodes:
         before = {str(maker.name) for maker in (value.producer() for value in node.inputs if value) if maker}
         after = {str(reader.name) for value in node.outputs for reader, _ in value.uses()}
-        if before & found and after and after <= found:
+        if before & found and after and after <= found:  # between two such nodes, as a small number before a root
             found.add(str(node.name))
     return found
 
@@ -69,7 +64,6 @@ def _is_float(value: Any) -> bool:
 
 
 def _downstream(nodes: Sequence[Any]) -> set[str]:
-    """Names of these nodes and of all that read what they make."""
     waiting, found = list(nodes), set()
     while waiting:
         node = waiting.pop()
@@ -80,10 +74,7 @@ def _downstream(nodes: Sequence[Any]) -> set[str]:
 
 
 def score_nodes(model: Any) -> set[str]:
-    """Names of the nodes between the projections and each Softmax, the Softmax itself included.
-
-    Walks back from the Softmax and stops at every product with a constant weight.
-    """
+    """Names of the nodes between the projections and each Softmax, the Softmax itself included."""
     projections = {layer.node for layer in quantizable(model)}
     waiting = [node for node in model.graph if node.op_type == "Softmax"]
     found: set[str] = set()
@@ -99,11 +90,8 @@ def score_nodes(model: Any) -> set[str]:
 def largest_value(
     model: Any, islands: set[str], inputs: Sequence[Feeds], *, embed_limit: int = EMBED_LIMIT
 ) -> tuple[float, str]:
-    """The largest magnitude outside the islands on these inputs, computed in float32, and the node that gave it.
-
-    What a fused attention holds inside is not seen; its kernels sum in float32. What represents minus infinity in a
-    mask does not count. embed_limit: see `watching`.
-    """
+    """The largest magnitude outside the islands on these inputs, computed in float32, and the node that gave it."""
+    # What a fused attention holds inside is not seen; its kernels sum in float32.
     shown = dict.fromkeys(str(value.name) for value in model.graph.outputs)
     for node in model.graph:
         if node.name not in islands and node.op_type in _VALUES:

@@ -31,9 +31,9 @@ def set_mask(model: Any, form: MaskForm) -> str:
     bias: the additive mask that the trace left. tokens: the attention mask itself, (b, t), in its place. lengths: its
     sums, (b,); right only where padding stands on the right. lengths_starts: those and twice 0, t, … b·t, the places
     where queries and keys of each text start, (3b + 2,), the only mask that CUTLASS's kernel takes. Returns "unfused"
-    for a graph without fused attention. Whether the additive mask held more than padding is not asked here:
-    `check_graph` compares with the encoder.
+    for a graph without fused attention.
     """
+    # Whether the additive mask held more than padding is not asked here: `check_graph` compares with the encoder.
     ir = require("onnx_ir", extra="cpu")
     attentions = [node for node in model.graph if node.op_type == "Attention" and node.domain == "com.microsoft"]
     if not attentions:

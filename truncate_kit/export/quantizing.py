@@ -35,13 +35,10 @@ class Quantizable:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How a value turns to bytes.
+    """How a value turns to bytes."""
 
-    zero: the byte, 1 … 254, that represents 0. divisor: what each channel is divided by before, and the rows of the
-    weights are multiplied with, (in,); None where channels are alike.
-    """
-
-    zero: int = 128
+    zero: int = 128  # the byte, 1 … 254, that represents 0
+    # What each channel is divided by before, and the rows of the weights are multiplied with, (in,).
     divisor: Array | None = None
 
 
@@ -65,12 +62,9 @@ def layer_of(node: Any) -> str:
 
 
 def quantized_inputs(model: Any) -> dict[str, Array | None]:
-    """Names of the values that `quantize` turns to bytes, and the weights (in, out) that read each, side by side.
-
-    None for the weights that another value's product shares: they cannot follow one value's divisor.
-    """
+    """Names of the values that `quantize` turns to bytes, and the weights (in, out) that read each, side by side."""
     found: dict[str, list[Array]] = {}
-    tied = set()
+    tied = set()  # whose weights another value's product shares: they cannot follow one value's divisor
     for node in model.graph:
         weight = _weight(node)
         if node.op_type != "Gather" and weight is not None:
@@ -157,10 +151,7 @@ def _constant(value: Any) -> Array | None:
 
 
 def rounded(weight: Array, axis: int, limit: int) -> tuple[NDArray[np.int8], Array]:
-    """Symmetric rounding to −limit … limit with one scale for each row or column.
-
-    axis: the axis that shares a scale. Returns the integers and the scales, the axis kept with size 1.
-    """
+    """Symmetric rounding to −limit … limit, and the scales, one along `axis`, which is kept with size 1."""
     scale = np.abs(weight).max(axis=axis, keepdims=True) / limit
     scale[scale == 0] = 1
     return np.clip(np.rint(weight / scale), -limit, limit).astype(np.int8), scale.astype(np.float32)
@@ -220,10 +211,7 @@ class _Writer:
         return made
 
     def _rounded_states(self, before: Any, states: Any, width: int, rounding: Rounding) -> tuple[Any, Any]:
-        """Bytes of the states, and the step of each token (…, 1); once for all products that read the same states.
-
-        A token's step just covers what it reaches upward and downward, whatever other tokens do.
-        """
+        """Bytes of the states, and the step of each token (…, 1); once for all products that read the same states."""
         if states in self._bytes:
             return self._bytes[states]
         name, ir, last = states.name, self.ir, self._initializer("last_axis", np.array([-1], np.int64))
@@ -239,6 +227,7 @@ class _Writer:
         up = self._initializer(f"up_{place}", np.float32(1 / (255 - place)))
         down = self._initializer(f"down_{place}", np.float32(-1 / place))
         least = self._initializer("least_step", np.float32(1e-30))  # for a token of zeros only
+        # A token's step just covers what it reaches upward and downward, whatever other tokens do.
         high = node("Mul", [node("ReduceMax", [even, last], keepdims=1), up])
         low = node("Mul", [node("ReduceMin", [even, last], keepdims=1), down])
         step = node("Max", [high, low, least])

@@ -63,10 +63,7 @@ def read_exports(folder: Path) -> Exports:
 
 
 def record_with(folder: Path, report: ExportReport) -> str:
-    """The text of a folder's export.json with one report more; those on graphs that are no longer there are left out.
-
-    Raises `ModelError` as `read_exports`.
-    """
+    """The text of a folder's export.json with one report more; those on graphs that are gone are left out."""
     before = read_exports(folder).graphs
     kept = tuple(item for item in before if item.file in GRAPH_FILES.values() and (folder / item.file).is_file())
     values = Exports(graphs=kept).with_report(report).to_dict()
@@ -74,16 +71,14 @@ def record_with(folder: Path, report: ExportReport) -> str:
 
 
 def _digest(values: dict[str, Any]) -> str:
-    """SHA-256 of JSON values, however they are laid out."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def check_record(graph: Path) -> ExportReport | None:
     """The report on a graph, None where there is no export.json beside it.
 
-    The graph and a file with its weights are hashed, at one to two GB a second, once per process. Raises `ModelError`
-    where export.json is damaged, was changed, does not know the graph, or describes other bytes than those of the
-    graph or its weights.
+    Raises `ModelError` where export.json is damaged, was changed, does not know the graph, or describes other bytes
+    than those of the graph or its weights.
     """
     record = graph.parent / REPORT_FILE
     if not record.exists():
@@ -124,10 +119,7 @@ def check_runnable(graph: Path, device: str) -> ExportReport | None:
 
 
 def check_processor(report: ExportReport | None, *, narrow: bool) -> None:
-    """Raise `DeviceError` where a graph with weights of 8 bits meets a processor that overflows with them.
-
-    narrow: `hardware.multiplies_narrow()` of the machine that is to run it.
-    """
+    """Raise `DeviceError` where a graph with weights of 8 bits meets a `narrow` processor (`multiplies_narrow`)."""
     if narrow and report is not None and report.quantization is not None and report.quantization.weight_bits == 8:
         raise DeviceError(
             f"{report.file} has weights of 8 bits, made on a processor with {report.quantization.instructions}; this "

@@ -8,15 +8,12 @@ from truncate_kit.results import Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check(Result):
-    """One comparison of the graph with the encoder.
-
-    difference: the largest over all entries; absolute where the graph normalises, relative to the largest entry of
-    the encoder's vectors where it does not. limit: None where the difference is stated and the score decides (int8).
-    """
+    """One comparison of the graph with the encoder."""
 
     name: str
+    # Largest over all entries; relative to the largest entry of the encoder's vectors where they have not length 1.
     difference: float
-    limit: float | None
+    limit: float | None  # None where the difference is stated and the score decides (int8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,32 +30,25 @@ class TaskScore(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invariance(Result):
-    """How far the vector of a text depends on what it is run with.
-
-    …_difference: largest change of an entry of the unit vector, …_cosine: lowest similarity to the text run alone; in
-    a batch of like lengths, and padded to the longest text. spearman_alone, …_batched: × 100 on the same pairs.
-    """
+    """How far the vector of a text depends on what it is run with: a batch of like lengths, or much padding."""
 
     data: str
     num_texts: int
     num_pairs: int
-    batch_difference: float
-    batch_cosine: float
+    batch_difference: float  # largest change of an entry of the unit vector
+    batch_cosine: float  # lowest similarity to the text run alone
     padding_difference: float
     padding_cosine: float
-    spearman_alone: float
+    spearman_alone: float  # × 100
     spearman_batched: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FloatLayer(Result):
-    """A layer that stays in float32.
-
-    harm: mean squared distance of unit vectors when it alone is in int8; None where they are no numbers.
-    """
+    """A layer that stays in float32."""
 
     layer: str
-    harm: float | None
+    harm: float | None  # mean squared distance of unit vectors when it alone is in int8; None where they are no numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

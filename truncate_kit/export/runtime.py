@@ -87,13 +87,7 @@ class OnnxEncoder:
     ) -> Self:
         """Load a graph of a folder, or an .onnx file, with the tokenizer beside it.
 
-        Args:
-            path: the folder or file.
-            precision: `fp32`, `fp16` or `int8`; None suits the device, see `find_graph`.
-            threads: as of the class.
-            device: as of the class.
-            batch_tokens: as of the class.
-            buckets: as of the class.
+        precision: `fp32`, `fp16` or `int8`; None suits the device, see `find_graph`. The others are as of the class.
 
         Raises:
             ModelError: no graph is there, or export.json was changed or describes another graph.
@@ -210,19 +204,9 @@ def load_text_encoder(
 ) -> Encoder | OnnxEncoder:
     """A model by folder, hub name, miniature or .onnx file, in torch or in ONNX Runtime.
 
-    Args:
-        name: of the model.
-        runtime: `torch` or `onnx`; None is `onnx` for an .onnx file or where a precision is given, and else `torch`.
-        pooling: None keeps the model's own; a graph has its pooling inside.
-        max_length: the same.
-        precision: of a folder's graph, as in `OnnxEncoder.load`.
-        threads: of ONNX Runtime.
-        device: `cpu` or `cuda[:i]`; None is the CPU.
-
-    Raises:
-        ModelError: the model cannot be loaded.
-        DeviceError: the device is not active.
-        UsageError: parameters that do not go together.
+    runtime: `torch` or `onnx`; None is `onnx` for an .onnx file or where a precision is given, and else `torch`.
+    pooling, max_length: for torch, as in `load_encoder`. precision, threads: for a graph, as in `OnnxEncoder.load`.
+    Raises `ModelError`, `DeviceError`, and `UsageError` for parameters that do not go together.
     """
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
     if chosen not in RUNTIMES:
@@ -251,8 +235,7 @@ def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
 def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
     """The shape that a batch of this number of texts is brought to: the next power of two of both, at least 8 tokens.
 
-    longest: most tokens that the graph takes, None where it is not known. At most half of a shape's texts and half of
-    its tokens are filling, and a graph that takes 512 tokens has seven lengths.
+    longest: most tokens that the graph takes, None where it is not known; one that takes 512 has seven lengths.
     """
     width = max(8, 1 << (length - 1).bit_length())
     return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))

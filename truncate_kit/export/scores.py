@@ -41,7 +41,6 @@ def check_scores(
 ) -> tuple[Check, ...]:
     """Compare the scores of the graph with the encoder's on pairs of random texts; nothing for one without heads.
 
-    One pair and eight, texts of different lengths, and a text with itself, whose score is 1 where the heads promise it.
     limit: None only states the difference. Raises `ModelError` on one above it, and on NaN.
     """
     if encoder.heads is None:

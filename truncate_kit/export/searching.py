@@ -89,28 +89,23 @@ def search_layers(
 ) -> tuple[Any, Quantization]:
     """Put as much of a float graph into int8 as costs at most `budget` Spearman points on `pairs`.
 
-    heads: what scores the graph's vectors, None for their cosines.
-    All layers are tried first. Where they cost more, layers go back to float in the order of the harm that each does
-    alone per weight it holds, as few as suffice (bisection, every step scored). Returns the graph and how it was found.
-    Raises `ModelError` where no layer can be in int8.
+    heads: what scores the graph's vectors, None for their cosines. Returns the graph and how it was found. Raises
+    `ModelError` where no layer can be in int8.
     """
     narrow = multiplies_narrow()
     trials = Trials(model, reader, pairs, scratch, narrow=narrow, heads=heads)
     everything = trials.drop(())
-    kept: tuple[tuple[Quantizable, float], ...] = ()
-    drop = everything
-    if everything > budget:
+    kept, drop = list[tuple[Quantizable, float]](), everything
+    if everything > budget:  # layers go back to float, the most harmful per weight first, as few as suffice
         ranked = _ranked(trials, progress)
         count, drop = _fewest(lambda number: trials.drop([layer for layer, _ in ranked[:number]]), len(ranked), budget)
-        kept = tuple(ranked[:count])
+        kept = ranked[:count]
     if len(kept) == len(trials.layers):
         raise failed_check(f"no layer can be in int8 within {budget:g} points on {pairs.name}")
     shown = "an undefined score" if math.isinf(everything) else f"{everything:.2f} points"
     return trials.quantized([layer for layer, _ in kept]), Quantization(
         layers=len(trials.layers),
-        in_float=tuple(
-            FloatLayer(layer=layer.layer, harm=harm if math.isfinite(harm) else None) for layer, harm in kept
-        ),
+        in_float=tuple(FloatLayer(layer=row.layer, harm=harm if math.isfinite(harm) else None) for row, harm in kept),
         weight_bits=7 if narrow else 8,
         instructions=int8_instructions(),
         budget=budget,

@@ -78,10 +78,8 @@ def open_session(file: Path, *, device: torch.device, threads: int, cuda_options
     if cuda:
         _check_active(runtime, session.get_providers())  # what runs, not what the build could run
         if cuda_options.tensorrt is not None and _TENSORRT not in session.get_providers():
-            raise DeviceError(
-                "TensorRT was asked for but is not active in ONNX Runtime.",
-                hint="Install it with: pip install tensorrt",
-            )
+            problem = "TensorRT was asked for but is not active in ONNX Runtime."
+            raise DeviceError(problem, hint="Install it with: pip install tensorrt")
     inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
     if set(inputs) != set(INPUTS) or OUTPUT not in outputs:
         raise ModelError(
@@ -109,15 +107,14 @@ class FixedShapes:
     """Runs of one session over buffers that stay where they are, so that each shape is recorded once as a CUDA graph.
 
     A graph is replayed with one call instead of one for every kernel; at small batches those calls are most of the
-    time. On the CPU the same buffers are used and nothing is recorded. width: of the vectors. Threads take turns: one
-    would overwrite the inputs of another.
+    time. On the CPU the same buffers are used and nothing is recorded.
     """
 
     session: Any
     device: torch.device
-    width: int
+    width: int  # of the vectors
     _held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = field(default_factory=dict)
-    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _turn: threading.Lock = field(default_factory=threading.Lock)  # one thread would overwrite the inputs of another
 
     def run(self, feeds: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Vectors (b, out) of one batch whose inputs are (b, t) each."""

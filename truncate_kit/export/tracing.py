@@ -34,13 +34,13 @@ def require_fusions(version: str) -> None:
 def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:
     """Trace the encoder with any batch and length and fuse what ONNX Runtime has kernels for; an `onnx_ir.Model`.
 
-    target: whose kernels. fused: False leaves every graph as traced.
-    Families whose attention has no fused kernel are left as traced: ONNX Runtime fuses the rest itself at load.
-    Raises `MissingExtraError` without onnxscript, `ModelError` where tracing or fusing fails.
+    target: whose kernels. fused: False leaves every graph as traced. Raises `MissingExtraError` without onnxscript,
+    `ModelError` where tracing or fusing fails.
     """
     import transformers
 
     require("onnxscript", extra="cpu")
+    # Where attention has no fused kernel, ONNX Runtime fuses the rest itself at load.
     fusing = fused and encoder.family.fused_attention
     if fusing:
         require_fusions(transformers.__version__)
@@ -114,24 +114,20 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence exporters that report every missing optional operator."""
-    levels = {name: logging.getLogger(name).level for name in _LOUD_LOGGERS}
-    for name in levels:
-        logging.getLogger(name).setLevel(logging.ERROR)
+    levels = {logger: logger.level for logger in map(logging.getLogger, _LOUD_LOGGERS)}
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def _split_skip_norms(model: Any) -> None:
-    """Turn each SkipLayerNormalization back into Add and LayerNormalization.
-
-    On the CPU its kernel takes about twice as long as the parts (benchmarks/encoding); where it is faster, ONNX
-    Runtime fuses it again when it loads the graph.
-    """
+    """Turn each SkipLayerNormalization back into Add and LayerNormalization."""
+    # On the CPU its kernel takes about twice as long as the parts (benchmarks/encoding).
     ir = require("onnx_ir", extra="cpu")
     for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
         total, skip, scale, shift, *bias = node.inputs
