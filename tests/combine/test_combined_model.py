@@ -11,7 +11,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from tests.support.families import TINY_CONFIGS
 from tests.support.heads import with_heads
 from truncate_kit.combine.model import combined_encoder, norm_settings
-from truncate_kit.encoders import FAMILIES, encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
+from truncate_kit.encoders import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
+from truncate_kit.encoders.families import FAMILIES
 from truncate_kit.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder

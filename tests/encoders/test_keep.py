@@ -9,9 +9,10 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
 from tests.support.families import TINY_CONFIGS, make_tiny
-from truncate_kit.encoders import encoder_digest, keep, kept_config, load_encoder, save_encoder, truncate
+from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.encoders.layer_pooling import LayerPooling
 from truncate_kit.encoders.tail import Normalize
+from truncate_kit.encoders.truncation import keep, kept_config
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
 
 TEXTS = [

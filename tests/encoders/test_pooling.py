@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from truncate_kit.encoders import POOLING_MODES, check_pooling, pool
+from truncate_kit.encoders.pooling import POOLING_MODES, check_pooling, pool
 from truncate_kit.errors import UsageError
 
 PLAIN = {

@@ -11,27 +11,19 @@ import torch
 
 from truncate_kit.bench.backends import BACKENDS, Backend
 from truncate_kit.bench.guarding import ContestantError, Guarded, failure_reason
-from truncate_kit.bench.onnx_runner import onnx_bytes
 from truncate_kit.bench.results import Contestant, Key
 from truncate_kit.bench.runners import make_runner
 from truncate_kit.bench.running import AbsentError, Runner, first_calls, random_ids
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.errors import TruncateKitError, UsageError
+from truncate_kit.export.graph_files import graph_files
 from truncate_kit.progress import Progress
 
 Found = TypeVar("Found")
 
 
 class Contestants:
-    """The runners of all models, and what is known of each; one that cannot start or fails leaves with its reason.
-
-    Attributes:
-        subjects: the models.
-        encoders: of the models, by role.
-        runners: those that take part, by role and backend.
-        rows: the same for the report, with those that left.
-        notes: sentences that the user has to see.
-    """
+    """The runners of all models, and what is known of each; one that cannot start or fails leaves with its reason."""
 
     def __init__(
         self, subjects: Sequence[Subject], backends: Sequence[Backend], *, device: torch.device, threads: int
@@ -41,9 +33,9 @@ class Contestants:
         self.backends = backends
         self.device = device
         self.threads = threads
-        self.runners: dict[Key, Runner] = {}
-        self.rows: dict[Key, Contestant] = {}
-        self.notes: list[str] = []
+        self.runners: dict[Key, Runner] = {}  # those that take part
+        self.rows: dict[Key, Contestant] = {}  # for the report, with those that left
+        self.notes: list[str] = []  # for the user
 
     @property
     def random(self) -> bool:
@@ -55,14 +47,13 @@ class Contestants:
         return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].fixed_shapes}
 
     def update(self, key: Key, **values: Any) -> None:
-        """Change fields of one contestant's row."""
+        """Change fields of a row."""
         self.rows[key] = replace(self.rows[key], **values)
 
     def start(self, shape: tuple[int, int], progress: Progress) -> None:
-        """Bring every model up in every runtime, first calls included.
+        """Bring every model up in every runtime, first calls up to this batch size and length included.
 
-        shape: the largest batch size and length. Raises `UsageError` where none can start, `ModelError` for a damaged
-        model.
+        Raises `UsageError` where none can start, `ModelError` for a damaged model.
         """
         pairs = [(subject, backend) for backend in self.backends for subject in self.subjects]
         for done, (subject, backend) in enumerate(pairs, start=1):
@@ -97,27 +88,24 @@ class Contestants:
         except Exception as error:
             raise AbsentError(failure_reason(backend, error)) from error
         self.runners[key] = Guarded(key, backend, runner)
+        files = graph_files(graph()) if backend.runtime == "onnx" else []
         return Contestant(
             role=key[0],
             backend=key[1],
             absent=None,
             detail=runner.detail,
             prepare_seconds=time.perf_counter() - begin,
-            file_bytes=onnx_bytes(graph()) if backend.runtime == "onnx" else subject.facts().weights_bytes,
+            file_bytes=sum(file.stat().st_size for file in files) if files else subject.facts().weights_bytes,
         )
 
     def _require_some(self) -> None:
-        """Raise `UsageError` where no contestant is left."""
         if not self.runners:
             found = (f"{BACKENDS[row.backend].title}: {row.absent}" for row in self.rows.values())
             reasons = "; ".join(dict.fromkeys(found))
             raise UsageError(f"No runtime could be measured: {reasons}.", hint="Add torch-fp32 to `backends`.")
 
     def surviving(self, what: str, measure: Callable[[], Found]) -> Found:
-        """What `measure` returns once no contestant fails in it; one that does leaves, and the others measure again.
-
-        what: where it failed, for its row. What was timed of it before stays in the report.
-        """
+        """What `measure` returns once no contestant fails in it; one that does leaves, and the others measure again."""
         while True:
             try:
                 return measure()

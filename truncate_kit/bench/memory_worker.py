@@ -17,18 +17,11 @@ from typing import Any
 Request = dict[str, Any]
 
 
-def resident() -> int:
-    """Bytes of memory this process holds now."""
-    return _status("VmRSS")
+def held(field: str) -> int:
+    """Bytes of memory this process holds now (VmRSS), or held at most since `forget_highest` (VmHWM).
 
-
-def highest() -> int:
-    """Most bytes this process has held since it started, or since `forget_highest`."""
-    return _status("VmHWM")
-
-
-def _status(field: str) -> int:
-    """From Linux; elsewhere the highest value there is, which also counts what loading needed."""
+    From Linux; elsewhere the highest value there is, which also counts what loading needed.
+    """
     status = Path("/proc/self/status")
     if not status.exists():
         unit = 1 if sys.platform == "darwin" else 1024
@@ -52,7 +45,7 @@ def answer(request: Request) -> dict[str, Any]:
     if request["runtime"] == "onnx":
         load = _load_onnx_on_device if on_device else _load_onnx
     prepare = load(request)  # imports everything, loads nothing
-    before, peak_of = (0, _device_meter(request)) if on_device else (resident(), highest)
+    before, peak_of = (0, _device_meter(request)) if on_device else (held("VmRSS"), lambda: held("VmHWM"))
     call = prepare()
     call()  # whatever compiles does it here
     gc.collect()
@@ -142,10 +135,8 @@ def _load_onnx_on_device(request: Request) -> Callable[[], Callable[[], object]]
 
 
 def _device_meter(request: Request) -> Callable[[], int]:
-    """A reader of the bytes that the GPU handed out since this call, to whomever: all others have to rest meanwhile.
-
-    Allocators keep what they took, so the end is the peak, and torch is seen as ONNX Runtime is.
-    """
+    """A reader of the bytes that the GPU handed out since this call, to whomever: all others have to rest meanwhile."""
+    # Allocators keep what they took, so the end is the peak, and torch is seen as ONNX Runtime is.
     import torch
 
     def used() -> int:

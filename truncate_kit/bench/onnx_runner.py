@@ -10,17 +10,11 @@ from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.running import AbsentError, Ids, encode_in_chunks
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import ModelError, TruncateKitError
-from truncate_kit.export.graph_files import OUTPUT, graph_files
+from truncate_kit.export.graph_files import OUTPUT
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import OnnxEncoder, padded
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session
 from truncate_kit.extras import require
-
-
-def onnx_bytes(graph: Path) -> int:
-    """Size of the graph with the weights kept beside it."""
-    return sum(file.stat().st_size for file in graph_files(graph))
-
 
 TENSORRT_TEXTS = 512  # of one batch, at most
 # What TensorRT builds its engines for: one for all shapes, or each new one would take it minutes.

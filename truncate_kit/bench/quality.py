@@ -25,8 +25,7 @@ def resampled_spearman(
 ) -> Array:
     """Spearman correlation of each resample, (resamples,); NaN where a resample holds one value only.
 
-    Ranks are those of the resample itself, repeats and ties sharing their mean rank; nothing is sorted twice.
-    cells: counts that are worked on at once; memory depends on them, not on the number of resamples.
+    Ranks are those of the resample itself, repeats and ties sharing their mean rank. cells: counts worked on at once.
     """
     blocks = max(1, counts.size // cells)
     return np.concatenate([_spearman(first, second, block) for block in np.array_split(counts, blocks)])

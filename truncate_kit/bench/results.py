@@ -10,7 +10,6 @@ from truncate_kit.results import Result
 
 Role = Literal["lean", "full"]
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
-ROLES: tuple[Role, ...] = ("lean", "full")
 Key = tuple[Role, str]  # role and backend
 
 
@@ -140,10 +139,7 @@ class Cost(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityDifference(Result):
-    """Spearman (× 100) of lean minus full on the same pairs, with a paired bootstrap interval.
-
-    resamples: those in which both correlations are defined (all but a few on tiny sets).
-    """
+    """Spearman (× 100) of lean minus full on the same pairs, with a paired bootstrap interval."""
 
     backend: str
     lean: float
@@ -152,7 +148,7 @@ class QualityDifference(Result):
     low: float
     high: float
     level: float
-    resamples: int
+    resamples: int  # those in which both correlations are defined (all but a few on tiny sets)
     seed: int
     num_pairs: int
 

@@ -18,14 +18,10 @@ _SIZES = {"cpu": 1536, "cuda": 8192}
 def flops(encoder: Encoder, batch_size: int, length: int) -> int | None:
     """Floating-point operations of the matrix products for a batch of unpadded texts of `length` tokens.
 
-    With b texts, t tokens each, L layers, A = heads × head size:
-
-        2·b·t·W  +  4·b·t²·A·L  +  2·b·D
-
-    W: weights of the linear layers over tokens, shared blocks counted once for each layer that runs them; D: weights
-    of the Dense layers over sentence vectors; a multiplication and its addition are two operations; attention is
-    counted in full, also where a mask hides part of it. Norms, activations, softmax and pooling are left out. None
-    where attention multiplies more than queries, keys and values (disentangled attention): this does not count that.
+    2·b·t·W + 4·b·t²·A·L + 2·b·D with b texts, t tokens each, L layers, A = heads × head size. W: weights of the linear
+    layers over tokens, shared blocks counted once for each layer that runs them; D: weights of the Dense layers over
+    sentence vectors. Attention is counted in full, also where a mask hides part of it; norms, activations, softmax and
+    pooling are left out. None for disentangled attention, which multiplies more than this counts.
     """
     config = encoder.backbone.config
     if getattr(config, "pos_att_type", None):

@@ -24,9 +24,9 @@ def make_runner(
     device: torch.device,
     threads: int,
 ) -> Runner:
-    """Make `encoder` run in `backend`. graph: gives its ONNX graph, exporting it where needed. folder: its folder.
+    """Make `encoder` run in `backend`; raises `AbsentError` where this machine or this environment cannot.
 
-    Raises `AbsentError` where this machine or this environment cannot.
+    graph: gives its ONNX graph, exporting it where needed. folder: gives its folder.
     """
     if backend.on_cuda and device.type != "cuda":
         raise AbsentError("it needs a GPU")

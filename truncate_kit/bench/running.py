@@ -1,6 +1,5 @@
 """What every runner of a model is, and what runners share."""
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -54,10 +53,8 @@ def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Te
     return vectors[torch.tensor([place for chunk in chunks for place in chunk]).argsort()]
 
 
-def first_calls(calls: Sequence[Callable[[], object]]) -> float:
-    """Seconds of running each call twice: whatever compiles or tunes itself has done so afterwards."""
-    begin = time.perf_counter()
+def first_calls(calls: Sequence[Callable[[], object]]) -> None:
+    """Run each call twice: whatever compiles or tunes itself has done so afterwards."""
     for call in calls:
         call()
         call()
-    return time.perf_counter() - begin

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,19 +56,7 @@ def timing(
     device_seconds: Sequence[float] = (),
     joules: float | None = None,
 ) -> Timing:
-    """The `Timing` of raw seconds.
-
-    Args:
-        key: of the contestant.
-        scenario: what was timed.
-        seconds: of every call.
-        sentences: in one call.
-        tokens: in one call.
-        shape: batch size and length.
-        work: floating-point operations of one call.
-        device_seconds: of every call on the GPU.
-        joules: of one call.
-    """
+    """The `Timing` of raw seconds of every call; shape: batch size and length; work: operations of one call."""
     median = percentile(seconds, 0.5)
     return Timing(
         role=key[0],
@@ -97,10 +86,7 @@ def time_shape(
     device: torch.device,
     with_ceiling: bool = False,
 ) -> tuple[list[Timing], list[Ceiling]]:
-    """Batches of one shape without padding, ids ready in memory, model only.
-
-    with_ceiling: time the device's ceiling among them.
-    """
+    """Batches of one shape without padding, ids ready in memory; with_ceiling: time the device's ceiling among them."""
     batch_size, length = shape
     single = batch_size == 1
     calls: dict[Key | str, Callable[[], object]] = {
@@ -135,7 +121,9 @@ def time_one_sentence(
     """One sentence after the other, tokeniser included: every contestant gets the same ones in the same order."""
     chosen = Sentences(texts=spread(sentences.texts, rounds * LATENCY_CALLS), random=sentences.random)
     calls = {
-        key: _one_by_one(runner, chosen.ids(encoders[key[0]]) if chosen.random else None, chosen.texts)
+        key: _one_by_one(runner.encode_ids, chosen.ids(encoders[key[0]]))
+        if chosen.random
+        else _one_by_one(runner.encode, chosen.texts)
         for key, runner in runners.items()
     }
     seconds = interleaved(calls, rounds=rounds, calls_per_round=LATENCY_CALLS)
@@ -143,12 +131,9 @@ def time_one_sentence(
     return [timing(key, "one sentence", seconds[key], sentences=1, tokens=tokens[key[0]]) for key in runners]
 
 
-def _one_by_one(runner: Runner, ids: list[list[int]] | None, texts: Sequence[str]) -> Callable[[], object]:
-    if ids is not None:
-        rows = itertools.cycle(ids)
-        return lambda: runner.encode_ids([next(rows)])
-    endless = itertools.cycle(texts)
-    return lambda: runner.encode([next(endless)])
+def _one_by_one(encode: Callable[[Any], object], inputs: Sequence[object]) -> Callable[[], object]:
+    endless = itertools.cycle(inputs)
+    return lambda: encode([next(endless)])
 
 
 def time_real_set(

@@ -15,10 +15,7 @@ from truncate_kit.progress import Progress
 def score_pairs(
     contestants: Contestants, pairs: Sequence[TextPair], *, seed: int, progress: Progress
 ) -> QualityDifference | None:
-    """Write Spearman into every contestant's row; lean − full in the first runtime that both share.
-
-    None for one model, for random weights, and where the two may not be compared.
-    """
+    """Write Spearman into every contestant's row; lean − full in the first runtime that both share, where it exists."""
     if contestants.random:
         contestants.notes.append("Random weights have no quality: no Spearman.")
         return None
@@ -49,11 +46,9 @@ def _evaluate_all(contestants: Contestants, pairs: Sequence[TextPair], progress:
 
 
 def check_yardstick(lean: Subject, full: Subject) -> tuple[bool, list[str]]:
-    """Whether the difference in quality may be stated, and the warnings that belong to it.
-
-    A model that was not fine-tuned is never the yardstick for one that was. Both had the same budget for certain only
-    where `finetune` wrote them side by side, with its `sweep.json`.
-    """
+    """Whether the difference in quality may be stated, and the warnings that belong to it."""
+    # A model that was not fine-tuned is never the yardstick for one that was. Both had the same budget for certain
+    # only where `finetune` wrote them side by side, with its `sweep.json`.
     if lean.fine_tuned != full.fine_tuned and None not in (lean.fine_tuned, full.fine_tuned):
         raw, tuned = ("lean", "full") if full.fine_tuned else ("full", "lean")
         return False, [

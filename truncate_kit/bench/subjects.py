@@ -17,14 +17,10 @@ from truncate_kit.precisions import GRAPH_FILES, Precision
 
 
 class Subject:
-    """One of the two models; nothing is written into its own folder.
+    """One of the two models, from its folder or in memory; nothing is written into its own folder.
 
-    Args:
-        role: of the two.
-        source: a saved model's folder, or an encoder in memory.
-        scratch: folder for what is made only for this bench.
-        graphs: folder in which an exported graph is kept under the digest of its model; None keeps none, and neither
-            are those of random weights.
+    scratch: folder for what is made only for this bench. graphs: folder in which an exported graph is kept under the
+    digest of its model; None keeps none, and neither are those of random weights.
     """
 
     def __init__(self, role: Role, source: Path | Encoder, scratch: Path, graphs: Path | None = None) -> None:
@@ -62,8 +58,7 @@ class Subject:
     def graph(self, backend: Backend) -> Path:
         """The ONNX graph that a backend runs; one in fp32 is exported where the model's folder has none.
 
-        Raises `AbsentError` with the reason, and `ModelError` where the folder's export.json is damaged or describes
-        another model.
+        Raises `AbsentError`, and `ModelError` where the folder's export.json is damaged or describes another model.
         """
         name = "plain" if backend.tensorrt else backend.precision
         if name not in self._graphs:

@@ -57,8 +57,7 @@ def interleaved(
     """Seconds of `rounds × calls_per_round` timed calls of each, round by round.
 
     Every round visits all contestants, starting with another one each time. Each visit begins with a short rest and
-    a call that is not timed: the one in `warm_up`, None for the call itself. watch: what takes the time, None for the
-    wall clock.
+    a call that is not timed: the one in `warm_up`, None for the call itself. watch: None for the wall clock.
     """
     watch = watch or Stopwatch()
     order = list(calls)

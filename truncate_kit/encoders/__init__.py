@@ -2,18 +2,15 @@
 
 from truncate_kit.encoders.digest import encoder_digest
 from truncate_kit.encoders.encoder import Batch, Encoder, evaluating, length_batches
-from truncate_kit.encoders.families import FAMILIES, Family, family_of
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.loading import load_encoder, random_encoder
-from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE, DEFAULT_REFERENCE, default_reference, miniature_names
+from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE, default_reference
 from truncate_kit.encoders.model_folder import load_config, resolve
 from truncate_kit.encoders.pooler_head import load_pooler_head
-from truncate_kit.encoders.pooling import POOLING_MODES, PoolingMode, check_pooling, pool
+from truncate_kit.encoders.pooling import PoolingMode, pool
 from truncate_kit.encoders.saving import save_encoder
 from truncate_kit.encoders.truncation import (
     check_layer,
-    keep,
-    kept_config,
     layers_held,
     paper_parameters,
     parameters_kept,
@@ -24,29 +21,20 @@ from truncate_kit.encoders.word_pieces import keep_words
 
 __all__ = [
     "DEFAULT_MINIATURE",
-    "DEFAULT_REFERENCE",
-    "FAMILIES",
-    "POOLING_MODES",
     "Batch",
     "Encoder",
-    "Family",
     "LayerHeads",
     "PoolingMode",
     "check_layer",
-    "check_pooling",
     "default_reference",
     "encoder_digest",
     "evaluating",
-    "family_of",
-    "keep",
     "keep_words",
-    "kept_config",
     "layers_held",
     "length_batches",
     "load_config",
     "load_encoder",
     "load_pooler_head",
-    "miniature_names",
     "paper_parameters",
     "parameters_kept",
     "pool",

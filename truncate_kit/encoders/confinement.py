@@ -28,10 +28,8 @@ def module_folder(folder: Path, path: Any) -> Path:
 
 
 def check_links(folder: Path, place: Path) -> None:
-    """Raise `ModelError` where a file that may be read from `place` is a link that leads out of the model's `folder`.
-
-    Below `folder` itself only its own files count: its other folders are no part of the model, unless they are named.
-    """
+    """Raise `ModelError` where a file to be read from `place` is a link that leads out of the model's `folder`."""
+    # Below `folder` itself only its own files count: its other folders are no part of the model, unless they are named.
     for file in place.glob("*") if place == folder else place.rglob("*"):
         if (file.is_symlink() or place != folder) and file.suffix in _READ and not _inside(folder, file):
             raise ModelError(

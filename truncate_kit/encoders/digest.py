@@ -111,8 +111,7 @@ class Digest:
 def encoder_digest(encoder: Encoder) -> str:
     """SHA-256 over all that the vectors of an encoder, and training it, depend on, and over nothing else.
 
-    That is the configuration with its dropout rates, weights, pooling, what follows it, casing, length, prompts and
-    tokenizer; not names, folders, versions, device, or the way attention is computed. Saving and loading keep it.
+    Not over names, folders, versions, device, or the way attention is computed. Saving and loading keep it.
     """
     digest = Digest()
     digest.add_values(_config_values(encoder.backbone.config))
@@ -132,11 +131,8 @@ def _config_values(config: PretrainedConfig) -> dict[str, Any]:
 
 def _module_values(module: nn.Module) -> list[Any]:
     """Kind and settings of a module and of all in it: the plain values among their public attributes."""
-    return [
-        (
-            name,
-            type(part).__name__,
-            {key: value for key, value in vars(part).items() if key[0] != "_" and key != "training"},
-        )
-        for name, part in module.named_modules()
-    ]
+    return [(name, type(part).__name__, _settings(part)) for name, part in module.named_modules()]
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    return {key: value for key, value in vars(module).items() if key[0] != "_" and key != "training"}

@@ -67,8 +67,7 @@ class Encoder(nn.Module):
     def pool_with(self, pooler: Pooler | None) -> None:
         """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer.
 
-        `pooling` becomes the module's own way to pool a single layer, as after saving and loading. Raises `ModelError`
-        where it pools over layers that this model has not.
+        Raises `ModelError` where it pools over layers that this model has not.
         """
         if isinstance(pooler, LayerPooler) and not pooler.fits(self.width, self.depth):
             raise ModelError(
@@ -78,7 +77,7 @@ class Encoder(nn.Module):
         self.combine_layers(None)
         self.pooler = pooler
         if pooler is not None:
-            self.pooling = pooler.state_pooling
+            self.pooling = pooler.state_pooling  # of a single layer, as after saving and loading
         self.backbone.config.output_hidden_states = isinstance(pooler, LayerPooler)
 
     def combine_layers(self, layers: Sequence[int] | None) -> None:
@@ -148,10 +147,7 @@ class Encoder(nn.Module):
         )
 
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
-        """Ids of each text, special tokens included, cut at `max_length`, not padded.
-
-        prompt: put the model's default prompt before each text, as sentence-transformers does.
-        """
+        """See `TextReader.token_ids`."""
         return self.reader.token_ids(texts, prompt=prompt)
 
     def pad(self, ids: Sequence[Sequence[int]]) -> Batch:
@@ -251,10 +247,7 @@ class Encoder(nn.Module):
     # Texts to vectors
 
     def encode(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
-        """Sentence vectors (n, out) in float32 on the CPU, in the order of `texts`; runs without gradients or dropout.
-
-        Texts are sorted by length first, so that little padding is computed.
-        """
+        """Sentence vectors (n, out) in float32 on the CPU, in the order of `texts`; no gradients, no dropout."""
         return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
 
     @torch.inference_mode()

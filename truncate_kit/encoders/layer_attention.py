@@ -129,9 +129,7 @@ class LayerAttentionPooling(nn.Module):
         """d."""
         return self.dense.out_features
 
-    def get_sentence_embedding_dimension(self) -> int:
-        """d, under the older name."""
-        return self.dense.out_features
+    get_sentence_embedding_dimension = get_embedding_dimension  # the older name
 
     def save(self, output_path: str | Path, *args: Any, **kwargs: Any) -> None:
         """Write config.json and model.safetensors."""

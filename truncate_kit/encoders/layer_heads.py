@@ -23,19 +23,19 @@ _AGAIN = "Save or train the model again."
 
 
 class BlockNetworks(nn.Module):
-    """One linear layer and tanh per block: tanh(W_l (h_l − mean_l) / scale_l + b_l).
+    """One linear layer and tanh per block: tanh(W_l (h_l − mean_l) / scale_l + b_l); code_widths: of each block.
 
-    Neighbouring blocks with codes of the same width go through one batched product. code_widths: of each block. mean,
-    scale: (L, 1, d), the states' own, so that a few huge dimensions do not drown the others; 0 and 1 until `fit` is
-    called. Weights are drawn like those of `nn.Linear`, from `generator`.
+    Weights are drawn like those of `nn.Linear`, from `generator`.
     """
 
+    # (L, 1, d), the states' own, so that a few huge dimensions do not drown the others; 0 and 1 until `fit` is called.
     mean: Tensor
     scale: Tensor
 
     def __init__(self, width: int, code_widths: Sequence[int], generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.width, self.code_widths = width, tuple(code_widths)
+        # Neighbouring blocks with codes of the same width go through one batched product.
         self.runs = [(code, len(list(run))) for code, run in itertools.groupby(self.code_widths)]
         bound = width**-0.5
         shapes = [((count, width, code), count * code) for code, count in self.runs]

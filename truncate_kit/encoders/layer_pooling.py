@@ -136,9 +136,7 @@ class LayerPooling(nn.Module):
         width: int = self.settings["width"]
         return width
 
-    def get_sentence_embedding_dimension(self) -> int:
-        """d, under the older name."""
-        return self.get_embedding_dimension()
+    get_sentence_embedding_dimension = get_embedding_dimension  # the older name
 
     def save(self, output_path: str | Path, *args: Any, **kwargs: Any) -> None:
         """Write config.json and, where there is a norm, model.safetensors."""

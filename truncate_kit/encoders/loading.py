@@ -69,16 +69,12 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights", at
     family = family_of(config)
     if family.pooler is not None:
         setattr(backbone, family.pooler, None)
-    return Encoder(
-        name=name, backbone=backbone, tokenizer=None, max_length=usable_length(position_limit(config))
-    ).eval()
+    limit = usable_length(position_limit(config))
+    return Encoder(name=name, backbone=backbone, tokenizer=None, max_length=limit).eval()
 
 
 def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | None) -> None:
-    """Check that what makes the vectors fits the model, and that `pooling`, where given, may replace it.
-
-    Raises `UsageError` and `ModelError`.
-    """
+    """Check that what makes the vectors fits the model, and that `pooling`, where given, may replace it."""
     pooler, heads = pipeline.pooler, pipeline.heads
     if pooler is not None and pooling is not None:
         raise UsageError(

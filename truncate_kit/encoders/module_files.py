@@ -27,10 +27,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_weights(place: Path) -> dict[str, Tensor]:
-    """The weights of a module, from safetensors or from a .bin file read without unpickling objects.
-
-    Raises `ModelError`.
-    """
+    """The weights of a module, from safetensors or a .bin file, nothing unpickled. Raises `ModelError`."""
     try:
         if (place / "model.safetensors").exists():
             return load_file(place / "model.safetensors")

@@ -19,7 +19,7 @@ from truncate_kit.encoders.tail import TAIL_MODULES, read_tail_module
 from truncate_kit.errors import ModelError
 
 _POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
-POOLING_FLAGS: dict[PoolingMode, str] = {
+POOLING_FLAGS: dict[str, str] = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
     "mean": "pooling_mode_mean_tokens",
@@ -112,7 +112,7 @@ def _read_pooling(path: Path) -> tuple[PoolingMode, ConcatPooling | None]:
     values = read_json(path)
     modes = values.get("pooling_mode")
     if modes is None:
-        flags = {flag: mode for mode, flag in (*POOLING_FLAGS.items(), *OTHER_FLAGS.items())}
+        flags = {flag: mode for mode, flag in (POOLING_FLAGS | OTHER_FLAGS).items()}
         modes = [flags[key] for key, on in values.items() if key in flags and on] or ["mean"]
         modes = ["lasttoken" if mode == "last" else mode for mode in modes]
     modes = [modes] if isinstance(modes, str) else list(modes)

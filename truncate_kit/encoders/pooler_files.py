@@ -29,10 +29,7 @@ def write_layer_pooler(folder: Path, place: Path, pooler: LayerPooler) -> None:
 
 
 def read_layer_pooler(kind: str, place: Path) -> LayerPooler:
-    """Read the module in `place` with this package's own code; the code in the folder is not run.
-
-    Raises `ModelError`.
-    """
+    """Read the module in `place` with this package's own code, not the folder's. Raises `ModelError`."""
     try:
         return LAYER_POOLERS[kind].load(place)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:

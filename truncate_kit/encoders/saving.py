@@ -39,13 +39,10 @@ def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = Non
 
 
 def _write_pipeline(folder: Path, encoder: Encoder) -> None:
-    """Write the files of a sentence-transformers folder around the transformer in it.
-
-    The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read; but
-    the poolings of `LAYER_POOLERS` sentence-transformers has not and loads from the folder, with
-    `trust_remote_code=True`. It has no module like `LayerHeads` either: with them only this package gives the vectors,
-    and others refuse the folder.
-    """
+    """Write the files of a sentence-transformers folder around the transformer in it."""
+    # The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read. The
+    # poolings of `LAYER_POOLERS` it loads from the folder, with `trust_remote_code=True`; folders with `LayerHeads` it
+    # refuses: only this package gives their vectors.
     pooler, heads = encoder.pooler, encoder.heads
     kinds = [
         *(["WeightedLayerPooling"] if encoder.combination is not None else []),
@@ -54,17 +51,13 @@ def _write_pipeline(folder: Path, encoder: Encoder) -> None:
         *(type(module).__name__ for module in encoder.tail),
     ]
     modules = [("Transformer", ""), *((kind, f"{place}_{kind}") for place, kind in enumerate(kinds, 1))]
-    write_json(
-        folder / "modules.json",
-        [
-            {"idx": place, "name": str(place), "path": path, "type": _type_of(kind)}
-            for place, (kind, path) in enumerate(modules)
-        ],
-    )
-    write_json(
-        folder / "sentence_bert_config.json",
-        {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case},
-    )
+    listing = [
+        {"idx": place, "name": str(place), "path": path, "type": _type_of(kind)}
+        for place, (kind, path) in enumerate(modules)
+    ]
+    write_json(folder / "modules.json", listing)
+    reading = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
+    write_json(folder / "sentence_bert_config.json", reading)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | encoder.settings)
     places = [folder / path for _, path in modules[1:]]
     if encoder.combination is not None:
@@ -75,16 +68,13 @@ def _write_pipeline(folder: Path, encoder: Encoder) -> None:
         write_layer_pooler(folder, places[0], pooler)
     else:
         modes = ("cls", "mean") if isinstance(pooler, ConcatPooling) else (encoder.pooling,)
-        flags = {flag: mode in modes for mode, flag in POOLING_FLAGS.items()} | dict.fromkeys(
-            OTHER_FLAGS.values(), False
-        )
+        flags = {flag: mode in modes for mode, flag in (POOLING_FLAGS | OTHER_FLAGS).items()}
         write_json(places[0] / "config.json", {"word_embedding_dimension": encoder.width} | flags)
     for place, module in zip(places[1:], encoder.tail, strict=True):
         write_tail_module(place, module)
 
 
 def _type_of(kind: str) -> str:
-    """The class of a module, as modules.json names it."""
     if kind in LAYER_POOLERS:
         return type_of(kind)
     package = LayerHeads.__module__ if kind == "LayerHeads" else "sentence_transformers.models"
@@ -94,10 +84,8 @@ def _type_of(kind: str) -> str:
 def _write_combination(place: Path, encoder: Encoder, layers: tuple[int, ...]) -> None:
     """Weight 1 for each of the layers and 0 between them, from the lowest one on."""
     start = min(layers)
-    write_json(
-        place / "config.json",
-        {"word_embedding_dimension": encoder.width, "layer_start": start, "num_hidden_layers": encoder.depth},
-    )
+    values = {"word_embedding_dimension": encoder.width, "layer_start": start, "num_hidden_layers": encoder.depth}
+    write_json(place / "config.json", values)
     weights = torch.zeros(encoder.depth + 1 - start)
     weights[[layer - start for layer in layers]] = 1
     save_file({"layer_weights": weights}, place / "model.safetensors", metadata={"format": "pt"})

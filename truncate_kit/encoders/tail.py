@@ -72,18 +72,13 @@ def _read_dense(place: Path) -> Dense:
             f"{place / 'config.json'} names the activation {activation!r}, which is not known.",
             hint=f"Known activations: {', '.join(_ACTIVATIONS)}.",
         )
-    dense = Dense(
-        int(values["in_features"]),
-        int(values["out_features"]),
-        bias=bool(values.get("bias", True)),
-        activation=activation,
-    )
+    bias = bool(values.get("bias", True))
+    dense = Dense(int(values["in_features"]), int(values["out_features"]), bias=bias, activation=activation)
     _load_weights(dense, place)
     return dense
 
 
 def _load_weights(module: nn.Module, place: Path) -> None:
-    """Fill a tail module from safetensors, or from a .bin file read without unpickling objects."""
     weights = read_weights(place)
     try:
         module.load_state_dict(weights)
@@ -95,21 +90,16 @@ def write_tail_module(place: Path, module: nn.Module) -> None:
     """Write what `read_tail_module` reads."""
     place.mkdir(parents=True, exist_ok=True)
     if isinstance(module, Dense):
-        write_json(
-            place / "config.json",
-            {
-                "in_features": module.linear.in_features,
-                "out_features": module.linear.out_features,
-                "bias": module.linear.bias is not None,
-                "activation_function": f"torch.nn.modules.{_home(module)}.{module.activation_name}",
-            },
-        )
+        home = type(module.activation).__module__.rpartition(".")[2]
+        values = {
+            "in_features": module.linear.in_features,
+            "out_features": module.linear.out_features,
+            "bias": module.linear.bias is not None,
+            "activation_function": f"torch.nn.modules.{home}.{module.activation_name}",
+        }
+        write_json(place / "config.json", values)
     elif isinstance(module, LayerNorm):
         write_json(place / "config.json", {"dimension": module.norm.normalized_shape[0]})
     weights = {name: value.detach().contiguous().cpu() for name, value in module.state_dict().items()}
     if weights:
         save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
-
-
-def _home(module: Dense) -> str:
-    return type(module.activation).__module__.rpartition(".")[2]

@@ -10,16 +10,12 @@ from transformers import PreTrainedTokenizerBase
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReader:
-    """A tokenizer and what a model does to texts before it.
-
-    max_length: tokens per text, special tokens included. settings: sentence-transformers settings; the default prompt
-    in them is put before each text.
-    """
+    """A tokenizer and what a model does to texts before it."""
 
     tokenizer: PreTrainedTokenizerBase
-    max_length: int
+    max_length: int  # tokens per text, special tokens included
     lower_case: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # of sentence-transformers; has the prompts
 
     @property
     def padding_id(self) -> int:

@@ -12,15 +12,8 @@ from truncate_kit.encoders.text_reader import TextReader, usable_length
 from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError, UsageError
 
-_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "vocab.txt",
-    "vocab.json",
-    "spm.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tokenizer.model",
-)
+_SENTENCE_PIECES = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+_TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", *_SENTENCE_PIECES)
 
 
 def load_reader(folder: Path) -> TextReader:
@@ -30,10 +23,7 @@ def load_reader(folder: Path) -> TextReader:
 
 
 def reader_of(pipeline: Pipeline, config: PretrainedConfig, max_length: int | None = None) -> TextReader:
-    """What turns texts into ids for a model of this configuration; `max_length` None is the model's own limit.
-
-    Raises `UsageError` for a length that does not fit, `ModelError`.
-    """
+    """What turns texts into ids for a model of this configuration; `max_length` None is the model's own limit."""
     tokenizer, positions = load_tokenizer(pipeline.transformer), position_limit(config)
     if len(tokenizer) > config.vocab_size:
         raise ModelError(

@@ -31,15 +31,9 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
     Its output is that of running the blocks one after the other, bitwise on CPU in float32, then the final norm where
     the family has one. A combination of layers and poolings or heads over layers are kept with all blocks only.
 
-    Args:
-        encoder: Left as it is.
-        blocks: Different numbers from 1 to L, rising.
-        copy_weights: False shares memory with `encoder` (to read states; training either would change both).
-
-    Raises:
-        LayerOutOfRangeError: A block does not exist.
-        LayerNotHeldError: No ordinary class of the family would compute the same from these blocks.
-        ModelError: The blocks do not rise.
+    blocks: different numbers from 1 to L, rising. copy_weights: False shares memory with `encoder` (to read states;
+    training either would change both). Raises `LayerOutOfRangeError`, `LayerNotHeldError` where no ordinary class of
+    the family would compute the same from these blocks, and `ModelError` where they do not rise.
     """
     blocks, whole = list(blocks), len(blocks) == encoder.depth
     config = kept_config(encoder.backbone.config, blocks)
@@ -92,20 +86,14 @@ def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
 
 
 def truncated_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
-    """A copy of `config` for the model cut at `layer`; see `kept_config`.
-
-    Raises `LayerOutOfRangeError` outside 0 … L, `LayerNotHeldError` where the family cannot hold the layer.
-    """
+    """A copy of `config` for the model cut at `layer`; see `kept_config`."""
     if not 0 <= layer <= config.num_hidden_layers:
         raise LayerOutOfRangeError(layer, config.num_hidden_layers)
     return kept_config(config, range(1, layer + 1))
 
 
 def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedConfig:
-    """A copy of `config` for the model with these blocks only: depth rewritten, and whatever depends on it.
-
-    Raises as `keep` does.
-    """
+    """A copy of `config` for the model with these blocks only, and what depends on their number. Raises as `keep`."""
     family, depth, blocks = family_of(config), config.num_hidden_layers, list(blocks)
     for block in blocks:
         if not 1 <= block <= depth:

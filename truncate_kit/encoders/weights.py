@@ -17,10 +17,7 @@ from truncate_kit.errors import ModelError
 def load_backbone(
     folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
 ) -> PreTrainedModel:
-    """The base model in float32 without its pooler head. Raises `ModelError`.
-
-    attention: `sdpa` or `eager`; None is the library's choice. keep_pooler: keep that head where the checkpoint has it.
-    """
+    """The base model in float32, its pooler head left out or kept where there is one. Raises `ModelError`."""
     pooler = family_of(config).pooler
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
     try:
