@@ -10,17 +10,14 @@ from typing import Any
 
 
 class TruncateKitError(Exception):
-    """Base of all errors a user can cause or mend.
-
-    message: one sentence that says what was found. hint: one sentence that says what to do instead.
-    """
+    """Base of all errors a user can cause or mend: what was found, and in the hint what to do instead."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Errors travel between processes as they are; the constructors of some build the message from other parts."""
+        # Errors travel between processes as they are; the constructors of some build the message from other parts.
         return _arrived, (type(self), str(self), self.hint)
 
 
@@ -95,6 +92,11 @@ class RowError(DataError):
 
 
 # What several modules find in the same way
+
+
+def first_line(error: BaseException) -> str:
+    """What a library says in the first line of its message, without the full stop."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
 
 
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:

@@ -1,5 +1,6 @@
 """Scores of sentence vectors on graded pairs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -25,35 +26,28 @@ class TextEncoder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Result):
-    """Correlation of cosine similarity with the graded scores, in points (× 100).
-
-    cosines: similarity of each pair, by the encoder's own measure where it has one, in the order of the file; kept for
-    paired comparisons.
-    """
+    """Correlation of cosine similarity with the graded scores, in points (× 100)."""
 
     spearman: float
     pearson: float
     num_pairs: int
+    # Of each pair, by the encoder's own measure where it has one, in the order of the file; for paired comparisons.
     cosines: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelScore(Result):
-    """How one model scores on one set, without the single similarities.
-
-    runtime: `torch` or `onnx`. spearman, pearson: of cosine similarity and target, in points (× 100). vectors: the
-    precision they were stored in before; dimensions, bytes_per_vector: what was left of each.
-    """
+    """How one model scores on one set, without the single similarities."""
 
     model: str
-    runtime: str
+    runtime: str  # `torch` or `onnx`
     data: str
     split: str
     num_pairs: int
-    spearman: float
+    spearman: float  # as pearson: of cosine similarity and target, in points (× 100)
     pearson: float
-    vectors: str
-    dimensions: int
+    vectors: str  # the precision they were stored in before
+    dimensions: int  # what was left of each
     bytes_per_vector: int
 
 
@@ -69,28 +63,22 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
 
 
 def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = None) -> list[float]:
-    """Similarity of each pair by the encoder's own measure where it has one, else the cosine in float64.
-
-    vectors: (n, d), of the texts of `places`.
-    """
+    """Similarity of each pair by the encoder's own measure where it has one, else the cosine; vectors (n, d)."""
     first, second = vectors[torch.tensor(places.first)].double(), vectors[torch.tensor(places.second)].double()
     found: list[float] = similarities(encoder, first, second).tolist()
     return found
 
 
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
-    """The `Evaluation` of given similarities against given targets.
-
-    Similarities are taken to 12 digits: pairs of identical texts then have one and the same, whatever the rounding of
-    their cosine, and share a rank.
-    """
+    """The `Evaluation` of given similarities against given targets."""
+    # Pairs of identical texts then have one and the same similarity, whatever its rounding, and share a rank.
     cosines = [round(value, _DIGITS) for value in cosines]
     if len(targets) < 3 or len(set(targets)) < 2:
         raise DataError(
             f"A correlation needs at least three pairs with two different scores; here are {len(targets)} pairs.",
             hint="Use a larger set, or check that the score column is the right one.",
         )
-    if len(set(cosines)) < 2 or not all(map(_finite, cosines)):
+    if len(set(cosines)) < 2 or not all(map(math.isfinite, cosines)):
         raise DataError(
             "The model gives every pair the same similarity, or one that is not a number.",
             hint="Check the model: its vectors may be constant or hold NaN.",
@@ -109,7 +97,3 @@ def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None
         return correlate(cosines, targets).spearman
     except DataError:
         return None
-
-
-def _finite(value: float) -> bool:
-    return value - value == 0

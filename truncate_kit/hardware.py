@@ -21,8 +21,7 @@ def instructions() -> frozenset[str]:
     """Instruction sets of the processor under Linux's names, such as `avx2` and `avx512_vnni`.
 
     The environment variable TRUNCATE_KIT_INSTRUCTIONS (names separated by commas) replaces what the processor reports,
-    in child processes as well. It changes decisions, such as 7 or 8 bits for int8 weights, and not what a library
-    computes with: so both kinds of processor can be tested on one machine.
+    in child processes as well: so decisions of both kinds of processor can be tested on one machine.
     """
     return _instructions(os.environ.get(INSTRUCTIONS))
 
@@ -52,10 +51,7 @@ def bf16_instructions(device: "torch.device") -> str | None:
 
 
 def int8_instructions() -> str | None:
-    """The processor's dot products of bytes (VNNI and its kin), by name; None where it has none or none is known.
-
-    Without them int8 products go through 16-bit sums that can overflow, and gain little.
-    """
+    """The processor's dot products of bytes (VNNI and its kin), by name; None where it has none or none is known."""
     return _first_of(_INT8_FLAGS)
 
 
@@ -80,14 +76,9 @@ def select_device(name: str | None) -> "torch.device":
     if device.type not in ("cpu", "cuda"):
         raise UsageError(f"The device {name!r} is not supported.", hint='Use `device="cpu"` or `device="cuda"`.')
     if device.type == "cuda" and not torch.cuda.is_available():
-        built = torch.version.cuda
-        reason = (
-            f"torch {torch.__version__} is built for CUDA {built}"
-            if built
-            else f"torch {torch.__version__} has no CUDA"
-        )
+        reason = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "has no CUDA"
         raise DeviceError(
-            f"CUDA was asked for but is not active: {reason}, and no GPU answers.",
+            f"CUDA was asked for but is not active: torch {torch.__version__} {reason}, and no GPU answers.",
             hint='Install a torch build that fits the driver, or use `device="cpu"`.',
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
@@ -126,11 +117,8 @@ def usable_cores() -> int:
 
 
 def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
-    """CPU time that the container grants, in cores; None where it is not limited or not known.
-
-    file: "quota period" in microseconds, as the kernel writes it (control groups, version 2).
-    """
-    try:
+    """CPU time that the container grants, in cores; None where it is not limited or not known."""
+    try:  # "quota period" in microseconds, as the kernel writes it (control groups, version 2)
         quota, period = file.read_text(encoding="ascii").split()
         return float(quota) / float(period)
     except (OSError, ValueError):  # a quota of "max" is no number

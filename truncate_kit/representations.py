@@ -18,17 +18,12 @@ BATCH_TOKENS = 8_192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateBatch:
-    """What one forward pass gives.
+    """What one forward pass gives."""
 
-    places: where in the texts this batch's texts stand. states: pooled, (L', b, d) float32 on the CPU.
-    hidden_states: the token states they come from, L' tensors (b, t, d) on the encoder's device; inference tensors.
-    attention_mask: (b, t), 1 for real tokens, on the encoder's device.
-    """
-
-    places: list[int]
-    states: Tensor
-    hidden_states: tuple[Tensor, ...]
-    attention_mask: Tensor
+    places: list[int]  # of this batch's texts among all
+    states: Tensor  # pooled, (L', b, d) float32 on the CPU
+    hidden_states: tuple[Tensor, ...]  # of tokens, L' inference tensors (b, t, d) on the encoder's device
+    attention_mask: Tensor  # (b, t), 1 for real tokens, on the encoder's device
 
 
 def iter_states(
@@ -68,10 +63,7 @@ def iter_states_together(
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
-    """`iter_states` of several encoders over the same texts in the same batches, whatever their tokenizers.
-
-    Yields one `StateBatch` per encoder, all with the same places.
-    """
+    """`iter_states` of several encoders over the same texts in the same batches, whatever their tokenizers."""
     task = "Reading states of " + " and ".join(encoder.name for encoder in encoders)
     done = 0
     for start in range(0, len(texts), WINDOW_TEXTS):
@@ -110,11 +102,9 @@ def layer_states(
 
 
 def _lowered(encoder: Encoder, layer: int, *, raw: bool = False) -> Encoder:
-    """The encoder cut at `layer` for reading states; its weights are those of `encoder`, not copies.
-
-    raw: without the final norm, when `layer` is below the last one: there `hidden_states` has none either.
-    """
+    """The encoder cut at `layer` for reading states; its weights are those of `encoder`, not copies."""
     cut = truncate(encoder, layer, copy_weights=False)
+    # Below the last layer raw `hidden_states` have no final norm either.
     if raw and layer < encoder.depth and encoder.family.final_norm is not None:
         cut.backbone.set_submodule(encoder.family.final_norm, nn.Identity())
     return cut

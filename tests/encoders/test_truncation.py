@@ -8,15 +8,8 @@ from safetensors.torch import load_file
 from transformers import AutoModel
 
 from tests.support.families import TINY_CONFIGS
-from truncate_kit.encoders import (
-    FAMILIES,
-    layers_held,
-    load_encoder,
-    parameters_kept,
-    save_encoder,
-    truncate,
-    truncated_config,
-)
+from truncate_kit.encoders import layers_held, load_encoder, parameters_kept, save_encoder, truncate, truncated_config
+from truncate_kit.encoders.families import FAMILIES
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
 
 TEXTS = [

@@ -8,6 +8,7 @@ from truncate_kit.doctor.findings import find_problems
 from truncate_kit.doctor.packages import onnxruntime_wheels, requirements
 from truncate_kit.doctor.providers import cuda_versions, probe_providers, probe_torch_cuda
 from truncate_kit.doctor.results import Diagnosis, Facts, Processor, Request
+from truncate_kit.errors import first_line
 
 
 def diagnose(request: Request | None = None) -> Diagnosis:
@@ -39,7 +40,7 @@ def _torch_problem() -> str | None:
     try:
         import torch  # noqa: F401  # importing is the test
     except (ImportError, OSError) as error:
-        return str(error).strip().splitlines()[0].rstrip(".")
+        return first_line(error)
     return None
 
 

@@ -51,11 +51,8 @@ def _found(problem: bool, text: str, remedy: str) -> Finding:
 
 def _packages(facts: Facts, request: Request) -> Iterator[Finding]:
     if facts.torch_problem is not None:
-        yield _found(
-            True,
-            f"torch cannot be imported: {facts.torch_problem}.",
-            "Install it anew: pip install --force-reinstall torch",
-        )
+        text = f"torch cannot be imported: {facts.torch_problem}."
+        yield _found(True, text, "Install it anew: pip install --force-reinstall torch")
     for row in facts.requirements:
         if row.fits or not (row.extra is None or row.extra in request.extras):
             continue
@@ -89,6 +86,7 @@ def _one_wheel(facts: Facts, wanted: str) -> str:
 
 def _cuda(facts: Facts, request: Request) -> Iterator[Finding]:
     versions, torch_row = facts.cuda, facts.provider(TORCH_CUDA)
+    torch_again = _reinstall(_pins(facts).torch)
     if versions.driver is None:
         yield _found(
             True,
@@ -97,21 +95,13 @@ def _cuda(facts: Facts, request: Request) -> Iterator[Finding]:
             "no Python package stands in for it.",
         )
     if versions.torch is None:
-        yield _found(
-            request.cuda, f"torch {_version(facts, 'torch')} is built without CUDA.", _reinstall(_pins(facts).torch)
-        )
+        yield _found(request.cuda, f"torch {_version(facts, 'torch')} is built without CUDA.", torch_again)
     elif torch_row is not None and not torch_row.starts and versions.driver is not None:
-        yield _found(
-            request.cuda,
-            f"torch, built for CUDA {versions.torch}, does not start on the GPU: {torch_row.reason}.",
-            _reinstall(_pins(facts).torch),
-        )
+        text = f"torch, built for CUDA {versions.torch}, does not start on the GPU: {torch_row.reason}."
+        yield _found(request.cuda, text, torch_again)
     if versions.cudnn is not None and _major(versions.cudnn) != _NEEDED_CUDNN:
-        yield _found(
-            request.cuda,
-            f"torch loads cuDNN {versions.cudnn}, and ONNX Runtime needs cuDNN {_NEEDED_CUDNN}.",
-            _reinstall(_pins(facts).torch),
-        )
+        text = f"torch loads cuDNN {versions.cudnn}, and ONNX Runtime needs cuDNN {_NEEDED_CUDNN}."
+        yield _found(request.cuda, text, torch_again)
     yield from _cuda_runtime(facts, request)
 
 
@@ -159,11 +149,8 @@ def _cpu_provider(facts: Facts, request: Request) -> Iterator[Finding]:
     elif (
         row is None and not request.cuda and "cpu" not in request.extras and (request.graphs or request.device == "cpu")
     ):
-        yield _found(
-            request.graphs,
-            "ONNX Runtime is not installed: models run in torch, and there is no export.",
-            "pip install 'truncate-kit[cpu]'",
-        )
+        text = "ONNX Runtime is not installed: models run in torch, and there is no export."
+        yield _found(request.graphs, text, "pip install 'truncate-kit[cpu]'")
 
 
 def _precision(facts: Facts, request: Request) -> Iterator[Finding]:
@@ -171,11 +158,8 @@ def _precision(facts: Facts, request: Request) -> Iterator[Finding]:
     version, device = facts.wheels.get(_GPU_WHEEL), request.device or ("cuda" if request.cuda else "cpu")
     for name, row in PRECISIONS.items():
         if name == request.precision and row.graph_file is not None and device not in row.preference:
-            yield _found(
-                not row.runs_elsewhere,
-                f"A graph in {name} is not made for {device}: {row.elsewhere}.",
-                other_graph(name, device),
-            )
+            text = f"A graph in {name} is not made for {device}: {row.elsewhere}."
+            yield _found(not row.runs_elsewhere, text, other_graph(name, device))
             return
     if request.precision == "fp16" and version is not None and _numbers(version) < _FIRST_SOUND_FP16:
         yield _found(
@@ -190,30 +174,18 @@ def _processor(facts: Facts, request: Request) -> Iterator[Finding]:
     if facts.torch_problem is not None:
         return
     if processor.bf16 is None and not request.cuda:
-        yield _found(
-            request.precision == "bf16",
-            f"{processor.name} has no bf16 instructions: that precision is refused.",
-            'Use `precision="fp32"`.',
-        )
+        text = f"{processor.name} has no bf16 instructions: that precision is refused."
+        yield _found(request.precision == "bf16", text, 'Use `precision="fp32"`.')
     if processor.int8 is None and not request.cuda:
-        yield _found(
-            False,
-            f"{processor.name} has no VNNI: int8 products can overflow in 16-bit sums, and gain little.",
-            "Export int8 with weights of 7 bits (reduce_range), or in fp32.",
-        )
+        text = f"{processor.name} has no VNNI: int8 products can overflow in 16-bit sums, and gain little."
+        yield _found(False, text, "Export int8 with weights of 7 bits (reduce_range), or in fp32.")
     granted, threads = processor.usable, processor.torch_threads
     if threads is not None and threads > granted:
-        yield _found(
-            False,
-            f"torch uses {threads} threads where {granted} of {processor.cores} cores are granted.",
-            f"Use `threads={granted}`, or set OMP_NUM_THREADS={granted}.",
-        )
+        text = f"torch uses {threads} threads where {granted} of {processor.cores} cores are granted."
+        yield _found(False, text, f"Use `threads={granted}`, or set OMP_NUM_THREADS={granted}.")
     elif threads is not None and processor.omp_num_threads is not None and threads < granted // 2:
-        yield _found(
-            False,
-            f"torch uses {threads} of {granted} cores, because OMP_NUM_THREADS is {processor.omp_num_threads}.",
-            f"Use `threads={granted}`, or unset OMP_NUM_THREADS.",
-        )
+        text = f"torch uses {threads} of {granted} cores, because OMP_NUM_THREADS is {processor.omp_num_threads}."
+        yield _found(False, text, f"Use `threads={granted}`, or unset OMP_NUM_THREADS.")
 
 
 def _pins(facts: Facts) -> Pins:

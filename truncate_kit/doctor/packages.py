@@ -36,11 +36,7 @@ def onnxruntime_wheels() -> dict[str, str]:
 
 
 def requirements() -> Iterator[Requirement]:
-    """Each package that truncate-kit names, first what it always needs, then extra by extra.
-
-    onnxruntime-gpu runs on the CPU as well, so it satisfies the extra `cpu`. Raises `TruncateKitError` where this
-    package is not installed.
-    """
+    """Each package that truncate-kit names, first what it always needs, then extra by extra."""
     rows = wanted()
     for extra in (None, *extras()):
         for row in _named(rows, extra):
@@ -68,7 +64,7 @@ def _belongs(row: Wanted, extra: str | None) -> bool:
 
 def _judged(row: Wanted, extra: str | None) -> Requirement:
     version = installed_version(row.name)
-    if version is None and row.name == "onnxruntime":
+    if version is None and row.name == "onnxruntime":  # the build for GPUs runs on the CPU as well
         version = installed_version("onnxruntime-gpu")
     return Requirement(
         name=row.name,

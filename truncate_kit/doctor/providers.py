@@ -10,6 +10,7 @@ from pathlib import Path
 
 from truncate_kit.doctor.packages import onnxruntime_wheels
 from truncate_kit.doctor.results import CudaVersions, Provider
+from truncate_kit.errors import first_line
 
 CPU, CUDA, TORCH_CUDA = "CPUExecutionProvider", "CUDAExecutionProvider", "torch on CUDA"
 _REMOTE = "AzureExecutionProvider"  # sends the texts to a service: nothing this package would ever start
@@ -66,7 +67,7 @@ def probe_torch_cuda() -> Provider | None:
     try:
         torch.ones(2, 2, device="cuda").matmul(torch.ones(2, 2, device="cuda")).sum().item()
     except (RuntimeError, AssertionError) as error:
-        return Provider(name=TORCH_CUDA, starts=False, reason=str(error).strip().splitlines()[0].rstrip("."))
+        return Provider(name=TORCH_CUDA, starts=False, reason=first_line(error))
     return Provider(name=TORCH_CUDA, starts=True)
 
 

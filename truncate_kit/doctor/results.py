@@ -107,28 +107,21 @@ class Processor(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Result):
-    """Something that does not fit. `problem`: what was asked for cannot run; `warning`: it runs worse than it could.
+    """Something that does not fit."""
 
-    remedy: the command or change that mends it.
-    """
-
-    severity: Literal["problem", "warning"]
+    severity: Literal["problem", "warning"]  # what was asked for cannot run, or runs worse than it could
     text: str
-    remedy: str
+    remedy: str  # the command or change that mends it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts(Result):
-    """The machine as it was found.
-
-    wheels: distributions that install the module `onnxruntime`, by name and version. torch_problem: why torch cannot
-    be imported.
-    """
+    """The machine as it was found."""
 
     python: str
-    torch_problem: str | None
+    torch_problem: str | None  # why it cannot be imported
     requirements: tuple[Requirement, ...]
-    wheels: dict[str, str]
+    wheels: dict[str, str]  # distributions that install the module `onnxruntime`, by name and version
     providers: tuple[Provider, ...]
     cuda: CudaVersions
     processor: Processor

@@ -12,7 +12,7 @@ from truncate_kit.encoders.confinement import check_no_kernel
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import read_pipeline
-from truncate_kit.errors import ModelError
+from truncate_kit.errors import ModelError, first_line
 
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
@@ -82,9 +82,3 @@ def load_config(name: str | Path) -> PretrainedConfig:
         return AutoConfig.for_model(**values)
     except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
         raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
-
-
-def first_line(error: Exception) -> str:
-    """What a library says in the first line of its message, without the full stop."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -9,7 +9,7 @@ from torch import nn
 
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.layer_pooling import LayerPooling
-from truncate_kit.errors import ModelError
+from truncate_kit.errors import ModelError, first_line
 
 LayerPooler = LayerAttentionPooling | LayerPooling
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in get_args(LayerPooler)}
@@ -33,10 +33,8 @@ def read_layer_pooler(kind: str, place: Path) -> LayerPooler:
     try:
         return LAYER_POOLERS[kind].load(place)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ModelError(
-            f"The {kind} in {place} cannot be read: {reason}.", hint="Download or save the model again."
-        ) from error
+        found = f"The {kind} in {place} cannot be read: {first_line(error)}."
+        raise ModelError(found, hint="Download or save the model again.") from error
 
 
 def loading_words(pooler: nn.Module | None) -> str:

@@ -6,11 +6,11 @@ from transformers import AutoTokenizer, PretrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from truncate_kit.encoders.families import family_of
-from truncate_kit.encoders.model_folder import first_line, load_config
+from truncate_kit.encoders.model_folder import load_config
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
 from truncate_kit.encoders.text_reader import TextReader, usable_length
 from truncate_kit.encoders.transformers_logging import quiet_transformers
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.errors import ModelError, UsageError, first_line
 
 _SENTENCE_PIECES = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", *_SENTENCE_PIECES)

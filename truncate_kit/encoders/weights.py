@@ -9,9 +9,8 @@ from safetensors import SafetensorError
 from transformers import AutoModel, PretrainedConfig, PreTrainedModel
 
 from truncate_kit.encoders.families import family_of
-from truncate_kit.encoders.model_folder import first_line
 from truncate_kit.encoders.transformers_logging import quiet_transformers
-from truncate_kit.errors import ModelError
+from truncate_kit.errors import ModelError, first_line
 
 
 def load_backbone(

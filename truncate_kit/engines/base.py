@@ -6,7 +6,6 @@ An engine knows nothing of trials or texts. The process that calls `run` alone w
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from truncate_kit.errors import DeviceError
@@ -53,9 +52,7 @@ class Engine(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *problem: object) -> None: ...
 
     def run(self, work: Work[Task, Found], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Found]]:
         """Each task with its result, as they finish; tasks are drawn as workers become free.

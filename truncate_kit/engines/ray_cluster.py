@@ -14,7 +14,7 @@ import torch
 
 from truncate_kit.engines.base import Attempt, Found, Pending, Send, Task, Work
 from truncate_kit.engines.messages import Answer, answer, packed, throttled, unpacked
-from truncate_kit.errors import DeviceError, UsageError
+from truncate_kit.errors import DeviceError, UsageError, first_line
 from truncate_kit.extras import require
 
 REACHED_WITHIN = 10.0  # seconds; Ray itself would try for minutes
@@ -60,10 +60,7 @@ class RayCluster:
         self._ray, self._opened = None, False
 
     def run(self, work: Work[Task, Found], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Found]]:
-        """Each task with its result, as they finish.
-
-        Raises what a task raised, `DeviceError`.
-        """
+        """Each task with its result, as they finish. Raises what a task raised, `DeviceError`."""
         ray = self._connect()
         if work is not self._work:
             self._work, self._parcel = work, _Parcel(ray.put(packed(work)))
@@ -107,7 +104,7 @@ class RayCluster:
                 try:
                     ray.init(address=self._address, log_to_driver=False, configure_logging=False, logging_level="ERROR")
                 except (OSError, RuntimeError, ValueError) as error:
-                    raise _unreachable(self._address, _first_line(error)) from error
+                    raise _unreachable(self._address, first_line(error)) from error
                 self._opened = True
             self._ray = ray
             try:
@@ -177,16 +174,16 @@ def _next(ray: ModuleType, stream: Any) -> Any:
     try:
         return ray.get(next(stream))
     except (lost.WorkerCrashedError, lost.NodeDiedError, lost.OutOfMemoryError, lost.ObjectLostError) as error:
-        raise _GoneError(f"Ray says: {_first_line(error)}") from error
+        raise _GoneError(f"Ray says: {first_line(error)}") from error
     except (lost.RayTaskError, lost.RaySystemError) as error:  # what the task itself raises comes in its answer
         cause = getattr(error, "cause", None) or error
         raise DeviceError(
-            f"The Ray cluster cannot run it: {type(cause).__name__}: {_first_line(cause)}.",
+            f"The Ray cluster cannot run it: {type(cause).__name__}: {first_line(cause)}.",
             hint="Install the same truncate-kit, torch and transformers on all of its machines.",
         ) from error
     except lost.RayError as error:
         raise DeviceError(
-            f"The Ray cluster failed: {_first_line(error)}.", hint="See `ray status`; starting again continues."
+            f"The Ray cluster failed: {first_line(error)}.", hint="See `ray status`; starting again continues."
         ) from error
 
 
@@ -205,7 +202,3 @@ def _unreachable(address: str, reason: str) -> DeviceError:
         f"No Ray cluster answers at {address}: {reason.rstrip('.')}.",
         hint="Start one with `ray start --head`, or name the HOST:PORT of one that this machine belongs to.",
     )
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")

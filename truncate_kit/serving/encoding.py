@@ -161,8 +161,7 @@ def _encode(
 
 
 def _chunks(texts: Iterator[str], job: EncodingJob) -> Iterator[Chunk]:
-    """The texts in chunks; none beyond those that were counted."""
-    rows = islice(texts, job.num_texts)
+    rows = islice(texts, job.num_texts)  # none beyond those that were counted
     for start in range(0, job.num_texts, job.chunk):
         chunk = list(islice(rows, job.chunk))
         if len(chunk) == min(job.chunk, job.num_texts - start):

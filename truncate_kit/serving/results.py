@@ -9,18 +9,14 @@ from truncate_kit.vectors import VectorFormat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodingJob(Result):
-    """All that the bytes of the output depend on.
+    """All that the bytes of the output depend on."""
 
-    model, texts: SHA-256 of the encoder and of the texts in order. width: dimensions of the model's own vectors.
-    chunk: rows that are encoded together.
-    """
-
-    model: str
-    texts: str
+    model: str  # SHA-256 of the encoder
+    texts: str  # SHA-256 of the texts in order
     num_texts: int
-    width: int
+    width: int  # of the model's own vectors
     form: VectorFormat
-    chunk: int
+    chunk: int  # rows that are encoded together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +29,16 @@ class EncodingNote(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedFile(Result):
-    """One run of `encode_file`.
-
-    graph: the file that ran in ONNX Runtime, None in torch. shape: of the stored array. file_bytes: its size on disk.
-    resumed_at: rows that an earlier run had left. seconds: of this run, counting and encoding. job: what the file was
-    made from.
-    """
+    """One run of `encode_file`."""
 
     file: str
     source: str
-    graph: str | None
-    shape: tuple[int, ...]
+    graph: str | None  # the file that ran in ONNX Runtime, None in torch
+    shape: tuple[int, ...]  # of the stored array
     dtype: str
     file_bytes: int
-    resumed_at: int
-    seconds: float
+    resumed_at: int  # rows that an earlier run had left
+    seconds: float  # of this run, counting and encoding
     job: EncodingJob
 
     @property

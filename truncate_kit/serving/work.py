@@ -17,9 +17,9 @@ from truncate_kit.vectors import VectorFormat
 
 
 class Chunk(NamedTuple):
-    """Texts that are encoded together. start: how many stand before them."""
+    """Texts that are encoded together."""
 
-    start: int
+    start: int  # number of texts before them
     texts: list[str]
 
     def __str__(self) -> str:
@@ -60,9 +60,9 @@ _SETTINGS = (".json", ".jinja", ".model", ".txt")  # of model, modules and token
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """The files that an exported encoder needs, by their place in its folder. name: of its graph."""
+    """The files that an exported encoder needs, by their place in its folder."""
 
-    name: str
+    name: str  # of its graph
     files: dict[str, bytes]
 
     @classmethod
