@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.bench.costs import costs, vector_width
+from truncate_kit.bench.gains import costs, vector_width
 from truncate_kit.bench.results import Timing
 from truncate_kit.encoders import load_encoder
 from truncate_kit.encoders.tail import Dense

@@ -15,9 +15,8 @@ from truncate_kit.bench.backends import select_backends
 from truncate_kit.bench.machine import OtherWork
 from truncate_kit.bench.onnx_runner import OnnxRunner
 from truncate_kit.bench.peer_runner import PeerRunner
-from truncate_kit.bench.results import BenchReport, Contestant
+from truncate_kit.bench.results import BenchReport, Contestant, file_for
 from truncate_kit.bench.run import bench as bench_with
-from truncate_kit.bench.saving import file_for
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair

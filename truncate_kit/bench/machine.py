@@ -1,15 +1,14 @@
 """The machine as a report states it."""
 
-import contextlib
 import os
 import platform
 import time
-from importlib import metadata
 from pathlib import Path
 
 import torch
 
 from truncate_kit.bench.results import Machine
+from truncate_kit.doctor.packages import installed_version
 from truncate_kit.hardware import bf16_instructions, processor_name
 
 
@@ -41,13 +40,6 @@ class OtherWork:
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> Machine:
     """What the figures depend on; no name of the machine itself."""
-
-    def version(*names: str) -> str | None:
-        for name in names:
-            with contextlib.suppress(metadata.PackageNotFoundError):
-                return metadata.version(name)
-        return None
-
     return Machine(
         processor=processor_name(),
         cores=os.cpu_count() or 1,
@@ -56,7 +48,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
         bf16_instructions=bf16_instructions(device),
         python=platform.python_version(),
         torch=torch.__version__,
-        transformers=str(version("transformers")),
-        onnxruntime=version("onnxruntime", "onnxruntime-gpu"),
+        transformers=str(installed_version("transformers")),
+        onnxruntime=installed_version("onnxruntime") or installed_version("onnxruntime-gpu"),
         others_busy=others_busy,
     )

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,12 +51,6 @@ def peak_memory(request: MemoryRequest) -> PeakMemory | str:
     return lines[-1] if lines else f"its process ended with {done.returncode}"
 
 
-def peak_memories(requests: Sequence[MemoryRequest], *, at_once: int) -> Iterator[PeakMemory | str]:
-    """`peak_memory` of each in order, `at_once` processes side by side: none counts what another holds."""
-    with ThreadPoolExecutor(max_workers=at_once) as pool:
-        yield from pool.map(peak_memory, requests)
-
-
 def measure_memory(contestants: Contestants, shape: tuple[int, int], progress: Progress) -> None:
     """Write the peak memory at one batch size and length into the row of every contestant."""
     models = {subject.role: subject.for_worker() for subject in contestants.subjects}
@@ -78,10 +71,11 @@ def measure_memory(contestants: Contestants, shape: tuple[int, int], progress: P
     }
     # Side by side on the CPU, where nothing is timed any more; a GPU counts what all its processes hold.
     at_once = 1 if contestants.device.type == "cuda" else min(4, os.cpu_count() or 1)
-    results = peak_memories(list(requests.values()), at_once=at_once)
-    for done, (key, result) in enumerate(zip(requests, results, strict=True), start=1):
-        progress("Measuring memory", done, len(requests))
-        if isinstance(result, PeakMemory):
-            contestants.update(key, memory=result)
-        else:
-            contestants.notes.append(f"No peak memory for {key[0]} in {rows[key].title}: {result}.")
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        results = pool.map(peak_memory, requests.values())
+        for done, (key, result) in enumerate(zip(requests, results, strict=True), start=1):
+            progress("Measuring memory", done, len(requests))
+            if isinstance(result, PeakMemory):
+                contestants.update(key, memory=result)
+            else:
+                contestants.notes.append(f"No peak memory for {key[0]} in {rows[key].title}: {result}.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -203,3 +204,19 @@ class BenchReport(Result):
 def percentile(seconds: tuple[float, ...], share: float) -> float:
     """Value below which `share` (0 … 1) of the calls lie, linear between neighbours; 0.5 is the median."""
     return float(np.percentile(seconds, 100 * share))
+
+
+def file_for(report: BenchReport, path: Path) -> Path:
+    """Where to write a report: to `path`, such as bench.json, or to bench-2.json and so on where that measured more."""
+    number, found = 1, path
+    while not _may_replace(report, found):
+        number += 1
+        found = path.with_name(f"{path.stem}-{number}{path.suffix}")
+    return found
+
+
+def _may_replace(report: BenchReport, path: Path) -> bool:
+    try:
+        return report.covers(BenchReport.read(path))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none is there, or none that can be read
+        return True

@@ -12,9 +12,8 @@ import torch
 
 from truncate_kit.bench.backends import BASE, select_backends
 from truncate_kit.bench.contestants import Contestants
-from truncate_kit.bench.costs import costs
 from truncate_kit.bench.energy import EnergyMeter
-from truncate_kit.bench.gains import gains
+from truncate_kit.bench.gains import costs, gains
 from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.memory import measure_memory
 from truncate_kit.bench.preparing import fitting_lengths, roomy_compiler, torch_threads

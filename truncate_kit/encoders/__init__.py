@@ -3,10 +3,9 @@
 from truncate_kit.encoders.digest import encoder_digest
 from truncate_kit.encoders.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.encoders.layer_heads import LayerHeads
-from truncate_kit.encoders.loading import load_encoder, random_encoder
+from truncate_kit.encoders.loading import load_encoder, load_pooler_head, random_encoder
 from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE, default_reference
 from truncate_kit.encoders.model_folder import load_config, resolve
-from truncate_kit.encoders.pooler_head import load_pooler_head
 from truncate_kit.encoders.pooling import PoolingMode, pool
 from truncate_kit.encoders.saving import save_encoder
 from truncate_kit.encoders.truncation import (

@@ -10,6 +10,7 @@ from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.model_folder import load_config, resolve
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
 from truncate_kit.encoders.pooling import ConcatPooling, check_pooling
+from truncate_kit.encoders.tail import Dense
 from truncate_kit.encoders.text_reader import usable_length
 from truncate_kit.encoders.tokenizer import position_limit, reader_of
 from truncate_kit.encoders.weights import load_backbone
@@ -71,6 +72,25 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights", at
         setattr(backbone, family.pooler, None)
     limit = usable_length(position_limit(config))
     return Encoder(name=name, backbone=backbone, tokenizer=None, max_length=limit).eval()
+
+
+def load_pooler_head(name: str | Path) -> Dense:
+    """The pooler of a model that was trained with one: the linear layer and tanh over a state, (b, d) to (b, d).
+
+    Raises `ModelError` where the family has none or the checkpoint lacks its weights.
+    """
+    folder = read_pipeline(resolve(name)).transformer
+    config = load_config(folder)
+    pooler: Any = getattr(load_backbone(folder, config, keep_pooler=True), family_of(config).pooler or "", None)
+    if pooler is None:
+        raise ModelError(
+            f"{folder} has no trained pooler head.",
+            hint="Leave out `head`: truncate-kit and sentence-transformers drop the head when they save a model.",
+        )
+    linear = getattr(pooler, "dense", pooler)
+    head = Dense(linear.in_features, linear.out_features, bias=True, activation="Tanh")
+    head.linear.load_state_dict(linear.state_dict())
+    return head.eval()
 
 
 def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | None) -> None:
