@@ -36,35 +36,17 @@ class PrecisionRow:
 # `model.onnx` is what every loader expects, the exact graph; the other graphs have the names that transformers.js and
 # the hub use for these types.
 PRECISIONS: dict[Precision, PrecisionRow] = {
-    "fp32": PrecisionRow(
-        trains=True,
-        graph_file="model.onnx",
-        preference={"cpu": 0, "cuda": 1},
-        vector_limit=1e-4,
-        score_limit=0.01,
-        color="#0072B2",
-    ),
+    "fp32": PrecisionRow(trains=True, graph_file="model.onnx", preference={"cpu": 0, "cuda": 1}, vector_limit=1e-4,
+                         score_limit=0.01, color="#0072B2"),
     "tf32": PrecisionRow(products="high", cuda_only=True, color="#56B4E9"),
     "bf16": PrecisionRow(trains=True, weights="bfloat16", color="#009E73"),
-    "fp16": PrecisionRow(
-        weights="float16",
-        cuda_only=True,
-        graph_file="model_fp16.onnx",
-        preference={"cuda": 0},
-        elsewhere="on the CPU its numbers are converted back and forth, which takes longer",
-        vector_limit=2e-2,
-        score_limit=0.1,
-        color="#D55E00",
-    ),
-    "int8": PrecisionRow(
-        weights=None,
-        graph_file="model_int8.onnx",
-        preference={"cpu": 1},
-        elsewhere="ONNX Runtime has no kernels on CUDA for it, and its nodes would run on the CPU",
-        runs_elsewhere=False,
-        color="#CC79A7",
-    ),
-}
+    "fp16": PrecisionRow(weights="float16", cuda_only=True, graph_file="model_fp16.onnx", preference={"cuda": 0},
+                         elsewhere="on the CPU its numbers are converted back and forth, which takes longer",
+                         vector_limit=2e-2, score_limit=0.1, color="#D55E00"),
+    "int8": PrecisionRow(weights=None, graph_file="model_int8.onnx", preference={"cpu": 1},
+                         elsewhere="ONNX Runtime has no kernels on CUDA for it, and its nodes would run on the CPU",
+                         runs_elsewhere=False, color="#CC79A7"),
+}  # fmt: skip
 TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
 GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
 

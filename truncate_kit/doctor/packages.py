@@ -11,15 +11,9 @@ from truncate_kit.doctor.results import Requirement
 
 # Every one of them installs the module `onnxruntime` into the same folder.
 WHEELS = (
-    "onnxruntime",
-    "onnxruntime-gpu",
-    "onnxruntime-directml",
-    "onnxruntime-openvino",
-    "onnxruntime-rocm",
-    "onnxruntime-training",
-    "ort-nightly",
-    "ort-nightly-gpu",
-)
+    "onnxruntime", "onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino", "onnxruntime-rocm",
+    "onnxruntime-training", "ort-nightly", "ort-nightly-gpu",
+)  # fmt: skip
 
 
 def installed_version(name: str) -> str | None:

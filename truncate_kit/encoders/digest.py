@@ -16,37 +16,17 @@ from truncate_kit.encoders.text_reader import TextReader
 # Fields of a configuration that neither vectors nor training depend on: where a model came from, what it returns beside
 # its states (the pooling decides that), and settings of heads that loading leaves out.
 _BOOKKEEPING = {
-    "_name_or_path",
-    "architectures",
-    "auto_map",
-    "dtype",  # of the file; that of the weights counts
-    "finetuning_task",
-    "id2label",
-    "label2id",
-    "output_attentions",
-    "output_hidden_states",
-    "problem_type",
-    "return_dict",
-    "task_specific_params",
-    "tokenizer_class",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-}
+    "_name_or_path", "architectures", "auto_map", "finetuning_task", "id2label", "label2id", "output_attentions",
+    "output_hidden_states", "problem_type", "return_dict", "task_specific_params", "tokenizer_class",
+    "transformers_version", "use_cache",
+    "dtype", "torch_dtype",  # of the file; that of the weights counts
+}  # fmt: skip
 _HEADS = ("classifier_", "summary_")
 # The same for a tokenizer without a serialised form; its maximum length is the encoder's.
 _TOKENIZER_BOOKKEEPING = {
-    "auto_map",
-    "backend",
-    "chat_template",
-    "clean_up_tokenization_spaces",
-    "is_local",
-    "local_files_only",
-    "model_max_length",
-    "name_or_path",
-    "processor_class",
-    "tokenizer_class",
-}
+    "auto_map", "backend", "chat_template", "clean_up_tokenization_spaces", "is_local", "local_files_only",
+    "model_max_length", "name_or_path", "processor_class", "tokenizer_class",
+}  # fmt: skip
 
 
 class Digest:

@@ -102,50 +102,26 @@ _ROWS = (
     Family(name="camembert", pooler="pooler", position_offset=2),
     Family(name="distilbert", blocks="transformer.layer"),
     Family(name="mpnet", pooler="pooler", position_offset=2, fused_attention=False),
-    Family(
-        name="albert",
-        blocks="encoder.albert_layer_groups",
-        num_items="num_hidden_groups",
-        item_of=_albert_groups,
-        pooler="pooler",
-    ),
+    Family(name="albert", blocks="encoder.albert_layer_groups", num_items="num_hidden_groups", item_of=_albert_groups,
+           pooler="pooler"),
     Family(name="deberta", fused_attention=False, float32_scores=True),
     # Layer 0 has no home in three families: DeBERTa-v2's encoder returns an unassigned variable without blocks,
     # ModernBERT's initialisation divides by the depth, and Gemma 3 reads its rotary parameters, one set for each type
     # of attention, as one set where no layer has a type.
-    Family(
-        name="deberta-v2",
-        lowest_layer=1,
-        fused_attention=False,
-        float32_scores=True,
-        only_first="encoder.conv",
-        keep_blocks=_keep_convolution,
-    ),
-    Family(
-        name="modernbert",
-        blocks="layers",
-        final_norm="final_norm",
-        lowest_layer=1,
-        fused_attention=False,
-        keep_blocks=_keep_first_norm,
-    ),
+    Family(name="deberta-v2", lowest_layer=1, fused_attention=False, float32_scores=True, only_first="encoder.conv",
+           keep_blocks=_keep_convolution),
+    Family(name="modernbert", blocks="layers", final_norm="final_norm", lowest_layer=1, fused_attention=False,
+           keep_blocks=_keep_first_norm),
     Family(name="nomic_bert", blocks="layers", fused_attention=False),
     Family(name="gte", blocks="layers", fused_attention=False),
-    Family(
-        name="gpt2",
-        blocks="h",
-        final_norm="ln_f",
-        embeddings="wte,wpe",
-        decoder=True,
-        fused_attention=False,
-        keep_blocks=_keep_scaling,
-    ),
+    Family(name="gpt2", blocks="h", final_norm="ln_f", embeddings="wte,wpe", decoder=True, fused_attention=False,
+           keep_blocks=_keep_scaling),
     Family(name="qwen2", **_ROTARY, keep_blocks=_keep_window),
     Family(name="qwen3", **_ROTARY, keep_blocks=_keep_window),
     Family(name="llama", **_ROTARY),
     Family(name="mistral", **_ROTARY),
     Family(name="gemma3_text", **_ROTARY, lowest_layer=1),
-)
+)  # fmt: skip
 
 FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
 
