@@ -69,8 +69,8 @@ def _wheels(facts: Facts, request: Request) -> Iterator[Finding]:
     if len(facts.wheels) < 2:
         return
     names = " and ".join(f"{name} {version}" for name, version in facts.wheels.items())
-    cuda = facts.provider(CUDA)
-    broken = (request.cuda_graphs and not (cuda and cuda.starts)) or not _starts(facts, CPU)
+    cpu, cuda = facts.provider(CPU), facts.provider(CUDA)
+    broken = (request.cuda_graphs and not (cuda and cuda.starts)) or not (cpu and cpu.starts)
     wanted = _pins(facts).runtime if _GPU_WHEEL in facts.wheels else f"{_CPU_WHEEL}=={facts.wheels[_CPU_WHEEL]}"
     yield _found(
         broken,
@@ -95,7 +95,8 @@ def _cuda(facts: Facts, request: Request) -> Iterator[Finding]:
             "no Python package stands in for it.",
         )
     if versions.torch is None:
-        yield _found(request.cuda, f"torch {_version(facts, 'torch')} is built without CUDA.", torch_again)
+        version = next((row.installed for row in facts.requirements if row.name == "torch"), None)
+        yield _found(request.cuda, f"torch {version} is built without CUDA.", torch_again)
     elif torch_row is not None and not torch_row.starts and versions.driver is not None:
         text = f"torch, built for CUDA {versions.torch}, does not start on the GPU: {torch_row.reason}."
         yield _found(request.cuda, text, torch_again)
@@ -217,12 +218,3 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _major(version: str) -> int:
     return int(version.partition(".")[0])
-
-
-def _starts(facts: Facts, name: str) -> bool:
-    row = facts.provider(name)
-    return row is not None and row.starts
-
-
-def _version(facts: Facts, name: str) -> str | None:
-    return next((row.installed for row in facts.requirements if row.name == name), None)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.text_reader import TextReader
@@ -94,7 +94,8 @@ def encoder_digest(encoder: Encoder) -> str:
     Not over names, folders, versions, device, or the way attention is computed. Saving and loading keep it.
     """
     digest = Digest()
-    digest.add_values(_config_values(encoder.backbone.config))
+    config = encoder.backbone.config.to_dict().items()
+    digest.add_values({key: value for key, value in config if key not in _BOOKKEEPING and not key.startswith(_HEADS)})
     digest.add_values([encoder.pooling, encoder.combination])
     for part in (encoder.tail, encoder.pooler, encoder.heads):
         digest.add_values(None if part is None else _module_values(part))
@@ -102,11 +103,6 @@ def encoder_digest(encoder: Encoder) -> str:
     if encoder.tokenizer is not None:
         digest.add_reader(encoder.reader)
     return digest.hexdigest()
-
-
-def _config_values(config: PretrainedConfig) -> dict[str, Any]:
-    values: dict[str, Any] = config.to_dict()
-    return {name: value for name, value in values.items() if name not in _BOOKKEEPING and not name.startswith(_HEADS)}
 
 
 def _module_values(module: nn.Module) -> list[Any]:

@@ -20,7 +20,8 @@ def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
     # Every text has tokens of type 0 only, so that row of the type table is added to all positions once and for all.
     # In fp32 and fp16 one EmbedLayerNormalization does the rest; in int8 the look-up of words stays a node, whose table
     # goes into bytes. RoBERTa's positions follow the mask, those of BERT, ELECTRA, ALBERT and DistilBERT do not.
-    tables = _tables(model)
+    ends, weights = (_WORDS, _POSITIONS, _TYPES, _NORM), model.graph.initializers.items()
+    tables = {end: value for name, value in weights for end in ends if name.endswith(end)}
     if not family.fused_attention or family.position_offset or not {_WORDS, _POSITIONS, _NORM} <= tables.keys():
         return False
     norms = [node for node, place in tables[_NORM].uses() if node.op_type == "LayerNormalization" and place == 1]
@@ -40,12 +41,6 @@ def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
     model.graph.remove(norm, safe=True)
     require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
     return True
-
-
-def _tables(model: Any) -> dict[str, Any]:
-    """The initializers that hold a table or the norm's weights, by the end of their name."""
-    ends = (_WORDS, _POSITIONS, _TYPES, _NORM)
-    return {end: value for name, value in model.graph.initializers.items() for end in ends if name.endswith(end)}
 
 
 def _positions(tables: Mapping[str, Any]) -> NDArray[np.float32]:

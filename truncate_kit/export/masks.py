@@ -43,7 +43,8 @@ def set_mask(model: Any, form: MaskForm) -> str:
     mask = next(value for value in model.graph.inputs if value.name == "attention_mask")
     made = []
     if form != "tokens":
-        made += _lengths(ir, model, mask)
+        axis = _constant(ir, model, "mask_axis", [1])
+        made.append(ir.node("ReduceSum", [mask, axis], attributes={"keepdims": 0}, name="mask_sum"))
         if form == "lengths_starts":
             made += _with_starts(ir, model, mask, made[-1].outputs[0])
         for node in made:
@@ -58,12 +59,6 @@ def set_mask(model: Any, form: MaskForm) -> str:
         node.attributes.add(ir.AttrFloat32("mask_filter_value", float(np.finfo(np.float32).min)))
     require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
     return form
-
-
-def _lengths(ir: Any, model: Any, mask: Any) -> list[Any]:
-    """The node that sums a mask (b, t) to the length of each text, (b,)."""
-    axis = _constant(ir, model, "mask_axis", [1])
-    return [ir.node("ReduceSum", [mask, axis], attributes={"keepdims": 0}, name="mask_sum")]
 
 
 def _with_starts(ir: Any, model: Any, mask: Any, lengths: Any) -> list[Any]:

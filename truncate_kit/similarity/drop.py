@@ -89,7 +89,8 @@ def predict_drop(
             "Without a reference the drop cannot be predicted from CKA alone.",
             hint="Give the effective rank of the layers, scores of the untrained states, or a reference model.",
         )
-    level, last = (_level(cka) if reference is None else _lower_level(cka)), cka[-1]
+    # To a reference, of the lower half of the blocks, 1 … depth / 2: the embeddings are no block's work.
+    level, last = _level(cka) if reference is None else _median(cka, list(range(1, depth // 2 + 1))), cka[-1]
     if last is None:
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
     necessary = Sign(
@@ -161,11 +162,6 @@ def _level(curve: Sequence[float | None]) -> float:
     """Median over the middle half of the layers, depth / 4 … 3 depth / 4."""
     depth = len(curve) - 1
     return _median(curve, [layer for layer in range(depth + 1) if depth <= 4 * layer <= 3 * depth])
-
-
-def _lower_level(curve: Sequence[float | None]) -> float:
-    """Median over the lower half of the blocks, 1 … depth / 2: the embeddings are no block's work."""
-    return _median(curve, list(range(1, (len(curve) - 1) // 2 + 1)))
 
 
 def _median(curve: Sequence[float | None], layers: list[int]) -> float:
