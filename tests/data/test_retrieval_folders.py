@@ -54,6 +54,7 @@ def test_a_first_line_of_names_and_packed_files_are_optional(folder):
 
 def test_splits_are_chosen_by_name(folder):
     (folder / "qrels/dev.tsv").write_text("2\td1\t1\n")
+    (folder / "qrels/test.tsv~").write_text("no judgements")
     assert len(read_retrieval(folder).queries) == 2
     assert read_retrieval(folder, split="dev").query_ids == ("2",)
     with pytest.raises(DataError, match=r"no train\.tsv") as problem:

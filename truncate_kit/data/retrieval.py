@@ -7,7 +7,7 @@ from pathlib import Path
 
 from truncate_kit.data.cells import text_of, texts_of
 from truncate_kit.data.columns import find_label_column, find_text_columns
-from truncate_kit.data.files import COMPRESSIONS, data_files, opened_text, stem_of
+from truncate_kit.data.files import COMPRESSIONS, data_files, format_of, opened_text, stem_of
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.texts import read_texts
@@ -112,7 +112,7 @@ def _jsonl(folder: Path, name: str) -> Path | None:
 
 def _qrels(folder: Path, split: str | None) -> Path:
     """The file of judgements of a split."""
-    found = {stem_of(path): path for path in sorted((folder / "qrels").glob("*.tsv*"))}
+    found = {stem_of(path): path for path in sorted((folder / "qrels").glob("*")) if format_of(path) == ".tsv"}
     if not found:
         raise DataError(f"{folder / 'qrels'} holds no .tsv file of judgements.", hint=_LAYOUT)
     chosen = split or next((name for name in _USUAL_SPLITS if name in found), None)
