@@ -1,5 +1,7 @@
 """The sets of the suites are found under their usual names and hold what was published."""
 
+import csv
+
 import pytest
 
 from truncate_kit.data import find_sts, find_transfer, read_retrieval, read_seen
@@ -18,6 +20,17 @@ def test_published_numbers_of_pairs(shared_data):
     found = {one.name: len(one.pairs) for one in find_sts(shared_data)}
     # SemEval 2012, 2014 and 2015, STS Benchmark, SICK; all subsets and, for SICK, all splits together
     assert found == {"STS12": 3108, "STS14": 3750, "STS15": 3000, "STSB": 1379, "SICK-R": 9927}
+
+
+def test_pairs_are_the_rows_of_their_files(shared_data):
+    files = {"STS12": "sts12/*", "STS14": "sts14/*", "STS15": "sts15/*", "STSB": "stsb/en/test.csv", "SICK-R": "sick/*"}
+    for one in find_sts(shared_data):
+        rows = []
+        for file in sorted(shared_data.glob(files[one.name])):
+            with file.open(newline="") as handle:
+                rows += csv.DictReader(handle)
+        expected = [(row["sentence1"], row["sentence2"], float(row["score"])) for row in rows]
+        assert sorted((pair.first, pair.second, pair.target) for pair in one.pairs) == sorted(expected)
 
 
 def test_published_numbers_of_labelled_rows(shared_data):

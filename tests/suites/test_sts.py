@@ -13,8 +13,9 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.suites.reports import StsReport
 from truncate_kit.suites.sts import score_sts
 
-# sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it
-PUBLISHED = {"STS12": 72.37, "STS14": 75.59, "STS15": 85.39, "STSB": 82.03, "SICK-R": 77.58}
+# sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose
+# pairs are scored together. The pairs of the other sets are compared in tests/data/test_suite_sets.py.
+PUBLISHED = {"STS12": 72.37, "STSB": 82.03}
 
 
 class Table:
@@ -51,9 +52,10 @@ def plain_spearman(encoder, pairs):
 
 def test_published_figures_of_a_real_model(minilm, shared_data, tmp_path):
     export_onnx(load_encoder(minilm), tmp_path)
-    report = score_sts(OnnxEncoder.load(tmp_path), find_sts(shared_data), model="all-MiniLM-L6-v2", runtime="onnx")
+    sets = [one for one in find_sts(shared_data) if one.name in PUBLISHED]
+    report = score_sts(OnnxEncoder.load(tmp_path), sets, model="all-MiniLM-L6-v2", runtime="onnx")
     assert {row.name: row.spearman for row in report.sets} == pytest.approx(PUBLISHED, abs=0.02)
-    assert report.mean_spearman == pytest.approx(sum(PUBLISHED.values()) / 5, abs=0.02)
+    assert report.mean_spearman == pytest.approx(sum(PUBLISHED.values()) / 2, abs=0.02)
     assert report.notes() == []
     assert report.mean_unseen is None
 
