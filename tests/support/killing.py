@@ -29,8 +29,8 @@ run_study(read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[
 """
 
 
-# Each write has three moments; as many as let the study get on between two kills.
-MOMENTS = (16, 17, 18)
+# Each write has three moments; as many as let the study get on by ten writes between two kills.
+MOMENTS = (31, 32, 33)
 
 
 def killed(study: Path, out: Path, later: float = 0.01) -> int:
