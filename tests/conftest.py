@@ -92,3 +92,4 @@ def pytest_collection_finish() -> None:
     """What the libraries hold stays until the end: the garbage collector need not look through it again and again."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # most of what tests make is freed without it

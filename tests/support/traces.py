@@ -1,5 +1,6 @@
 """Each model is traced once a session: a trace takes seconds, and many tests export the same few tiny models."""
 
+import functools
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,14 @@ from truncate_kit.export import tracing
 traced_anew = tracing._trace
 
 
+@functools.cache
+def _share_operators() -> None:
+    """Let torch make its table of operators once a process: that is a tenth of a trace."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign,assignment]
+
+
 @contextmanager
 def remembered_traces(folder: Path) -> Iterator[None]:
     """Keep each trace in `folder`, under a digest of all that it depends on; processes may share the folder."""
@@ -27,6 +36,7 @@ def remembered_traces(folder: Path) -> Iterator[None]:
         file = folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.onnx"
         with FileLock(file.with_suffix(".lock")):
             if not file.exists():
+                _share_operators()
                 file.write_bytes(onnx_ir.serde.serialize_model(traced_anew(encoder)).SerializeToString())
         return onnx_ir.serde.deserialize_model(onnx.ModelProto.FromString(file.read_bytes()))
 
