@@ -116,7 +116,7 @@ THING_VERBS = {
     """,
 }
 
-# Between two beings. After "<" the same event told from the other side; "*" marks what animals do as well.
+# Between two beings. After "<" the same event seen from the other side; "*" marks what animals do as well.
 BEING_VERBS = {
     "all": """
         chase* < run away from

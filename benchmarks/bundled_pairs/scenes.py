@@ -23,7 +23,7 @@ class Concept:
     group: str
     kind: str
     split: str  # "all", or the only split that knows it
-    others: tuple[str, ...] = ()  # the same event or relation told from the other side
+    others: tuple[str, ...] = ()  # the same event or relation seen from the other side
     takes: tuple[str, ...] = ()  # kinds of things a verb takes
     animals: bool = False
 

@@ -95,11 +95,11 @@ def test_the_saved_winner_scores_what_the_search_found(
 ):
     """On the pairs it was chosen on, and on all others."""
     folder = tiny_folder(name)
-    told = save_encoder(load_encoder(folder, pooling=tokens), tmp_path / "model")
-    data = graded(tmp_path / "pairs.csv", combined_encoder(load_encoder(told), layers, over=over).encode)
+    model = save_encoder(load_encoder(folder, pooling=tokens), tmp_path / "model")
+    data = graded(tmp_path / "pairs.csv", combined_encoder(load_encoder(model), layers, over=over).encode)
     out = tmp_path / "out"
     options = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--workspace", out)
-    shown = run(capsys, "combine", told, "--over", over, *options)
+    shown = run(capsys, "combine", model, "--over", over, *options)
     report = CombinationReport.read(out / "combination/combination.json")
     assert report.chosen == layers
     assert "trust_remote_code=True" in shown
@@ -144,8 +144,8 @@ def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
     run(capsys, "finetune", out / "combined", "--layer", "2", *fast)
     assert load_encoder(tmp_path / "tuned/lean").pooling_name == "layer-max"
     assert "trust_remote_code=True" in (tmp_path / "tuned/lean/README.md").read_text()
-    told = refused(capsys, "finetune", out / "combined", "--layer", "1", *fast)
-    assert "are made of several layers, up to layer 2" in told
+    message = refused(capsys, "finetune", out / "combined", "--layer", "1", *fast)
+    assert "are made of several layers, up to layer 2" in message
     assert load_encoder(tmp_path / "tuned/lean").pooling_name == "layer-max"  # as it was
 
 
@@ -153,14 +153,14 @@ def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, tmp_path
     """ModernBERT's class does not run without blocks."""
     encoder, out = load_encoder(tiny_folder("modernbert")), tmp_path / "out"
     data = graded(tmp_path / "pairs.csv", lambda texts: layer_states(encoder, texts)[0])
-    told = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--workspace", out)
-    shown = run(capsys, "combine", tiny_folder("modernbert"), *told)
+    options = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--workspace", out)
+    shown = run(capsys, "combine", tiny_folder("modernbert"), *options)
     assert CombinationReport.read(out / "combination/combination.json").chosen == (0,)
     assert "The model was not saved: A modernbert model cannot be stored at layer 0" in shown
     assert not (out / "combined").exists()
     # A model that an earlier search left is not taken for this one's.
     save_encoder(load_encoder(tiny_folder("bert")), out / "combined")
-    assert "is that of an earlier search" in run(capsys, "combine", tiny_folder("modernbert"), *told)
+    assert "is that of an earlier search" in run(capsys, "combine", tiny_folder("modernbert"), *options)
 
 
 def test_bad_values_are_one_sentence_and_a_hint(tiny_folder, pairs_file, tmp_path, capsys):

@@ -90,8 +90,8 @@ def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys)
 
     other = tmp_path / "other.tsv"
     other.write_text("x\ty\tz\n" + "\n".join(row.replace(",", "\t") for row in rows[1:]) + "\n")
-    told = ["--columns", "x,y,z", "--scale", "0..5"]
-    score = json.loads(run(capsys, "evaluate", model, "--data", other, *told, "--json"))
+    options = ["--columns", "x,y,z", "--scale", "0..5"]
+    score = json.loads(run(capsys, "evaluate", model, "--data", other, *options, "--json"))
     assert score["spearman"] == pytest.approx(found["dev"]["spearman"])
     assert "0..5" not in refused(capsys, "evaluate", model, "--data", other, "--columns", "x,y")
 

@@ -111,12 +111,12 @@ def test_a_pair_and_its_mirror_are_never_on_two_sides():
 
 def test_beam_says_what_it_loses_and_sizes_are_limited_as_told(tiny_folder):
     encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
-    told = {"dev_pairs": 18, "splits": 3}
-    exact = combine(encoder, pairs, settings=CombineSettings(up_to=2, **told))
+    options = {"dev_pairs": 18, "splits": 3}
+    exact = combine(encoder, pairs, settings=CombineSettings(up_to=2, **options))
     assert (exact.num_subsets, exact.beam_loss, exact.beam_layers) == (10, None, None)
     assert "Larger combinations than 2 layers were left out, as asked." in exact.statements()
-    beam = combine(encoder, pairs, settings=CombineSettings(search="beam", width=1, **told))
-    full = combine(encoder, pairs, settings=CombineSettings(**told))
+    beam = combine(encoder, pairs, settings=CombineSettings(search="beam", width=1, **options))
+    full = combine(encoder, pairs, settings=CombineSettings(**options))
     lost = max(ours.best.dev - theirs.best.dev for ours, theirs in zip(full.splits, beam.splits, strict=True))
     assert beam.beam_layers == (0, 1, 2, 3)
     assert beam.beam_loss == pytest.approx(lost, abs=1e-9)

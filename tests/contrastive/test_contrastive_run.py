@@ -1,4 +1,4 @@
-"""A contrastive run: what is saved, kept and told; every pooling and objective on a tiny model."""
+"""A contrastive run: what is saved, kept and shown; every pooling and objective on a tiny model."""
 
 import pytest
 import torch

@@ -104,8 +104,8 @@ def test_score_goes_before_label_and_told_columns_before_all(tmp_path):
     rows = [(*row, 4.0, "x") for row in ROWS]
     path = write(tmp_path / "p.csv", rows, (*NAMES, "label", "note"))
     assert read_pairs(path).pairs == PAIRS
-    told = read_pairs(path, columns=("sentence2", "note", "label"))
-    assert told.pairs == tuple(TextPair(second, "x", 4.0) for _, second, _ in ROWS)
+    named = read_pairs(path, columns=("sentence2", "note", "label"))
+    assert named.pairs == tuple(TextPair(second, "x", 4.0) for _, second, _ in ROWS)
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,10 @@ def test_zeros_follow_the_values_of_the_model(bert):
     assert len(after_gelu) == 2
     assert all(found[name].zero < 64 for name in after_gelu)  # a GELU never gives less than −0.17
     small = quantize(graph, roundings=found)
-    told = {
+    expected = {
         int(value.const_value.numpy()) for key, value in small.graph.initializers.items() if key.startswith("zero_")
     }
-    assert told == {rounding.zero for rounding in found.values()}
+    assert expected == {rounding.zero for rounding in found.values()}
 
 
 def test_weights_that_layers_share_stay_shared(tiny_folder):

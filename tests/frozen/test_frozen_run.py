@@ -227,13 +227,13 @@ def test_checkpoints_that_a_kill_left_beside_finished_trials_are_removed(gpt2, t
 
 def test_trials_of_other_settings_or_data_are_not_taken_for_these(gpt2, tmp_path):
     settings = replace(FAST, steps=("cosine",), seeds=(0,))
-    told = [
+    runs = [
         {"settings": settings, "data": DATA},
         {"settings": replace(settings, score="sigmoid"), "data": DATA},
         {"settings": replace(settings, hidden=5), "data": DATA},
         {"settings": settings, "data": replace(DATA, train=pair_set("train", 60, 13))},
     ]
-    found = [finetune_frozen(gpt2, one.pop("data"), out=tmp_path, **one).chosen.dev_pearson for one in told]
+    found = [finetune_frozen(gpt2, one.pop("data"), out=tmp_path, **one).chosen.dev_pearson for one in runs]
     assert len(set(found)) == 4
     assert len([path for path in tmp_path.glob("frozen-heads/trials/*") if path.is_dir()]) == 4
 
@@ -316,9 +316,9 @@ def test_sentences_of_dev_and_test_are_no_raw_text(gpt2, tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_computed(gpt2, tmp_path, change, error, says):
-    told = {"data": DATA, "settings": FAST, "raw": RAW, "nli": None} | change
+    options = {"data": DATA, "settings": FAST, "raw": RAW, "nli": None} | change
     with pytest.raises(error, match=says):
-        finetune_frozen(gpt2, told.pop("data"), out=tmp_path, **told)
+        finetune_frozen(gpt2, options.pop("data"), out=tmp_path, **options)
     assert not list(tmp_path.glob("**/*.f32"))
 
 

@@ -84,7 +84,7 @@ def study_of(folder, model="", task="", top='published = "figures.csv"'):
 
 
 @pytest.mark.parametrize(
-    ("told", "message", "hint"),
+    ("changes", "message", "hint"),
     [
         ({"model": 'published = "BERT-basse"'}, "no published figures of 'BERT-basse'", "Did you mean BERT-base"),
         ({"task": 'published = "xyz"'}, "no published figures of 'xyz'", "those of: stsb/en"),
@@ -93,9 +93,9 @@ def study_of(folder, model="", task="", top='published = "figures.csv"'):
         ({"model": 'published = "BERT-base"', "top": ""}, "the study has no published figures", "published ="),
     ],
 )
-def test_names_without_figures_are_said_before_the_first_training(tmp_path, told, message, hint):
+def test_names_without_figures_are_said_before_the_first_training(tmp_path, changes, message, hint):
     with pytest.raises(UsageError, match=message) as problem:
-        run_study(study_of(tmp_path, **told), tmp_path / "out")
+        run_study(study_of(tmp_path, **changes), tmp_path / "out")
     assert hint in problem.value.hint
     assert not (tmp_path / "out/trials").exists()
 

@@ -180,16 +180,16 @@ def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, done
     assert (last.rows, last.cka) == (done[0].rows, done[0].cka)
 
 
-def test_a_second_process_is_told_also_between_two_models(file, done, tmp_path):
-    told = []
+def test_a_second_process_is_refused_also_between_two_models(file, done, tmp_path):
+    refused = []
 
     def second(_):
         with pytest.raises(FileProblemError, match=re.escape(str(tmp_path))):
             run_study(read_study(file), tmp_path)
-        told.append(1)
+        refused.append(1)
 
     result = run_study(read_study(file), tmp_path, finished=second)
-    assert len(told) == 4
+    assert len(refused) == 4
     assert result.rows == done[0].rows
 
 

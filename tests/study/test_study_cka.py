@@ -115,7 +115,7 @@ def test_reading_states_shows_its_progress(done, seen):
     stages = ["untrained", *(f"trained at layer {layer}" for layer in range(4))]
     tasks = {f"Reading states of {name}, {stage}" for name in ("model", "reference") for stage in stages}
     assert {task for task, *_ in seen if task.startswith("Reading")} == tasks
-    assert {(task, texts, texts) for task in tasks} <= set(seen)  # each is told to its end
+    assert {(task, texts, texts) for task in tasks} <= set(seen)  # each is reported to its end
 
 
 def test_scores_are_the_same_without_it_and_no_weights_stay(home, done, tmp_path):

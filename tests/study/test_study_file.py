@@ -121,9 +121,9 @@ def test_word_similarity_is_trained_on_as_finetune_does(tmp_path):
     assert (words.training.epochs, words.training.batch_size) == (50, 128)
     assert (short.training.epochs, short.training.batch_size) == (2, 128)
     assert sentences.training == TrainingSettings()
-    told = read(tmp_path, f"training = {{ batch_size = 8 }}\n{models}{tasks}")
-    assert [task.training.batch_size for task in told.tasks] == [8, 8, 8]
-    assert [task.training.epochs for task in told.tasks] == [50, 2, 10]
+    study = read(tmp_path, f"training = {{ batch_size = 8 }}\n{models}{tasks}")
+    assert [task.training.batch_size for task in study.tasks] == [8, 8, 8]
+    assert [task.training.epochs for task in study.tasks] == [50, 2, 10]
 
 
 def test_a_prior_has_settings_of_its_own(tmp_path):

@@ -99,7 +99,7 @@ def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
     assert scores != pytest.approx(everything, abs=0.05)
 
 
-def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None, epochs=3, seeds=1, **told):
+def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None, epochs=3, seeds=1, **options):
     return finetune(
         encoder,
         pairs or word_splits(),
@@ -107,7 +107,7 @@ def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=Non
         settings=SweepSettings(strategy=strategy, seeds=tuple(range(seeds)), pick="best-dev"),
         training=dataclasses.replace(SETTINGS, epochs=epochs, objective=objective),
         prediction=prediction,
-        **told,
+        **options,
     )
 
 

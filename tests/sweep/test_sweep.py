@@ -386,20 +386,20 @@ def test_a_model_that_was_cut_before_is_judged_against_the_full_one(tiny_folder,
     full = load_encoder(tiny_folder("bert"))
     cut = truncate(full, 2)
     settings = SweepSettings(layers="all", seeds=(0, 1))
-    told = {"settings": settings, "training": SHORT}
+    options = {"settings": settings, "training": SHORT}
     result = finetune(
-        cut, word_splits(), out=tmp_path / "both", before=Before(full=full, words="words of | mine"), **told
+        cut, word_splits(), out=tmp_path / "both", before=Before(full=full, words="words of | mine"), **options
     )
-    own = finetune(cut, word_splits(), out=tmp_path / "cut", **told)
-    whole = finetune(full, word_splits(), out=tmp_path / "whole", **told)
+    own = finetune(cut, word_splits(), out=tmp_path / "cut", **options)
+    whole = finetune(full, word_splits(), out=tmp_path / "whole", **options)
     assert result.layers == own.layers
     assert result.full == whole.full
     assert load_encoder(tmp_path / "both" / "full").depth == 3
-    again = finetune(cut, word_splits(), out=tmp_path / "both", before=Before(full=full), **told)
+    again = finetune(cut, word_splits(), out=tmp_path / "both", before=Before(full=full), **options)
     assert again.trials == result.trials
     card = (tmp_path / "both" / "lean" / "README.md").read_text()
     assert f"| Layer | {result.chosen} of 3 |" in card
-    finetune(cut, word_splits(), out=tmp_path / "both", before=Before(full=full, words="words of | mine"), **told)
+    finetune(cut, word_splits(), out=tmp_path / "both", before=Before(full=full, words="words of | mine"), **options)
     assert "| Before it | words of \\| mine |" in (tmp_path / "both" / "lean" / "README.md").read_text()
     weights = [path for path in (tmp_path / "both").glob("trials/*/layer*") if path.is_dir()]
     assert len(weights) == 2  # of the lean model and its yardstick

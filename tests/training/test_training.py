@@ -33,10 +33,10 @@ def pairs():
     return make_pairs(60), make_pairs(30, seed=1)
 
 
-def trained(folder, pairs, settings, *, seed=0, checkpoint=None, layer=2, **told):
+def trained(folder, pairs, settings, *, seed=0, checkpoint=None, layer=2, **options):
     encoder = truncate(load_encoder(folder), layer)
     examples, evaluator = graded(encoder, pairs[0]), PairEvaluator(encoder, pairs[1])
-    state = TrainingRun(encoder, examples, evaluator, settings, seed=seed).train(checkpoint=checkpoint, **told)
+    state = TrainingRun(encoder, examples, evaluator, settings, seed=seed).train(checkpoint=checkpoint, **options)
     return encoder, state
 
 
