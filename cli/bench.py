@@ -83,13 +83,7 @@ def bench(
         settings = replace(settings, repeats=repeats)
     with progress_bar(quiet=as_json) as progress:
         report = run(
-            ours,
-            theirs,
-            settings,
-            pairs=pairs.pairs,
-            texts=pairs.texts(),
-            graphs=workspace.graphs,
-            progress=progress,
+            ours, theirs, settings, pairs=pairs.pairs, texts=pairs.texts(), graphs=workspace.graphs, progress=progress
         )
     show(report, workspace)
     return report

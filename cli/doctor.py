@@ -18,12 +18,10 @@ def doctor(
     device: Annotated[str | None, machine_option("What torch and exported graphs have to run on: cpu or cuda.")] = None,
     runtime: Annotated[str | None, machine_option("Which of them has to run: torch or onnx; by default both.")] = None,
     extra: Annotated[
-        list[str] | None,
-        machine_option("What has to be installed, such as cpu, gpu or ray; a wrong name lists them."),
+        list[str] | None, machine_option("What has to be installed, such as cpu, gpu or ray; a wrong name lists them.")
     ] = None,
     precision: Annotated[
-        str | None,
-        machine_option("What has to run: fp32, bf16 (torch), fp16 (graphs on CUDA) or int8 (graphs)."),
+        str | None, machine_option("What has to run: fp32, bf16 (torch), fp16 (graphs on CUDA) or int8 (graphs).")
     ] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -34,8 +32,7 @@ def doctor(
     from truncate_kit.doctor.diagnosis import diagnose
     from truncate_kit.doctor.results import Request
 
-    request = Request(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision)
-    diagnosis = diagnose(request)
+    diagnosis = diagnose(Request(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision))
     if as_json:
         print_json(diagnosis)
     else:
@@ -51,14 +48,8 @@ def show(diagnosis: "Diagnosis") -> None:
         f"Packages (Python {facts.python})",
         ("package", "needs", "installed", "for", "fits"),
         [
-            (
-                row.name,
-                row.wanted or "any",
-                row.installed or "–",
-                f"extra {row.extra}" if row.extra else "all",
-                "yes" if row.fits else "no",
-            )
-            for row in facts.requirements
+            (row.name, row.wanted or "any", row.installed or "–", f"extra {row.extra}" if row.extra else "all", fits)
+            for row, fits in ((row, "yes" if row.fits else "no") for row in facts.requirements)
             if row.extra != "test" or "test" in diagnosis.request.extras
         ],
     )

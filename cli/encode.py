@@ -16,8 +16,7 @@ def encode(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE",
-            help="Texts: .txt with one a line, or .csv, .tsv, .jsonl, .parquet; also .gz or .xz.",
+            metavar="FILE", help="Texts: .txt with one a line, or .csv, .tsv, .jsonl, .parquet; also .gz or .xz."
         ),
     ],
     model: Annotated[
@@ -27,8 +26,7 @@ def encode(
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     runtime: Annotated[
-        str | None,
-        machine_option("torch or onnx; by default onnx where the model has a graph for the device."),
+        str | None, machine_option("torch or onnx; by default onnx where the model has a graph for the device.")
     ] = None,
     graph: options.Graph = None,
     engine: options.Engine = "local",
@@ -53,7 +51,7 @@ def encode(
 ) -> None:
     """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
     from truncate_kit.export.record import graph_sentence, graphs_in, suited_precision
-    from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
+    from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.serving import encode_file, gives_unit_vectors
     from truncate_kit.vectors import VectorFormat
 
@@ -66,15 +64,7 @@ def encode(
     where = "cuda" if gpus_per_worker or (device or "").startswith("cuda") else "cpu"  # of those that encode
     if graph is None and runtime != "torch" and not inside:
         graph = suited_precision(place, where)
-    encoder = load_text_encoder(
-        source.name,
-        runtime=runtime,
-        pooling=source.pooling,
-        max_length=source.max_length,
-        precision=graph,
-        threads=threads,
-        device=device,
-    )
+    encoder = workspace.load_text_encoder(source, runtime, graph, threads, device)
     if isinstance(encoder, OnnxEncoder):
         workspace.note(graph_sentence(encoder.file, encoder.report, where))
     elif runtime is None and graphs_in(place):

@@ -63,7 +63,7 @@ def evaluate(
 
     from truncate_kit.data import is_retrieval_folder
     from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
-    from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
+    from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.vectors import VectorFormat
 
     searched = suite is None and data is not None and is_retrieval_folder(data)
@@ -73,15 +73,7 @@ def evaluate(
     form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     workspace = Workspace(folder, quiet=as_json)
     source = workspace.finished_model(model, pooling, max_length)
-    encoder = load_text_encoder(
-        source.name,
-        runtime=runtime,
-        pooling=source.pooling,
-        max_length=source.max_length,
-        precision=graph,
-        threads=threads,
-        device=device,
-    )
+    encoder = workspace.load_text_encoder(source, runtime, graph, threads, device)
     used = "torch"
     if isinstance(encoder, OnnxEncoder):
         used = "onnx"
@@ -147,14 +139,7 @@ def show(score: "ModelScore", workspace: Workspace) -> None:
     if workspace.quiet:
         print_json(score)
         return
-    cells = (
-        f"{score.data}, {score.split}",
-        f"{score.num_pairs:,}",
-        f"{score.spearman:.2f}",
-        f"{score.pearson:.2f}",
-        score.vectors,
-        f"{score.dimensions:,}",
-        f"{score.bytes_per_vector:,}",
-    )
+    found = f"{score.data}, {score.split}", f"{score.num_pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}"
+    cells = *found, score.vectors, f"{score.dimensions:,}", f"{score.bytes_per_vector:,}"
     columns = ("set", "pairs", "Spearman", "Pearson", "vectors", "dimensions", "bytes per vector")
     table(f"{score.model} in {score.runtime}, correlation with the scores × 100", columns, [cells])

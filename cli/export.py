@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from truncate_kit.errors import UsageError
 from truncate_kit.workspace.sources import ModelSource
 
 from . import options
@@ -50,7 +51,6 @@ def export(
     as_json: options.Json = False,
 ) -> None:
     """Write the model as one checked ONNX graph beside its tokenizer and configuration."""
-    from truncate_kit.errors import UsageError
     from truncate_kit.export.exporting import export_onnx
     from truncate_kit.export.settings import ExportSettings
     from truncate_kit.precisions import check_target
@@ -92,12 +92,7 @@ def export(
 
 
 def _searchable(splits: "PairSplits", workspace: Workspace) -> "PairSplits":
-    """Splits with dev pairs to choose layers on and others to report on; what is missing comes out of train.
-
-    Raises `UsageError` where there is no train split to take them from.
-    """
-    from truncate_kit.errors import UsageError
-
+    """Splits with dev pairs to choose on and others to report on, out of train where missing, else `UsageError`."""
     if splits.dev is not None and splits.test is not None:
         return splits
     if splits.train is None:
@@ -114,8 +109,6 @@ def _source(workspace: Workspace, named: str | None) -> ModelSource:
 
     Raises `UsageError` where there is neither, or where another model than the lean one would take its place.
     """
-    from truncate_kit.errors import UsageError
-
     lean = workspace.lean
     other = named is not None and lean.is_dir() and Path(named).resolve() != lean.resolve()
     if other and named != _exported(lean):
@@ -127,10 +120,7 @@ def _source(workspace: Workspace, named: str | None) -> ModelSource:
 
 
 def _exported(folder: Path) -> str | None:
-    """The name of the model that an earlier export wrote to `folder`; None where something else wrote it.
-
-    Raises `ModelError` where its export.json is damaged.
-    """
+    """The name of the model that an earlier export wrote to `folder`; `ModelError` where its record is damaged."""
     from truncate_kit.export.record import read_exports
 
     return next((report.model for report in read_exports(folder).graphs), None)
@@ -145,19 +135,11 @@ def show(report: "ExportReport", workspace: Workspace) -> None:
         return
     rows = [(check.name, f"{check.difference:.1e}", _allowed(check.limit)) for check in report.checks]
     limit = PRECISIONS[report.precision].score_limit
-    if report.task is not None:
-        task = report.task
-        for measure, before, after in (
-            ("Spearman", task.spearman_before, task.spearman_after),
-            ("Pearson", task.pearson_before, task.pearson_after),
-        ):
-            rows.append(
-                (
-                    f"{measure} × 100 on {task.data}: {before:.2f} to {after:.2f}",
-                    f"{after - before:+.4f}",
-                    _allowed(limit),
-                )
-            )
+    if (task := report.task) is not None:
+        spearman = "Spearman", task.spearman_before, task.spearman_after
+        for measure, before, after in (spearman, ("Pearson", task.pearson_before, task.pearson_after)):
+            name = f"{measure} × 100 on {task.data}: {before:.2f} to {after:.2f}"
+            rows.append((name, f"{after - before:+.4f}", _allowed(limit)))
     table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows)
     for sentence in (report.fusion_sentence(), *report.precision_sentences()):
         say(sentence)

@@ -39,20 +39,17 @@ def finetune(
     max_length: options.MaxLength = None,
     layer: options.Layers = SWEEP.layers,
     strategy: Annotated[
-        str | None,
-        layers_option(f"Behind auto: {', '.join(STRATEGIES)}; by default the first."),
+        str | None, layers_option(f"Behind auto: {', '.join(STRATEGIES)}; by default the first.")
     ] = SWEEP.strategy,
     pick: Annotated[str, layers_option(f"Among trained layers: {', '.join(PICK_RULES)}.")] = SWEEP.pick,
     within: Annotated[float | None, layers_option(f"Points of --pick; by default {WITHIN}.")] = SWEEP.within,
     objective: Annotated[str, training_option(f"{described('tmft')}.")] = TRAINING.objective,
     seeds: options.Seeds = SEEDS,
     epochs: Annotated[
-        int | None,
-        training_option(f"The best on dev is kept; by default {TRAINING.epochs}, {WORDS.epochs} for words."),
+        int | None, training_option(f"The best on dev is kept; by default {TRAINING.epochs}, {WORDS.epochs} for words.")
     ] = None,
     batch_size: Annotated[
-        int | None,
-        training_option(f"Pairs per step; by default {TRAINING.batch_size}, {WORDS.batch_size} for words."),
+        int | None, training_option(f"Pairs per step; by default {TRAINING.batch_size}, {WORDS.batch_size} for words.")
     ] = None,
     learning_rate: options.Rate = TRAINING.learning_rate,
     precision: options.Precision = TRAINING.precision,

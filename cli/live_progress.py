@@ -2,9 +2,10 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,35 +35,13 @@ class _All(TrialWatcher):
     """Calls several watchers."""
 
     def __init__(self, watchers: list[TrialWatcher]) -> None:
-        self._watchers = watchers
+        for name in (name for name in vars(TrialWatcher) if not name.startswith("_")):
+            setattr(self, name, partial(self._call, [getattr(watcher, name) for watcher in watchers]))
 
-    def progress(self, task: str, done: int, total: int) -> None:
-        for watcher in self._watchers:
-            watcher.progress(task, done, total)
-
-    def part(self, name: str) -> None:
-        for watcher in self._watchers:
-            watcher.part(name)
-
-    def planned(self, trials: Sequence[PlannedTrial]) -> None:
-        for watcher in self._watchers:
-            watcher.planned(trials)
-
-    def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
-        for watcher in self._watchers:
-            watcher.epoch(layer, seed, epochs, done, loss, dev)
-
-    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
-        for watcher in self._watchers:
-            watcher.again(layer, seed, epochs, reason)
-
-    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
-        for watcher in self._watchers:
-            watcher.finished(layer, seed, epochs, dev, test)
-
-    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
-        for watcher in self._watchers:
-            watcher.stopped(layer, seed, epochs, done, dev)
+    @staticmethod
+    def _call(methods: list[Callable[..., None]], *arguments: Any) -> None:
+        for method in methods:
+            method(*arguments)
 
 
 class _Plan:
@@ -119,10 +98,7 @@ class _Plan:
 
 
 class _Lines(ProgressLines, TrialWatcher):
-    """One line on stderr for every finished trial, each trial of a part of a study once, and signs of life.
-
-    What runs apart from trials (an adaptation, a ranking) has a line when it begins and one when it ends.
-    """
+    """A line on stderr for every finished trial of a part, for begin and end of what is no trial, and signs of life."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         super().__init__(clock)
@@ -182,10 +158,7 @@ class _Row:
 
 
 class _LiveTable(TrialWatcher):
-    """The trials of a sweep as a table that is drawn anew: layer, seed, epoch, dev score, time left of the trial.
-
-    Below it what else runs, and the time left of the trials that are planned.
-    """
+    """The trials of a sweep as a table that is drawn anew; below it what else runs, and the time left of all trials."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock

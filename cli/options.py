@@ -70,8 +70,7 @@ Graph = Annotated[
 ]
 Engine = Annotated[str, machine_option("Where the work is done: local (this machine) or ray (a Ray cluster).")]
 Workers = Annotated[
-    int | None,
-    machine_option("Processes on this machine that share the work; with --device cuda each has a GPU."),
+    int | None, machine_option("Processes on this machine that share the work; with --device cuda each has a GPU.")
 ]
 RayAddress = Annotated[
     str | None, machine_option("HOST:PORT of the cluster's head; by default the cluster of this machine.")

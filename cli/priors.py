@@ -41,10 +41,7 @@ class Priors:
             )
 
     def adapt(self, encoder: "Encoder", workspace: Workspace, *, group: "Group", progress: "Progress") -> "Encoder":
-        """The encoder adapted to the texts, or as it is without them; what it cost is said.
-
-        Raises `UsageError` for processes of `torchrun` that have no texts to share.
-        """
+        """The encoder adapted to the texts, noting the cost, or as it is without them; the error of `check_shared`."""
         check_shared(group, self.texts is not None)
         if self.texts is None:
             return encoder
@@ -64,10 +61,7 @@ class Priors:
         return model
 
     def word_prior(self, encoder: "Encoder", workspace: Workspace | None = None) -> "WordPrior | None":
-        """Word similarity as the first training of every trial, said in the workspace's notes.
-
-        Raises the errors of `load_words`.
-        """
+        """Word similarity as the first training of every trial, noted in the workspace; the errors of `load_words`."""
         if self.words is None:
             return None
         from truncate_kit.data import load_words

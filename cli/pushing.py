@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from truncate_kit.errors import UsageError
+
 from .output import note
 
 
 def check_push(name: str | None, public: bool) -> None:
     """Before any work: whether the name can be one. Raises `UsageError`."""
-    from truncate_kit.errors import UsageError
-
     if name is None:
         if public:
             raise UsageError("--public goes with --push-to only.", hint="Add --push-to OWNER/NAME.")

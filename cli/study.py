@@ -59,12 +59,7 @@ def study(
         return
     with machine.at_work(out, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher):
         result = run_study(
-            plan,
-            out,
-            watcher=watcher,
-            finished=lambda so_far: _write(so_far, out),
-            engine=at_work,
-            device=device,
+            plan, out, watcher=watcher, finished=lambda so_far: _write(so_far, out), engine=at_work, device=device
         )
     if as_json:
         print_json(result)
@@ -98,19 +93,11 @@ def show(result: "StudyResult", out: Path) -> None:
         mine = [line for line in lines if line.task == task]
         if not mine:
             continue
-        cells = [
-            (
-                line.model,
-                f"{line.best_dev.scores.layer}",
-                points(line.best_dev.scores.test, line.best_dev.scores.test_std),
-                f"{line.picked.scores.layer}",
-                points(line.picked.scores.test, line.picked.scores.test_std),
-                f"{line.last.scores.layer}",
-                points(line.last.scores.test, line.last.scores.test_std),
-                f"{line.drop:.2f}{' drop' if line.drops else ''}",
-            )
-            for line in mine
-        ]
+        cells = []
+        for line in mine:
+            rows = [row.scores for row in (line.best_dev, line.picked, line.last)]
+            found = [cell for row in rows for cell in (f"{row.layer}", points(row.test, row.test_std))]
+            cells.append((line.model, *found, f"{line.drop:.2f}{' drop' if line.drops else ''}"))
         columns = ("model", "best dev", "test", "picked", "test", "last", "test", "falls by")
         table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells)
     say(f"Saved: {out / PAGE} with figures, {out / SCORES}")

@@ -23,18 +23,11 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     if result.prediction is not None:
         say(result.prediction.sentence)
     rows = sorted({row.layer: row for row in (*result.layers, result.full)}.values(), key=lambda row: row.layer)
-    cells = [
-        (
-            f"{row.layer}"
-            + (" (chosen)" if row.layer == result.chosen else "")
-            + (" (full model)" if row.layer == result.full.layer else ""),
-            f"{row.parameters:,}",
-            points(row.dev, row.dev_std),
-            points(row.test, row.test_std),
-            points(row.test_pearson, row.test_pearson_std),
-        )
-        for row in rows
-    ]
+    cells = []
+    for row in rows:
+        which = " (chosen)" * (row.layer == result.chosen) + " (full model)" * (row.layer == result.full.layer)
+        scores = (row.dev, row.dev_std), (row.test, row.test_std), (row.test_pearson, row.test_pearson_std)
+        cells.append((f"{row.layer}{which}", f"{row.parameters:,}", *(points(*score) for score in scores)))
     counts = f"{counted(len(result.settings.seeds), 'seed')}, {counted(result.training.epochs, 'epoch')}"
     table(
         f"{result.metric}; {counts}, peak learning rate {result.learning_rate:g}",

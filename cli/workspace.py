@@ -13,6 +13,7 @@ from .output import note
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
     from truncate_kit.encoders import Encoder
+    from truncate_kit.export.runtime import OnnxEncoder
 
 
 class Workspace(places.Workspace):
@@ -29,10 +30,7 @@ class Workspace(places.Workspace):
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
     ) -> ModelSource:
-        """The model to start from: the one named, else the last command's, else the bundled miniature; says which.
-
-        or_miniature: False raises `UsageError` instead of taking the miniature.
-        """
+        """The model named, else the last command's, else the miniature (or `UsageError`, unless asked); says which."""
         if named is not None:
             return ModelSource(named, pooling, max_length)
         last = self.remembered().model
@@ -67,6 +65,15 @@ class Workspace(places.Workspace):
             )
         self.note_lean()
         return ModelSource(str(self.lean), pooling, max_length)
+
+    def load_text_encoder(
+        self, source: ModelSource, runtime: str | None, graph: str | None, threads: int | None, device: str | None
+    ) -> "Encoder | OnnxEncoder":
+        """The model to encode with, in torch or as a graph."""
+        from truncate_kit.export.runtime import load_text_encoder
+
+        own = {"pooling": source.pooling, "precision": graph, "device": device}
+        return load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
 
     def load(self, source: ModelSource, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
         """The encoder, on its device. Raises `DeviceError` where that cannot compute in `precision`."""
@@ -109,19 +116,18 @@ class Workspace(places.Workspace):
         """With train, dev and test, which are taken out of a set that lacks them; says so."""
         from truncate_kit.data import complete_splits
 
-        complete = complete_splits(splits)
-        for statement in complete.notes[len(splits.notes) :]:
-            self.note(statement)
-        return complete
+        return self._noted(splits, complete_splits(splits))
 
     def unseen(self, splits: "PairSplits") -> "PairSplits":
         """What the models here were not trained on; says so where that is a part of `splits`."""
         from truncate_kit.workspace.leakage import unseen
 
-        divided = unseen(self, splits)
-        for statement in divided.notes[len(splits.notes) :]:
+        return self._noted(splits, unseen(self, splits))
+
+    def _noted(self, before: "PairSplits", after: "PairSplits") -> "PairSplits":
+        for statement in after.notes[len(before.notes) :]:
             self.note(statement)
-        return divided
+        return after
 
 
 def _names(model: str) -> tuple[str, str]:
