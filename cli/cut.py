@@ -1,4 +1,4 @@
-"""`truncate-kit cut`: a model cut at a layer, or in its vocabulary, and saved, without training."""
+"""`truncate-kit cut`: a model cut at a layer, to some blocks, or in its vocabulary, and saved, without training."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def cut(
     model: options.Model = None,
     layer: Annotated[int | None, layers_option("The last layer to keep; 0 keeps the embeddings alone.")] = None,
+    blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
@@ -27,12 +28,13 @@ def cut(
     public: options.Public = False,
     as_json: options.Json = False,
 ) -> None:
-    """Cut a model at a layer, in its vocabulary, or both, without training; save it as a folder with a card."""
-    if layer is None and vocabulary_from is None:
-        raise UsageError("Nothing says what to cut.", hint="Give --layer 6, or --vocabulary-from FILE.")
+    """Cut a model at a layer or to some blocks, in its vocabulary, or both; save it with a card, without training."""
+    kept = options.kept(layer, blocks)
+    if kept is None and vocabulary_from is None:
+        raise UsageError("Nothing says what to cut.", hint="Give --layer 6, --blocks 1,4,6, or --vocabulary-from FILE.")
     check_push(push_to, public)
     workspace = Workspace(folder, quiet=as_json)
-    result = save_cut(workspace.starting_model(model, pooling, max_length), layer, vocabulary_from, workspace)
+    result = save_cut(workspace.starting_model(model, pooling, max_length), kept, vocabulary_from, workspace)
     if as_json:
         print_json(result)
     else:
@@ -42,8 +44,10 @@ def cut(
     push(workspace.lean, push_to, public, quiet=as_json)
 
 
-def save_cut(source: ModelSource, layer: int | None, texts: Path | None, workspace: Workspace) -> "CutResult":
-    """Put the cut into the workspace. texts: whose word pieces are kept; None keeps all.
+def save_cut(
+    source: ModelSource, kept: int | tuple[int, ...] | None, texts: Path | None, workspace: Workspace
+) -> "CutResult":
+    """Put the cut into the workspace. kept: a layer or blocks; texts: whose word pieces are kept; None keeps all.
 
     Raises `UsageError` where a model that is no cut would give way to it.
     """
@@ -57,6 +61,6 @@ def save_cut(source: ModelSource, layer: int | None, texts: Path | None, workspa
             hint=f"Name another folder with --workspace. To cut what {lean} holds, also name it as MODEL.",
         )
     raw = None if texts is None else read_texts(texts)
-    result = run(workspace.load(source), layer, out=workspace.folder, texts=raw)
+    result = run(workspace.load(source), kept, out=workspace.folder, texts=raw)
     workspace.remember(source, None)
     return result

@@ -26,6 +26,7 @@ def export(
     columns: options.Columns = None,
     scale: options.Scale = None,
     layer: Annotated[int | None, layers_option("Cut the model there first, without training.")] = None,
+    blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
     precision: Annotated[
         str, machine_option("fp32, fp16 (for CUDA) or int8 (for the CPU); each has its own file.")
@@ -56,6 +57,7 @@ def export(
     from truncate_kit.precisions import check_target
 
     check_push(push_to, public)
+    kept = options.kept(layer, blocks)
     if not onnx:
         raise UsageError("No format is named.", hint="Add --onnx.")
     chosen, where = check_target(precision, target)  # before anything is loaded
@@ -66,8 +68,8 @@ def export(
         refuse("--precision int8", budget=budget)
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
-    if layer is not None or vocabulary_from is not None:
-        cut = save_cut(workspace.starting_model(model, None, None), layer, vocabulary_from, workspace)
+    if kept is not None or vocabulary_from is not None:
+        cut = save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
         for sentence in cut.sentences:
             workspace.note(sentence)
         model = None

@@ -6,6 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from truncate_kit.blocks import blocks_named
 from truncate_kit.errors import UsageError
 
 Number = TypeVar("Number", int, float)
@@ -50,6 +51,7 @@ Pooling = Annotated[str | None, data_option("mean, cls, max or last; by default 
 MaxLength = Annotated[int | None, data_option("Tokens per text; by default the model's limit.")]
 Dimensions = Annotated[int | None, data_option("Keep only this number of dimensions of a vector, the first ones.")]
 Layers = Annotated[str, layers_option("auto, all, or layers such as 3, 3,6,9 or 2..5.")]
+Blocks = Annotated[str | None, layers_option("Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
 Seeds = Annotated[int, training_option("Number of seeds, from 0.")]
 Rate = Annotated[float | None, training_option("Peak learning rate; by default 2e-5, more for narrow models.")]
 VocabularyFrom = Annotated[
@@ -129,6 +131,13 @@ def refuse(goes_with: str, **values: object) -> None:
         if value is not None and value is not False:
             option = "--" + name.replace("_", "-")
             raise UsageError(f"{option} goes with {goes_with} only.", hint=f"Leave out {option}.")
+
+
+def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
+    """Where to cut: the layer, or the blocks that were named; None for neither. Raises `UsageError`."""
+    if layer is not None and blocks is not None:
+        raise UsageError("--layer and --blocks both say what to keep.", hint="Leave out --layer, or --blocks.")
+    return layer if blocks is None else blocks_named(blocks)
 
 
 def use_threads(threads: int | None) -> None:

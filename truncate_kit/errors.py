@@ -57,12 +57,14 @@ class ModelError(TruncateKitError, ValueError):
 
 
 class LayerOutOfRangeError(ModelError):
-    """A layer outside 0 … depth."""
+    """A layer outside 0 … depth, or a block outside 1 … depth."""
 
-    def __init__(self, layer: int, depth: int) -> None:
+    def __init__(self, layer: int, depth: int, *, block: bool = False) -> None:
+        what, first = ("block", "1") if block else ("layer", "0")
+        has = f"{what}s {first}{'' if block else ' (embeddings)'} to {depth}"
         super().__init__(
-            f"Layer {layer} does not exist: this encoder has layers 0 (embeddings) to {depth}.",
-            hint=f"Give a layer from 0 to {depth}.",
+            f"{what.capitalize()} {layer} does not exist: this encoder has {has}.",
+            hint=f"Give a {what} from {first} to {depth}.",
         )
 
 

@@ -158,7 +158,7 @@ def test_albert_keeps_what_its_groups_can_hold(tmp_path, monkeypatch):
 def test_what_is_no_subset_is_refused(tiny_folder):
     full = load_encoder(tiny_folder("bert"))
     for blocks in ((0, 1), (1, 4), (-1,)):
-        with pytest.raises(LayerOutOfRangeError):
+        with pytest.raises(LayerOutOfRangeError, match=r"Block -?\d does not exist: this encoder has blocks 1 to 3\."):
             keep(full, blocks)
     for blocks in ((3, 1), (2, 2)):
         with pytest.raises(ModelError, match=f"{blocks[0]}, {blocks[1]} do not rise"):

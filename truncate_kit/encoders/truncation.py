@@ -97,7 +97,7 @@ def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedCo
     family, depth, blocks = family_of(config), config.num_hidden_layers, list(blocks)
     for block in blocks:
         if not 1 <= block <= depth:
-            raise LayerOutOfRangeError(block, depth)
+            raise LayerOutOfRangeError(block, depth, block=True)
     if blocks != sorted(set(blocks)):
         raise ModelError(
             f"The blocks {', '.join(map(str, blocks))} do not rise.", hint="Name each block once, the lowest first."

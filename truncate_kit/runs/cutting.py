@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from truncate_kit.blocks import blocks_in_words
 from truncate_kit.results import Result
+from truncate_kit.wording import capitalized
 
 if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
@@ -50,18 +52,24 @@ class CutResult(Result):
     """A cut."""
 
     model: str
-    layer: int  # where; its last layer now
+    layer: int  # where; its last layer now, the number of its blocks
     depth: int  # number of the model's last layer
     parameters: int  # kept, pooler excluded
     full_parameters: int  # of the whole model, likewise
     vocabulary: VocabularyCut | None = None  # what was kept of its vocabulary; None for all of it
+    blocks: tuple[int, ...] | None = None  # the ones that were named; None for the first ones, up to `layer`
+
+    @property
+    def place(self) -> str:
+        """Where, in words: `layer 3`, or `blocks 1, 4, 6`."""
+        return f"layer {self.layer}" if self.blocks is None else blocks_in_words(self.blocks)
 
     @property
     def sentence(self) -> str:
         """What was kept."""
         return (
-            f"Layer {self.layer} of {self.depth}, not trained: {self.parameters:,} of {self.full_parameters:,} "
-            "parameters are kept."
+            f"{capitalized(self.place)} of {self.depth}, not trained: {self.parameters:,} of "
+            f"{self.full_parameters:,} parameters are kept."
         )
 
     @property
@@ -74,13 +82,14 @@ class CutResult(Result):
         """What was kept, in a few words: `layer 3 of 3, 500 of 30,522 word pieces`."""
         words = self.vocabulary
         pieces = "" if words is None else f", {words.pieces:,} of {words.full_pieces:,} word pieces"
-        return f"layer {self.layer} of {self.depth}{pieces}"
+        return f"{self.place} of {self.depth}{pieces}"
 
     @property
     def how(self) -> str:
-        """What was done: `cut at layer 2 and to 500 word pieces`."""
+        """What was done: `cut at layer 2 and to 500 word pieces`, or `cut to blocks 1, 4, 6`."""
         words = self.vocabulary
-        return f"cut at layer {self.layer}" + ("" if words is None else f" and to {words.pieces:,} word pieces")
+        done = f"cut {'at' if self.blocks is None else 'to'} {self.place}"
+        return done + ("" if words is None else f" and to {words.pieces:,} word pieces")
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
@@ -109,18 +118,24 @@ def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder",
     )
 
 
-def cut(encoder: "Encoder", layer: int | None, *, out: Path, texts: Sequence[str] | None = None) -> CutResult:
-    """Save `encoder` truncated at `layer` as `out`/lean, with a card.
+def cut(
+    encoder: "Encoder", kept: int | Sequence[int] | None, *, out: Path, texts: Sequence[str] | None = None
+) -> CutResult:
+    """Save `encoder` truncated at a layer, or with some blocks only, as `out`/lean, with a card.
 
-    layer: None keeps all. texts: The word pieces to keep, by `cut_vocabulary`; None keeps all.
+    kept: The last layer, or the blocks as in `keep`; None keeps all. texts: The word pieces to keep, by
+    `cut_vocabulary`; None keeps all.
 
-    Raises `LayerOutOfRangeError`, `LayerNotHeldError`, `FileProblemError`; `ModelError` where the vocabulary cannot be
-    cut; `UsageError` where `encoder` comes from there.
+    Raises `LayerOutOfRangeError`, `LayerNotHeldError`, `FileProblemError`; `ModelError` where blocks do not rise or the
+    vocabulary cannot be cut; `UsageError` where `encoder` comes from there.
     """
     from truncate_kit.encoders import save_encoder, truncate
+    from truncate_kit.encoders.truncation import keep
     from truncate_kit.runs.output import output_folder
 
-    out, lean, vocabulary = Path(out), encoder if layer is None else truncate(encoder, layer), None
+    blocks = None if kept is None or isinstance(kept, int) else tuple(kept)
+    lean = encoder if kept is None else truncate(encoder, kept) if isinstance(kept, int) else keep(encoder, kept)
+    out, vocabulary = Path(out), None
     if texts is not None:
         lean, vocabulary = cut_vocabulary(lean, texts)
     result = CutResult(
@@ -130,6 +145,7 @@ def cut(encoder: "Encoder", layer: int | None, *, out: Path, texts: Sequence[str
         parameters=lean.num_parameters,
         full_parameters=encoder.num_parameters,
         vocabulary=vocabulary,
+        blocks=blocks,
     )
     with output_folder(out, encoder, "lean"):
         save_encoder(lean, out / "lean", model_card=_card(result, lean))
@@ -142,15 +158,19 @@ def _card(result: CutResult, lean: "Encoder") -> str:
 
     layer, vocabulary = result.layer, result.vocabulary
     whole = layer == result.depth and vocabulary is not None
-    facts = [("Layer", f"{layer} of {result.depth}"), ("Training", f"None. {result.sentence}")]
+    name, _, numbers = result.place.partition(" ")
+    facts = [(capitalized(name), f"{numbers} of {result.depth}"), ("Training", f"None. {result.sentence}")]
+    done, kept = "truncated at", f"the first {layer} of {result.depth} layers"
+    if result.blocks is not None:
+        done, kept = "cut to", blocks_in_words(result.blocks, result.depth)
     if vocabulary is not None:
         facts.append(("Vocabulary", " ".join(vocabulary.sentences)))
     return ModelCard(
         base_model=result.model,
-        title=f"{result.model}, with fewer word pieces" if whole else f"{result.model}, truncated at layer {layer}",
+        title=f"{result.model}, with fewer word pieces" if whole else f"{result.model}, {done} {result.place}",
         summary="A sentence encoder that keeps the word pieces of given texts, as they were trained."
         if whole
-        else f"A sentence encoder that keeps the first {layer} of {result.depth} layers, as they were trained.",
+        else f"A sentence encoder that keeps {kept}, as they were trained.",
         facts=facts,
         tags=("truncated",),
     ).text(lean)

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from truncate_kit.blocks import numbers_named
 from truncate_kit.encoders import Encoder, check_layer, layers_held, truncate
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import UsageError
@@ -204,15 +205,9 @@ def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
     """Layers named as "3", "3,6,9", "2..5", or "all". Raises `UsageError` and the errors of single layers."""
     if text == "all":
         return tuple(held)
-    layers: list[int] = []
     try:
-        for part in text.split(","):
-            first, dots, last = part.partition("..")
-            layers += range(int(first), int(last) + 1) if dots else [int(first)]
+        return tuple(dict.fromkeys(numbers_named(text)))
     except ValueError as error:
         raise UsageError(
             f"{text!r} names no layers.", hint=f"Use a number, 3,6,9, 2..5, all or auto; this model has 0..{depth}."
         ) from error
-    if not layers:
-        raise UsageError(f"{text!r} names no layers.", hint=f"This model has 0..{depth}.")
-    return tuple(dict.fromkeys(layers))

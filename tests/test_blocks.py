@@ -1,0 +1,28 @@
+"""Blocks as text."""
+
+import pytest
+
+from truncate_kit.blocks import blocks_in_words, blocks_named
+from truncate_kit.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [("4", (4,)), ("1,4,6", (1, 4, 6)), ("1..3,6", (1, 2, 3, 6)), (" 1, 3..4 ", (1, 3, 4)), ("2,2,1", (2, 2, 1))],
+)
+def test_blocks_are_numbers_and_ranges(text, blocks):
+    assert blocks_named(text) == blocks
+
+
+@pytest.mark.parametrize(
+    "text", ["", "all", "1,", "1..", "..3", "1.5", "1..2..3", "3..1", "1,5..3", "1..1000000000000"]
+)
+def test_what_names_none_is_refused_with_the_way_to_write_them(text):
+    with pytest.raises(UsageError, match="names no blocks") as problem:
+        blocks_named(text)
+    assert "1,4,6" in problem.value.hint
+
+
+def test_they_are_named_with_the_depth_where_it_is_given():
+    assert blocks_in_words((1, 4, 6)) == "blocks 1, 4, 6"
+    assert blocks_in_words((5,), 6) == "block 5 of 6"

@@ -1,0 +1,36 @@
+"""Which blocks of a model are kept, as text; importing this imports no torch."""
+
+from collections.abc import Sequence
+
+from truncate_kit.errors import UsageError
+
+_MOST = 10_000  # numbers of a range; no model is as deep
+
+
+def numbers_named(text: str) -> list[int]:
+    """The numbers of "3", "3,6,9", "2..5" or "1..3,6". Raises `ValueError` for what is none of these."""
+    numbers: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        found = range(int(first), int(last if dots else first) + 1)
+        if not 0 < len(found) <= _MOST:
+            raise ValueError(f"{part!r} is no range")
+        numbers += found
+    return numbers
+
+
+def blocks_named(text: str) -> tuple[int, ...]:
+    """The blocks that a text names, such as "1,4,6" or "1..3,6"; `kept_config` says whether a model has them.
+
+    Raises `UsageError` for what is no list of numbers.
+    """
+    try:
+        return tuple(numbers_named(text))
+    except ValueError as error:
+        raise UsageError(f"{text!r} names no blocks.", hint="Write `blocks` as 1,4,6 or as 1..3,6.") from error
+
+
+def blocks_in_words(blocks: Sequence[int], depth: int | None = None) -> str:
+    """Such as `blocks 1, 4, 6`, or `blocks 1, 4, 6 of 6` where a depth is given."""
+    of = "" if depth is None else f" of {depth}"
+    return f"block{'s' * (len(blocks) > 1)} {', '.join(map(str, blocks))}{of}"
