@@ -32,6 +32,7 @@ def analyze(
             "Model to compare with, or none; by default mini-bert for the other miniatures, none for all else."
         ),
     ] = None,
+    blocks: options.Blocks = None,
     estimator: Annotated[str, layers_option("Of CKA: debiased or biased.")] = "debiased",
     kernel: Annotated[str, layers_option("Of CKA: linear or rbf.")] = "linear",
     raw: Annotated[
@@ -46,7 +47,7 @@ def analyze(
     from truncate_kit.analysis import AnalysisSettings, profile
     from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
 
-    searched = None
+    kept, searched = options.blocks_in(blocks), None
     if data is not None and is_retrieval_folder(data):
         refuse("graded pairs", columns=columns, scale=scale)
         searched = read_retrieval(data, split=split)
@@ -72,6 +73,7 @@ def analyze(
             settings=AnalysisSettings(
                 estimator=estimator,  # type: ignore[arg-type]  # checked by the library
                 kernel=kernel,  # type: ignore[arg-type]  # likewise
+                blocks=kept,
                 pooling=None if source.pooling is None else encoder.pooling,
                 raw=raw,
                 max_texts=max_texts,

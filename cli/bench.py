@@ -34,6 +34,9 @@ def bench(
     layer: Annotated[
         int | None, layers_option("With --random-weights: layer of the lean cut; by default half.")
     ] = None,
+    blocks: Annotated[
+        str | None, layers_option("Keep these of LEAN, such as 1,4,6 or 1..3,6, and compare with all of it.")
+    ] = None,
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
@@ -61,12 +64,17 @@ def bench(
     from truncate_kit.hardware import select_device
 
     select_device(device)  # before anything is loaded
+    kept = options.kept(layer, blocks)
     if random_weights is None:
         refuse("--random-weights", layer=layer)
     elif lean or full:
         raise UsageError("--random-weights stands for both models.", hint="Leave out LEAN and --full.")
     workspace = Workspace(folder, quiet=as_json)
-    ours, theirs = _pair(workspace, lean, full) if random_weights is None else _random_pair(random_weights, layer)
+    whole = isinstance(kept, tuple)  # the bench keeps blocks itself
+    if random_weights is None:
+        ours, theirs = _pair(workspace, lean, full, whole=whole)
+    else:
+        ours, theirs = _random_pair(random_weights, layer, whole=whole)
     if quick:
         workspace.note("Quick: fewer rounds and sentences than without --quick, and no peak memory.")
     splits, _ = workspace.data(data, columns, scale)
@@ -78,6 +86,7 @@ def bench(
         backends=names_in(backends),
         threads=threads,
         device=device,
+        blocks=kept if isinstance(kept, tuple) else None,
     )
     if repeats is not None:
         settings = replace(settings, repeats=repeats)
@@ -89,19 +98,30 @@ def bench(
     return report
 
 
-def _random_pair(config_name: str, layer: int | None) -> "tuple[Model, Model]":
+def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[Model, Model]":
+    """A shape cut at a layer and as it is; twice as it is where it is wanted whole."""
     from truncate_kit.encoders import load_config, random_encoder, truncated_config
 
     config = load_config(config_name)
+    full = random_encoder(config, name=config_name)
+    if whole:
+        return full, full
     cut = truncated_config(config, config.num_hidden_layers // 2 if layer is None else layer)
-    return random_encoder(cut, name=config_name), random_encoder(config, name=config_name)
+    return random_encoder(cut, name=config_name), full
 
 
-def _pair(workspace: Workspace, lean: str | None, full: str | None) -> "tuple[Model, Model | None]":
-    """The models named, else those in the workspace; says which. Raises `UsageError` where there is no lean one."""
-    ours = _model(workspace.finished_model(lean).name)
+def _pair(workspace: Workspace, lean: str | None, full: str | None, *, whole: bool) -> "tuple[Model, Model | None]":
+    """The models named, else those in the workspace; says which. Raises `UsageError` where there is no lean one.
+
+    whole: what the lean one is compared with is all of it, unless another one is named.
+    """
+    source = workspace.finished_model(lean).name
+    ours = _model(source)
     if full is not None:
         return ours, _model(full)
+    if whole:
+        workspace.note(f"Compared with: all of {source}.")
+        return ours, ours
     cut = workspace.cut() if lean is None else None
     beside = cut.model if cut is not None else str(workspace.full)
     if lean is None and (cut is not None or workspace.full.is_dir()):

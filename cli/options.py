@@ -133,11 +133,16 @@ def refuse(goes_with: str, **values: object) -> None:
             raise UsageError(f"{option} goes with {goes_with} only.", hint=f"Leave out {option}.")
 
 
+def blocks_in(text: str | None) -> tuple[int, ...] | None:
+    """The blocks of `--blocks`, None where it was not given. Raises `UsageError`."""
+    return None if text is None else blocks_named(text)
+
+
 def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
     """Where to cut: the layer, or the blocks that were named; None for neither. Raises `UsageError`."""
     if layer is not None and blocks is not None:
         raise UsageError("--layer and --blocks both say what to keep.", hint="Leave out --layer, or --blocks.")
-    return layer if blocks is None else blocks_named(blocks)
+    return layer if blocks is None else blocks_in(blocks)
 
 
 def use_threads(threads: int | None) -> None:

@@ -1,13 +1,18 @@
 """`--blocks`: each command does what `keep` called by hand gives, and says which blocks of how many."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.support.commands import fails, run, run_both
+from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
+from truncate_kit.bench.results import BenchReport
+from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.encoders.truncation import keep
+from truncate_kit.evaluation import evaluate
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.runs.cutting import CutResult
 
@@ -57,6 +62,49 @@ def test_export_writes_the_graph_of_the_blocks(model, kept, tmp_path, capsys):
     assert "Blocks 1, 3 of 3, not trained" in err
     found = OnnxEncoder.load(tmp_path / "exported/lean").encode(TEXTS)
     torch.testing.assert_close(found, kept.encode(TEXTS), atol=1e-4, rtol=1e-4)
+
+
+def test_analyze_profiles_the_kept_model(model, kept, tmp_path, capsys):
+    asked = ("--data", "pairs.csv", "--reference", "none", "--blocks", "1,3")
+    out, err = run_both(capsys, "analyze", model, *asked)
+    assert "model, blocks 1, 3 of 3 against" in out
+    assert "2 (block 3)" in out or "2 (block 3, drop)" in out
+    assert "Layers are those of blocks 1, 3 of 3 alone: layer 1 in block 1, layer 2 in block 3." in err
+    found = LayerProfile.read(tmp_path / "exported/analysis/profile.json")
+    assert (found.kept_blocks, found.full_depth, found.depth) == ((1, 3), 3, 2)
+    by_hand = profile(kept, pairs=load_pairs("pairs.csv").split(None), settings=AnalysisSettings(max_texts=10_000))
+    assert replace(by_hand, kept_blocks=(1, 3), full_depth=3) == found
+
+
+def test_bench_compares_the_blocks_with_all_of_the_model(model, kept, tmp_path, capsys):
+    before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    fast = ("--backends", "torch-fp32,onnx-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--threads", 1)
+    out, err = run_both(capsys, "bench", model, "--blocks", "1,3", "--data", "pairs.csv", "--quick", *fast)
+    assert f"Compared with: all of {model}." in err
+    assert "lean: model, blocks 1, 3," in out.replace("\n", " ")
+    report = BenchReport.read(tmp_path / "exported/bench.json")
+    lean, full = report.models
+    assert (lean.blocks, lean.layer, lean.parameters) == ((1, 3), 2, kept.num_parameters)
+    assert (full.blocks, full.layer) == (None, 3)
+    assert all(row.absent is None for row in report.contestants)
+    pairs = load_pairs("pairs.csv").evaluation.pairs
+    expected = evaluate(kept, pairs).spearman
+    for row in report.contestants:
+        if row.role == "lean":
+            assert row.spearman == pytest.approx(expected, abs=1e-3), row.backend
+    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
+    config = model / "config.json"
+    fast = ("--backends", "torch-fp32", *fast[2:])
+    run(capsys, "bench", "--random-weights", config, "--blocks", "2..3", "--quick", *fast, "--workspace", "shape")
+    assert [row.layer for row in BenchReport.read(tmp_path / "shape/bench.json").models] == [2, 3]
+    assert "both say" in fails(capsys, "bench", "--random-weights", config, "--blocks", "1", "--layer", 1)
+
+
+@pytest.mark.parametrize("command", ["analyze", "bench"])
+def test_no_blocks_of_the_model_leave_nothing(command, model, tmp_path, capsys):
+    for blocks, message in BAD:
+        assert message in fails(capsys, command, model, "--data", "pairs.csv", "--blocks", blocks)
+    assert not list(tmp_path.glob("exported/**/*.json"))
 
 
 @pytest.mark.parametrize("command", [("cut",), ("export", "--onnx")])

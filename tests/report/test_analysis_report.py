@@ -100,3 +100,18 @@ def test_table_leaves_out_what_was_not_measured_and_maps_layers(models):
     deberta = profile(encoder, TEXTS)
     rows = analysis_table(type(deberta).from_dict({**deberta.to_dict(), "parameters": [None, 1000, 2000, 3000]})).rows
     assert [row[1] for row in rows] == ["–", "1,000", "2,000", "3,000"]
+
+
+def test_kept_blocks_are_named_in_table_and_figure(models, tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "truncate_kit.report.analysis_figure.write_figure", lambda figure, path: drawn.append(figure) or path
+    )
+    found = _with_drop(profile(models[0], TEXTS, settings=AnalysisSettings(blocks=(2, 3))), 2)
+    cells = analysis_table(found)
+    assert "blocks 2, 3 of 3 against" in cells.title
+    assert [row[0] for row in cells.rows] == ["0", "1 (block 2)", "2 (block 3, drop)"]
+    draw_analysis(found, tmp_path / "curve.png")
+    (axes,) = drawn[0].axes
+    assert "blocks 2, 3 of 3" in axes.get_title(loc="left")
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "2", "3"]

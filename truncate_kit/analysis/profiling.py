@@ -12,6 +12,7 @@ from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, lay
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.data import PlacedPairs, RetrievalSet, TextPair, distinct_texts
 from truncate_kit.encoders import Encoder, parameters_kept
+from truncate_kit.encoders.truncation import keep
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import layer_states
@@ -47,12 +48,15 @@ def profile(
 
     Raises:
         UsageError: There is nothing to read, or a setting is impossible.
-        ModelError: States are no numbers.
+        ModelError: States are no numbers, or the model has no such blocks.
         DataError: There are too few texts, or scores such that no correlation is defined.
     """
     settings = settings or AnalysisSettings()
     if texts is None and pairs is None and retrieval is not None:
         texts = [text for text in (*retrieval.queries, *retrieval.documents) if text]
+    full_depth = encoder.depth
+    if settings.blocks is not None:
+        encoder = keep(encoder, settings.blocks, copy_weights=False)
     drawn = _drawn(texts, None if pairs is None else list(pairs), settings)
     count = len(drawn.texts)
     _check(encoder, reference, settings, count)
@@ -67,7 +71,7 @@ def profile(
         found, held = measurer.streamed(drawn.texts), []
     else:
         found, held = measurer.in_memory(drawn.texts), drawn.texts
-    result = _result(measurer, drawn, found, streamed=not held)
+    result = replace(_result(measurer, drawn, found, streamed=not held), full_depth=full_depth)
     if retrieval is None:
         return result
     ndcg = _ndcg(measurer, retrieval, held, found.states[0])
@@ -112,6 +116,7 @@ def _result(measurer: Measurer, drawn: "_Drawn", found: Measurement, *, streamed
         streamed=streamed,
         matrix_texts=found.states[0].shape[1],
         drop=_prediction(encoder, reference, found, spearman),
+        kept_blocks=settings.blocks,
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from truncate_kit.blocks import blocks_in_words
 from truncate_kit.results import Result
 from truncate_kit.similarity.compare import Curve, Row
 from truncate_kit.similarity.drop import DropPrediction
@@ -52,6 +53,20 @@ class LayerProfile(Result):
     # nDCG@10, in points, of the untrained states; None without a retrieval set.
     ndcg: tuple[float, ...] | None = None
     num_queries: int = 0
+    kept_blocks: tuple[int, ...] | None = None  # of the model that was named, whose others were left out; None for all
+    full_depth: int | None = None  # its number of blocks
+
+    @property
+    def title(self) -> str:
+        """What to call the model: its name, and the blocks where some were left out."""
+        if self.kept_blocks is None:
+            return called(self.model)
+        return f"{called(self.model)}, {blocks_in_words(self.kept_blocks, self.full_depth)}"
+
+    @property
+    def last_blocks(self) -> tuple[int, ...]:
+        """The block that each layer ends in, 0 for the embeddings."""
+        return (0, *(range(1, self.depth + 1) if self.kept_blocks is None else self.kept_blocks))
 
     @property
     def sentence(self) -> str:
@@ -64,6 +79,10 @@ class LayerProfile(Result):
     def statements(self) -> tuple[str, ...]:
         """What the user has to know of how the numbers came about."""
         notes = [self._texts_sentence()]
+        if self.kept_blocks is not None:
+            of, ends = blocks_in_words(self.kept_blocks, self.full_depth), enumerate(self.kept_blocks, 1)
+            ends_in = ", ".join(f"layer {layer} in block {block}" for layer, block in ends)
+            notes.append(f"Layers are those of {of} alone: {ends_in}.")
         if self.reference is None:
             notes.append(
                 f"No reference: each layer is compared with the model's own middle layer {self.depth // 2}, "

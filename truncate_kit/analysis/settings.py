@@ -23,6 +23,7 @@ class AnalysisSettings:
         intervals: Number of blocks of texts for the intervals; 0: none. There are none either where a block would be
             a single text.
         level: Confidence level of the intervals.
+        blocks: Keep these of the model alone, as `keep` does; None for all.
         pooling: For both models; None is each one's own.
         raw: See `Encoder.hidden_states`.
         max_texts: Most distinct texts (and pairs made of them) to draw at random; None takes all.
@@ -39,6 +40,7 @@ class AnalysisSettings:
     outliers: int = 3
     intervals: int = 10
     level: float = 0.95
+    blocks: tuple[int, ...] | None = None
     pooling: "PoolingMode | None" = None
     raw: bool = False
     max_texts: int | None = None

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from truncate_kit.blocks import blocks_in_words
 from truncate_kit.results import Result
 
 Role = Literal["lean", "full"]
@@ -43,6 +44,13 @@ class BenchedModel(Result):
     max_length: int
     weights_bytes: int | None  # of the safetensors on disk, None where none are saved
     fine_tuned: bool | None  # whether it is a sentence encoder at all, None where nothing says so
+    blocks: tuple[int, ...] | None = None  # those it has of the model that was named; None for all
+
+    @property
+    def title(self) -> str:
+        """Role, name and size: `lean: mini-bert, layer 3`, or `lean: mini-bert, blocks 1, 4, 6`."""
+        size = f"layer {self.layer}" if self.blocks is None else blocks_in_words(self.blocks)
+        return f"{self.role}: {Path(self.name).name}, {size}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def bench(
 
     Args:
         lean: a folder, or an encoder in memory, which goes to the device and stays there.
-        full: the same for the model to compare with; None measures lean alone.
+        full: the same for the model to compare with; None measures lean alone, or beside its own `settings.blocks`.
         settings: what is measured, and how often.
         pairs: for Spearman and the paired bootstrap interval.
         texts: the real set; None leaves it out.
@@ -60,13 +60,13 @@ def bench(
     Raises:
         DeviceError: CUDA was asked for and is not active.
         UsageError: an unknown backend, a length that the models cannot take, or no runtime that could be measured.
-        ModelError: a model that cannot be loaded, or whose export.json is damaged.
+        ModelError: a model that cannot be loaded, whose export.json is damaged, or that has no such blocks.
         DataError: pairs whose correlation is not defined.
     """
     begin, device = time.perf_counter(), select_device(settings.device)
     models: dict[Role, Path | Encoder] = {"lean": lean}
-    if full is not None:
-        models["full"] = full
+    if full is not None or settings.blocks is not None:
+        models["full"] = lean if full is None else full
     folders = [Path(model) for model in models.values() if isinstance(model, str | Path)]
     backends = select_backends(settings.backends, device, folders)
     with contextlib.ExitStack() as stack:
@@ -77,7 +77,8 @@ def bench(
             stack.enter_context(torch.cuda.stream(stream))
         if any(row.compiled for row in backends):
             stack.enter_context(roomy_compiler())
-        subjects = [Subject(role, model, scratch, graphs) for role, model in models.items()]
+        blocks: dict[Role, tuple[int, ...] | None] = {"lean": settings.blocks, "full": None}
+        subjects = [Subject(role, model, scratch, graphs, blocks[role]) for role, model in models.items()]
         contestants = Contestants(subjects, backends, device=device, threads=threads)
         report = _measure(contestants, settings, pairs, texts, progress)
     return replace(report, seconds=time.perf_counter() - begin)

@@ -20,6 +20,7 @@ class BenchSettings(Result):
         memory: whether peak memory is measured too, in one fresh process per contestant.
         max_texts: most texts of the real set, evenly spread over those given.
         seed: of the bootstrap.
+        blocks: those that are kept of the lean model, as by `keep`, and compared with all of it; None for all.
 
     Raises:
         UsageError: a number below 1.
@@ -34,6 +35,7 @@ class BenchSettings(Result):
     memory: bool = True
     max_texts: int = 1000
     seed: int = 0
+    blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         numbers = {

@@ -8,6 +8,7 @@ from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.results import BenchedModel, Role
 from truncate_kit.bench.running import AbsentError
 from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
+from truncate_kit.encoders.truncation import keep
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
@@ -20,22 +21,30 @@ class Subject:
     """One of the two models, from its folder or in memory; nothing is written into its own folder.
 
     scratch: folder for what is made only for this bench. graphs: folder in which an exported graph is kept under the
-    digest of its model; None keeps none, and neither are those of random weights.
+    digest of its model; None keeps none, and neither are those of random weights. blocks: those that are kept of the
+    source; None for all.
     """
 
-    def __init__(self, role: Role, source: Path | Encoder, scratch: Path, graphs: Path | None = None) -> None:
+    def __init__(
+        self,
+        role: Role,
+        source: Path | Encoder,
+        scratch: Path,
+        graphs: Path | None = None,
+        blocks: tuple[int, ...] | None = None,
+    ) -> None:
         self.role = role
+        self.blocks = blocks
         self.folder = None if isinstance(source, Encoder) else Path(source)
+        # False for a plain pretrained transformer, True for a sentence-transformers folder, None when in memory
+        self.fine_tuned = None if self.folder is None else (self.folder / "modules.json").is_file()
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
+        if blocks is not None:  # what else the folder holds is not of these blocks
+            self.folder, self.encoder = None, keep(self.encoder, blocks)
         self.scratch = scratch / role
         self.notes: list[str] = []
         self._kept = None if self.encoder.tokenizer is None else graphs
         self._graphs: dict[str, Path | AbsentError] = {}
-
-    @property
-    def fine_tuned(self) -> bool | None:
-        """False for a plain pretrained transformer, True for a sentence-transformers folder, None when in memory."""
-        return None if self.folder is None else (self.folder / "modules.json").is_file()
 
     @cached_property
     def _digest(self) -> str:
@@ -53,6 +62,7 @@ class Subject:
             max_length=self.encoder.max_length,
             weights_bytes=sum(file.stat().st_size for file in weights) or None,
             fine_tuned=self.fine_tuned,
+            blocks=self.blocks,
         )
 
     def graph(self, backend: Backend) -> Path:

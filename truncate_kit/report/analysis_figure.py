@@ -39,6 +39,9 @@ def draw_analysis(profile: LayerProfile, path: Path) -> Path:
         axes.grid(alpha=0.3)
         axes.legend(loc="best", fontsize="small")
     whole_axis(panels[-1])
+    if profile.kept_blocks is not None:
+        panels[-1].set_xticks(range(profile.depth + 1), [str(block) for block in profile.last_blocks])
+        panels[-1].set_xlabel("last block kept (0 = embeddings)")
     panels[-1].set_xlim(-0.5, profile.depth + 0.5)
     return write_figure(figure, path)
 
@@ -66,7 +69,7 @@ def _cka(axes: Axes, profile: LayerProfile) -> None:
         style = {"marker": ".", "linestyle": "--", "color": CLEANED}
         plot_defined(axes, count(), profile.cka_without_outliers.values, label=label, **style)
     other = called(profile.reference) if profile.reference else f"its own middle layer {profile.depth // 2}"
-    axes.set_title(f"{called(profile.model)} compared with {other}, {profile.num_texts:,} texts", loc="left")
+    axes.set_title(f"{profile.title} compared with {other}, {profile.num_texts:,} texts", loc="left")
     axes.set_ylabel(f"CKA, {profile.estimator}, {profile.kernel}")
     shown = [value for row in (curve.values, curve.low or ()) for value in row if value is not None]
     axes.set_ylim(min(0.0, *shown), 1.05)

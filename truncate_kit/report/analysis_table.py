@@ -10,7 +10,7 @@ def analysis_table(profile: LayerProfile) -> TableCells:
     """One row per layer; what was not measured has no column, and what is to the next layer is missing for the last."""
     other = called(profile.reference) if profile.reference else f"its own layer {profile.depth // 2}"
     how = f"{profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
-    return TableCells(f"{called(profile.model)} against {other}: {how}", _columns(profile), _rows(profile))
+    return TableCells(f"{profile.title} against {other}: {how}", _columns(profile), _rows(profile))
 
 
 def _columns(profile: LayerProfile) -> tuple[str, ...]:
@@ -31,13 +31,12 @@ def _columns(profile: LayerProfile) -> tuple[str, ...]:
 
 
 def _rows(profile: LayerProfile) -> list[tuple[str, ...]]:
-    drop = profile.drop.from_layer if profile.drop is not None else None
     rows = []
     for layer in range(profile.depth + 1):
         without = profile.cka_without_outliers
         rows.append(
             (
-                f"{layer} (drop)" if drop is not None and layer >= drop else f"{layer}",
+                _name(profile, layer),
                 *([str(profile.cka.reference_layers[layer])] if _mapped(profile) else []),
                 number(profile.parameters[layer], ","),
                 _with_reach(profile, layer),
@@ -51,6 +50,14 @@ def _rows(profile: LayerProfile) -> list[tuple[str, ...]]:
             )
         )
     return rows
+
+
+def _name(profile: LayerProfile, layer: int) -> str:
+    """The layer's number, the block it ends in where some were left out, and whether it is expected to fall."""
+    drop = profile.drop.from_layer if profile.drop is not None else None
+    said = [f"block {profile.last_blocks[layer]}"] if layer and profile.kept_blocks is not None else []
+    said += ["drop"] if drop is not None and layer >= drop else []
+    return f"{layer} ({', '.join(said)})" if said else f"{layer}"
 
 
 def _mapped(profile: LayerProfile) -> bool:

@@ -25,7 +25,7 @@ def draw_bench(report: BenchReport, path: Path) -> Path | None:
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
     _draw(axes, points)
-    roles = {row.role: f"{row.role}: {Path(row.name).name}, layer {row.layer}" for row in report.models}
+    roles = {row.role: row.title for row in report.models}
     axes.set_title(f"Speed against quality on {report.machine.processor}, {_place(report)}", loc="left")
     axes.set_xlabel(f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)")
     axes.set_ylabel("Spearman × 100 on the test pairs")

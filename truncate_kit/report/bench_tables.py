@@ -1,7 +1,5 @@
 """The cells of a bench's tables; the command line draws them."""
 
-from pathlib import Path
-
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.results import BenchReport, Contestant, Cost, Timing, percentile
 from truncate_kit.report.cells import NONE, TableCells, number
@@ -44,9 +42,7 @@ def ceiling_sentences(report: BenchReport) -> list[str]:
 
 
 def _overview(report: BenchReport) -> TableCells:
-    models = "; ".join(
-        f"{row.role}: {Path(row.name).name}, layer {row.layer}, {row.parameters:,} parameters" for row in report.models
-    )
+    models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in report.models)
     real = any(row.scenario == "one sentence" for row in report.timings)
     what = "one sentence" if real else "batch 1"
     return TableCells(
