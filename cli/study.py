@@ -40,7 +40,7 @@ def study(
 
     README, under "A study", explains the keys. At the top: seeds, layers, read_earlier, cka, published. [training] and
     each task: objective, epochs, batch_size, learning_rate, precision. [[models]]: model, name, weights, pooling,
-    max_length, published. [[priors]], learned before the tasks: words, texts, name, layer, epochs, batch_size,
+    max_length, blocks, published. [[priors]], learned before the tasks: words, texts, name, layer, epochs, batch_size,
     learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, read_earlier, published, models.
     """
     from truncate_kit.study.reading import read_study

@@ -50,7 +50,7 @@ def bench(
 
     Args:
         lean: a folder, or an encoder in memory, which goes to the device and stays there.
-        full: the same for the model to compare with; None measures lean alone, or beside its own `settings.blocks`.
+        full: the same for the model to compare with; None measures lean alone, with `settings.blocks` beside its whole.
         settings: what is measured, and how often.
         pairs: for Spearman and the paired bootstrap interval.
         texts: the real set; None leaves it out.

@@ -13,7 +13,7 @@ from truncate_kit.hardware import check_precision, select_device
 from truncate_kit.priors.masked_head import load_masked_head
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.published import check_published, read_published
-from truncate_kit.sweep.trials import layers_named
+from truncate_kit.sweep.trials import kept_encoder, layers_named
 from truncate_kit.training.tasks import LabelledTask
 
 RANDOM_SEED = 0  # of the weights of models without pretraining: one draw, whatever the seed of a trial
@@ -51,12 +51,12 @@ def check_study(study: Study, device: str | None = None) -> None:
 
 
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:
-    """The encoder, pretrained or with weights drawn anew, the same in every call."""
+    """The encoder, pretrained or with weights drawn anew, the same in every call; all of it, or some blocks."""
     encoder = load_encoder(model.model, pooling=model.pooling, max_length=model.max_length, device=device)
     if model.weights == "random":
         torch.manual_seed(RANDOM_SEED)
         encoder.backbone = random_encoder(encoder.backbone.config).to(encoder.device).backbone
-    return encoder
+    return encoder if model.blocks is None else kept_encoder(encoder, model.blocks)
 
 
 def task_data(task: StudyTask) -> PairSplits:

@@ -18,6 +18,7 @@ name = "bert, random weights"    # what tables call it
 weights = "random"               # drawn once: all layers and seeds start from the same
 pooling = "cls"                  # mean, cls, max or last; else the model's own
 max_length = 64                  # tokens per text; else the model's limit
+blocks = [1, 4, 6]               # these alone, or "1..3,6": layers are then those of the kept model; else all blocks
 published = "BERT-base"          # what the figures call it; else its name
 
 [[priors]]                       # what is learned before TMFT; an empty one is TMFT alone, as are none at all
@@ -63,6 +64,7 @@ class StudyModel(Result):
     pooling: str | None = None  # None is the model's own
     max_length: int | None = None  # tokens per text, None is the model's own limit
     published: str | None = None  # what the published figures call it, None where that is its name
+    blocks: tuple[int, ...] | None = None  # those that are kept, whose layers are trained; None for all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

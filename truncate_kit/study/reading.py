@@ -9,8 +9,11 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
+from truncate_kit.blocks import blocks_in_words, blocks_named
 from truncate_kit.data.loading import holds_words
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.encoders import load_config
+from truncate_kit.encoders.truncation import kept_config
+from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
@@ -74,11 +77,27 @@ def _entries(values: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 def _model(entry: dict[str, Any], home: Path) -> StudyModel:
     _check_keys(entry, "a model", _names(StudyModel), needed="model")
+    if isinstance(entry.get("blocks"), str):
+        entry = entry | {"blocks": list(blocks_named(entry["blocks"]))}
     _check_types(entry, StudyModel)
     if entry.get("weights", "pretrained") not in WEIGHTS:
         raise UsageError(f"weights is {entry['weights']!r}.", hint=f"Use one of: {', '.join(WEIGHTS)}.")
-    found = {"model": _found(entry["model"], home)}
-    return StudyModel(**{"name": Path(entry["model"]).name} | _tuples(entry) | found)
+    found, name = {"model": _found(entry["model"], home)}, Path(entry["model"]).name
+    if (blocks := entry.get("blocks")) is not None:
+        name += f", {blocks_in_words(blocks, _checked_depth(found['model'], blocks))}"
+    return StudyModel(**{"name": name} | _tuples(entry) | found)
+
+
+def _checked_depth(model: str, blocks: list[int]) -> int:
+    """The depth of the model. Raises `UsageError` where it has no such blocks, or no model like it could hold them."""
+    if not blocks:
+        raise UsageError(f"{model} has blocks = [].", hint="Name one or more, or leave out blocks.")
+    try:
+        config = load_config(model)
+        kept_config(config, blocks)
+    except ModelError as error:
+        raise UsageError(f"{model}: {error}", hint=error.hint) from error
+    return int(config.num_hidden_layers)
 
 
 def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:

@@ -7,6 +7,7 @@ from typing import Any
 
 from truncate_kit.blocks import numbers_named
 from truncate_kit.encoders import Encoder, check_layer, layers_held, truncate
+from truncate_kit.encoders.truncation import keep
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import TrialWatcher
@@ -171,6 +172,16 @@ class TrialRunner:
 
 def _earlier(layer: int, seed: int) -> str:
     return f"earlier-layer{layer:02d}-seed{seed}"
+
+
+def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
+    """The encoder of these blocks only, to be trained; the errors of `keep`, `UsageError` where others are needed."""
+    if encoder.pools_over_layers or encoder.heads is not None:
+        raise UsageError(
+            f"The vectors of {encoder.name} are made of the states of all its layers: no blocks can be left out.",
+            hint="Leave out `blocks`, or name the model it was made from.",
+        )
+    return keep(encoder, blocks)
 
 
 def layers_to_try(encoder: Encoder) -> tuple[int, ...]:

@@ -1,0 +1,90 @@
+"""Models of a study with some of their blocks only."""
+
+import pytest
+import torch
+
+from tests.support.files import pairs_file
+from truncate_kit.data import complete_splits, load_pairs
+from truncate_kit.encoders import encoder_digest, load_encoder
+from truncate_kit.encoders.layer_pooling import LayerPooling
+from truncate_kit.encoders.truncation import keep
+from truncate_kit.errors import UsageError
+from truncate_kit.report.study_tables import write_tables
+from truncate_kit.study.loading import load_model
+from truncate_kit.study.reading import read_study
+from truncate_kit.study.running import run_study
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.trials import kept_encoder
+
+
+@pytest.fixture
+def study(tiny_folder, tmp_path):
+    """A function from lines of the last model to the study."""
+    pairs_file(tmp_path / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
+    model = f'[[models]]\nmodel = "{tiny_folder("bert")}"\n'
+
+    def read(*lines):
+        head = "seeds = 1\n[training]\nepochs = 1\nlearning_rate = 1e-3\n"
+        rows = "\n".join(lines)
+        (tmp_path / "study.toml").write_text(
+            f'{head}{model}{model}{rows}\n[[tasks]]\ndata = "graded.csv"\nname = "g"\n'
+        )
+        return read_study(tmp_path / "study.toml")
+
+    return read
+
+
+def test_the_layers_of_the_kept_model_are_trained_and_named(study, tiny_folder, tmp_path):
+    plan = study("blocks = [1, 3]")
+    assert [model.name for model in plan.models] == ["model", "model, blocks 1, 3 of 3"]
+    by_hand = keep(load_encoder(tiny_folder("bert")), (1, 3))
+    assert encoder_digest(load_model(plan.models[1])) == encoder_digest(by_hand)
+    result = run_study(plan, tmp_path / "out")
+    assert [row.scores.layer for row in result.of("model", "g")] == [0, 1, 2, 3]
+    alone = finetune(
+        by_hand,
+        complete_splits(load_pairs(tmp_path / "graded.csv")),
+        out=tmp_path / "alone",
+        settings=SweepSettings(layers="all", seeds=(0,)),
+        training=plan.tasks[0].training,
+    )
+    rows = result.of("model, blocks 1, 3 of 3", "g")
+    assert [row.scores for row in rows] == list(alone.layers)
+    assert {row.depth for row in rows} == {2}
+    write_tables(result, tmp_path / "out")
+    assert "model, blocks 1, 3 of 3" in (tmp_path / "out/tables.md").read_text()
+
+
+def test_text_names_blocks_as_commands_do_and_random_weights_are_kept_likewise(study):
+    plan = study('blocks = "2..3"', 'name = "top"', 'weights = "random"')
+    assert (plan.models[1].blocks, plan.models[1].name) == ((2, 3), "top")
+    study('name = "all"', 'weights = "random"')
+    whole = load_model(study('name = "all"', 'weights = "random"').models[1])
+    assert torch.equal(load_model(plan.models[1]).encode(["a cat"]), keep(whole, (2, 3)).encode(["a cat"]))
+
+
+@pytest.mark.parametrize(
+    ("blocks", "message"),
+    [
+        ("[4]", "Block 4 does not exist: this encoder has blocks 1 to 3"),
+        ("[0, 1]", "Block 0 does not exist"),
+        ("[3, 1]", "The blocks 3, 1 do not rise"),
+        ("[2, 2]", "The blocks 2, 2 do not rise"),
+        ("[]", r"has blocks = \[\]"),
+        ('"first"', "'first' names no blocks"),
+        ("[1.5]", "blocks is .* of the wrong type"),
+        ("3", "blocks is 3, which is of the wrong type"),
+    ],
+)
+def test_what_the_model_does_not_have_is_said_when_the_file_is_read(study, blocks, message):
+    with pytest.raises(UsageError, match=rf"study\.toml: .*{message}") as problem:
+        study(f"blocks = {blocks}")
+    assert problem.value.hint
+
+
+def test_vectors_of_several_layers_lose_none(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.pool_with(LayerPooling(16, layers=(1, 3)))
+    with pytest.raises(UsageError, match="made of the states of all its layers"):
+        kept_encoder(encoder, (1, 3))
