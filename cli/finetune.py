@@ -37,7 +37,11 @@ def finetune(
     scale: options.Scale = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    layer: options.Layers = SWEEP.layers,
+    layer: options.LayersKept = None,
+    blocks: Annotated[
+        str | None,
+        layers_option("Keep these blocks, such as 1,4,6 or 1..3,6, and train them all; --layer cuts them too."),
+    ] = None,
     strategy: Annotated[
         str | None, layers_option(f"Behind auto: {', '.join(STRATEGIES)}; by default the first.")
     ] = SWEEP.strategy,
@@ -69,15 +73,19 @@ def finetune(
     public: options.Public = False,
     as_json: options.Json = False,
 ) -> None:
-    """Fine-tune the model cut at a layer, at several, or at the best one; save it beside the full model."""
+    """Fine-tune the model cut at a layer, several, the best one, or to some blocks; save it beside the full model."""
     from truncate_kit.encoders import truncate
     from truncate_kit.sweep.finetune import Before, check_sweep
     from truncate_kit.sweep.finetune import finetune as run
+    from truncate_kit.sweep.trials import kept_encoder
     from truncate_kit.training.distributed import joined
 
     check_push(push_to, public)
     priors = Priors(prior_words, prior_texts, prior_layer, prior_epochs, precision)
     machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
+    kept = options.blocks_in(blocks)
+    if layer is None:
+        layer = SWEEP.layers if kept is None else str(len(kept) if prior_layer is None else prior_layer)
     settings = SweepSettings(layers=layer, strategy=strategy, pick=pick, within=within, seeds=tuple(range(seeds)))
     row = find_objective(objective, "tmft")
     use_threads(threads)
@@ -92,10 +100,11 @@ def finetune(
         row.check_targets(pairs)
         full = workspace.load(source, device=here, precision=precision)
         # All that can be wrong is said before an adaptation, which may take days.
-        check_sweep(full if prior_layer is None else truncate(full, prior_layer), settings)
+        begun = full if kept is None else kept_encoder(full, kept)
+        check_sweep(begun if prior_layer is None else truncate(begun, prior_layer), settings)
         priors.word_prior(full)
         with progress_bar(quiet=workspace.quiet) as progress:
-            encoder = priors.adapt(full, workspace, group=group, progress=progress)
+            encoder = priors.adapt(begun, workspace, group=group, progress=progress)
     if not group.leads:  # only an adaptation is shared
         return
     with machine.at_work(folder, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher):
@@ -109,7 +118,8 @@ def finetune(
             before=Before(
                 prior=priors.word_prior(encoder, workspace),
                 full=full if encoder.depth < full.depth else None,
-                words=priors.for_card(encoder.depth, full.depth),
+                words=priors.for_card(encoder.depth, full.depth, kept),
+                blocks=None if kept is None else kept[: encoder.depth],
             ),
             watcher=watcher,
             engine=at_work,

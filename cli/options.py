@@ -51,6 +51,10 @@ Pooling = Annotated[str | None, data_option("mean, cls, max or last; by default 
 MaxLength = Annotated[int | None, data_option("Tokens per text; by default the model's limit.")]
 Dimensions = Annotated[int | None, data_option("Keep only this number of dimensions of a vector, the first ones.")]
 Layers = Annotated[str, layers_option("auto, all, or layers such as 3, 3,6,9 or 2..5.")]
+LayersKept = Annotated[
+    str | None,
+    layers_option("auto (the default), all, or layers such as 3, 3,6,9 or 2..5; with --blocks those of what is kept."),
+]
 Blocks = Annotated[str | None, layers_option("Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
 Seeds = Annotated[int, training_option("Number of seeds, from 0.")]
 Rate = Annotated[float | None, training_option("Peak learning rate; by default 2e-5, more for narrow models.")]

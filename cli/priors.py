@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from truncate_kit.blocks import place_in_words
 from truncate_kit.errors import UsageError
 
 from .options import given, training_option
@@ -74,12 +75,12 @@ class Priors:
                 workspace.note(f"Before each trial: {statement}")
         return WordPrior(encoder, words, word_training(self.precision))
 
-    def for_card(self, layer: int, depth: int) -> str:
+    def for_card(self, layer: int, depth: int, blocks: tuple[int, ...] | None = None) -> str:
         """What was learned before the task, in the words of a model card."""
         parts = []
         if self.texts is not None:
             alone = "" if layer == depth else ", but for the full model"
-            parts.append(f"masked words of {self.texts.name} at layer {layer}{alone}")
+            parts.append(f"masked words of {self.texts.name} at {place_in_words(layer, blocks)}{alone}")
         if self.words is not None:
             parts.append("word similarity, at the layer of each model")
         return "; ".join(parts)

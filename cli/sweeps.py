@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from truncate_kit.blocks import blocks_in_words
 from truncate_kit.wording import counted
 
 from .output import print_json, say, table
@@ -21,13 +22,16 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
         print_json(result)
         return
     if result.prediction is not None:
-        say(result.prediction.sentence)
+        whose = "" if result.blocks is None else f" Its layers are those of {blocks_in_words(result.blocks)} alone."
+        say(result.prediction.sentence + whose)
     rows = sorted({row.layer: row for row in (*result.layers, result.full)}.values(), key=lambda row: row.layer)
     cells = []
     for row in rows:
         which = " (chosen)" * (row.layer == result.chosen) + " (full model)" * (row.layer == result.full.layer)
         scores = (row.dev, row.dev_std), (row.test, row.test_std), (row.test_pearson, row.test_pearson_std)
-        cells.append((f"{row.layer}{which}", f"{row.parameters:,}", *(points(*score) for score in scores)))
+        cells.append(
+            (f"{result.row_name(row.layer)}{which}", f"{row.parameters:,}", *(points(*score) for score in scores))
+        )
     counts = f"{counted(len(result.settings.seeds), 'seed')}, {counted(result.training.epochs, 'epoch')}"
     table(
         f"{result.metric}; {counts}, peak learning rate {result.learning_rate:g}",

@@ -92,7 +92,9 @@ class Workspace(places.Workspace):
         elif sweep is None:
             self.note(f"Model: {self.lean}.")
         else:
-            self.note(f"Model: {self.lean}, which finetune cut from {sweep.model} at layer {sweep.chosen}.")
+            place = sweep.place(sweep.chosen)
+            at = "at" if place.startswith("layer") else "to"
+            self.note(f"Model: {self.lean}, which finetune cut from {sweep.model} {at} {place}.")
         made_from = cut or sweep
         if made_from is not None and last is not None and last.name not in _names(made_from.model):
             self.note(f"It does not come from {last.name}, the last command's model: finetune that one first.")

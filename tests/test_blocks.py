@@ -2,7 +2,7 @@
 
 import pytest
 
-from truncate_kit.blocks import blocks_in_words, blocks_named
+from truncate_kit.blocks import blocks_in_words, blocks_named, place_in_words
 from truncate_kit.errors import UsageError
 
 
@@ -26,3 +26,5 @@ def test_what_names_none_is_refused_with_the_way_to_write_them(text):
 def test_they_are_named_with_the_depth_where_it_is_given():
     assert blocks_in_words((1, 4, 6)) == "blocks 1, 4, 6"
     assert blocks_in_words((5,), 6) == "block 5 of 6"
+    assert [place_in_words(layer, (1, 4, 6)) for layer in (0, 1, 2)] == ["layer 0", "block 1", "blocks 1, 4"]
+    assert place_in_words(3, None) == "layer 3"

@@ -34,3 +34,8 @@ def blocks_in_words(blocks: Sequence[int], depth: int | None = None) -> str:
     """Such as `blocks 1, 4, 6`, or `blocks 1, 4, 6 of 6` where a depth is given."""
     of = "" if depth is None else f" of {depth}"
     return f"block{'s' * (len(blocks) > 1)} {', '.join(map(str, blocks))}{of}"
+
+
+def place_in_words(layer: int, blocks: Sequence[int] | None) -> str:
+    """`layer 3`, or `blocks 1, 4, 6` for that layer of a model which has some blocks of another one only."""
+    return blocks_in_words(blocks[:layer]) if blocks and layer else f"layer {layer}"

@@ -7,14 +7,20 @@ import pytest
 import torch
 
 from tests.support.commands import fails, run, run_both
+from tests.support.files import pairs_file
 from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
 from truncate_kit.bench.results import BenchReport
-from truncate_kit.data import load_pairs
+from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.encoders.truncation import keep
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.priors.adapting import AdaptationSettings, adapt
 from truncate_kit.runs.cutting import CutResult
+from truncate_kit.sweep.finetune import Before, finetune
+from truncate_kit.sweep.results import SweepResult
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.configuration import TrainingSettings
 
 TEXTS = ["the cat sat on the mat", "a dog ran under a tree", "a red cat"]
 BAD = [
@@ -31,8 +37,7 @@ BAD = [
 def model(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    rows = "".join(f"the cat sat {'on ' * (n % 4)}the mat,a dog {'ran ' * (n % 3)},{n % 6}\n" for n in range(30))
-    (tmp_path / "pairs.csv").write_text(f"sentence1,sentence2,score\n{rows}")
+    pairs_file(tmp_path / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
     return tiny_folder("bert")
 
 
@@ -100,7 +105,83 @@ def test_bench_compares_the_blocks_with_all_of_the_model(model, kept, tmp_path, 
     assert "both say" in fails(capsys, "bench", "--random-weights", config, "--blocks", "1", "--layer", 1)
 
 
-@pytest.mark.parametrize("command", ["analyze", "bench"])
+def _without_time(result):
+    return replace(result, seconds=0.0, trials=tuple(replace(trial, seconds=0.0) for trial in result.trials))
+
+
+def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model, kept, tmp_path, capsys):
+    asked = ("--data", "pairs.csv", "--seeds", 1, "--epochs", 1, "--blocks", "1,3")
+    out, _ = run_both(capsys, "finetune", model, *asked)
+    result = SweepResult.read(tmp_path / "exported/sweep.json")
+    assert ((result.blocks, result.chosen), result.full.layer) == (((1, 3), 2), 3)
+    pairs, training = complete_splits(load_pairs("pairs.csv")), TrainingSettings(epochs=1)
+    full, once = load_encoder(model), SweepSettings(seeds=(0,), strategy="rankings")
+    alone = finetune(kept, pairs, out=tmp_path / "a", settings=replace(once, layers="2"), training=training)
+    assert result.layers == alone.layers
+    yardstick = finetune(full, pairs, out=tmp_path / "b", settings=replace(once, layers="3"), training=training)
+    assert result.full == yardstick.full
+    for name, by_hand in (("lean", "a/lean"), ("full", "b/lean")):
+        saved = load_encoder(tmp_path / "exported" / name).encode(TEXTS)
+        assert torch.equal(saved, load_encoder(tmp_path / by_hand).encode(TEXTS))
+    together = finetune(
+        kept,
+        pairs,
+        out=tmp_path / "c",
+        settings=replace(once, layers="2"),
+        training=training,
+        before=Before(full=full, blocks=(1, 3)),
+    )
+    assert _without_time(together) == _without_time(result)
+
+    assert result.choice == "Blocks 1, 3 of 3: the choice that was asked for."
+    assert "blocks 1, 3 (chosen)" in out
+    assert "layer 3 (full model)" in out
+    card = (tmp_path / "exported/lean/README.md").read_text()
+    assert "model, cut to blocks 1, 3\n" in card
+    assert "keeps blocks 1, 3 of 3:" in card
+    assert "| Blocks | 1, 3 of 3 |" in card
+    assert "layer 2" not in card.lower()
+    assert "| Layer | 3 of 3 |" in (tmp_path / "exported/full/README.md").read_text()
+    assert "blocks 1, 3 of 3, fine-tuned on" in run(capsys, "status").replace("\n", " ")
+    _, err = run_both(capsys, "encode", "texts.txt", "--out", "v.npy")
+    assert f"which finetune cut from {model} to blocks 1, 3." in err
+
+
+def test_layers_of_the_blocks_are_searched_where_they_are_asked_for(model, kept, tmp_path, capsys):
+    asked = ("--data", "pairs.csv", "--seeds", 1, "--epochs", 1, "--blocks", "1,3", "--layer", "all")
+    out = run(capsys, "finetune", model, *asked)
+    result = SweepResult.read(tmp_path / "exported/sweep.json")
+    assert [row.layer for row in result.layers] == [0, 1, 2]
+    assert "Its layers are those of blocks 1, 3 alone." in out
+    by_hand = profile(kept, complete_splits(load_pairs("pairs.csv")).train.texts())
+    assert result.prediction.signs == by_hand.drop.signs
+    settings = SweepSettings(layers="all", seeds=(0,))
+    pairs, training = complete_splits(load_pairs("pairs.csv")), TrainingSettings(epochs=1)
+    alone = finetune(kept, pairs, out=tmp_path / "a", settings=settings, training=training)
+    assert result.layers == alone.layers
+    assert "Layer 3 does not exist" in fails(capsys, "finetune", model, *asked[:-1], "3", "--workspace", "w")
+
+
+def test_blocks_are_adapted_before_they_are_trained(model, kept, tmp_path, capsys):
+    (tmp_path / "raw.txt").write_text("\n".join(f"the cat sat on {n % 7} mats and {n}" for n in range(60)))
+    asked = ("--data", "pairs.csv", "--seeds", 1, "--epochs", 1, "--prior-texts", "raw.txt", "--prior-epochs", 1)
+    run(capsys, "finetune", model, *asked, "--blocks", "1,3")
+    result = SweepResult.read(tmp_path / "exported/sweep.json")
+    assert result.before == "masked words of raw.txt at blocks 1, 3, but for the full model"
+    texts = (tmp_path / "raw.txt").read_text().splitlines()
+    by_hand, _ = adapt(kept, texts, AdaptationSettings(epochs=1))
+    pairs, training = complete_splits(load_pairs("pairs.csv")), TrainingSettings(epochs=1)
+    alone = finetune(
+        by_hand, pairs, out=tmp_path / "a", settings=SweepSettings(layers="2", seeds=(0,)), training=training
+    )
+    assert result.layers == alone.layers
+    run(capsys, "finetune", model, *asked, "--blocks", "2..3", "--prior-layer", 1, "--workspace", "w")
+    shallow = SweepResult.read(tmp_path / "w/sweep.json")
+    assert (shallow.blocks, shallow.chosen, shallow.full.layer) == ((2,), 1, 3)
+    assert shallow.choice.startswith("Block 2 of 3:")
+
+
+@pytest.mark.parametrize("command", ["analyze", "bench", "finetune"])
 def test_no_blocks_of_the_model_leave_nothing(command, model, tmp_path, capsys):
     for blocks, message in BAD:
         assert message in fails(capsys, command, model, "--data", "pairs.csv", "--blocks", blocks)

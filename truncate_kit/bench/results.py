@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from truncate_kit.blocks import blocks_in_words
+from truncate_kit.blocks import place_in_words
 from truncate_kit.results import Result
 
 Role = Literal["lean", "full"]
@@ -49,8 +49,7 @@ class BenchedModel(Result):
     @property
     def title(self) -> str:
         """Role, name and size: `lean: mini-bert, layer 3`, or `lean: mini-bert, blocks 1, 4, 6`."""
-        size = f"layer {self.layer}" if self.blocks is None else blocks_in_words(self.blocks)
-        return f"{self.role}: {Path(self.name).name}, {size}"
+        return f"{self.role}: {Path(self.name).name}, {place_in_words(self.layer, self.blocks)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

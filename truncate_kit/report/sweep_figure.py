@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
+from truncate_kit.blocks import blocks_in_words
 from truncate_kit.report.panel import BLUE, GREEN, GREY, LAYERS, ORANGE, VERMILION, open_panel, write_panel
 from truncate_kit.sweep.results import LayerScores, SweepResult
 from truncate_kit.wording import counted
@@ -16,7 +17,15 @@ DEV, TEST, CHOICE, DROP, SEARCH = ORANGE, BLUE, GREEN, VERMILION, GREY
 
 def draw_sweep(result: SweepResult, path: Path) -> Path:
     """Write the curve of a sweep as PNG and return its path. Raises `FileProblemError`."""
-    figure, axes = open_panel(f"{Path(result.model).name} fine-tuned at each layer ({result.data})", LAYERS)
+    name, depth = Path(result.model).name, result.full.layer
+    if result.blocks is None:
+        figure, axes = open_panel(f"{name} fine-tuned at each layer ({result.data})", LAYERS)
+    else:
+        of = blocks_in_words(result.blocks, depth)
+        along = "last block that is kept (0 = embeddings)"
+        figure, axes = open_panel(f"{name}, {of}, fine-tuned at each layer ({result.data})", along)
+        ticks = dict(enumerate(map(str, (0, *result.blocks)))) | {depth: f"all {depth}"}
+        axes.set_xticks([*ticks], [*ticks.values()])
     rows = sorted({row.layer: row for row in (*result.layers, result.full)}.values(), key=lambda row: row.layer)
     _search(axes, result)
     draw_curve(axes, rows, "dev", DEV)
@@ -30,13 +39,14 @@ def draw_sweep(result: SweepResult, path: Path) -> Path:
         markerfacecolor="none",
         markeredgewidth=2,
         color=CHOICE,
-        label=f"chosen: layer {result.chosen}",
+        label=f"chosen: {result.place(result.chosen)}",
     )
     drop = result.prediction.from_layer if result.prediction else None
     if drop is not None:
-        axes.axvspan(drop - 0.5, result.full.layer + 0.5, color=DROP, alpha=0.1, label="predicted drop")
+        last = depth if result.blocks is None else len(result.blocks)
+        axes.axvspan(drop - 0.5, last + 0.5, color=DROP, alpha=0.1, label="predicted drop")
     axes.set_ylabel(f"score in points ({result.metric})")
-    axes.set_xlim(-0.5, result.full.layer + 0.5)
+    axes.set_xlim(-0.5, depth + 0.5)
     return write_panel(figure, axes, path)
 
 

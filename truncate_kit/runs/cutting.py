@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.blocks import blocks_in_words
+from truncate_kit.blocks import blocks_in_words, place_in_words
 from truncate_kit.results import Result
 from truncate_kit.wording import capitalized
 
@@ -62,7 +62,7 @@ class CutResult(Result):
     @property
     def place(self) -> str:
         """Where, in words: `layer 3`, or `blocks 1, 4, 6`."""
-        return f"layer {self.layer}" if self.blocks is None else blocks_in_words(self.blocks)
+        return place_in_words(self.layer, self.blocks)
 
     @property
     def sentence(self) -> str:

@@ -5,20 +5,23 @@ from truncate_kit.runs.card import ModelCard, ScoreTable
 from truncate_kit.runs.trial import Trial
 from truncate_kit.sweep.results import SweepResult
 from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.wording import points
+from truncate_kit.wording import capitalized, points
 
 
 def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard:
     """The facts of the model of a trial. encoder: as it is saved."""
     rows = {row.layer: row for row in (*result.layers, result.full)}
     row, depth, training = rows[trial.layer], result.full.layer, result.training
+    place = result.place(trial.layer)
+    name, _, numbers = place.partition(" ")
     kept = f"the first {trial.layer} of {depth} layers" if trial.layer < depth else f"all {depth} layers, the yardstick"
+    done, kept = ("truncated at", kept) if name == "layer" else ("cut to", f"{place} of {depth}")
     budget = (
         f"{OBJECTIVES[training.objective].card}; {trial.epochs} epochs, batch {training.batch_size}, peak learning "
         f"rate {result.learning_rate:g}, {training.precision}."
     )
     facts = [
-        ("Layer", f"{trial.layer} of {depth}"),
+        (capitalized(name), f"{numbers} of {depth}"),
         ("Parameters kept", f"{row.parameters:,} (full model: {result.full.parameters:,})"),
         ("Data", result.data),
         ("Layers", f"their mean: {', '.join(map(str, encoder.combination))}" if encoder.combination else ""),
@@ -30,7 +33,7 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard
     layers = sorted(rows)
     cells = [
         (
-            str(layer),
+            result.row_name(layer),
             f"{rows[layer].parameters:,}",
             points(rows[layer].dev, rows[layer].dev_std),
             points(rows[layer].test, rows[layer].test_std),
@@ -40,7 +43,7 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard
     ]
     return ModelCard(
         base_model=result.model,
-        title=f"{result.model}, truncated at layer {trial.layer}",
+        title=f"{result.model}, {done} {place}",
         summary=f"A sentence encoder that keeps {kept}: {row.parameters:,} parameters.",
         facts=[(name, value) for name, value in facts if value],
         scores=ScoreTable(

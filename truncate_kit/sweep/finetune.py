@@ -33,6 +33,7 @@ class Before:
     # takes the encoder in full, and distillation always does
     full: Encoder | None = None
     words: str = ""  # what model cards say of all that was learned before
+    blocks: tuple[int, ...] | None = None  # of `full` that the encoder has; None where these are the first ones
 
 
 def finetune(
@@ -60,7 +61,7 @@ def finetune(
         training: Of every trial.
         texts: Raw text to distil from, None takes the texts of the training pairs.
         prediction: Bounds pick and search.
-        before: What is learned before the task, None for nothing.
+        before: What is learned before the task, and what was cut before; None for nothing.
         watcher: Is called with the progress of all work, with every epoch and every finished trial.
         engine: Where trials run, None is one after another here; the result does not depend on it.
 
@@ -88,7 +89,7 @@ def finetune(
         full = runner if before.full is None or training.row.method == "distill" else runner_of(before.full)
         for one in dict.fromkeys([runner.store, full.store]):
             stores.enter_context(one.open())
-        return Sweep(runner, full, layers, settings, prediction, data, before.words).run(Path(out))
+        return Sweep(runner, full, layers, settings, prediction, data, before.words, before.blocks).run(Path(out))
 
 
 def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
+from truncate_kit.blocks import place_in_words
 from truncate_kit.encoders import Encoder, parameters_kept
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
@@ -53,11 +54,21 @@ class SweepResult(Result):
     exhaustive_cost: int  # what trying all layers with all seeds would have spent likewise
     seconds: float  # of the call
     before: str = ""  # what the models learned before the task, in words; nothing where they did not
+    # Of the full model, that the model whose layers were tried consists of; None where these are its first ones.
+    blocks: tuple[int, ...] | None = None
 
     @property
     def lean(self) -> LayerScores:
         """The scores of the chosen layer."""
         return next(row for row in self.layers if row.layer == self.chosen)
+
+    def place(self, layer: int) -> str:
+        """What a model of `layer` has of the full one, in words: `layer 3`, or `blocks 1, 4, 6`."""
+        return place_in_words(layer, None if layer == self.full.layer else self.blocks)
+
+    def row_name(self, layer: int) -> str:
+        """What the row of `layer` is called in tables: `3`, or `blocks 1, 4, 6` where blocks were left out."""
+        return f"{layer}" if self.blocks is None else self.place(layer)
 
 
 def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerScores, ...]:

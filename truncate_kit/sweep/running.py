@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from truncate_kit.blocks import place_in_words
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import save_encoder
 from truncate_kit.runs.trial import Trial
@@ -16,6 +17,7 @@ from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try
 from truncate_kit.training.configuration import default_learning_rate
+from truncate_kit.wording import capitalized
 
 CONFIDENT = 0.5  # a predicted drop bounds the pick from this confidence on
 
@@ -42,6 +44,9 @@ class Sweep:
     prediction: DropPrediction | None  # bounds pick and search
     data: PairSplits | None  # labelled pairs, None for distillation from raw text alone
     before: str  # what model cards say of what was learned before
+    blocks: tuple[int, ...] | None = (
+        None  # of the full model that the runner's has; None where these are the first ones
+    )
 
     def run(self, out: Path) -> SweepResult:
         """Train, choose, and save both models and the result."""
@@ -69,6 +74,7 @@ class Sweep:
             choice=self._reason(found.search),
             metric=self.runner.task.metric,
             before=self.before,
+            blocks=self.blocks,
             search_cost=found.search.cost,
             exhaustive_cost=self._exhaustive_cost(found.chosen[0]),
             seconds=time.perf_counter() - start,
@@ -145,18 +151,19 @@ class Sweep:
 
     def _reason(self, search: Search) -> str:
         """Why this layer; and that nothing was gained where a search ends at the full model."""
-        auto = self.settings.layers == "auto"
+        auto, depth = self.settings.layers == "auto", self.full.full.depth
+        place = capitalized(place_in_words(search.chosen, self.blocks)) + (f" of {depth}" if self.blocks else "")
         if len(self.layers) == 1:
-            only = "only one that can be trained" if auto or self.settings.layers == "all" else "one that was asked for"
-            return f"Layer {search.chosen}: the {only}."
+            one, asked = "one" if self.blocks is None else "choice", not auto and self.settings.layers != "all"
+            return f"{place}: the {f'{one} that was asked for' if asked else f'only {one} that can be trained'}."
         strategy = self._strategy if auto else "exhaustive"
         taken = f"{search.words} ({strategy}, no search)"
         if not search.words:
             taken = f"{self._picker} ({self.settings.pick}, {strategy} search)"
-        if search.chosen < self.full.full.depth:
-            return f"Layer {search.chosen}: {taken}."
+        if search.chosen < depth:
+            return f"{place}: {taken}."
         kept = "Nothing is cut" if search.words else "No layer is better than the full model"
-        return f"Layer {search.chosen}: {taken}. {kept}; distillation makes it smaller."
+        return f"{place}: {taken}. {kept}; distillation makes it smaller."
 
     def _save(self, result: SweepResult, found: Found, out: Path) -> None:
         """The lean model and its yardstick as folders, each with its card, then the result; other weights go."""

@@ -113,7 +113,7 @@ def _origins(workspace: Workspace) -> dict[Path, str]:
         found[workspace.lean] = f"{contrast.model}, layer {contrast.layer} of {contrast.depth}, by contrast"
     if (sweep := workspace.sweep()) is not None:
         of = f"of {sweep.full.layer}, fine-tuned on {sweep.data}"
-        found[workspace.lean] = f"{sweep.model}, layer {sweep.chosen} {of}"
+        found[workspace.lean] = f"{sweep.model}, {sweep.place(sweep.chosen)} {of}"
         found[workspace.full] = f"{sweep.model}, layer {sweep.full.layer} {of}"
     if (cut := workspace.cut()) is not None:
         found[workspace.lean] = f"{cut.model}, {cut.what}, not trained"
