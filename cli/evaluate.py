@@ -7,6 +7,7 @@ from truncate_kit.errors import UsageError
 
 from . import options
 from .freeze import CODES
+from .mteb import named_tasks, run_mteb
 from .options import data_option, machine_option, refuse, results_option, use_threads
 from .output import print_json, progress_bar, say, table
 from .suites import SUITES, SuiteRun, check_suite, run_suite
@@ -40,6 +41,14 @@ def evaluate(
         bool, data_option("With --suite transfer: 3 splits, 2,000 rows a set: for a first look.", "--quick")
     ] = False,
     corpus: Annotated[str | None, data_option("With --suite retrieval: a file of more texts to search.")] = None,
+    mteb: Annotated[
+        list[str] | None,
+        data_option("A task of the mteb package, such as STSBenchmark; give it once for each.", metavar="TASK"),
+    ] = None,
+    against: Annotated[
+        str | None,
+        data_option("With --mteb: the model before, to score beside: folder, hub name or .onnx file.", metavar="FULL"),
+    ] = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     runtime: Annotated[
@@ -53,13 +62,19 @@ def evaluate(
     folder: options.WorkspaceFolder = options.WORKSPACE,
     as_json: options.Json = False,
 ) -> None:
-    """Score a model on graded pairs (correlation with the scores), queries and documents (nDCG@10), or a suite."""
+    """Score a model on graded pairs (correlation), queries and documents (nDCG@10), a suite, or tasks of MTEB."""
     own = {"seen": seen, "fractions": fractions, "quick": quick, "corpus": corpus}
+    if mteb:
+        refuse("your own sets", suite=suite, data=data)
+    else:
+        refuse("--mteb", against=against)
     check_suite(suite, data, own)
-    if suite is not None:
+    if suite is not None or mteb:
         refuse("graded pairs", split=split, columns=columns, scale=scale, dimensions=dimensions)
         if vectors != "float32":
-            raise UsageError("--suite scores the vectors as the model gives them.", hint="Leave out --vectors.")
+            option = "--mteb" if mteb else "--suite"
+            raise UsageError(f"{option} scores the vectors as the model gives them.", hint="Leave out --vectors.")
+    tasks = named_tasks(mteb) if mteb else []
 
     from truncate_kit.data import is_retrieval_folder
     from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
@@ -79,6 +94,9 @@ def evaluate(
         used = "onnx"
         workspace.note(graph_sentence(encoder.file, encoder.report, encoder.device.type))
     run = SuiteRun(encoder, source.name, used, data or "", own, workspace, threads)
+    if tasks:
+        run_mteb(tasks, run, against, device)
+        return
     if suite is not None:
         run_suite(suite, run)
         return

@@ -41,8 +41,9 @@ def test_settings_that_the_command_line_shows_import_no_torch(module):
 
 
 def test_help_imports_no_torch():
-    code = "from truncate_kit_cli.app import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
-    assert not {"torch", "transformers", "numpy", "matplotlib"} & modules_after(code)
+    for arguments in (["--help"], ["evaluate", "--help"]):
+        code = f"from truncate_kit_cli.app import main\ntry:\n    main({arguments})\nexcept SystemExit:\n    pass"
+        assert not {"torch", "transformers", "numpy", "matplotlib", "mteb"} & modules_after(code)
 
 
 @pytest.mark.parametrize("name", [name for name in truncate_kit.__all__ if name != "__version__"])

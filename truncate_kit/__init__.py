@@ -30,6 +30,8 @@ _NAMES = {  # by module
     "frozen.results": "FrozenReport",
     "frozen.run": "finetune_frozen",
     "frozen.settings": "FrozenSettings",
+    "mteb.results": "MtebComparison MtebReport",
+    "mteb.running": "evaluate_mteb",
     "priors.adapting": "AdaptationSettings adapt",
     "priors.words": "WordPrior",
     "representations": "layer_states",

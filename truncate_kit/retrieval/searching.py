@@ -76,14 +76,22 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
     A side without a prompt has none, not the model's default one, as in sentence-transformers. Raises `ModelError` for
     a measure that is not known, `DataError` where vectors are no numbers.
     """
-    measure = _settings(encoder).get("similarity_fn_name") or "cosine"
+    measure = measure_of(encoder)
+    queries, documents = (
+        encode_prompted(encoder, side_prompt(encoder, names), texts, progress)
+        for names, texts in ((QUERY_PROMPTS, data.queries), (DOCUMENT_PROMPTS, data.documents))
+    )
+    return SearchVectors(queries=queries, documents=documents, measure=measure)
+
+
+def measure_of(encoder: TextEncoder) -> str:
+    """How the model's settings compare vectors, a name in `MEASURES`. Raises `ModelError` for one that is not known."""
+    measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
     if measure not in MEASURES:
         raise ModelError(
             f"The model's settings compare vectors by {measure!r}.", hint=f"Known measures: {', '.join(MEASURES)}."
         )
-    queries = _encoded(encoder, QUERY_PROMPTS, data.queries, progress)
-    documents = _encoded(encoder, DOCUMENT_PROMPTS, data.documents, progress)
-    return SearchVectors(queries=queries, documents=documents, measure=measure)
+    return measure
 
 
 class _TakesPrompts(Protocol):
@@ -101,9 +109,8 @@ class _Prompted:
         return self.encoder.encode([self.prompt + text for text in texts], prompt=False)
 
 
-def _encoded(encoder: TextEncoder, names: Sequence[str], texts: Sequence[str], progress: Progress) -> Tensor:
-    """Vectors of the texts, each distinct one encoded once, after the prompt of their side."""
-    prompt = side_prompt(encoder, names)
+def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
+    """Vectors of the texts after this prompt, None for the model's default one; each distinct text is encoded once."""
     used = encoder if prompt is None else _Prompted(cast(_TakesPrompts, encoder), prompt)
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
@@ -112,11 +119,11 @@ def _encoded(encoder: TextEncoder, names: Sequence[str], texts: Sequence[str], p
 
 def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
     """The prompt with the first of these names that is not empty, else ""; None for a model without any prompts."""
-    prompts = _settings(encoder).get("prompts") or {}
+    prompts = settings_of(encoder).get("prompts") or {}
     return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
 
 
-def _settings(encoder: TextEncoder) -> Mapping[str, Any]:
+def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
     """The sentence-transformers settings of an encoder, in torch or as a graph; none of anything else."""
     settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
     return settings

@@ -1,0 +1,53 @@
+"""What `truncate-kit evaluate --mteb` runs and shows."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from .freeze import CODES
+from .output import print_json, progress_bar, say, table
+from .suites import SuiteRun
+
+
+def named_tasks(names: Sequence[str]) -> list[Any]:
+    """The tasks of these names, before anything is loaded. Raises `UsageError`."""
+    # mteb makes the folder of its own result cache when it is imported, which nobody asked for.
+    os.environ.setdefault("MTEB_CACHE", tempfile.gettempdir())
+    from truncate_kit.mteb.running import find_tasks
+
+    return find_tasks(names)
+
+
+def run_mteb(tasks: Sequence[Any], run: SuiteRun, against: str | None, device: str | None) -> None:
+    """Score the model, and the one to compare it with; write the result into the workspace, and show it."""
+    from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
+    from truncate_kit.mteb.results import MtebComparison
+    from truncate_kit.mteb.running import evaluate_mteb
+    from truncate_kit.report.mteb_tables import mteb_comparison_table, mteb_sentences, mteb_table
+
+    encoders = [(run.name, run.encoder)]
+    if against is not None:
+        encoders.append((against, load_text_encoder(against, threads=run.threads, device=device)))
+    with progress_bar(quiet=run.workspace.quiet) as progress:
+        lean, *others = (
+            evaluate_mteb(
+                encoder,
+                tasks,
+                model=name,
+                runtime="onnx" if isinstance(encoder, OnnxEncoder) else "torch",
+                progress=progress,
+            )
+            for name, encoder in encoders
+        )
+    report = MtebComparison.of(others[0], lean) if others else lean
+    path = run.workspace.suite("mteb-comparison" if others else "mteb")
+    report.write(path)
+    if run.workspace.quiet:
+        print_json(report)
+        return
+    cells = mteb_comparison_table(report) if isinstance(report, MtebComparison) else mteb_table(report)
+    table(cells.title, cells.columns, cells.rows)
+    codes = [CODES] if any(getattr(encoder, "heads", None) is not None for _, encoder in encoders) else []
+    for sentence in (*mteb_sentences(lean), *codes, f"Saved: {path}"):
+        say(sentence)

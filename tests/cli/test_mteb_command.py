@@ -1,0 +1,69 @@
+"""`truncate-kit evaluate --mteb`: tables, JSON, the file in the workspace, and what is refused."""
+
+import json
+
+import pytest
+
+from tests.support.commands import fails, run
+from tests.support.mteb_tasks import mteb_package, sts_task
+from tests.support.pairs import make_pairs
+from truncate_kit.encoders import load_encoder
+from truncate_kit.evaluation import evaluate
+from truncate_kit.export.exporting import export_onnx
+
+NAMES = ("STSBenchmark", "SICK-R")
+PAIRS = make_pairs(40).pairs
+
+
+@pytest.fixture
+def fed(monkeypatch, tmp_path):
+    """The tasks `NAMES` have data without the hub."""
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        local = sts_task("Local", PAIRS)
+        monkeypatch.setattr(type(mteb_package().get_task(name)), "load_data", type(local).load_data)
+
+
+def named(*names):
+    return [part for name in names for part in ("--mteb", name)]
+
+
+def test_scores_of_a_folder_and_of_a_graph(capsys, fed, tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    expected = evaluate(encoder, PAIRS).spearman
+    out = run(capsys, "evaluate", tiny_folder("bert"), *named(*NAMES))
+    assert out.count(f"{expected:.2f}") == 3  # two tasks and their mean
+    assert all(text in out for text in ("STSBenchmark ", "SICK-R ", "cosine_spearman", "mean of 2"))
+    assert "STSBenchmark: MTEB recommends STSBenchmark.v2 instead" in out
+
+    export_onnx(encoder, tmp_path / "graph")
+    found = json.loads(run(capsys, "evaluate", "graph/model.onnx", *named(*NAMES), "--json"))
+    assert found["runtime"] == "onnx"
+    assert [row["score"] for row in found["scores"]] == pytest.approx([expected] * 2, abs=0.01)
+    assert json.loads((tmp_path / "exported/suite-mteb.json").read_text()) == found
+
+
+def test_before_and_after(capsys, fed, tiny_folder, tmp_path):
+    full, lean = (tiny_folder(name) for name in ("bert", "electra"))
+    arguments = ("evaluate", lean, *named("SICK-R"), "--against", full)
+    before, after = (evaluate(load_encoder(folder), PAIRS).spearman for folder in (full, lean))
+    out = run(capsys, *arguments)
+    assert all(text in out for text in (f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}", "lean less full"))
+    found = json.loads(run(capsys, *arguments, "--json"))
+    assert found["differences"] == pytest.approx([after - before], abs=0.01)
+    assert (found["full"]["model"], found["lean"]["model"]) == (str(full), str(lean))
+    assert json.loads((tmp_path / "exported/suite-mteb-comparison.json").read_text()) == found
+
+
+def test_what_is_refused(capsys, tiny_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mteb_package()
+    start = ("evaluate", tiny_folder("bert"))
+    assert "--against goes with --mteb only" in fails(capsys, *start, "--against", "full")
+    assert "--suite goes with your own sets only" in fails(capsys, *start, *named("STS12"), "--suite", "sts")
+    assert "--data goes with your own sets only" in fails(capsys, *start, *named("STS12"), "--data", "pairs.csv")
+    assert "--split goes with graded pairs only" in fails(capsys, *start, *named("STS12"), "--split", "dev")
+    assert "--mteb scores the vectors as" in fails(capsys, *start, *named("STS12"), "--vectors", "int8")
+    assert "has no task 'STS012'" in fails(capsys, *start, *named("STS012"))
+    assert "data of the MTEB task STS12 cannot be loaded" in fails(capsys, *start, *named("STS12"))
+    assert not (tmp_path / "exported").exists()

@@ -1,0 +1,1 @@
+"""Tasks of the Massive Text Embedding Benchmark, through the `mteb` package."""
