@@ -1,42 +1,72 @@
-"""`truncate-kit distill`: the model cut at a layer learns the full model's vectors of raw text, without labels."""
+"""`truncate-kit distill`: the smallest choice of blocks that gives the full model's vectors, without labels."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.errors import UsageError
-from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.wording import counted, points
 
 from . import options
 from .machine import Machine
-from .options import data_option, training_option, use_threads
+from .options import data_option, layers_option, training_option, use_threads
+from .output import print_json, progress_bar, say, table
 from .pushing import check_push, push
-from .sweeps import show
 from .workspace import Workspace
 
-SWEEP, TRAINING = SweepSettings(), TrainingSettings(objective="distill")
-SEEDS = len(SWEEP.seeds)
+if TYPE_CHECKING:
+    from truncate_kit.data import PairSplits, RetrievalSet
+    from truncate_kit.distillation.results import DistillResult
+
+USUAL = DistillSettings()
 
 
 def distill(
     model: options.Model = None,
     texts: Annotated[
-        Path | None, data_option("Raw text to learn from, some thousand sentences or more; needed.")
+        Path | None, data_option("Raw text to learn from, tens of thousands or more, as long as yours; needed.")
+    ] = None,
+    queries: Annotated[
+        Path | None, data_option("Texts that will be searched with; they get the model's prompt for queries.")
     ] = None,
     data: Annotated[
-        str | None, data_option("Graded pairs to judge on, as for finetune; by default closeness to the full model.")
+        str | None,
+        data_option("Graded pairs, or a retrieval folder, to choose by; by default agreement with the full model."),
     ] = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
+    exclude: Annotated[
+        list[Path] | None, data_option("File of texts or pairs, or a folder of them, not to learn from; repeatable.")
+    ] = None,
+    max_texts: Annotated[int | None, data_option("Learn from this number of texts at most.", min=1)] = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    layer: options.Layers = SWEEP.layers,
+    within: Annotated[
+        float | None, layers_option("The fewest blocks that lose at most these points; 1 by default.")
+    ] = None,
+    blocks: Annotated[str | None, layers_option("How many blocks (3), or which ones (1,4,6).")] = None,
+    speedup: Annotated[float | None, layers_option("The most blocks that are this number of times as fast.")] = None,
+    megabytes: Annotated[float | None, layers_option("The most blocks that fit in this size, in float32.")] = None,
     vocabulary_from: options.VocabularyFrom = None,
-    seeds: options.Seeds = SEEDS,
-    epochs: Annotated[int, training_option("The best on dev is kept.")] = TRAINING.epochs,
-    batch_size: Annotated[int, training_option("Texts per step.")] = TRAINING.batch_size,
-    learning_rate: options.Rate = TRAINING.learning_rate,
-    precision: options.Precision = TRAINING.precision,
+    epochs: Annotated[int, training_option("Passes over the texts; ends earlier where agreement stops growing.")] = (
+        USUAL.epochs
+    ),
+    batch_size: Annotated[int, training_option("Texts per step.")] = USUAL.batch_size,
+    learning_rate: Annotated[
+        float | None, training_option("Peak learning rate; by default 5e-4, less for models wider than 384.")
+    ] = USUAL.learning_rate,
+    similarity: Annotated[
+        float, training_option("Weight of the cosines within a batch beside the vectors themselves.")
+    ] = USUAL.similarity,
+    states: Annotated[
+        float,
+        training_option("Weight of the states behind each kept block; runs the full model at every step."),
+    ] = USUAL.states,
+    train_embeddings: Annotated[
+        bool, training_option("Let word and position embeddings learn as well.", "--train-embeddings")
+    ] = USUAL.train_embeddings,
+    query_weight: Annotated[float, training_option("Weight of a query against a text.")] = USUAL.query_weight,
+    precision: options.Precision = USUAL.precision,
     engine: options.Engine = "local",
     workers: options.Workers = None,
     ray_address: options.RayAddress = None,
@@ -44,57 +74,104 @@ def distill(
     device: options.Device = None,
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
-    tensorboard: options.Tensorboard = False,
     push_to: options.Push = None,
     public: options.Public = False,
     as_json: options.Json = False,
 ) -> None:
-    """Teach the model cut at a layer to give the full model's vectors of raw text; needs no labels."""
+    """Keep the fewest blocks that still give the full model's vectors, which they learn from raw text."""
     if texts is None:
         raise UsageError("There are no texts to learn from.", hint="Give --texts FILE, like those to be served.")
-    if data is None and layer in ("auto", "all"):
-        raise UsageError(
-            "Without graded pairs no layer can be chosen: none is closer to the full model than its own last one.",
-            hint="Name a layer with --layer, or pairs to judge on with --data.",
-        )
-    from truncate_kit.data import read_texts
+    from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
+    from truncate_kit.distillation.distilling import distill as run
+    from truncate_kit.distillation.texts import RawTexts
     from truncate_kit.runs.cutting import cut_vocabulary
-    from truncate_kit.sweep.finetune import Before
-    from truncate_kit.sweep.finetune import finetune as run
 
     check_push(push_to, public)
     machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
-    settings = SweepSettings(layers=layer, seeds=tuple(range(seeds)))
-    training = TrainingSettings(
-        objective="distill",
+    budget = Budget(within=within, speedup=speedup, megabytes=megabytes, blocks=blocks)
+    settings = DistillSettings(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
+        similarity=similarity,
+        states=states,
+        train_embeddings=train_embeddings,
+        max_texts=max_texts,
+        query_weight=query_weight,
         precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
     )
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
-    source, raw, pairs, found = workspace.starting_model(model, pooling, max_length), read_texts(texts), None, None
+    source, found = workspace.starting_model(model, pooling, max_length), None
+    judged: PairSplits | RetrievalSet | None = None
     if data is not None:
-        pairs, found = workspace.data(data, columns, scale)
-        pairs = workspace.divided(pairs)
-    encoder, before = workspace.load(source, device=device, precision=precision), None
+        if is_retrieval_folder(data):
+            judged = read_retrieval(data)
+        else:
+            pairs, found = workspace.data(data, columns, scale)
+            judged = workspace.divided(pairs)
+    left_out = {text for path in exclude or () for text in _texts_in(path)}
+    encoder, before = workspace.load(source, device=device, precision=precision), ""
     if vocabulary_from is not None:
-        encoder, words = cut_vocabulary(encoder, read_texts(vocabulary_from))
-        before = Before(words=" ".join(words.sentences))
-        workspace.note(before.words)
-    with machine.at_work(folder, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher):
+        encoder, words = cut_vocabulary(encoder, _texts_in(vocabulary_from))
+        before = " ".join(words.sentences)
+        workspace.note(before)
+    with machine.open() as at_work, progress_bar(quiet=as_json) as progress:
         result = run(
             encoder,
-            pairs,
+            RawTexts(
+                texts=iter_texts(texts), queries=iter_texts(queries) if queries is not None else (), exclude=left_out
+            ),
             out=folder,
+            budget=budget,
             settings=settings,
-            training=training,
-            texts=raw,
+            data=judged,
             before=before,
-            watcher=watcher,
             engine=at_work,
+            progress=progress,
         )
     workspace.remember(source, found)
-    show(result, workspace)
+    _show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
+
+
+def _texts_in(path: Path) -> list[str]:
+    """All texts of a file, or of the files of a folder."""
+    from truncate_kit.data import read_texts
+
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return [text for file in files for text in read_texts(file)]
+
+
+def _show(result: "DistillResult", workspace: Workspace) -> None:
+    from truncate_kit.report.frontier_figure import draw_frontier
+
+    figure = draw_frontier(result, workspace.folder / "frontier.png")
+    if workspace.quiet:
+        print_json(result)
+        return
+    say(f"Texts: {result.texts.sentence}")
+    full = result.candidates[-1]
+    table(
+        f"Best choice of blocks by {result.metric}; the full model has {result.full_score:.2f}",
+        ("blocks", "without training", "after learning", "speed", "MB", ""),
+        [
+            (
+                ", ".join(map(str, row.blocks)) + (" (full model)" if row is full else ""),
+                f"{row.untrained:.2f}",
+                points(row.learned),
+                f"{row.texts_per_second / full.texts_per_second:.2f} ×",
+                f"{row.megabytes:.1f}",
+                "chosen" if row.blocks == result.chosen else "beaten" if row.dominated else "",
+            )
+            for row in result.candidates
+        ],
+        marked=[row.blocks for row in result.candidates].index(result.chosen),
+    )
+    search = result.search
+    say(
+        f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s"
+        + ("." if search.exact else ", by a beam.")
+    )
+    say(result.sentence)
+    say(f"Saved: {workspace.lean}, {workspace.full}, {figure}")

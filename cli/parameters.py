@@ -33,6 +33,7 @@ FUNCTIONS = {
     "finetune": "truncate-kit finetune MODEL",
     "finetune_contrastive": "truncate-kit contrast MODEL",
     "finetune_frozen": "truncate-kit freeze MODEL",
+    "keep_words": "truncate-kit cut MODEL --vocabulary-from FILE",
     "truncate": "truncate-kit cut MODEL --layer N",
 }
 _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")

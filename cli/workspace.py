@@ -86,18 +86,22 @@ class Workspace(places.Workspace):
 
     def note_lean(self) -> None:
         """Say which model is in `lean`, and where the last command worked on another one."""
-        last, sweep, cut = self.remembered().model, self.sweep(), self.cut()
+        last, sweep = self.remembered().model, self.sweep()
+        cut, distilled = self.cut(), self.distilled()
         if cut is not None:
             self.note(f"Model: {self.lean}, {cut.model} {cut.how}, not trained.")
+        elif distilled is not None:
+            blocks = ", ".join(map(str, distilled.chosen))
+            self.note(f"Model: {self.lean}, blocks {blocks} of {distilled.model}, distilled.")
         elif sweep is None:
             self.note(f"Model: {self.lean}.")
         else:
             place = sweep.place(sweep.chosen)
             at = "at" if place.startswith("layer") else "to"
             self.note(f"Model: {self.lean}, which finetune cut from {sweep.model} {at} {place}.")
-        made_from = cut or sweep
+        made_from = cut or distilled or sweep
         if made_from is not None and last is not None and last.name not in _names(made_from.model):
-            self.note(f"It does not come from {last.name}, the last command's model: finetune that one first.")
+            self.note(f"It does not come from {last.name}, the last command's model: make one of that first.")
 
     def data(
         self, named: str | None, columns: str | None, scale: str | None, *, classes: bool = False

@@ -3,7 +3,7 @@
 import json
 import subprocess
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.common import COMMAND, timed, write_rows
 from benchmarks.layer_attention.rows import training_rows
 from truncate_kit.data import find_sts, load_pairs, read_texts
+from truncate_kit.distillation.results import DISTILL_FILE, DistillResult
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.evaluation import evaluate
 
@@ -90,19 +91,19 @@ class Maker:
         return _fine_tuned(self.trained("tuned-combination", self.combination().folder, "--strategy", "last"))
 
     def distilled(self) -> Made:
-        """The fine-tuned full model's vectors, learned on raw text by its own lower layers."""
+        """The fine-tuned full model's vectors, learned on raw text by its best choice of blocks of the same number."""
         teacher = self.full()
         layer = _sweep(self.work / "tmft")["chosen"]
         depth = load_encoder(teacher.folder).depth
-        # A distilled model at the last layer is the teacher itself: half of it stands for what distillation does.
-        cut = layer if layer < depth else depth // 2
+        # A model with all blocks is the teacher itself: half of it stands for what distillation does.
+        blocks = layer if layer < depth else depth // 2
         out = self.command(
             "distilled",
-            *("distill", teacher.folder, "--layer", cut, "--texts", self.inputs / "texts.txt"),
-            *("--seeds", self.seeds, "--epochs", self.epochs, "--data", self.stsb),
+            *("distill", teacher.folder, "--blocks", blocks, "--texts", self.inputs / "texts.txt"),
+            *("--data", self.stsb),
         )
-        made = _fine_tuned(out)
-        return replace(made, seconds=(teacher.seconds or 0) + (made.seconds or 0))
+        student = DistillResult.read(out / "lean" / DISTILL_FILE).student
+        return Made(out / "lean", (teacher.seconds or 0) + student.seconds)
 
     def layer_attention(self) -> Made:
         """Attention over the layers of the whole model, contrastive training with hard negatives."""

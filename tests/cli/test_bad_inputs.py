@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_written(models, files, capfd, tmp_path):
 
 def test_a_file_without_texts(models, capfd, tmp_path):
     (tmp_path / "blank.txt").write_text("\n\n")
-    for command, *options in ((ANALYZE,), ("distill", "--layer", "1")):
+    for command, *options in ((ANALYZE,), ("distill", "--blocks", "1")):
         said = fails(
             capfd, command, models["good"], "--texts", tmp_path / "blank.txt", "--workspace", tmp_path, *options
         )

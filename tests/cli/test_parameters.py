@@ -99,8 +99,8 @@ def test_a_command_names_options_of_its_own(capfd):
         ("Give `model`.", "export", "Give MODEL."),
         ('Make one with `export_onnx(precision="int8")`.', "encode",
          "Make one with truncate-kit export MODEL --onnx --precision int8."),
-        ("Start one with `ray start --head`; `states` and `unknown()`.", "encode",
-         "Start one with `ray start --head`; `states` and `unknown()`."),
+        ("Start one with `ray start --head`; `shards` and `unknown()`.", "encode",
+         "Start one with `ray start --head`; `shards` and `unknown()`."),
         ("Use `threads=2`.", None, "Use --threads 2."),
     ],
 )  # fmt: skip

@@ -74,7 +74,8 @@ def test_export_traces_the_cut_model_beside_its_tokenizer(model, tmp_path, capsy
 
 
 def test_distill_teaches_the_model_with_its_smaller_vocabulary(model, tmp_path, capsys):
-    asked = ("--texts", "texts.txt", "--layer", 1, "--seeds", 1, "--epochs", 1)
+    (tmp_path / "raw.txt").write_text("\n".join(f"{one} {other}" for one in TEXTS[:15] for other in TEXTS[:15]))
+    asked = ("--texts", "raw.txt", "--blocks", 1)
     result = json.loads(run(capsys, "distill", model, *asked, "--vocabulary-from", "texts.txt", "--json"))
     assert "word pieces are kept" in result["before"]
     assert result["before"] in (tmp_path / "exported/lean/README.md").read_text()

@@ -258,7 +258,7 @@ def test_a_drop_is_two_points_and_two_pooled_deviations(last, deviation, drops):
         ),
         ('[training]\nepoch = 3\n[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"', "has no 'epoch'"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "luck"', "'luck'"),
-        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "distill"', "has the objective distill"),
+        ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "dropout"', "has the objective dropout"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nepochs = "three"', "wrong type"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
         ('[[models]]\nmodel = "m"\n[[tasks]]\ndata = "bundled"\nobjective = "odd"', r"\.toml: bundled: .* 'odd'"),

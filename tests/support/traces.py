@@ -23,7 +23,7 @@ def _share_operators() -> None:
     """Let torch make its table of operators once a process: that is a tenth of a trace."""
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign,assignment]
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.engines import Sequential
-from truncate_kit.errors import UsageError
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.finetune import finetune
@@ -300,15 +299,7 @@ def test_rankings_work_for_other_objectives(encoder, tmp_path, strategy, objecti
     assert tuned(encoder, tmp_path, strategy, objective=objective, pairs=pairs).chosen in LAYERS
 
 
-def test_layers_are_ranked_by_default_where_pairs_have_labels(encoder, tmp_path):
+def test_layers_are_ranked_by_default(encoder, tmp_path):
     labelled = tuned(encoder, tmp_path / "labelled", None)
     assert labelled.settings.strategy == "rankings"
     assert "(best-dev, rankings search)" in labelled.choice
-    raw = tuned(encoder, tmp_path / "raw", None, objective="distill")
-    assert raw.settings.strategy == "guided"
-    assert "(best-dev, guided search)" in raw.choice
-
-
-def test_rankings_say_where_they_do_not_work(encoder, tmp_path):
-    with pytest.raises(UsageError, match="which this objective does not have"):
-        tuned(encoder, tmp_path, "probe", objective="distill")

@@ -77,17 +77,9 @@ RACED = {
     "training": TrainingSettings(epochs=3, batch_size=16),
     "words_first": True,
 }
-DISTILLED = {
-    "settings": SweepSettings(layers="1,2", seeds=(0,)),
-    "training": TrainingSettings(objective="distill", epochs=2, batch_size=16, learning_rate=1e-3),
-    "data": None,
-    "texts": make_pairs(80).texts(),
-}
 
 
-@pytest.mark.parametrize(
-    "how", [{"words_first": True}, GUIDED, RACED, DISTILLED], ids=["exhaustive", "guided", "rankings", "distilled"]
-)
+@pytest.mark.parametrize("how", [{"words_first": True}, GUIDED, RACED], ids=["exhaustive", "guided", "rankings"])
 def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes, how):
     heard = [Heard(), Heard()]
     alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, watcher=heard[0], **how)

@@ -60,7 +60,7 @@ def test_a_new_row_is_trained_scored_and_written_on_the_card(row, tiny_folder, t
 
 def test_help_and_errors_list_the_new_row(row):
     assert "absolute (pairs labelled 0 or 1)" in described("tmft")
-    assert "absolute" not in described("distill", "contrast")
+    assert "absolute" not in described("contrast")
     with pytest.raises(UsageError, match="'squared'") as problem:
         TrainingSettings(objective="squared")
     assert "absolute" in problem.value.hint
@@ -89,7 +89,7 @@ def test_each_method_takes_its_own_objectives(tiny_folder, tmp_path):
     with pytest.raises(UsageError, match="'cosine'"):
         ContrastiveSettings(objective="cosine")
     with pytest.raises(UsageError, match="'dropout'"):
-        find_objective("dropout", "tmft", "distill")
+        find_objective("dropout", "tmft")
     with pytest.raises(UsageError, match="'in-batch'") as problem:
         finetune(
             load_encoder(tiny_folder("bert")),

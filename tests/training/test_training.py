@@ -7,15 +7,16 @@ import torch
 
 from tests.support.pairs import make_pairs
 from tests.support.training import SETTINGS, without_dropout
-from truncate_kit.data import PairSet
+from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.training import loop
 from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
 from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.examples import Pairs, TaughtTexts, cosine_distance, cosine_mse
+from truncate_kit.training.examples import Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun, adamw, bucketed, precision
+from truncate_kit.training.tasks import LabelledTask, Teacher
 from truncate_kit.training.vocabulary import CompactVocabulary
 
 
@@ -43,13 +44,11 @@ def trained(folder, pairs, settings, *, seed=0, checkpoint=None, layer=2, **opti
 def test_objectives_against_plain_arithmetic():
     first, second = torch.randn(5, 7), torch.randn(5, 7)
     target = torch.rand(5)
-    loss = distance = 0.0
+    loss = 0.0
     for u, v, y in zip(first.tolist(), second.tolist(), target.tolist(), strict=True):
         cosine = sum(a * b for a, b in zip(u, v, strict=True)) / (math.hypot(*u) * math.hypot(*v))
         loss += (cosine - y) ** 2 / 5
-        distance += (1 - cosine) / 5
     assert float(cosine_mse(first, second, target)) == pytest.approx(loss, abs=1e-6)
-    assert float(cosine_distance(first, second)) == pytest.approx(distance, abs=1e-6)
 
 
 def test_schedule_warms_up_over_a_tenth_and_falls_to_zero():
@@ -230,20 +229,28 @@ def test_no_decay_on_biases_and_norms(tiny_folder):
     assert not any(names[id(p)].endswith("bias") or "LayerNorm" in names[id(p)] for p in decayed["params"])
 
 
-def test_distillation_moves_towards_the_teacher(tiny_folder, pairs):
-    full = load_encoder(tiny_folder("bert"))
-    texts = pairs[0].texts()
-    teacher = full.encode(texts)
-    student = truncate(full, 2)
-    before = float(cosine_distance(student.encode(texts), teacher))
-    TrainingRun(
-        student,
-        TaughtTexts(full.token_ids(texts), teacher),
-        PairEvaluator(full, pairs[1]),
-        TrainingSettings(**_values(objective="distill", epochs=5)),
-        seed=0,
-    ).train()
-    assert float(cosine_distance(student.encode(texts), teacher)) < before / 2
+def test_labels_and_a_teacher_together(tiny_folder, pairs):
+    encoder, teacher = (load_encoder(tiny_folder(name)).eval() for name in ("bert", "electra"))
+    train, dev = pairs
+    data = PairSplits(name="pairs", train=train, dev=dev, test=dev)
+    batch = [0, 3, 5]
+    losses = []
+    for one in (None, Teacher(teacher, 0.5)):
+        examples, _, _ = LabelledTask(encoder, data, teacher=one).trial(encoder, 0)
+        with torch.no_grad():
+            losses.append(float(examples.loss(encoder, batch)))
+    chosen = [train.pairs[place] for place in batch]
+    sides = [pair.first for pair in chosen] + [pair.second for pair in chosen]
+    cosines = torch.cosine_similarity(encoder.encode(sides), teacher.encode(sides))
+    assert losses[1] == pytest.approx(losses[0] + 0.5 * float(1 - cosines.mean()), abs=1e-5)
+
+
+def test_a_teacher_of_another_width_is_refused(tiny_folder, pairs):
+    encoder, teacher = load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("bert"))
+    teacher.tail.append(torch.nn.Linear(16, 5))
+    data = PairSplits(name="pairs", train=pairs[0], dev=pairs[1], test=pairs[1])
+    with pytest.raises(UsageError, match="have 5 dimensions, and those that learn 16"):
+        LabelledTask(encoder, data, teacher=Teacher(teacher))
 
 
 def test_a_run_that_diverges_says_so(tiny_folder, pairs):

@@ -10,6 +10,8 @@ from truncate_kit.encoders.pooling import PoolingMode, pool
 from truncate_kit.encoders.saving import save_encoder
 from truncate_kit.encoders.truncation import (
     check_layer,
+    keep,
+    kept_config,
     layers_held,
     paper_parameters,
     parameters_kept,
@@ -28,7 +30,9 @@ __all__ = [
     "default_reference",
     "encoder_digest",
     "evaluating",
+    "keep",
     "keep_words",
+    "kept_config",
     "layers_held",
     "length_batches",
     "load_config",

@@ -26,7 +26,7 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard
         ("Data", result.data),
         ("Layers", f"their mean: {', '.join(map(str, encoder.combination))}" if encoder.combination else ""),
         ("Before it", result.before),
-        ("Training", budget if trial.epochs else "None: this is the teacher as it was."),
+        ("Training", budget),
         ("Seeds", f"{', '.join(map(str, row.seeds))}; these weights: seed {trial.seed}, epoch {trial.best_epoch}"),
         ("Choice", result.choice),
     ]

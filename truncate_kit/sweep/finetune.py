@@ -1,12 +1,11 @@
 """TMFT from end to end: which layer, how good, against the full model; the lean model saved."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.data import PairSplits
-from truncate_kit.encoders import Encoder
+from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import TrialWatcher
@@ -21,29 +20,28 @@ from truncate_kit.sweep.strategies import check_strategy
 from truncate_kit.sweep.trials import TrialRunner, layers_named
 from truncate_kit.sweep.work import Prior
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.tasks import DistillTask, LabelledTask, Task
+from truncate_kit.training.tasks import LabelledTask, Teacher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Before:
-    """What is learned before the task."""
+    """What is learned before the task, and beside it."""
 
     prior: Prior | None = None  # what every trial learns first
-    # the full model, where the encoder was cut before, to adapt it there: it is trained as the yardstick then. None
-    # takes the encoder in full, and distillation always does
+    # the full model, where the encoder was cut before: it is trained as the yardstick then. None takes the encoder
     full: Encoder | None = None
+    teacher: Teacher | None = None  # whose vectors are learned beside the labels
     words: str = ""  # what model cards say of all that was learned before
     blocks: tuple[int, ...] | None = None  # of `full` that the encoder has; None where these are the first ones
 
 
 def finetune(
     encoder: Encoder,
-    data: PairSplits | None,
+    data: PairSplits,
     *,
     out: Path,
     settings: SweepSettings | None = None,
     training: TrainingSettings | None = None,
-    texts: Sequence[str] | None = None,
     prediction: DropPrediction | None = None,
     before: Before | None = None,
     watcher: TrialWatcher | None = None,
@@ -53,13 +51,11 @@ def finetune(
 
     Args:
         encoder: Whose layers are tried; it is not changed.
-        data: Train, dev and test pairs with what the objective learns from; may be None for distillation, which is
-            then scored by closeness to the full model.
+        data: Train, dev and test pairs with what the objective learns from.
         out: Gets `lean/` and `full/` (sentence-transformers folders), `sweep.json` and `trials/`, from which the same
             call continues after a kill.
         settings: Layers, strategy, pick rule and seeds.
         training: Of every trial.
-        texts: Raw text to distil from, None takes the texts of the training pairs.
         prediction: Bounds pick and search.
         before: What is learned before the task, and what was cut before; None for nothing.
         watcher: Is called with the progress of all work, with every epoch and every finished trial.
@@ -78,15 +74,17 @@ def finetune(
     layers = check_sweep(encoder, settings)
 
     def runner_of(model: Encoder) -> TrialRunner:
-        task, prior = _task(model, data, texts, training), before.prior
-        parts = [training.to_json(), data.fingerprint() if data else "", "\n".join(texts or ()), type(task).__name__]
-        key = run_key(model, *parts, *([prior.fingerprint()] if prior else []))
+        task, prior = LabelledTask(model, data, training.objective, before.teacher), before.prior
+        # The last two parts are what they always were: another key would not find the trials that are there.
+        parts = (training.to_json(), data.fingerprint(), "", "LabelledTask")
+        taught = [encoder_digest(before.teacher.encoder), str(before.teacher.weight)] if before.teacher else []
+        key = run_key(model, *parts, *([prior.fingerprint()] if prior else []), *taught)
         store = RunStore(Path(out) / "trials", key, {"model": model.name, "training": training.to_dict()})
-        return TrialRunner(model, task, training, store, prior, watcher, engine or Sequential())
+        return TrialRunner(model, task, training, store, prior, watcher, engine or Sequential(), keeps_weights=True)
 
     with output_folder(Path(out), encoder, "lean", "full"), ExitStack() as stores:
         runner = runner_of(encoder)
-        full = runner if before.full is None or training.row.method == "distill" else runner_of(before.full)
+        full = runner if before.full is None else runner_of(before.full)
         for one in dict.fromkeys([runner.store, full.store]):
             stores.enter_context(one.open())
         return Sweep(runner, full, layers, settings, prediction, data, before.words, before.blocks).run(Path(out))
@@ -104,16 +102,3 @@ def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
             hint="Name the model that they were trained for; `finetune_frozen()` trains heads.",
         )
     return layers_named(encoder, settings.layers)
-
-
-def _task(encoder: Encoder, data: PairSplits | None, texts: Sequence[str] | None, training: TrainingSettings) -> Task:
-    if training.row.method == "distill":
-        if texts is None and (data is None or data.train is None):
-            raise UsageError("Distillation has no texts.", hint="Give `texts`, or `data` with a train set.")
-        raw = list(texts) if texts is not None else data.train.texts()  # type: ignore[union-attr]  # checked above
-        return DistillTask(encoder, raw, data, training.objective)
-    if data is None:
-        raise UsageError(
-            "Fine-tuning needs pairs with scores or classes.", hint='Give `data`; or `texts` and `objective="distill"`.'
-        )
-    return LabelledTask(encoder, data, training.objective)

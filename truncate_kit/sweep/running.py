@@ -42,7 +42,7 @@ class Sweep:
     layers: Sequence[int]
     settings: SweepSettings
     prediction: DropPrediction | None  # bounds pick and search
-    data: PairSplits | None  # labelled pairs, None for distillation from raw text alone
+    data: PairSplits
     before: str  # what model cards say of what was learned before
     blocks: tuple[int, ...] | None = (
         None  # of the full model that the runner's has; None where these are the first ones
@@ -53,14 +53,13 @@ class Sweep:
         start = time.perf_counter()
         found = self._train()
         # Curves and tables are of every finished trial: a shorter run takes no row away.
-        own, yardstick = _finished(self.runner), found.yardstick
-        if not self._distils:
-            yardstick = [trial for trial in _finished(self.full) if trial.layer == self.full.full.depth]
+        own = _finished(self.runner)
+        yardstick = [trial for trial in _finished(self.full) if trial.layer == self.full.full.depth]
         encoder, training = self.runner.full, self.runner.settings
         result = SweepResult(
             model=encoder.name,
-            data=self.data.name if self.data else "raw text",
-            data_fingerprint=self.data.fingerprint() if self.data else "",
+            data=self.data.name,
+            data_fingerprint=self.data.fingerprint(),
             settings=replace(self.settings, strategy=self._strategy),
             training=training,
             learning_rate=training.learning_rate or default_learning_rate(encoder.width),
@@ -83,13 +82,9 @@ class Sweep:
         return result
 
     @property
-    def _distils(self) -> bool:
-        return self.runner.settings.row.method == "distill"
-
-    @property
     def _strategy(self) -> str:
-        """The one asked for; rankings were most often within 0.3 points of an exhaustive search, but need labels."""
-        return self.settings.strategy or ("guided" if self._distils else "rankings")
+        """The one asked for; rankings were most often within 0.3 points of an exhaustive search."""
+        return self.settings.strategy or "rankings"
 
     @property
     def _picker(self) -> Picker:
@@ -101,7 +96,7 @@ class Sweep:
     def _train(self) -> Found:
         seeds = self.settings.seeds
         # First, and with its weights kept: a search that trains the last layer as well finds it done.
-        yardstick = self._teacher() if self._distils else self._trials(self.full, self.full.full.depth)
+        yardstick = self._trials(self.full, self.full.full.depth)
         search = Search(self.layers[0])
         if len(self.layers) > 1:
             strategy = STRATEGIES[self._strategy if self.settings.layers == "auto" else "exhaustive"]
@@ -110,10 +105,9 @@ class Sweep:
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
         best = self.runner.run(best.layer, best.seed, keep_weights=True)
         # Where every seed has splits of its own, only the same seed has not seen the test pairs of the lean model.
-        same_seed = best.seed if self.data is not None and self.data.shares is not None else None
+        same_seed = best.seed if self.data.shares is not None else None
         strongest = max(yardstick, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
-        if strongest.epochs:
-            strongest = self.full.run(strongest.layer, strongest.seed, keep_weights=True)
+        strongest = self.full.run(strongest.layer, strongest.seed, keep_weights=True)
         return Found(search, chosen, yardstick, best, strongest)
 
     def _trials(self, runner: TrialRunner, layer: int) -> tuple[Trial, ...]:
@@ -123,26 +117,6 @@ class Sweep:
         # One that is already there is not made again for its weights: only the best seed's are needed.
         runner.run_all(new, keep_weights=True)
         return runner.run_all(places)
-
-    def _teacher(self) -> tuple[Trial, ...]:
-        """The full model as it is, which distillation does not train again."""
-        encoder, seed = self.full.full, self.settings.seeds[0]
-        _, dev, test = self.full.task.trial(encoder, seed)
-        (dev_score, dev_pearson), (test_score, test_pearson) = dev.score(encoder), test.score(encoder)
-        trial = Trial(
-            layer=encoder.depth,
-            seed=seed,
-            epochs=0,
-            steps=0,
-            dev_scores=(dev_score,),
-            best_epoch=0,
-            dev=dev_score,
-            dev_pearson=dev_pearson,
-            test=test_score,
-            test_pearson=test_pearson,
-            seconds=0.0,
-        )
-        return (trial,)
 
     def _exhaustive_cost(self, trial: Trial) -> int:
         """Block-steps of all layers with all seeds, without the chosen layer's own."""
@@ -168,15 +142,23 @@ class Sweep:
     def _save(self, result: SweepResult, found: Found, out: Path) -> None:
         """The lean model and its yardstick as folders, each with its card, then the result; other weights go."""
         for runner, trial, folder in ((self.runner, found.best, "lean"), (self.full, found.strongest, "full")):
-            saved = runner.full  # for distillation the teacher as it was
-            if trial.epochs:
-                saved = runner.store.encoder(trial.name, saved.device)
-                saved.name = runner.full.name
+            saved = runner.store.encoder(trial.name, runner.full.device)
+            saved.name = runner.full.name
             save_encoder(saved, out / folder, model_card=sweep_card(result, trial, saved).text(saved))
         for place in (self.runner.store.folder, out):  # what other data or settings gave stays in their own store
             result.write(place / "sweep.json")
+        # Another rule may choose another layer, and trains nothing then: each keeps its best weights. With splits drawn
+        # by seed the yardstick is the one of the lean model's seed, whichever that will be.
+        kept = {trial.name for trial in (found.best, found.strongest, *_best_of_layers(result.trials))}
+        kept |= {trial.name for trial in found.yardstick if self.data.shares is not None}
         for runner in (self.runner, self.full):
-            runner.store.forget_weights({trial.name for trial in (found.best, found.strongest)})
+            runner.store.forget_weights(kept)
+
+
+def _best_of_layers(trials: Sequence[Trial]) -> list[Trial]:
+    """Of each layer the trial with the best dev score, the one of the first seed among equals."""
+    ranked = sorted(trials, key=lambda trial: (trial.dev, -trial.seed))
+    return list({trial.layer: trial for trial in ranked}.values())
 
 
 def _finished(runner: TrialRunner) -> tuple[Trial, ...]:

@@ -30,6 +30,7 @@ class TrialRunner:
     prior: Prior | None = None
     watcher: TrialWatcher = TrialWatcher()  # noqa: RUF009  # it has no state
     engine: Engine = Sequential()  # noqa: RUF009  # likewise
+    keeps_weights: bool = False  # of every trial with the full budget
     _work: TrialWork = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,6 +67,7 @@ class TrialRunner:
         What is not there goes to the engine as one batch, and is stored before it is given.
         """
         budget, orders = epochs or self.settings.epochs, []
+        searching = budget < self.settings.epochs or stop_after is not None
         for layer, seed in dict.fromkeys(places):
             trial = self.stored(layer, seed, epochs=budget, stop_after=stop_after)
             if trial is not None and (not keep_weights or self.store.has_weights(trial.name)):
@@ -76,8 +78,8 @@ class TrialRunner:
                     layer=layer,
                     seed=seed,
                     epochs=budget,
-                    searching=budget < self.settings.epochs or stop_after is not None,
-                    keep_weights=keep_weights,
+                    searching=searching,
+                    keep_weights=keep_weights or (self.keeps_weights and not searching),
                     stop_after=stop_after,
                 )
             )

@@ -117,19 +117,3 @@ def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
     quality[value == below] = -1.0  # equal scores are on one side
     best = int(quality.argmax())
     return float((value[best] + below[best]) / 2)
-
-
-class TeacherEvaluator:
-    """Mean cosine (× 100) between the encoder's vectors and a teacher's, (n, d), on held-out texts."""
-
-    def __init__(self, ids: list[Ids], vectors: Tensor) -> None:
-        self._ids, self._vectors = ids, vectors
-
-    def texts(self) -> list[Ids]:
-        """The token ids."""
-        return self._ids
-
-    def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Mean cosine × 100; no Pearson."""
-        cosines = nn.functional.cosine_similarity(encoder.encode_ids(self._ids), self._vectors)
-        return 100 * float(cosines.mean()), None

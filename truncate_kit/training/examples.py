@@ -37,11 +37,6 @@ def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
     return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target)
 
 
-def cosine_distance(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean of 1 − cos(student, teacher); (b, d) each. Half the squared distance of the normalised vectors."""
-    return (1 - nn.functional.cosine_similarity(student, teacher)).mean()
-
-
 def cosine_entropy(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
     """Binary cross entropy with cos(u, v) as the logit and 0 or 1 as target; first, second (b, d), target (b,)."""
     logits = nn.functional.cosine_similarity(first, second)
@@ -80,6 +75,11 @@ class Pairs:
         self._first, self._second = first, second
         self._targets = torch.tensor(targets, dtype=torch.float32)
         self._loss, self.head = loss, head
+        self._taught: tuple[Tensor, float] | None = None
+
+    def learn_vectors(self, vectors: Tensor, weight: float) -> None:
+        """Add `weight` × the mean 1 − cosine to a teacher's vectors (2n, d): of first texts, then of second ones."""
+        self._taught = vectors, weight
 
     def __len__(self) -> int:
         return len(self._first)
@@ -103,7 +103,12 @@ class Pairs:
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
         """The same from vectors (2b, d) in the order of `inputs`."""
         target = self._targets[list(batch)].to(vectors.device)
-        return self._loss(vectors[: len(batch)].float(), vectors[len(batch) :].float(), target)
+        loss = self._loss(vectors[: len(batch)].float(), vectors[len(batch) :].float(), target)
+        if self._taught is not None:
+            teacher, weight = self._taught
+            wanted = teacher[[*batch, *(place + len(self) for place in batch)]].to(vectors.device)
+            loss = loss + weight * (1 - nn.functional.cosine_similarity(vectors.float(), wanted)).mean()
+        return loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,16 +140,3 @@ class SingleTexts:
     def texts(self) -> list[Ids] | None:
         """The token ids."""
         return self._ids
-
-
-class TaughtTexts(SingleTexts):
-    """Texts with the vectors that a teacher gives them, (n, d)."""
-
-    def __init__(self, ids: list[Ids], vectors: Tensor) -> None:
-        super().__init__(ids)
-        self._vectors = vectors
-
-    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`cosine_distance` of the texts at the given places."""
-        vectors = encoder(**encoder.pad([self._ids[place] for place in batch])).float()
-        return cosine_distance(vectors, self._vectors[list(batch)].to(vectors.device))

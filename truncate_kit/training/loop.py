@@ -50,7 +50,10 @@ class TrainingRun:
     """One training run, from its first step to the weights of the stage that scores best.
 
     A stage ends with an evaluation on dev: an epoch, or a number of steps.
+    dropout: False computes gradients without it.
     """
+
+    dropout = True
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class TrainingRun:
         state, settings = self.state, self.settings
         losses = torch.zeros((), device=self.encoder.device)  # read once at the end: a GPU need not wait
         norms: list[Tensor] = []
-        self.trained.train()
+        self.trained.train(self.dropout)
         first = state.stage * self.interval
         steps = range(first, min(first + self.interval, self.total))
         for step in steps:

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from truncate_kit.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from truncate_kit.data import PairSet, PairSplits
     from truncate_kit.encoders import Encoder
     from truncate_kit.training.evaluators import Evaluator
-    from truncate_kit.training.examples import Examples, Ids, TrainPairs
+    from truncate_kit.training.examples import Examples, TrainPairs
 
-Method = Literal["tmft", "distill", "contrast"]
+Method = Literal["tmft", "contrast"]
 DataKind = Literal["scores", "labels", "classes", "texts", "positives", "negatives"]
 DATA_WORDS: dict[DataKind, str] = {
     "scores": "pairs with scores",
@@ -42,8 +40,8 @@ class Objective:
     """One objective."""
 
     name: str  # as settings and options name it
-    # `tmft` learns from labelled pairs at a layer, `distill` from the vectors of the full model, `contrast` by
-    # distinguishing a text's positive from everything else in a batch (`truncate_kit.contrastive`)
+    # `tmft` learns from labelled pairs at a layer, `contrast` by distinguishing a text's positive from everything else
+    # in a batch (`truncate_kit.contrastive`)
     method: Method = "tmft"
     data: DataKind
     card: str  # what a model card says of the training
@@ -52,8 +50,7 @@ class Objective:
     epochs: int = EPOCHS  # usual number of epochs
     batch_size: int = BATCH_SIZE  # usual number of examples of a step
     trains_head: bool = False  # whether a classifier is trained beside the encoder, for the layer it is trained at
-    # builds the examples of a trial: of `tmft` from `TrainPairs`, of `distill` from token ids and the teacher's vectors
-    # (n, d). None for `contrast`, whose objectives differ in their data only
+    # builds the examples of a `tmft` trial from `TrainPairs`; None for `contrast`, whose objectives differ in data only
     examples: "Callable[..., Examples] | None" = None
     # builds the evaluator of a split from the encoder whose tokenizer reads it, its pairs, the examples of the trial,
     # and the evaluator on dev where the split is test
@@ -111,12 +108,6 @@ def _macro_f1(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Eva
     return ClassEvaluator(full, pairs, examples.head)
 
 
-def _taught(ids: "list[Ids]", vectors: "Tensor") -> "Examples":
-    from truncate_kit.training.examples import TaughtTexts
-
-    return TaughtTexts(ids, vectors)
-
-
 _ROWS = (
     Objective(name="cosine", data="scores", card="TMFT: mean squared error between cosine and score", examples=_graded),
     Objective(
@@ -138,14 +129,6 @@ _ROWS = (
         trains_head=True,
         examples=_classified,
         evaluator=_macro_f1,
-    ),
-    Objective(
-        name="distill",
-        method="distill",
-        data="texts",
-        card="distillation: the vectors of the full model on raw text",
-        metric="mean cosine to the full model × 100",
-        examples=_taught,
     ),
     # Budgets: the released run of the supervised objectives (3 epochs, 4 × 64 rows), SimCSE's for dropout.
     Objective(

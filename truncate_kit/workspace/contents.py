@@ -11,7 +11,13 @@ from truncate_kit.runs.journal import Journal
 from truncate_kit.runs.store import RECORDS_FILE
 from truncate_kit.workspace.places import Workspace
 
-_RESULTS = ("sweep.json", "contrastive.json", "study.json", "frozen.json")  # one beside the runs says that they ended
+_RESULTS = (
+    "sweep.json",
+    "contrastive.json",
+    "study.json",
+    "frozen.json",
+    "lean/distill.json",
+)  # one beside the runs says that they ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +121,10 @@ def _origins(workspace: Workspace) -> dict[Path, str]:
         of = f"of {sweep.full.layer}, fine-tuned on {sweep.data}"
         found[workspace.lean] = f"{sweep.model}, {sweep.place(sweep.chosen)} {of}"
         found[workspace.full] = f"{sweep.model}, layer {sweep.full.layer} {of}"
+    if (distilled := workspace.distilled()) is not None:
+        kept = f"blocks {', '.join(map(str, distilled.chosen))} of {distilled.depth}"
+        found[workspace.lean] = f"{distilled.model}, {kept}, distilled from raw text"
+        found[workspace.full] = f"{distilled.model}, as it was"
     if (cut := workspace.cut()) is not None:
         found[workspace.lean] = f"{cut.model}, {cut.what}, not trained"
     return found

@@ -9,6 +9,7 @@ from truncate_kit.workspace.sources import DataSource, ModelSource, Sources, Tri
 if TYPE_CHECKING:
     from truncate_kit.combine.report import CombinationReport
     from truncate_kit.contrastive.results import ContrastiveResult
+    from truncate_kit.distillation.results import DistillResult
     from truncate_kit.frozen.results import FrozenReport
     from truncate_kit.runs.cutting import CutResult
     from truncate_kit.sweep.results import SweepResult
@@ -55,6 +56,12 @@ class Workspace:
         from truncate_kit.runs.cutting import CUT_FILE, CutResult
 
         return _read(CutResult, self.lean / CUT_FILE)
+
+    def distilled(self) -> "DistillResult | None":
+        """What `lean` learned from, where that is a full model's vectors."""
+        from truncate_kit.distillation.results import DISTILL_FILE, DistillResult
+
+        return _read(DistillResult, self.lean / DISTILL_FILE)
 
     def heads(self) -> "FrozenReport | None":
         """What training heads over a frozen model found."""

@@ -1,0 +1,108 @@
+"""Distil all-MiniLM-L6-v2 to 5, 4, 3, 2 and 1 blocks, and score each on similarity and search.
+
+Rows that are in rows.csv are not made again; a distillation that was stopped goes on.
+
+    python -m benchmarks.lean.run --model MODEL --data DATA --work WORK [--blocks 3,2] [--name default] [options]
+"""
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.common import new_parser, read_rows, write_rows
+from benchmarks.lean.scores import evaluation_texts, scores_of
+from benchmarks.lean.texts import corpus_lines, mixed
+from truncate_kit.distillation.distilling import distill
+from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.distillation.texts import RawTexts
+from truncate_kit.encoders import keep, load_encoder
+
+ROWS = Path(__file__).parent / "rows.csv"
+
+
+def printed_progress(task: str, done: int, total: int) -> None:
+    """Print each twentieth of a task."""
+    if done == total or done % max(1, total // 20) == 0:
+        print(f"{time.strftime('%H:%M:%S')} {task}: {done}/{total}", flush=True)
+
+
+def options() -> argparse.Namespace:
+    """What is distilled, and how."""
+    parser, usual = new_parser(__doc__), DistillSettings()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the evaluation data")
+    parser.add_argument("--work", type=Path, required=True, help="folder of vectors, trials and models")
+    parser.add_argument("--blocks", default="5,4,3,2,1", help="numbers of blocks, or subsets such as 1-3-6")
+    parser.add_argument("--name", default="default", help="of the variant, in the table")
+    parser.add_argument("--texts", type=int, default=150_000)
+    parser.add_argument("--joined", type=float, default=0.15)
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--rate", type=float)
+    parser.add_argument("--batch-size", type=int, default=usual.batch_size)
+    parser.add_argument("--similarity", type=float, default=usual.similarity)
+    parser.add_argument("--states", type=float, default=usual.states)
+    parser.add_argument("--train-embeddings", action="store_true")
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max-length", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--untrained", action="store_true", help="score the choice without training")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Add the rows that are missing."""
+    given = options()
+    torch.set_num_threads(given.threads)
+    full = load_encoder(given.model, max_length=given.max_length)
+    settings = DistillSettings(
+        epochs=given.epochs,
+        batch_size=given.batch_size,
+        learning_rate=given.rate,
+        similarity=given.similarity,
+        states=given.states,
+        train_embeddings=given.train_embeddings,
+        precision=given.precision,
+        seed=given.seed,
+    )
+    exclude = evaluation_texts(given.data)
+    for blocks in given.blocks.split(","):
+        rows = read_rows(ROWS) if ROWS.exists() else []
+        if any((row["name"], row["asked"], row["seed"]) == (given.name, blocks, str(given.seed)) for row in rows):
+            continue
+        begin = time.perf_counter()
+        budget = Budget(blocks=blocks.replace("-", ",") if "-" in blocks else blocks)
+        result = distill(
+            full,
+            RawTexts(texts=mixed(corpus_lines(given.data), given.texts, given.joined), exclude=exclude),
+            out=given.work,
+            budget=budget,
+            settings=settings,
+            progress=printed_progress,
+        )
+        minutes = (time.perf_counter() - begin) / 60
+        lean = keep(full, result.chosen) if given.untrained else load_encoder(given.work / "lean", max_length=256)
+        student = result.student
+        row = {
+            "name": given.name,
+            "asked": blocks,
+            "blocks": " ".join(map(str, result.chosen)),
+            "seed": given.seed,
+            "texts": result.texts.num_texts,
+            "tokens": result.texts.tokens,
+            "excluded": result.texts.excluded,
+            "learning_minutes": f"{student.seconds / 60:.1f}",
+            "minutes": f"{minutes:.1f}",
+            "speedup": f"{result.speedup:.2f}",
+            "agreement": f"{student.agreement.correlation:.2f}",
+            "overlap": f"{student.agreement.overlap:.2f}",
+            **scores_of(lean, full, given.data).row(),
+        }
+        print(row, flush=True)
+        write_rows(ROWS, [*rows, row])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Scores of an encoder on what no part of a distillation has seen: similarity, and search also in the full index."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from truncate_kit.data import find_sts, load_pairs, read_retrieval
+from truncate_kit.evaluation import TextEncoder
+from truncate_kit.retrieval.comparing import compare
+from truncate_kit.suites.sts import score_sts
+
+MEAN_OF = ("STS12", "STS14", "STS15", "SICK-R")
+SEARCHED = {"trecqa": "trecqa-test", "cranfield": "cranfield"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """In points: Spearman on STS Benchmark test and in the mean over `MEAN_OF`; nDCG@10 alone and in the full index."""
+
+    stsb: float
+    sts_mean: float
+    trecqa: float
+    trecqa_mixed: float
+    cranfield: float
+    cranfield_mixed: float
+
+    def row(self) -> dict[str, str]:
+        """As cells of a table."""
+        return {name: f"{value:.2f}" for name, value in asdict(self).items()}
+
+
+def scores_of(lean: TextEncoder, full: TextEncoder, data: Path) -> Scores:
+    """All scores; `full` gives the index that lean queries search."""
+    sets = {row.name: row.spearman for row in score_sts(lean, find_sts(data), model="lean").sets}
+    found = {}
+    for name, folder in SEARCHED.items():
+        report = compare(full, lean, read_retrieval(data / "retrieval" / folder), names=("full", "lean"))
+        for suffix, index in (("", "lean"), ("_mixed", "full")):
+            row = report.row("lean", index)
+            assert row is not None
+            found[name + suffix] = row.ndcg
+    return Scores(stsb=sets["STSB"], sts_mean=sum(sets[name] for name in MEAN_OF) / len(MEAN_OF), **found)
+
+
+def evaluation_texts(data: Path) -> set[str]:
+    """Every text of the sets above, which nothing may learn from; the train part of STS Benchmark is among them."""
+    texts = {text for one in find_sts(data) for pair in one.pairs for text in (pair.first, pair.second)}
+    texts |= set(load_pairs(str(data / "stsb" / "en")).texts())
+    for folder in SEARCHED.values():
+        retrieval = read_retrieval(data / "retrieval" / folder)
+        texts |= {*retrieval.queries, *retrieval.documents}
+    return texts

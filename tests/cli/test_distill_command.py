@@ -1,0 +1,70 @@
+"""`distill` as a user calls it: what it shows, where the model is, what it refuses."""
+
+import json
+
+import pytest
+
+from tests.support.commands import refused, run, run_both
+from truncate_kit.encoders import load_encoder
+
+WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
+
+
+@pytest.fixture
+def texts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"{one} {other} {third}\n" for one in WORDS for other in WORDS for third in ("cat", "mat")))
+    return file
+
+
+def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder, capfd):
+    (texts.parent / "held.csv").write_text("sentence1,sentence2,score\nThe cat mat,a dog mat,1\n")
+    model = tiny_folder("bert")
+    out = run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--exclude", texts.parent / "held.csv")
+    assert "448 distinct texts" in out
+    assert "2 left out that stand in evaluation sets" in out
+    assert "2 blocks of 3 (1, 3)" in out
+    assert "7 choices of blocks tried" in out
+    assert "exported/lean" in out
+    assert (texts.parent / "exported/frontier.png").stat().st_size > 10_000
+    lean = load_encoder(texts.parent / "exported/lean")
+    assert lean.depth == 2
+    card = (texts.parent / "exported/lean/README.md").read_text()
+    assert "2 of 3 blocks" in card
+    assert "1, 3 of 3" in card
+    _, err = run_both(capfd, "encode", texts, "--out", "vectors.npy")
+    assert f"blocks 1, 3 of {model}, distilled" in err
+    assert f"{model}, blocks 1, 3 of 3, distilled from raw text" in run(capfd, "status")
+
+
+def test_json_and_again(texts, tiny_folder, capfd):
+    command = ("distill", tiny_folder("bert"), "--texts", texts, "--speedup", "1.01", "--json")
+    first = json.loads(run(capfd, *command))
+    assert len(first["candidates"]) == 3
+    assert first["chosen"] in [row["blocks"] for row in first["candidates"][:2]]
+    assert json.loads(run(capfd, *command)) == first
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "hint"),
+    [
+        ((), "There are no texts to learn from.", "--texts FILE"),
+        (("--texts", "nowhere.txt"), "nowhere.txt", ""),
+        (("--texts", "few.txt"), "Only 2 distinct texts", "tens of thousands"),
+        (("--texts", "texts.txt", "--blocks", "2", "--within", "1"), "two budgets", "Leave out one"),
+        (("--texts", "texts.txt", "--blocks", "9"), "No lean model has 9 blocks", "--blocks from 1 to 2"),
+        (("--texts", "texts.txt", "--blocks", "1,9"), "Block 9 does not exist", ""),
+        (("--texts", "texts.txt", "--blocks", "3,1"), "do not rise", ""),
+        (("--texts", "texts.txt", "--megabytes", "0.001"), "takes 0.0 megabytes", "--megabytes"),
+        (("--texts", "texts.txt", "--precision", "fp8"), "no training precision 'fp8'", "fp32"),
+        (("--texts", "texts.txt", "--query-weight", "-1"), "query_weight is -1", ""),
+        (("--texts", "texts.txt", "--exclude", "nothing.csv"), "nothing.csv", ""),
+    ],
+)
+def test_what_it_refuses(texts, tiny_folder, capfd, options, said, hint):
+    (texts.parent / "few.txt").write_text("a cat\na dog\n")
+    problem = refused(capfd, "distill", tiny_folder("bert"), *options)
+    assert said in problem
+    assert hint in problem
+    assert not (texts.parent / "exported/lean").exists()

@@ -1,0 +1,59 @@
+"""Agreement with the full model, against loops over all pairs."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from truncate_kit.distillation.agreement import NEAR, AgreementEvaluator
+from truncate_kit.errors import DataError
+
+
+def vectors(seed, count=60, width=8):
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed))
+
+
+def nearest(rows):
+    unit = rows.numpy() / np.linalg.norm(rows.numpy(), axis=1, keepdims=True)
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -2)
+    return cosines, [set(np.argsort(-row)[:NEAR]) for row in cosines]
+
+
+def test_it_is_what_loops_give():
+    full = vectors(0)
+    lean = full + 0.7 * vectors(1)
+    judge = AgreementEvaluator([[1]] * 60, full)
+    (expected, near), (found, near_too) = nearest(full), nearest(lean)
+    pairs = [(row, int(other)) for row, partners in enumerate(judge._partners) for other in partners]
+    assert all(row != other for row, other in pairs)
+    assert all({int(other) for other in partners[:NEAR]} == near[row] for row, partners in enumerate(judge._partners))
+    correlation = stats.spearmanr([found[pair] for pair in pairs], [expected[pair] for pair in pairs]).statistic
+    agreement = judge.agreement_of(lean)
+    assert agreement.correlation == pytest.approx(100 * correlation, abs=1e-3)
+    assert agreement.overlap == pytest.approx(
+        100 * np.mean([len(one & other) / NEAR for one, other in zip(near, near_too, strict=True)])
+    )
+    assert agreement.low < agreement.correlation < agreement.high
+    assert 0 < agreement.high - agreement.low < 20
+    assert judge.score_of(lean)[0] == agreement.correlation
+
+
+def test_the_full_model_agrees_with_itself_and_a_constant_one_with_nobody():
+    judge = AgreementEvaluator([[1]] * 60, vectors(0))
+    own = judge.agreement_of(3 * vectors(0))  # lengths do not count
+    assert (own.correlation, own.overlap, own.num_texts) == (pytest.approx(100), pytest.approx(100), 60)
+    assert judge.score_of(torch.ones(60, 8))[0] == 0.0
+
+
+def test_the_interval_narrows_with_the_number_of_texts():
+    def width(count):
+        found = AgreementEvaluator([[1]] * count, vectors(0, count)).agreement_of(vectors(0, count) + vectors(1, count))
+        return found.high - found.low
+
+    assert width(400) < 0.75 * width(100)
+
+
+def test_a_handful_of_texts_is_refused():
+    with pytest.raises(DataError, match="needs at least 21"):
+        AgreementEvaluator([[1]] * 20, vectors(0, 20))

@@ -1,0 +1,116 @@
+"""Distillation of a real miniature: it learns, keeps to its budget, and survives being killed."""
+
+import pytest
+import torch
+
+from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.distillation.distilling import distill
+from truncate_kit.distillation.results import DISTILL_FILE, DistillResult
+from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
+from truncate_kit.errors import LayerOutOfRangeError, UsageError
+from truncate_kit.progress import silent
+
+SHORT = DistillSettings(batch_size=32, learning_rate=1e-3, held_out=200)
+
+
+@pytest.fixture(scope="module")
+def texts():
+    pairs = load_pairs(BUNDLED)
+    return list(dict.fromkeys(pairs.texts()))[:2000]
+
+
+@pytest.fixture(scope="module")
+def full():
+    return truncate(load_encoder("mini-bert", max_length=32), 4)
+
+
+@pytest.fixture(scope="module")
+def learned(full, texts, tmp_path_factory):
+    out = tmp_path_factory.mktemp("distilled")
+    return out, distill(full, texts, out=out, budget=Budget(blocks="2"), settings=SHORT)
+
+
+def test_the_student_comes_closer_to_the_full_model(full, learned):
+    out, result = learned
+    lean = load_encoder(out / "lean")
+    assert lean.depth == 2
+    assert result.student.best > result.candidate.untrained + 1
+    assert result.student.agreement.correlation > result.candidate.untrained
+    assert DistillResult.read(out / "lean" / DISTILL_FILE) == result
+    assert result.holds
+    assert result.speedup > 0
+    untrained = keep(full, result.chosen)
+    embeddings = [model.backbone.embeddings.word_embeddings.weight for model in (lean, untrained)]
+    assert torch.equal(*embeddings)  # frozen
+    some = ["a dog runs over the grass", "two people sit at a table"]
+    wanted = full.encode(some)
+    near, far = (torch.cosine_similarity(model.encode(some), wanted).mean() for model in (lean, untrained))
+    assert near > far
+    assert encoder_digest(load_encoder(out / "full")) == encoder_digest(full)
+
+
+def test_the_same_call_again_learns_nothing(full, texts, learned):
+    out, result = learned
+    seen = []
+    again = distill(
+        full, texts, out=out, budget=Budget(blocks="2"), settings=SHORT, progress=lambda *step: seen.append(step)
+    )
+    assert again == result
+    assert {step[0] for step in seen} == {"Reading texts"}
+
+
+class KilledError(Exception):
+    pass
+
+
+def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path):
+    out, result = learned
+    steps = 0
+
+    def dying(task, done, total):
+        nonlocal steps
+        steps += "learning" in task
+        if steps == 20:
+            raise KilledError
+
+    with pytest.raises(KilledError):
+        distill(full, texts, out=tmp_path, budget=Budget(blocks="2"), settings=SHORT, progress=dying)
+    assert not (tmp_path / "lean").exists()
+    again = distill(full, texts, out=tmp_path, budget=Budget(blocks="2"), settings=SHORT, progress=silent)
+    assert again.student.scores == result.student.scores
+    assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(load_encoder(out / "lean"))
+
+
+def test_the_fewest_blocks_within_a_loss(full, texts, learned):
+    out, result = learned
+    close = distill(full, texts, out=out, budget=Budget(within=100 - result.student.best + 0.01), settings=SHORT)
+    assert close.holds
+    assert len(close.chosen) <= 2
+    assert len(close.students) <= 3
+    assert {student.blocks for student in close.students} >= {close.chosen}
+    none = distill(full, texts, out=out, budget=Budget(within=0), settings=SHORT)
+    assert not none.holds
+    assert "No cut loses 0 points or less" in none.sentence
+
+
+def test_labelled_pairs_judge_where_they_are_given(full, texts, tmp_path):
+    pairs = load_pairs(BUNDLED)
+    held_back = pairs.dev.texts()[:60]
+    budget = Budget(blocks="2,4")
+    result = distill(full, [*texts, *held_back], out=tmp_path, budget=budget, settings=SHORT, data=pairs)
+    assert result.metric == "Spearman × 100 on dev"
+    assert result.chosen == (2, 4)
+    assert result.texts.excluded >= 60
+    assert result.scores.low <= result.scores.difference <= result.scores.high
+    assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
+
+
+def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, texts, tmp_path):
+    with pytest.raises(LayerOutOfRangeError):
+        distill(full, iter(()), out=tmp_path, budget=Budget(blocks="1,99"))
+    model = load_encoder("mini-bert")
+    model.name = str(tmp_path / "lean")
+    (tmp_path / "lean").mkdir()
+    with pytest.raises(UsageError, match="holds the model to start from"):
+        distill(model, texts, out=tmp_path)

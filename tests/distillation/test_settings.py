@@ -1,0 +1,91 @@
+"""Budgets and settings: what makes no sense is said at once; which candidate a budget takes."""
+
+import pytest
+
+from truncate_kit.distillation.budget import within_limit
+from truncate_kit.distillation.results import Candidate
+from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.errors import UsageError
+
+ROWS = [
+    Candidate(
+        blocks=tuple(range(1, size + 1)),
+        untrained=50.0 + size,
+        learned=None,
+        texts_per_second=600 / size,
+        parameters=1_000_000 * size,
+    )
+    for size in (1, 2, 3, 4)
+]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"within": 1, "blocks": "3"}, "within and blocks are two budgets"),
+        ({"within": -1}, "-1 points"),
+        ({"within": float("nan")}, "nan points"),
+        ({"speedup": 1}, "1 times is no speedup"),
+        ({"megabytes": 0}, "Nothing fits in 0 megabytes"),
+        ({"blocks": "few"}, "'few' names no blocks"),
+        ({"blocks": "1,,2"}, "names no blocks"),
+    ],
+)
+def test_a_budget_that_makes_no_sense(values, said):
+    with pytest.raises(UsageError, match=said):
+        Budget(**values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"learning_rate": 2.0},
+        {"similarity": -1.0},
+        {"similarity": float("nan")},
+        {"states": -1.0},
+        {"query_weight": -0.5},
+        {"warmup": 1.0},
+        {"precision": "fp8"},
+    ],
+)
+def test_settings_that_make_no_sense(values):
+    with pytest.raises(UsageError):
+        DistillSettings(**values)
+
+
+def test_blocks_are_a_number_or_names():
+    assert Budget(blocks="3").named_blocks is None
+    assert Budget(blocks="1, 4,6").named_blocks == (1, 4, 6)
+    assert (Budget().kind, Budget().points, Budget(within=0.5).points) == ("within", 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "size"),
+    [
+        ({"blocks": "2"}, 2),
+        ({"blocks": "1,2,3"}, 3),
+        ({"speedup": 2}, 2),
+        ({"speedup": 1.2}, 3),
+        ({"speedup": 3.9}, 1),
+        ({"megabytes": 8}, 2),
+        ({"megabytes": 100}, 3),
+    ],
+)
+def test_the_most_blocks_that_a_budget_allows(values, size):
+    assert within_limit(ROWS, Budget(**values)) is ROWS[size - 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"blocks": "4"}, "No lean model has 4 blocks"),
+        ({"blocks": "0"}, "No lean model has 0 blocks"),
+        ({"speedup": 5}, "4.0 times as fast"),
+        ({"megabytes": 3}, "takes 4.0 megabytes"),
+    ],
+)
+def test_a_budget_that_nothing_meets(values, said):
+    with pytest.raises(UsageError, match=said):
+        within_limit(ROWS, Budget(**values))

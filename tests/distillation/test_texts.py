@@ -1,0 +1,87 @@
+"""Texts to learn from: each once, none of the evaluation's, ids as the encoder gives them; and vectors of them."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from truncate_kit.distillation.teacher import rows_of, teacher_vectors
+from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
+from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import DataError
+
+WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
+TEXTS = [f"{one} {other} {third}" for one in WORDS for other in WORDS for third in ("", "mat")]
+
+
+@pytest.fixture
+def encoder(tiny_folder):
+    return load_encoder(tiny_folder("bert"))
+
+
+def texts_of(store):
+    return [json.loads(line)["text"] for line in store.file.read_text().splitlines()]
+
+
+def test_each_text_once_and_in_order(encoder, tmp_path):
+    store = store_texts(encoder, RawTexts(texts=[*TEXTS, *TEXTS[:7]]), tmp_path / "texts")
+    assert texts_of(store) == TEXTS
+    assert (store.counts.num_texts, store.counts.repeated) == (len(TEXTS), 7)
+    ids = encoder.token_ids(TEXTS)
+    assert [store.ids(place) for place in range(len(store))] == ids
+    assert store.lengths().tolist() == [len(row) for row in ids]
+    assert store.counts.tokens == sum(map(len, ids))
+    assert TextStore(tmp_path / "texts").digest == store.digest
+    assert store_texts(encoder, RawTexts(texts=TEXTS[1:]), tmp_path / "others").digest != store.digest
+
+
+def test_sentences_of_evaluation_sets_are_left_out_and_counted(encoder, tmp_path):
+    store = store_texts(encoder, RawTexts(texts=TEXTS, exclude=["The  CAT mat", "no such text"]), tmp_path / "texts")
+    assert store.counts.excluded == 1
+    assert texts_of(store) == [text for text in TEXTS if text != "the cat mat"]
+    twice = RawTexts(texts=["the cat mat", *TEXTS], exclude=["the cat mat"])
+    assert store_texts(encoder, twice, tmp_path / "others").counts.excluded == 2
+    assert "1 left out that stand in evaluation sets" in store.counts.sentence
+
+
+def test_queries_come_first_with_their_own_prompt(encoder, tmp_path):
+    encoder.settings = {"prompts": {"query": "a red cat ", "passage": "a tree "}, "default_prompt_name": "query"}
+    queries = [f"{one} sat on {other}" for one in WORDS for other in WORDS[:4]]
+    store = store_texts(encoder, RawTexts(texts=TEXTS, queries=queries), tmp_path / "texts")
+    assert store.counts.num_queries == len(queries)
+    assert store.ids(0) == encoder.token_ids([f"a red cat {queries[0]}"], prompt=False)[0]
+    assert store.ids(len(queries)) == encoder.token_ids([f"a tree {TEXTS[0]}"], prompt=False)[0]
+
+
+def test_a_limit_and_too_few(encoder, tmp_path):
+    assert len(store_texts(encoder, RawTexts(texts=iter(TEXTS)), tmp_path / "texts", limit=250)) == 250
+    with pytest.raises(DataError, match="Only 3 distinct texts"):
+        store_texts(encoder, RawTexts(texts=TEXTS[:3]), tmp_path / "few")
+    assert not (tmp_path / "few").exists()
+
+
+def test_texts_beyond_the_models_length_are_counted(encoder, tmp_path):
+    encoder.max_length = 5
+    store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
+    longer = sum(len(row) >= 5 for row in encoder.token_ids(TEXTS))
+    assert store.counts.cut == longer > 0
+
+
+def test_vectors_are_those_of_the_encoder_and_survive_damage(encoder, tmp_path):
+    store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
+    vectors = teacher_vectors(encoder, store, tmp_path)
+    expected = encoder.encode(TEXTS)
+    torch.testing.assert_close(rows_of(vectors, list(range(len(TEXTS)))), expected, atol=2e-3, rtol=2e-3)
+    before = np.array(vectors)
+    del vectors
+    raw = bytearray((tmp_path / "vectors.bin").read_bytes())
+    raw[40] ^= 0xFF
+    (tmp_path / "vectors.bin").write_bytes(raw)
+    seen = []
+    again = teacher_vectors(encoder, store, tmp_path, progress=lambda *step: seen.append(step))
+    assert np.array_equal(again, before)
+    assert seen[-1][1:] == (len(TEXTS), len(TEXTS))
+    seen.clear()
+    teacher_vectors(encoder, store, tmp_path, progress=lambda *step: seen.append(step))
+    assert not seen  # nothing was missing

@@ -1,0 +1,118 @@
+"""How like the full model a lean one is on raw text: agreement of their cosines, overlap of nearest neighbours."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.errors import too_few_texts
+from truncate_kit.results import Result
+from truncate_kit.training.examples import Ids
+
+NEAR = 10
+"""Nearest neighbours of a text; as many texts drawn at random stand beside them."""
+
+RESAMPLES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement(Result):
+    """Agreement with the full model on held-out text.
+
+    Attributes:
+        correlation: Spearman × 100 between the cosines of both models, over each text with its `NEAR` nearest texts by
+            the full model and as many drawn at random; 100 is the full model itself.
+        low: Lower end of its 95 % interval, by a bootstrap over texts.
+        high: The upper end.
+        overlap: Share × 100 of the `NEAR` nearest texts of each text that both models have in common.
+        num_texts: Held-out texts.
+    """
+
+    correlation: float
+    low: float
+    high: float
+    overlap: float
+    num_texts: int
+
+
+class AgreementEvaluator:
+    """Scores an encoder by its agreement with given vectors: an `Evaluator` that needs no labels."""
+
+    def __init__(self, ids: list[Ids], vectors: Tensor, *, seed: int = 0) -> None:
+        """Draw the pairs.
+
+        Args:
+            ids: Token ids of n held-out texts.
+            vectors: What the full model gives them, (n, d).
+            seed: Of the random partners.
+
+        Raises:
+            DataError: Fewer than 2 · `NEAR` + 1 texts.
+        """
+        if len(ids) <= 2 * NEAR:
+            raise too_few_texts(len(ids), needed=2 * NEAR + 1)
+        self._ids = ids
+        unit = torch.nn.functional.normalize(vectors.float(), dim=1)
+        self._near = _nearest(unit)
+        generator = torch.Generator().manual_seed(seed)
+        steps = torch.randint(1, len(ids), (len(ids), NEAR), generator=generator)  # never a text with itself
+        others = (torch.arange(len(ids))[:, None] + steps) % len(ids)
+        self._partners = torch.cat([self._near, others], dim=1)
+        self._expected = self._cosines(unit)
+
+    def texts(self) -> list[Ids]:
+        """The token ids."""
+        return self._ids
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """The correlation of `Agreement`; no Pearson."""
+        return self.score_of(encoder.encode_ids(self._ids))
+
+    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
+        """The same from vectors (n, d) of `texts()`."""
+        found = self._cosines(torch.nn.functional.normalize(vectors.float(), dim=1))
+        return _spearman(found.flatten(), self._expected.flatten()), None
+
+    def agreement(self, encoder: Encoder) -> Agreement:
+        """With interval and neighbours."""
+        return self.agreement_of(encoder.encode_ids(self._ids))
+
+    def agreement_of(self, vectors: Tensor) -> Agreement:
+        """The same from vectors (n, d) of `texts()`."""
+        unit = torch.nn.functional.normalize(vectors.float(), dim=1)
+        found, rng = self._cosines(unit), np.random.default_rng(0)
+        draws = [torch.from_numpy(rng.integers(len(unit), size=len(unit))) for _ in range(RESAMPLES)]
+        scores = [_spearman(found[rows].flatten(), self._expected[rows].flatten()) for rows in draws]
+        low, high = np.quantile(scores, (0.025, 0.975))
+        same = (_nearest(unit)[:, :, None] == self._near[:, None, :]).any(2)
+        return Agreement(
+            correlation=_spearman(found.flatten(), self._expected.flatten()),
+            low=float(low),
+            high=float(high),
+            overlap=100 * float(same.float().mean()),
+            num_texts=len(unit),
+        )
+
+    def _cosines(self, unit: Tensor) -> Tensor:
+        """Of each text with its partners, (n, 2 · NEAR)."""
+        return torch.einsum("nd,npd->np", unit, unit[self._partners])
+
+
+def _nearest(unit: Tensor) -> Tensor:
+    """Places (n, NEAR) of the texts nearest to each, by vectors (n, d) of length 1."""
+    found = []
+    for start in range(0, len(unit), 1024):  # never all n² cosines at once
+        cosines = unit[start : start + 1024] @ unit.T
+        cosines[torch.arange(len(cosines)), torch.arange(start, start + len(cosines))] = -2.0
+        found.append(cosines.topk(NEAR, dim=1).indices)
+    return torch.cat(found)
+
+
+def _spearman(first: Tensor, second: Tensor) -> float:
+    """Spearman × 100; 0 where all values are the same, as they are for a model that gives every text one vector."""
+    if first.min() == first.max():
+        return 0.0
+    return 100 * float(stats.spearmanr(first.numpy(), second.numpy()).statistic)

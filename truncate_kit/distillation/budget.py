@@ -1,0 +1,48 @@
+"""Which candidate a budget takes, and which candidates another one beats."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from truncate_kit.distillation.results import Candidate
+from truncate_kit.distillation.settings import Budget
+from truncate_kit.errors import UsageError
+from truncate_kit.wording import counted
+
+
+def within_limit(candidates: Sequence[Candidate], budget: Budget) -> Candidate:
+    """The candidate with the most blocks that `blocks`, `speedup` or `megabytes` allow. Raises `UsageError`."""
+    full = candidates[-1]
+    if budget.kind == "blocks":
+        wanted = len(budget.named_blocks or ()) or int(budget.blocks or 0)
+        fitting = [row for row in candidates[:-1] if len(row.blocks) == wanted]
+        problem = f"No lean model has {counted(wanted, 'block')}"
+        hint = f"Give `blocks` from {len(candidates[0].blocks)} to {len(candidates) - 1}."
+    elif budget.kind == "speedup":
+        wanted_rate = (budget.speedup or 0) * full.texts_per_second
+        fitting = [row for row in candidates[:-1] if row.texts_per_second >= wanted_rate]
+        fastest = max(row.texts_per_second for row in candidates)
+        problem = (
+            f"The fastest choice of blocks is {fastest / full.texts_per_second:.1f} times as fast as the full model"
+        )
+        hint = 'Give a smaller `speedup`; `export_onnx(precision="int8")` makes any of them faster.'
+    else:
+        fitting = [row for row in candidates[:-1] if row.megabytes <= (budget.megabytes or 0)]
+        problem = f"The smallest choice of blocks takes {candidates[0].megabytes:.1f} megabytes"
+        hint = "Give more `megabytes`; most of a small model is its vocabulary, which `keep_words()` cuts."
+    if not fitting:
+        raise UsageError(f"{problem}.", hint=hint)
+    return fitting[-1]
+
+
+def marked(rows: list[Candidate]) -> tuple[Candidate, ...]:
+    """The rows, marked where another one is as good and as fast, and better in one of the two."""
+
+    def beaten(row: Candidate) -> bool:
+        return any(
+            other.score >= row.score
+            and other.texts_per_second >= row.texts_per_second
+            and (other.score, other.texts_per_second) != (row.score, row.texts_per_second)
+            for other in rows
+        )
+
+    return tuple(replace(row, dominated=beaten(row)) for row in rows)

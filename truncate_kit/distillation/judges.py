@@ -1,0 +1,58 @@
+"""What judges choices besides agreement: a retrieval set, of whose queries one half chooses and the other reports."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from truncate_kit.data import RetrievalSet
+from truncate_kit.distillation.texts import prompted_ids
+from truncate_kit.encoders import Encoder
+from truncate_kit.errors import DataError
+from truncate_kit.retrieval.scores import QueryScores, score_queries
+from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, SearchVectors, search
+from truncate_kit.training.examples import Ids
+
+FEWEST_QUERIES = 10
+TOP = 10
+
+
+class RetrievalEvaluator:
+    """nDCG@10 of some of the queries of a set: an `Evaluator`."""
+
+    def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
+        """queries: places of those that count."""
+        self._own = [data.own_documents[place] for place in queries]
+        self._relevance = [data.relevance[place] for place in queries]
+        self._ids = prompted_ids(encoder, [data.queries[place] for place in queries], QUERY_PROMPTS)
+        self._ids += prompted_ids(encoder, data.documents, DOCUMENT_PROMPTS)
+
+    def texts(self) -> list[Ids]:
+        """Token ids of the queries, then of the documents."""
+        return self._ids
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """Mean nDCG@10 in points; no Pearson."""
+        return self.score_of(encoder.encode_ids(self._ids))
+
+    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
+        """The same from vectors (n, d) of `texts()`."""
+        return float(self.query_scores(vectors, vectors).ndcg.mean()), None
+
+    def query_scores(self, queries: Tensor, documents: Tensor) -> QueryScores:
+        """Of each query; both sides are vectors of `texts()`, each from a model of its own."""
+        count = len(self._relevance)
+        sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure="cosine")
+        return score_queries(search(sides, top=TOP, own=self._own), self._relevance)
+
+
+def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
+    """Evaluators on two halves of the queries, drawn at random. Raises `DataError` for a handful of queries."""
+    if len(data.queries) < 2 * FEWEST_QUERIES:
+        raise DataError(
+            f"{data.name} has {len(data.queries)} judged queries: too few to choose by one half and report the other.",
+            hint=f"Give at least {2 * FEWEST_QUERIES}, or leave `data` out to choose by agreement.",
+        )
+    order = torch.randperm(len(data.queries), generator=torch.Generator().manual_seed(0)).numpy()
+    middle = len(order) // 2
+    return RetrievalEvaluator(encoder, data, order[:middle]), RetrievalEvaluator(encoder, data, order[middle:])

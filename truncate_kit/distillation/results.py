@@ -1,0 +1,172 @@
+"""What a distillation found: every size that was tried, the choice, and how like the full model it is."""
+
+from dataclasses import dataclass
+
+from truncate_kit.distillation.agreement import Agreement
+from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.distillation.subsets import Blocks, SubsetSearch
+from truncate_kit.distillation.texts import TextCounts
+from truncate_kit.results import Result
+from truncate_kit.wording import counted
+
+DISTILL_FILE = "distill.json"
+"""In the folder of a model that learned from a full one; it goes where its model goes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Student(Result):
+    """One subset after learning.
+
+    Attributes:
+        blocks: The blocks of the full model that it keeps.
+        scores: On the texts or pairs for choosing, after each evaluation, in points.
+        best: The highest of them; its weights are kept.
+        agreement: On the texts for the report, which nothing was chosen by.
+        steps: Optimiser steps.
+        seconds: Learning and evaluation.
+    """
+
+    blocks: Blocks
+    scores: tuple[float, ...]
+    best: float
+    agreement: Agreement
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate(Result):
+    """One size: the best subset of that number of blocks.
+
+    Attributes:
+        blocks: The subset.
+        untrained: Its score without training, in points.
+        learned: Its score after learning; None where it did not learn.
+        texts_per_second: In torch, measured side by side.
+        parameters: Kept, pooler excluded.
+        dominated: Whether another candidate is at least as good and as fast, and better in one of the two.
+    """
+
+    blocks: Blocks
+    untrained: float
+    learned: float | None
+    texts_per_second: float
+    parameters: int
+    dominated: bool = False
+
+    @property
+    def score(self) -> float:
+        """After learning where it learned."""
+        return self.untrained if self.learned is None else self.learned
+
+    @property
+    def megabytes(self) -> float:
+        """Size of the weights in float32, in 10⁶ bytes."""
+        return self.parameters * 4 / 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes(Result):
+    """One candidate of each number of blocks, the smallest first, the full model last."""
+
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOutScores(Result):
+    """Scores on what nothing was chosen by, in points.
+
+    Attributes:
+        data: Name of the set.
+        metric: Spearman × 100, or nDCG@10.
+        lean: The lean model's.
+        full: The full model's.
+        mixed: Of lean queries on the full model's document vectors; None for pairs.
+        difference: Lean − full.
+        low: Lower end of its 95 % interval, by a paired bootstrap over pairs or queries.
+        high: The upper end.
+    """
+
+    data: str
+    metric: str
+    lean: float
+    full: float
+    mixed: float | None
+    difference: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillResult(Result):
+    """A distillation.
+
+    Attributes:
+        model: The full model.
+        depth: Its number of blocks.
+        before: What was done to it before, in words.
+        metric: What scores of candidates are, in words.
+        full_score: The full model's own; 100 where the score is agreement with it.
+        budget: What was asked for.
+        settings: How it learned.
+        learning_rate: Peak rate.
+        texts: What was learned from.
+        search: Of subsets, before learning.
+        candidates: By number of blocks, the full model last.
+        students: Those that learned.
+        chosen: The blocks of the lean model.
+        holds: Whether the chosen one keeps within the budget.
+        scores: On test pairs or the other half of the queries; None where neither was given.
+    """
+
+    model: str
+    depth: int
+    before: str
+    metric: str
+    full_score: float
+    budget: Budget
+    settings: DistillSettings
+    learning_rate: float
+    texts: TextCounts
+    search: SubsetSearch
+    candidates: tuple[Candidate, ...]
+    students: tuple[Student, ...]
+    chosen: Blocks
+    holds: bool
+    scores: HeldOutScores | None
+
+    @property
+    def student(self) -> Student:
+        """The chosen one."""
+        return next(student for student in self.students if student.blocks == self.chosen)
+
+    @property
+    def candidate(self) -> Candidate:
+        """The chosen one among the candidates."""
+        return next(row for row in self.candidates if row.blocks == self.chosen)
+
+    @property
+    def speedup(self) -> float:
+        """Texts a second against the full model, in torch."""
+        return self.candidate.texts_per_second / self.candidates[-1].texts_per_second
+
+    @property
+    def sentence(self) -> str:
+        """The choice in words."""
+        named = ", ".join(map(str, self.chosen))
+        agreement = self.student.agreement
+        said = (
+            f"{counted(len(self.chosen), 'block')} of {self.depth} ({named}), {self.speedup:.1f} times the texts a "
+            f"second: agreement {agreement.correlation:.1f} [{agreement.low:.1f}, {agreement.high:.1f}] with the full "
+            f"model, {agreement.overlap:.0f} % of nearest texts in common."
+        )
+        if self.scores is not None:
+            said += (
+                f" {self.scores.data}, {self.scores.metric}: {self.scores.lean:.2f} against {self.scores.full:.2f}, "
+                f"{self.scores.difference:+.2f} [{self.scores.low:+.2f}, {self.scores.high:+.2f}]."
+            )
+            if self.scores.mixed is not None:
+                said += f" Lean queries on the full model's documents: {self.scores.mixed:.2f}."
+        if not self.holds:
+            said += f" No cut loses {self.budget.points:g} points or less: this is the one that loses the fewest."
+        return said

@@ -1,0 +1,117 @@
+"""What distillation does: the budget, what is learned, and how; importing this imports no torch."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from truncate_kit.errors import UsageError
+from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.results import Result
+
+BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
+MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget(Result):
+    """Which size is wanted; one of the fields, or none, which is `within` one point.
+
+    Attributes:
+        within: The fewest blocks that lose no more than these points against the full model on held-out data, after
+            learning.
+        speedup: The most blocks with which texts are encoded that number of times as fast as by the full model.
+        megabytes: The most blocks whose weights take no more than that in float32, 10⁶ bytes each.
+        blocks: A number of blocks ("3"), or which ones ("1,4,6").
+    """
+
+    within: float | None = None
+    speedup: float | None = None
+    megabytes: float | None = None
+    blocks: str | None = None
+
+    def __post_init__(self) -> None:
+        named = [name for name in ("within", "speedup", "megabytes", "blocks") if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise UsageError(f"{named[0]} and {named[1]} are two budgets.", hint=f"Leave out one: `{named[1]}`.")
+        if self.within is not None and not self.within >= 0:
+            raise UsageError(f"{self.within:g} points are no loss to stay within.", hint="Give `within` of 0 or more.")
+        if self.speedup is not None and not self.speedup > 1:
+            raise UsageError(f"{self.speedup:g} times is no speedup.", hint="Give a `speedup` above 1.")
+        if self.megabytes is not None and not self.megabytes > 0:
+            raise UsageError(f"Nothing fits in {self.megabytes:g} megabytes.", hint="Give more `megabytes`.")
+        if self.blocks is not None and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", self.blocks):
+            raise UsageError(f"{self.blocks!r} names no blocks.", hint="Write `blocks` as 3, or as 1,4,6.")
+
+    @property
+    def kind(self) -> BudgetKind:
+        """Which field counts."""
+        for name in ("speedup", "megabytes", "blocks"):
+            if getattr(self, name) is not None:
+                return name
+        return "within"
+
+    @property
+    def points(self) -> float:
+        """Points that may be lost."""
+        return 1.0 if self.within is None else self.within
+
+    @property
+    def named_blocks(self) -> tuple[int, ...] | None:
+        """The blocks that were named one by one; None where a number or no blocks were given."""
+        numbers = tuple(int(part) for part in (self.blocks or "").split(",") if part.strip())
+        return numbers if "," in (self.blocks or "") else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillSettings(Result):
+    """How the full model's vectors are learned; defaults by the ablations in benchmarks/lean.
+
+    Attributes:
+        epochs: Passes over the texts; learning ends earlier where agreement stops growing.
+        batch_size: Texts of a step, of like length.
+        learning_rate: Peak rate, None is 5e-4 at width 384, in inverse proportion to the width, at most 1e-3.
+        warmup: Share of the steps.
+        similarity: Weight of the mean squared error between the cosines of both models within a batch, beside the
+            cosine to the full model's vector.
+        states: Weight of the mean 1 − cosine between the tokens behind each kept block and behind the same block of the
+            full model, which then runs at every step as well.
+        train_embeddings: Whether word and position embeddings learn as well.
+        max_texts: Texts that are learned from, None takes all.
+        held_out: Texts that are kept back, half for choosing and half for the report.
+        query_weight: Weight of a query's loss against a text's, where there are queries.
+        precision: As in `TrainingSettings`.
+        seed: Of the order of the texts.
+    """
+
+    epochs: int = 1
+    batch_size: int = 64
+    learning_rate: float | None = None
+    warmup: float = 0.05
+    similarity: float = 0.0
+    states: float = 0.0
+    train_embeddings: bool = False
+    max_texts: int | None = None
+    held_out: int = 2000
+    query_weight: float = 1.0
+    precision: Precision = "fp32"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}.", hint="It has to be at least 1.")
+        for name in ("similarity", "states", "query_weight"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"{name} is {getattr(self, name)}.", hint="It has to be 0 or more.")
+        if not 0 <= self.warmup < 1:
+            raise UsageError(f"{self.warmup:g} is no share of the steps.", hint="Give a `warmup` from 0 to below 1.")
+        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
+            raise UsageError(f"A learning rate of {self.learning_rate} teaches nothing.", hint="Try 5e-4.")
+        if self.precision not in TRAINING_PRECISIONS:
+            raise UsageError(
+                f"There is no training precision {self.precision!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)}."
+            )
+
+    def rate(self, width: int) -> float:
+        """The peak rate for a model of that width."""
+        return self.learning_rate or min(HIGHEST_RATE, MEASURED_RATE * MEASURED_WIDTH / width)

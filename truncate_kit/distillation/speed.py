@@ -1,0 +1,32 @@
+"""How many texts a second lean models encode, side by side with the full model."""
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from truncate_kit.distillation.subsets import Blocks
+from truncate_kit.encoders import Encoder, keep
+from truncate_kit.progress import Progress, silent
+from truncate_kit.training.examples import Ids
+
+ROUNDS, TEXTS = 5, 256
+
+
+def texts_per_second(
+    encoder: Encoder, subsets: Sequence[Blocks], ids: Sequence[Ids], *, progress: Progress = silent
+) -> tuple[float, ...]:
+    """Texts a second in torch on the encoder's device for each subset, the median of `ROUNDS` rounds.
+
+    Each round encodes up to `TEXTS` texts by every subset in turn, so that what slows the machine down slows all.
+    """
+    some = list(ids[:TEXTS])
+    lean = [keep(encoder, blocks, copy_weights=False) for blocks in subsets]
+    seconds: list[list[float]] = [[] for _ in lean]
+    for round_ in range(ROUNDS + 1):
+        for times, model in zip(seconds, lean, strict=True):
+            begin = time.perf_counter()
+            model.encode_ids(some)
+            if round_:  # the first one warms up
+                times.append(time.perf_counter() - begin)
+        progress("Timing", round_, ROUNDS)
+    return tuple(len(some) / statistics.median(times) for times in seconds)

@@ -1,0 +1,240 @@
+"""Which blocks to keep, without training: every subset by a tree of common beginnings, or a beam for deep models."""
+
+import math
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from truncate_kit.encoders import Encoder, evaluating, kept_config, length_batches
+from truncate_kit.encoders.block_runner import BlockRunner
+from truncate_kit.errors import LayerNotHeldError, ModelError
+from truncate_kit.progress import Progress, silent
+from truncate_kit.results import Result
+from truncate_kit.training.examples import Ids
+
+Blocks = tuple[int, ...]
+
+EXACT_DEPTH = 12
+"""Deepest model of which every subset is tried: 4,095 of them."""
+BEAM = 8
+BATCH = 64
+
+
+class Judge(Protocol):
+    """Scores vectors of held-out texts; higher is better, in points."""
+
+    def texts(self) -> Sequence[Ids] | None:
+        """The token ids."""
+
+    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
+        """Main score from vectors (n, d) of `texts()`, and one that is not used here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubsetScore(Result):
+    """A subset of blocks and its score without training, in points."""
+
+    blocks: Blocks
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubsetSearch(Result):
+    """All subsets that were tried.
+
+    Attributes:
+        best: The best subset of each number of blocks, the smallest first; the last is the full model.
+        baselines: By the names of `baseline_blocks`: what each would keep, for the same numbers of blocks.
+        tried: Number of subsets.
+        exact: Whether these are all subsets that an ordinary checkpoint can hold; else those of a beam.
+        seconds: The search took.
+    """
+
+    best: tuple[SubsetScore, ...]
+    baselines: dict[str, tuple[SubsetScore, ...]]
+    tried: int
+    exact: bool
+    seconds: float
+
+    def of_size(self, number: int) -> SubsetScore:
+        """The best subset of that number of blocks. Raises `ModelError` where there is none."""
+        for row in self.best:
+            if len(row.blocks) == number:
+                return row
+        raise ModelError(
+            f"No subset of {number} blocks can be kept.",
+            hint=f"Use a number from {len(self.best[0].blocks)} to {len(self.best[-1].blocks)}.",
+        )
+
+
+def search_subsets(encoder: Encoder, judge: Judge, *, beam: int = BEAM, progress: Progress = silent) -> SubsetSearch:
+    """Score subsets of blocks by what is left of `encoder` without training.
+
+    Up to `EXACT_DEPTH` blocks every subset is tried, each block run once behind every different beginning: 2^L − 1 runs
+    of a block over the texts. Beyond, blocks are removed one at a time from the `beam` best subsets of each size.
+
+    Args:
+        encoder: Its sentence vector is pooled from the last layer's tokens.
+        judge: Scores the vectors of its texts; 2,000 short texts or fewer keep the states of a 12-layer model in 1 GiB.
+        beam: Subsets of each size that are gone on from.
+        progress: Called after each subset.
+
+    Raises:
+        ModelError: Vectors come from several layers or from heads.
+    """
+    check_blocks(encoder)
+    begin = time.perf_counter()
+    with evaluating(encoder), torch.inference_mode():
+        tree = _Tree(encoder, judge)
+        exact = encoder.depth <= EXACT_DEPTH
+        scores = tree.all_scores(progress) if exact else tree.beam_scores(beam, progress)
+        baselines = {name: [b for b in found if tree.held(b)] for name, found in baseline_blocks(tree).items()}
+        for blocks in {one for found in baselines.values() for one in found} - set(scores):
+            scores[blocks] = tree.score(blocks)
+    best: dict[int, SubsetScore] = {}
+    for blocks, score in sorted(scores.items()):
+        if len(blocks) not in best or score > best[len(blocks)].score:
+            best[len(blocks)] = SubsetScore(blocks=blocks, score=score)
+    return SubsetSearch(
+        best=tuple(best[size] for size in sorted(best)),
+        baselines={
+            name: tuple(SubsetScore(blocks=blocks, score=scores[blocks]) for blocks in found)
+            for name, found in baselines.items()
+        },
+        tried=len(scores),
+        exact=exact,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
+    """Raise `ModelError` unless blocks of `encoder` can be left out, and unless these can be kept alone."""
+    if not encoder.pools_tokens or encoder.combination is not None:
+        raise ModelError(
+            f"The vectors of {encoder.name} are made from several layers, so no block can be left out.",
+            hint="Use the model that it was made from.",
+        )
+    if blocks is not None:
+        kept_config(encoder.backbone.config, blocks)
+
+
+def baseline_blocks(tree: "_Tree") -> dict[str, list[Blocks]]:
+    """What simpler rules keep, for each number n of blocks.
+
+    first: blocks 1 … n, the cut from the top. even: n blocks at even distances, the last one among them, as layer
+    reduction for distillation usually takes them. block_influence: the n blocks that change their tokens' direction
+    most (ShortGPT, arXiv:2403.03853). angular: all but the run of blocks with the smallest angle between the tokens
+    before and behind it (PruneMe, arXiv:2403.17887; over all tokens).
+    """
+    depth = tree.encoder.depth
+    influence, angles = tree.changes()
+    found: dict[str, list[Blocks]] = {name: [] for name in ("first", "even", "block_influence", "angular")}
+    for size in range(1, depth + 1):
+        found["first"].append(tuple(range(1, size + 1)))
+        found["even"].append(tuple(math.ceil(depth * place / size) for place in range(1, size + 1)))
+        order = sorted(range(1, depth + 1), key=lambda block: -influence[block - 1])
+        found["block_influence"].append(tuple(sorted(order[:size])))
+        start = min(range(size + 1), key=lambda at: float(angles[at, at + depth - size]))
+        found["angular"].append((*range(1, start + 1), *range(start + depth - size + 1, depth + 1)))
+    return found
+
+
+class _Tree:
+    """The beginnings of subsets over the texts of a judge, all batches at once."""
+
+    def __init__(self, encoder: Encoder, judge: Judge) -> None:
+        self.encoder, self._judge = encoder, judge
+        ids = list(judge.texts() or ())
+        batches = length_batches([len(row) for row in ids], BATCH)
+        self._runners = [BlockRunner.of(encoder, encoder.pad([ids[place] for place in places])) for places in batches]
+        self._order = torch.tensor([place for places in batches for place in places]).argsort()
+        self._held: dict[Blocks, bool] = {}
+
+    def held(self, blocks: Blocks) -> bool:
+        """Whether an ordinary checkpoint can hold this subset."""
+        if blocks not in self._held:
+            try:
+                kept_config(self.encoder.backbone.config, blocks)
+                self._held[blocks] = True
+            except LayerNotHeldError:
+                self._held[blocks] = False
+        return self._held[blocks]
+
+    def all_scores(self, progress: Progress) -> dict[Blocks, float]:
+        """The score of every subset that can be held."""
+        scores: dict[Blocks, float] = {}
+        number = 2**self.encoder.depth - 1
+        for done, (blocks, states) in enumerate(self._walk((), self._embedded()), 1):
+            if self.held(blocks):
+                scores[blocks] = self._score(states)
+            progress("Searching subsets", done, number)
+        return scores
+
+    def beam_scores(self, beam: int, progress: Progress) -> dict[Blocks, float]:
+        """The scores of the full model and of what is left when its blocks go one by one."""
+        depth = self.encoder.depth
+        best: list[Blocks] = [tuple(range(1, depth + 1))]
+        scores = {best[0]: self.score(best[0])}
+        for size in range(depth - 1, 0, -1):
+            fewer = sorted({(*b[:place], *b[place + 1 :]) for b in best for place in range(len(b))})
+            found = self._several([blocks for blocks in fewer if self.held(blocks)])
+            if not found:
+                break
+            scores |= found
+            best = sorted(found, key=lambda blocks: (-found[blocks], blocks))[:beam]
+            progress("Searching subsets", depth - size, depth - 1)
+        return scores
+
+    def score(self, blocks: Blocks) -> float:
+        """Of one subset."""
+        return self._several([blocks])[blocks]
+
+    def changes(self) -> tuple[list[float], Tensor]:
+        """How much each block turns its tokens (1 − mean cosine), and mean angles / π between any two layers."""
+        depth = self.encoder.depth
+        influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
+        for runner in self._runners:
+            states = [runner.embedded]
+            for block in range(1, depth + 1):
+                states.append(runner.run(block, states[-1]))
+            real = runner.mask.bool()
+            tokens = torch.nn.functional.normalize(torch.stack([state[real] for state in states]).double(), dim=-1)
+            cosines = torch.einsum("itd,jtd->ijt", tokens, tokens).clamp(-1, 1).cpu()
+            influence += (1 - cosines.diagonal(offset=1)).sum(0).float()
+            angles += (cosines.arccos() / math.pi).sum(2).float()
+            count += int(real.sum())
+        return (influence / count).tolist(), angles / count
+
+    def _several(self, wanted: Collection[Blocks]) -> dict[Blocks, float]:
+        """Scores of some subsets; what follows one another in order shares the states of its common beginning."""
+        scores: dict[Blocks, float] = {}
+        path: list[tuple[int, list[Tensor]]] = []
+        for blocks in sorted(wanted):
+            common = 0
+            while common < min(len(path), len(blocks)) and path[common][0] == blocks[common]:
+                common += 1
+            del path[common:]
+            for block in blocks[common:]:
+                path.append((block, self._run(block, path[-1][1] if path else self._embedded())))
+            scores[blocks] = self._score(path[-1][1])
+        return scores
+
+    def _walk(self, blocks: Blocks, states: list[Tensor]) -> Iterator[tuple[Blocks, list[Tensor]]]:
+        for block in range(blocks[-1] + 1 if blocks else 1, self.encoder.depth + 1):
+            longer, behind = (*blocks, block), self._run(block, states)
+            yield longer, behind
+            yield from self._walk(longer, behind)
+
+    def _embedded(self) -> list[Tensor]:
+        return [runner.embedded for runner in self._runners]
+
+    def _run(self, block: int, states: list[Tensor]) -> list[Tensor]:
+        return [runner.run(block, state) for runner, state in zip(self._runners, states, strict=True)]
+
+    def _score(self, states: list[Tensor]) -> float:
+        rows = [runner.vectors(state).float().cpu() for runner, state in zip(self._runners, states, strict=True)]
+        return self._judge.score_of(torch.cat(rows)[self._order])[0]

@@ -1,0 +1,92 @@
+"""The full model's vectors of all texts: computed once, stored in float16, read from a memory-mapped file."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from truncate_kit.distillation.texts import TextStore
+from truncate_kit.encoders import Encoder, encoder_digest
+from truncate_kit.engines import Engine, Send, Sequential
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.progress import Progress, silent
+from truncate_kit.runs.rows import StoredRows
+from truncate_kit.serving.work import Chunk, EncodingWork
+from truncate_kit.vectors import VectorFormat
+
+CHUNK = 4096
+HALF = VectorFormat(precision="float16")
+
+
+class TokenWork(EncodingWork):
+    """Encoding of texts that are token ids already."""
+
+    def perform(self, chunk: Chunk, send: Send) -> bytes:
+        """Rows as they are stored, in the order of the texts."""
+        return self._form.store(self._encoder.encode_ids(chunk.texts)).tobytes()  # type: ignore[union-attr, arg-type]
+
+
+def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
+    """The encoder's float32 graph on a CPU, made in `folder` where it is not there yet; torch on a GPU.
+
+    Where ONNX Runtime is not installed or the encoder cannot be exported, the encoder itself.
+    """
+    if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
+        return encoder
+    try:
+        if not (folder / "model.onnx").exists():
+            export_onnx(encoder, folder)
+        return OnnxEncoder.load(folder, precision="fp32")
+    except ModelError:
+        return encoder
+
+
+def teacher_vectors(
+    encoder: Encoder, texts: TextStore, folder: Path, *, engine: Engine | None = None, progress: Progress = silent
+) -> NDArray[np.float16]:
+    """Vectors (n, out) of all texts in float16, memory-mapped; what a killed run left is taken up.
+
+    Args:
+        encoder: The full model.
+        texts: In token ids.
+        folder: Gets the graph and the vectors.
+        engine: Where chunks are encoded, None is here; the bytes do not depend on it where processors are alike.
+        progress: Called after each chunk.
+
+    Raises:
+        UsageError: The disk is too small.
+        FileProblemError: The folder cannot be written.
+    """
+    runner = fastest(encoder, folder / "full")
+    width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
+    made_from = {"encoder": encoder_digest(encoder), "texts": texts.digest, "width": width}
+    file = folder / "vectors.bin"
+    stored = StoredRows(file, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
+    missing = set(stored.missing)
+    done = len(texts) - sum(min(CHUNK, len(texts) - start) for start in missing)
+
+    def chunks() -> Iterator[Chunk]:
+        for start in sorted(missing):
+            places = range(start, min(start + CHUNK, len(texts)))
+            yield Chunk(start, [texts.ids(place) for place in places])  # type: ignore[misc]  # ids, for TokenWork
+
+    for chunk, rows in (engine or Sequential()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
+        stored.write(chunk.start, rows)
+        done += len(chunk.texts)
+        progress("Encoding with the full model", done, len(texts))
+    vectors: NDArray[np.float16] = np.memmap(file, dtype=np.float16, mode="r", shape=(len(texts), width))
+    if not np.isfinite(vectors[: min(len(texts), CHUNK)]).all():
+        raise UsageError(
+            "The full model's vectors do not fit into float16.", hint="Use a model that gives vectors of length 1."
+        )
+    return vectors
+
+
+def rows_of(vectors: NDArray[np.float16], places: list[int]) -> torch.Tensor:
+    """Some of the vectors in float32, (b, out)."""
+    return torch.from_numpy(np.asarray(vectors[places], dtype=np.float32))

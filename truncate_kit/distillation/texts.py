@@ -1,0 +1,208 @@
+"""The texts to learn from, read once: token ids in a memory-mapped file, whatever their number."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from truncate_kit.encoders import Encoder, encoder_digest
+from truncate_kit.encoders.digest import Digest
+from truncate_kit.errors import DataError
+from truncate_kit.files import replacing
+from truncate_kit.progress import Progress, silent
+from truncate_kit.results import Result
+from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from truncate_kit.training.examples import Ids
+
+FEWEST_TEXTS = 200
+TEXTS_FILE, TOKENS_FILE, ENDS_FILE, NOTE_FILE = "texts.jsonl", "tokens.bin", "ends.npy", "texts.json"
+_AT_ONCE = 4096  # texts that are tokenised together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawTexts:
+    """What is read.
+
+    Attributes:
+        texts: As long as those to be served; read once, in order.
+        queries: Texts that will be searched with; they get the model's prompt for queries.
+        exclude: Texts that must not be learned from.
+    """
+
+    texts: Iterable[str]
+    queries: Iterable[str] = ()
+    exclude: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextCounts(Result):
+    """What was read.
+
+    Attributes:
+        num_texts: Distinct texts that are learned from or held out.
+        num_queries: How many of them are queries; they come first.
+        repeated: Texts that had been read before.
+        excluded: Texts left out because an evaluation set holds them.
+        tokens: Of all texts, special tokens included.
+        middle: Tokens of the text in the middle.
+        long: Tokens of the text that 95 of 100 do not pass.
+        cut: Texts that are longer than the model takes.
+    """
+
+    num_texts: int
+    num_queries: int
+    repeated: int
+    excluded: int
+    tokens: int
+    middle: int
+    long: int
+    cut: int
+
+    @property
+    def sentence(self) -> str:
+        """What is learned from."""
+        said = f"{self.num_texts:,} distinct texts, {self.middle} tokens in the middle, 95 of 100 at most {self.long}"
+        said += f", {self.cut:,} cut at the model's length" if self.cut else ""
+        said += f"; {self.excluded:,} left out that stand in evaluation sets" if self.excluded else ""
+        return said + "."
+
+
+class TextStore:
+    """Token ids of all texts by their places, read from a memory-mapped file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.counts = TextCounts.from_dict(_note(folder)["counts"])
+        self.digest: str = _note(folder)["texts"]
+        self._ends: NDArray[np.int64] = np.load(folder / ENDS_FILE, mmap_mode="r")
+        self._tokens: NDArray[np.int32] = np.memmap(folder / TOKENS_FILE, dtype=np.int32, mode="r")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def ids(self, place: int) -> Ids:
+        """Token ids of one text."""
+        start = int(self._ends[place - 1]) if place else 0
+        found: Ids = self._tokens[start : int(self._ends[place])].tolist()
+        return found
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each text, (n,)."""
+        return np.diff(self._ends, prepend=0)
+
+    @property
+    def file(self) -> Path:
+        """The texts themselves, one JSON object a line, prompts not included."""
+        return self.folder / TEXTS_FILE
+
+
+def store_texts(
+    encoder: Encoder, raw: RawTexts, folder: Path, *, limit: int | None = None, progress: Progress = silent
+) -> TextStore:
+    """Tokenise the distinct texts into `folder`.
+
+    Queries come first and get the model's own prompt for queries; other texts get that for documents, or the default
+    prompt. Only a hash of each text stays in memory.
+
+    Args:
+        encoder: Whose tokenizer, casing, prompts and length count.
+        raw: The texts.
+        folder: Is written as a whole.
+        limit: Largest number of texts, queries included; None for all.
+        progress: Called after some thousand texts.
+
+    Raises:
+        DataError: Fewer than `FEWEST_TEXTS` distinct texts.
+        FileProblemError: The folder cannot be written.
+    """
+    with replacing(folder) as place:
+        place.mkdir()
+        counts, digest = _write(encoder, raw, place, limit, progress)
+        note = {"texts": digest, "counts": counts.to_dict()}
+        (place / NOTE_FILE).write_text(json.dumps(note), encoding="utf-8")
+    return TextStore(folder)
+
+
+def _write(
+    encoder: Encoder, raw: RawTexts, place: Path, limit: int | None, progress: Progress
+) -> tuple[TextCounts, str]:
+    distinct, lengths = _Distinct({_normal(text) for text in raw.exclude}), list[int]()
+    digest, cut, num_queries = Digest(), 0, 0
+    digest.add(encoder_digest(encoder))
+    with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
+        for names, source in ((QUERY_PROMPTS, raw.queries), (DOCUMENT_PROMPTS, raw.texts)):
+            left = None if limit is None else limit - len(lengths)
+            for some in _chunks(islice(distinct.of(source), left)):
+                for text, ids in zip(some, prompted_ids(encoder, some, names), strict=True):
+                    lines.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+                    np.asarray(ids, dtype=np.int32).tofile(tokens)
+                    lengths.append(len(ids))
+                    cut += len(ids) >= encoder.max_length
+                    digest.add(names[0], text)
+                progress("Reading texts", len(lengths), len(lengths) + 1)
+            num_queries = num_queries or len(lengths)
+    if len(lengths) < FEWEST_TEXTS:
+        hint = f"Give at least {FEWEST_TEXTS}; tens of thousands are better."
+        raise DataError(f"Only {len(lengths)} distinct texts to learn from.", hint=hint)
+    progress("Reading texts", len(lengths), len(lengths))
+    np.save(place / ENDS_FILE, np.cumsum(lengths, dtype=np.int64))
+    counts = TextCounts(
+        num_texts=len(lengths),
+        num_queries=num_queries if num_queries < len(lengths) else 0,
+        repeated=distinct.repeated,
+        excluded=distinct.excluded,
+        tokens=sum(lengths),
+        middle=int(np.quantile(lengths, 0.5)),
+        long=int(np.quantile(lengths, 0.95)),
+        cut=cut,
+    )
+    return counts, digest.hexdigest()
+
+
+def prompted_ids(encoder: Encoder, texts: Sequence[str], names: Sequence[str]) -> list[Ids]:
+    """Token ids with the first of the model's prompts of these names, else with its default prompt."""
+    prompts = encoder.settings.get("prompts") or {}
+    prompt = next((prompts[name] for name in names if prompts.get(name)), None)
+    if prompt is None:
+        return encoder.token_ids(texts)
+    return encoder.token_ids([prompt + text for text in texts], prompt=False)
+
+
+class _Distinct:
+    """Texts that were not seen before and are not excluded; compared without case and repeated white space."""
+
+    def __init__(self, exclude: set[str]) -> None:
+        self._exclude, self._seen = exclude, set[bytes]()
+        self.repeated = self.excluded = 0
+
+    def of(self, texts: Iterable[str]) -> Iterator[str]:
+        for text in texts:
+            if _normal(text) in self._exclude:
+                self.excluded += 1
+                continue
+            mark = hashlib.blake2b(text.encode(), digest_size=12).digest()
+            if mark in self._seen:
+                self.repeated += 1
+                continue
+            self._seen.add(mark)
+            yield text
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
+    while some := list(islice(texts, _AT_ONCE)):
+        yield some
+
+
+def _note(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / NOTE_FILE).read_text(encoding="utf-8"))
+    return found

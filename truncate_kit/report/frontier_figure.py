@@ -1,0 +1,52 @@
+"""Score against speed of the lean models of a distillation, before and after learning."""
+
+from pathlib import Path
+
+from truncate_kit.distillation.results import DistillResult
+from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, write_panel
+
+
+def draw_frontier(result: DistillResult, path: Path) -> Path:
+    """Write the figure as PNG and return its path. Raises `FileProblemError`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(f"Blocks of {Path(result.model).name}: score against speed", loc="left")
+    rows, full = result.candidates, result.candidates[-1]
+    speeds = [row.texts_per_second / full.texts_per_second for row in rows]
+    axes.plot(speeds, [row.untrained for row in rows], "o--", color=ORANGE, label="best choice, without training")
+    first = {len(row.blocks): row.score for row in result.search.baselines["first"]}
+    axes.plot(
+        speeds,
+        [first.get(len(row.blocks), float("nan")) for row in rows],
+        "s:",
+        color=GREY,
+        label="first blocks, without training",
+    )
+    learned = [(speed, row) for speed, row in zip(speeds, rows, strict=True) if row.learned is not None]
+    axes.plot(
+        [speed for speed, _ in learned],
+        [row.score for _, row in learned],
+        "D",
+        color=BLUE,
+        markersize=8,
+        label="after learning",
+    )
+    chosen = result.candidate
+    axes.plot(
+        result.speedup,
+        chosen.score,
+        "o",
+        markersize=16,
+        markerfacecolor="none",
+        markeredgewidth=2,
+        color=GREEN,
+        label=f"chosen: {', '.join(map(str, result.chosen))}",
+    )
+    for speed, row in zip(speeds, rows, strict=True):
+        axes.annotate(str(len(row.blocks)), (speed, row.score), xytext=(5, 6), textcoords="offset points")
+    axes.set_xlabel("texts a second, full model = 1 (torch); numbers are blocks")
+    axes.set_ylabel(f"score in points ({result.metric})")
+    axes.grid(alpha=0.3)
+    return write_panel(figure, axes, path)
