@@ -37,7 +37,7 @@ def finetune(
     scale: options.Scale = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    layer: options.LayersKept = None,
+    layer: options.Layers = None,
     blocks: Annotated[
         str | None,
         layers_option("Keep these blocks, such as 1,4,6 or 1..3,6, and train them all; --layer cuts them too."),

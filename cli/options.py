@@ -50,8 +50,7 @@ Scale = Annotated[str | None, data_option("Lowest and highest possible score; el
 Pooling = Annotated[str | None, data_option("mean, cls, max or last; by default the model's own, else mean.")]
 MaxLength = Annotated[int | None, data_option("Tokens per text; by default the model's limit.")]
 Dimensions = Annotated[int | None, data_option("Keep only this number of dimensions of a vector, the first ones.")]
-Layers = Annotated[str, layers_option("auto, all, or layers such as 3, 3,6,9 or 2..5.")]
-LayersKept = Annotated[
+Layers = Annotated[
     str | None,
     layers_option("auto (the default), all, or layers such as 3, 3,6,9 or 2..5; with --blocks those of what is kept."),
 ]

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from truncate_kit.blocks import blocks_in_words
 from truncate_kit.errors import UsageError
 from truncate_kit.workspace import places
 from truncate_kit.workspace.sources import DataSource, ModelSource
@@ -91,8 +92,7 @@ class Workspace(places.Workspace):
         if cut is not None:
             self.note(f"Model: {self.lean}, {cut.model} {cut.how}, not trained.")
         elif distilled is not None:
-            blocks = ", ".join(map(str, distilled.chosen))
-            self.note(f"Model: {self.lean}, blocks {blocks} of {distilled.model}, distilled.")
+            self.note(f"Model: {self.lean}, {blocks_in_words(distilled.chosen)} of {distilled.model}, distilled.")
         elif sweep is None:
             self.note(f"Model: {self.lean}.")
         else:

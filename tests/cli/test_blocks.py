@@ -11,8 +11,7 @@ from tests.support.files import pairs_file
 from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
 from truncate_kit.bench.results import BenchReport
 from truncate_kit.data import complete_splits, load_pairs
-from truncate_kit.encoders import load_encoder
-from truncate_kit.encoders.truncation import keep
+from truncate_kit.encoders import keep, load_encoder
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.priors.adapting import AdaptationSettings, adapt

@@ -5,9 +5,8 @@ import torch
 
 from tests.support.files import pairs_file
 from truncate_kit.data import complete_splits, load_pairs
-from truncate_kit.encoders import encoder_digest, load_encoder
+from truncate_kit.encoders import encoder_digest, keep, load_encoder
 from truncate_kit.encoders.layer_pooling import LayerPooling
-from truncate_kit.encoders.truncation import keep
 from truncate_kit.errors import UsageError
 from truncate_kit.report.study_tables import write_tables
 from truncate_kit.study.loading import load_model

@@ -11,8 +11,7 @@ from truncate_kit.analysis.results import LayerProfile, called
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.data import PlacedPairs, RetrievalSet, TextPair, distinct_texts
-from truncate_kit.encoders import Encoder, parameters_kept
-from truncate_kit.encoders.truncation import keep
+from truncate_kit.encoders import Encoder, keep, parameters_kept
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import layer_states

@@ -7,8 +7,7 @@ from pathlib import Path
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.results import BenchedModel, Role
 from truncate_kit.bench.running import AbsentError
-from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
-from truncate_kit.encoders.truncation import keep
+from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, save_encoder
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph

@@ -129,8 +129,7 @@ def cut(
     Raises `LayerOutOfRangeError`, `LayerNotHeldError`, `FileProblemError`; `ModelError` where blocks do not rise or the
     vocabulary cannot be cut; `UsageError` where `encoder` comes from there.
     """
-    from truncate_kit.encoders import save_encoder, truncate
-    from truncate_kit.encoders.truncation import keep
+    from truncate_kit.encoders import keep, save_encoder, truncate
     from truncate_kit.runs.output import output_folder
 
     blocks = None if kept is None or isinstance(kept, int) else tuple(kept)

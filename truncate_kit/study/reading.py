@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from truncate_kit.blocks import blocks_in_words, blocks_named
 from truncate_kit.data.loading import holds_words
-from truncate_kit.encoders import load_config
-from truncate_kit.encoders.truncation import kept_config
+from truncate_kit.encoders import kept_config, load_config
 from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings

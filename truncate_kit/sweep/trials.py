@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from truncate_kit.blocks import numbers_named
-from truncate_kit.encoders import Encoder, check_layer, layers_held, truncate
-from truncate_kit.encoders.truncation import keep
+from truncate_kit.encoders import Encoder, check_layer, keep, layers_held, truncate
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import TrialWatcher

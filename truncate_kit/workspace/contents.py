@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from truncate_kit.blocks import blocks_in_words
 from truncate_kit.files import remove_leftovers, run_lock
 from truncate_kit.results import Result
 from truncate_kit.runs.journal import Journal
@@ -122,7 +123,7 @@ def _origins(workspace: Workspace) -> dict[Path, str]:
         found[workspace.lean] = f"{sweep.model}, {sweep.place(sweep.chosen)} {of}"
         found[workspace.full] = f"{sweep.model}, layer {sweep.full.layer} {of}"
     if (distilled := workspace.distilled()) is not None:
-        kept = f"blocks {', '.join(map(str, distilled.chosen))} of {distilled.depth}"
+        kept = blocks_in_words(distilled.chosen, distilled.depth)
         found[workspace.lean] = f"{distilled.model}, {kept}, distilled from raw text"
         found[workspace.full] = f"{distilled.model}, as it was"
     if (cut := workspace.cut()) is not None:
