@@ -57,6 +57,11 @@ def finetune(
     ] = None,
     learning_rate: options.Rate = TRAINING.learning_rate,
     precision: options.Precision = TRAINING.precision,
+    teacher: Annotated[
+        str | None,
+        training_option("Model whose vectors are learned beside the labels, such as the fine-tuned full model."),
+    ] = None,
+    teacher_weight: Annotated[float, training_option("Weight of the teacher's vectors against the labels.")] = 1.0,
     prior_words: PriorWordsOpt = None,
     prior_texts: PriorTextsOpt = None,
     prior_layer: PriorLayerOpt = None,
@@ -79,6 +84,7 @@ def finetune(
     from truncate_kit.sweep.finetune import finetune as run
     from truncate_kit.sweep.trials import kept_encoder
     from truncate_kit.training.distributed import joined
+    from truncate_kit.training.tasks import Teacher
 
     check_push(push_to, public)
     priors = Priors(prior_words, prior_texts, prior_layer, prior_epochs, precision)
@@ -103,6 +109,7 @@ def finetune(
         begun = full if kept is None else kept_encoder(full, kept)
         check_sweep(begun if prior_layer is None else truncate(begun, prior_layer), settings)
         priors.word_prior(full)
+        taught = None if teacher is None else Teacher(workspace.load(ModelSource(teacher)), teacher_weight)
         with progress_bar(quiet=workspace.quiet) as progress:
             encoder = priors.adapt(begun, workspace, group=group, progress=progress)
     if not group.leads:  # only an adaptation is shared
@@ -118,6 +125,7 @@ def finetune(
             before=Before(
                 prior=priors.word_prior(encoder, workspace),
                 full=full if encoder.depth < full.depth else None,
+                teacher=taught,
                 words=priors.for_card(encoder.depth, full.depth, kept),
                 blocks=None if kept is None else kept[: encoder.depth],
             ),

@@ -88,6 +88,24 @@ def test_a_model_analysed_later_is_told_from_the_one_that_was_cut(run, tiny_fold
     assert f"It does not come from {tiny_folder('bert')}, the last command's model: make one of that first." in err
 
 
+def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
+    teacher = tiny_folder("electra")
+    asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--json")
+    plain = json.loads(run(*asked)[1])
+    code, out, err = run(*asked, "--teacher", teacher, "--teacher-weight", 0.5)
+    assert code == 0, err
+    result = json.loads(out)
+    assert result["before"] == f"Beside the labels: the vectors of {teacher}, weight 0.5."
+    assert result["before"] in (single_file.parent / "exported/lean/README.md").read_text().replace("\\", "")
+    assert result["layers"][0]["dev"] != plain["layers"][0]["dev"]
+    code, out, err = run(*asked, "--teacher", teacher, "--teacher-weight", 0)
+    assert (code, out) == (1, "")
+    assert "a weight of 0 teaches nothing" in err
+    code, out, err = run(*asked, "--teacher", "nowhere")
+    assert (code, out) == (1, "")
+    assert "nowhere" in err
+
+
 def test_distilling_from_raw_text_leaves_the_remembered_data_alone(run, tiny_folder, single_file):
     run("analyze", tiny_folder("electra"), "--data", single_file)
     lines = single_file.parent / "lines.txt"

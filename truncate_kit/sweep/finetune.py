@@ -34,6 +34,13 @@ class Before:
     words: str = ""  # what model cards say of all that was learned before
     blocks: tuple[int, ...] | None = None  # of `full` that the encoder has; None where these are the first ones
 
+    def for_card(self) -> str:
+        """All of it in words."""
+        taught = ""
+        if self.teacher is not None:
+            taught = f"Beside the labels: the vectors of {self.teacher.encoder.name}, weight {self.teacher.weight:g}."
+        return " ".join(part for part in (self.words, taught) if part)
+
 
 def finetune(
     encoder: Encoder,
@@ -87,7 +94,7 @@ def finetune(
         full = runner if before.full is None else runner_of(before.full)
         for one in dict.fromkeys([runner.store, full.store]):
             stores.enter_context(one.open())
-        return Sweep(runner, full, layers, settings, prediction, data, before.words, before.blocks).run(Path(out))
+        return Sweep(runner, full, layers, settings, prediction, data, before.for_card(), before.blocks).run(Path(out))
 
 
 def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:

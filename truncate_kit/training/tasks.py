@@ -31,6 +31,10 @@ class Teacher:
     encoder: Encoder
     weight: float = 1.0  # of the mean 1 − cosine to its vectors, against the objective's own loss
 
+    def __post_init__(self) -> None:
+        if not self.weight > 0:
+            raise UsageError(f"A teacher with a weight of {self.weight:g} teaches nothing.", hint="Give 1, or another.")
+
 
 class LabelledTask:
     """TMFT on labelled pairs, by any objective of that method."""
