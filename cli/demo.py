@@ -1,9 +1,10 @@
-"""`truncate-kit demo`: the four steps in one go, on what comes with the package."""
+"""`truncate-kit demo`: both jobs in one go, on what comes with the package."""
 
 from typing import TYPE_CHECKING
 
 from . import options
 from .bench import bench
+from .distill import distill
 from .finetune import finetune
 from .output import say, table
 from .workspace import Workspace
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from truncate_kit.bench.results import BenchReport
 
 EPOCHS, SEEDS = 3, 1  # small enough for a few minutes on two cores; real work takes the defaults of finetune
+WHOLE, HALF, PASSES = "mini-bert", "4", 3  # of eight blocks; passes over the few thousand texts that come with it
 
 
 def demo(
@@ -19,21 +21,27 @@ def demo(
     folder: options.WorkspaceFolder = options.WORKSPACE
     / "demo",  # of its own: what the user has made in the usual one stays
 ) -> None:
-    """Analyze, fine-tune, export and bench the bundled miniature ELECTRA: about three minutes, no download."""
-    from truncate_kit.data import BUNDLED
+    """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
+    from truncate_kit.data.loading import BUNDLED, BUNDLED_FOLDER
     from truncate_kit.encoders import DEFAULT_MINIATURE
 
     from .analyze import analyze
     from .export import export
 
-    say(f"1 of 4  analyze {DEFAULT_MINIATURE}: what do its layers show before any training?")
+    say(f"1 of 5  analyze {DEFAULT_MINIATURE}: what do its layers show before any training?")
     analyze(model=DEFAULT_MINIATURE, data=BUNDLED, folder=folder)
-    say(f"\n2 of 4  finetune --layer auto --epochs {EPOCHS} --seeds {SEEDS}: find the best layer, train there.")
+    say(f"\n2 of 5  finetune --layer auto --epochs {EPOCHS} --seeds {SEEDS}: find the best layer, train there.")
     finetune(model=DEFAULT_MINIATURE, data=BUNDLED, epochs=EPOCHS, seeds=SEEDS, threads=threads, folder=folder)
-    say("\n3 of 4  export --onnx: one graph from token ids to the sentence vector, checked.")
+    say("\n3 of 5  export --onnx: one graph from token ids to the sentence vector, checked.")
     export(onnx=True, folder=folder)
-    say("\n4 of 4  bench --quick: the lean model against the full one, trained with the same budget.")
+    say("\n4 of 5  bench --quick: the lean model against the full one, trained with the same budget.")
     _summary(Workspace(folder), bench(quick=True, threads=threads, folder=folder))
+    say(f"\n5 of 5  distill {WHOLE} --blocks {HALF}: where the end does not fall, half of the blocks learn it all.")
+    texts = BUNDLED_FOLDER / "train.csv"
+    distill(model=WHOLE, texts=texts, blocks=HALF, epochs=PASSES, threads=threads, folder=folder / "distilled")
+    say("")
+    say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench;")
+    say("or, where its end does not fall or there are no scores: truncate-kit distill MODEL --texts sentences.txt.")
 
 
 def _summary(workspace: Workspace, report: "BenchReport") -> None:
@@ -58,7 +66,6 @@ def _summary(workspace: Workspace, report: "BenchReport") -> None:
     table("What truncation gained", ("", "lean", "full", "lean against full"), rows)
     say("Speed: lean in ONNX Runtime against full in torch, both fp32; fewer layers × the other runtime in brackets.")
     say(f"The lean model is an ordinary sentence-transformers folder: SentenceTransformer({str(workspace.lean)!r}).")
-    say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench.")
 
 
 def _sizes(label: str, lean: int, full: int, how: str) -> tuple[str, str, str, str]:
