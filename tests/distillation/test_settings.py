@@ -58,6 +58,7 @@ def test_settings_that_make_no_sense(values):
 def test_blocks_are_a_number_or_names():
     assert Budget(blocks="3").named_blocks is None
     assert Budget(blocks="1, 4,6").named_blocks == (1, 4, 6)
+    assert Budget(blocks="1..3,6").named_blocks == (1, 2, 3, 6)
     assert (Budget().kind, Budget().points, Budget(within=0.5).points) == ("within", 1.0, 0.5)
 
 

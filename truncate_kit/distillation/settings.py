@@ -1,9 +1,9 @@
 """What distillation does: the budget, what is learned, and how; importing this imports no torch."""
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
+from truncate_kit.blocks import blocks_named
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
@@ -21,7 +21,7 @@ class Budget(Result):
             learning.
         speedup: The most blocks with which texts are encoded that number of times as fast as by the full model.
         megabytes: The most blocks whose weights take no more than that in float32, 10⁶ bytes each.
-        blocks: A number of blocks ("3"), or which ones ("1,4,6").
+        blocks: A number of blocks ("3"), or which ones ("1,4,6", "1..3,6").
     """
 
     within: float | None = None
@@ -39,8 +39,8 @@ class Budget(Result):
             raise UsageError(f"{self.speedup:g} times is no speedup.", hint="Give a `speedup` above 1.")
         if self.megabytes is not None and not self.megabytes > 0:
             raise UsageError(f"Nothing fits in {self.megabytes:g} megabytes.", hint="Give more `megabytes`.")
-        if self.blocks is not None and not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", self.blocks):
-            raise UsageError(f"{self.blocks!r} names no blocks.", hint="Write `blocks` as 3, or as 1,4,6.")
+        if self.blocks is not None:
+            blocks_named(self.blocks)
 
     @property
     def kind(self) -> BudgetKind:
@@ -58,8 +58,7 @@ class Budget(Result):
     @property
     def named_blocks(self) -> tuple[int, ...] | None:
         """The blocks that were named one by one; None where a number or no blocks were given."""
-        numbers = tuple(int(part) for part in (self.blocks or "").split(",") if part.strip())
-        return numbers if "," in (self.blocks or "") else None
+        return None if self.blocks is None or self.blocks.strip().isdigit() else blocks_named(self.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
