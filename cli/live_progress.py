@@ -2,10 +2,9 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +34,35 @@ class _All(TrialWatcher):
     """Calls several watchers."""
 
     def __init__(self, watchers: list[TrialWatcher]) -> None:
-        for name in (name for name in vars(TrialWatcher) if not name.startswith("_")):
-            setattr(self, name, partial(self._call, [getattr(watcher, name) for watcher in watchers]))
+        self._watchers = watchers
 
-    @staticmethod
-    def _call(methods: list[Callable[..., None]], *arguments: Any) -> None:
-        for method in methods:
-            method(*arguments)
+    def progress(self, task: str, done: int, total: int) -> None:
+        for watcher in self._watchers:
+            watcher.progress(task, done, total)
+
+    def part(self, name: str) -> None:
+        for watcher in self._watchers:
+            watcher.part(name)
+
+    def planned(self, trials: Sequence[PlannedTrial]) -> None:
+        for watcher in self._watchers:
+            watcher.planned(trials)
+
+    def epoch(self, layer: int, seed: int, epochs: int, done: int, loss: float, dev: float) -> None:
+        for watcher in self._watchers:
+            watcher.epoch(layer, seed, epochs, done, loss, dev)
+
+    def again(self, layer: int, seed: int, epochs: int, reason: str) -> None:
+        for watcher in self._watchers:
+            watcher.again(layer, seed, epochs, reason)
+
+    def finished(self, layer: int, seed: int, epochs: int, dev: float, test: float | None) -> None:
+        for watcher in self._watchers:
+            watcher.finished(layer, seed, epochs, dev, test)
+
+    def stopped(self, layer: int, seed: int, epochs: int, done: int, dev: float) -> None:
+        for watcher in self._watchers:
+            watcher.stopped(layer, seed, epochs, done, dev)
 
 
 class _Plan:

@@ -1,0 +1,118 @@
+"""Time the lean loop against sentence-transformers' recipe of the same job: the same student, texts and machine.
+
+Their recipe (`examples/sentence_transformer/training/distillation`): a `SentenceTransformerTrainer` with `MSELoss` on
+texts and the full model's vectors. Both learn from the same texts, with the same batch and number of steps; teacher
+vectors are made before and not timed. Texts a second are counted over the steps alone.
+
+    pip install accelerate datasets
+    python -m benchmarks.lean.peer --model MODEL --data DATA --work WORK
+"""
+
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.common import new_parser, write_rows
+from benchmarks.lean.texts import corpus_lines, mixed
+from truncate_kit.distillation.settings import DistillSettings
+from truncate_kit.distillation.student import TaughtTexts, student_run
+from truncate_kit.distillation.texts import RawTexts, store_texts
+from truncate_kit.encoders import Encoder, keep, load_encoder, save_encoder
+
+ROWS = Path(__file__).parent / "peer.csv"
+STEPS, ROUNDS = 100, 3
+
+
+class _Flat:
+    """Scores nothing: evaluation is no part of the comparison."""
+
+    def texts(self) -> None:
+        """None."""
+
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """0."""
+        return 0.0, None
+
+
+def ours(full: Encoder, blocks: tuple[int, ...], work: Path, texts: list[str], precision: str) -> float:
+    """Texts a second of the lean loop."""
+    store = store_texts(full, RawTexts(texts=texts), work / "texts")
+    vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
+    settings = DistillSettings(precision=precision)  # type: ignore[arg-type]  # checked by the settings themselves
+    examples = TaughtTexts(store, np.arange(len(store)), vectors, settings)
+    run = student_run(keep(full, blocks), examples, _Flat(), settings)
+    begin = time.perf_counter()
+    run.train()
+    return len(store) / (time.perf_counter() - begin)
+
+
+def theirs(student: Path, full: Encoder, texts: list[str], work: Path, *, bf16: bool) -> float:
+    """Texts a second of sentence-transformers' trainer."""
+    from datasets import Dataset
+    from sentence_transformers import (
+        SentenceTransformer,
+        SentenceTransformerTrainer,
+        SentenceTransformerTrainingArguments,
+    )
+    from sentence_transformers.losses import MSELoss
+
+    model = SentenceTransformer(str(student), device="cpu")
+    data = Dataset.from_dict({"sentence": texts, "label": full.encode(texts).tolist()})
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=str(work / "peer"),
+        num_train_epochs=1,
+        per_device_train_batch_size=64,
+        learning_rate=5e-4,
+        warmup_ratio=0.05,
+        bf16=bf16,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=MSELoss(model))
+    begin = time.perf_counter()
+    trainer.train()
+    return len(texts) / (time.perf_counter() - begin)
+
+
+def main() -> None:
+    """Rounds of all contestants in turn, and the median of each."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--blocks", default="1,3,6")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    full, blocks = load_encoder(given.model, max_length=256), tuple(int(part) for part in given.blocks.split(","))
+    student = save_encoder(keep(full, blocks), given.work / "student")
+    texts = list(dict.fromkeys(mixed(corpus_lines(given.data), 64 * STEPS, 0.15)))
+    found: dict[str, list[float]] = {}
+    for _ in range(ROUNDS):
+        for name, measure in {
+            "truncate-kit, fp32": lambda: ours(full, blocks, given.work, texts, "fp32"),
+            "truncate-kit, bf16": lambda: ours(full, blocks, given.work, texts, "bf16"),
+            "sentence-transformers MSELoss, fp32": lambda: theirs(student, full, texts, given.work, bf16=False),
+            "sentence-transformers MSELoss, bf16": lambda: theirs(student, full, texts, given.work, bf16=True),
+        }.items():
+            found.setdefault(name, []).append(measure())
+            print(name, f"{found[name][-1]:.1f}", flush=True)
+    rows = [
+        {
+            "contestant": name,
+            "texts_per_second": f"{statistics.median(rates):.1f}",
+            "rounds": ROUNDS,
+            "texts": len(texts),
+        }
+        for name, rates in found.items()
+    ]
+    write_rows(ROWS, rows)
+
+
+if __name__ == "__main__":
+    main()
