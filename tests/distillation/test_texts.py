@@ -1,11 +1,13 @@
 """Texts to learn from: each once, none of the evaluation's, ids as the encoder gives them; and vectors of them."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
+from truncate_kit.distillation import teacher
 from truncate_kit.distillation.teacher import rows_of, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import load_encoder
@@ -85,3 +87,12 @@ def test_vectors_are_those_of_the_encoder_and_survive_damage(encoder, tmp_path):
     seen.clear()
     teacher_vectors(encoder, store, tmp_path, progress=lambda *step: seen.append(step))
     assert not seen  # nothing was missing
+
+
+def test_workers_give_the_same_vectors(encoder, tmp_path, two_processes, monkeypatch):
+    monkeypatch.setattr(teacher, "CHUNK", 100)
+    store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
+    here = teacher_vectors(encoder, store, tmp_path)
+    shutil.copytree(tmp_path / "full", tmp_path / "there/full")  # the graph
+    there = teacher_vectors(encoder, store, tmp_path / "there", engine=two_processes)
+    assert np.array_equal(here, there)
