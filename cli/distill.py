@@ -36,7 +36,8 @@ def distill(
     columns: options.Columns = None,
     scale: options.Scale = None,
     exclude: Annotated[
-        list[Path] | None, data_option("File of texts or pairs, or a folder of them, not to learn from; repeatable.")
+        list[Path] | None,
+        data_option("File of texts or pairs, or a folder of them, not to learn from; repeatable.", metavar="PATH"),
     ] = None,
     max_texts: Annotated[int | None, data_option("Learn from this number of texts at most.", min=1)] = None,
     pooling: options.Pooling = None,
@@ -151,6 +152,8 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
         print_json(result)
         return
     say(f"Texts: {result.texts.sentence}")
+    for sentence in result.notes:
+        say(sentence)
     full = result.candidates[-1]
     table(
         f"Best choice of blocks by {result.metric}; the full model has {result.full_score:.2f}",

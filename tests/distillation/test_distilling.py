@@ -102,6 +102,10 @@ def test_labelled_pairs_judge_where_they_are_given(full, texts, tmp_path):
     assert result.metric == "Spearman × 100 on dev"
     assert result.chosen == (2, 4)
     assert result.texts.excluded >= 60
+    assert not result.notes
+    words = [" ".join(text.split()[:4]) for text in texts]
+    again = distill(full, words, out=tmp_path / "short", budget=budget, settings=SHORT, data=pairs)
+    assert "The texts of bundled are longer than those learned from: 95 of 100 have up to" in again.notes[0]
     assert result.scores.low <= result.scores.difference <= result.scores.high
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
 

@@ -32,6 +32,8 @@ from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.evaluators import Evaluator, PairEvaluator
 from truncate_kit.wording import counted
 
+LONGER = 1.25  # times as many tokens are worth a note
+
 
 class _Held(Evaluator, Judge, Protocol):
     """Scores encoders, and vectors of its texts."""
@@ -143,6 +145,7 @@ class _Distillation:
             chosen=chosen,
             holds=holds,
             scores=self._test_scores(lean),
+            notes=self._notes(),
         )
         save_encoder(self.encoder, out / "full")
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean))
@@ -218,6 +221,17 @@ class _Distillation:
             seconds=state.seconds,
         )
         return self.runs.write_encoder(name, record, student)
+
+    def _notes(self) -> tuple[str, ...]:
+        """That what is served is longer than what was learned from, which costs search most of all."""
+        if self.data is None:
+            return ()
+        lengths = [len(ids) for ids in self.judge.texts() or ()]
+        long = int(np.quantile(lengths, 0.95))
+        if long <= LONGER * self.texts.counts.long:
+            return ()
+        said = f"The texts of {self.data.name} are longer than those learned from: 95 of 100 have up to {long} tokens"
+        return (f"{said}, and up to {self.texts.counts.long} there. Learn from texts as long as those to be served.",)
 
     def _test_scores(self, lean: Encoder) -> HeldOutScores | None:
         if self._queries is not None:

@@ -117,6 +117,7 @@ class DistillResult(Result):
         chosen: The blocks of the lean model.
         holds: Whether the chosen one keeps within the budget.
         scores: On test pairs or the other half of the queries; None where neither was given.
+        notes: Sentences that the user has to see.
     """
 
     model: str
@@ -134,6 +135,7 @@ class DistillResult(Result):
     chosen: Blocks
     holds: bool
     scores: HeldOutScores | None
+    notes: tuple[str, ...]
 
     @property
     def student(self) -> Student:
