@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
-from benchmarks.lean.scores import evaluation_texts, scores_of
+from benchmarks.lean.scores import Scores, evaluation_texts, scores_of
 from benchmarks.lean.texts import corpus_lines, mixed
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -20,6 +20,10 @@ from truncate_kit.distillation.texts import RawTexts
 from truncate_kit.encoders import keep, load_encoder
 
 ROWS = Path(__file__).parent / "rows.csv"
+COLUMNS = (
+    *("name", "asked", "blocks", "seed", "texts", "tokens", "excluded", "learning_minutes", "minutes", "speedup"),
+    *("agreement", "overlap", *Scores.__dataclass_fields__),
+)
 
 
 def printed_progress(task: str, done: int, total: int) -> None:
@@ -34,7 +38,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", type=Path, required=True, help="the folder of the evaluation data")
     parser.add_argument("--work", type=Path, required=True, help="folder of vectors, trials and models")
-    parser.add_argument("--blocks", default="5,4,3,2,1", help="numbers of blocks, or subsets such as 1-3-6")
+    parser.add_argument("--blocks", default="full,5,4,3,2,1", help="numbers of blocks, or subsets such as 1-3-6")
     parser.add_argument("--name", default="default", help="of the variant, in the table")
     parser.add_argument("--texts", type=int, default=150_000)
     parser.add_argument("--joined", type=float, default=0.15)
@@ -71,6 +75,10 @@ def main() -> None:
     for blocks in given.blocks.split(","):
         rows = read_rows(ROWS) if ROWS.exists() else []
         if any((row["name"], row["asked"], row["seed"]) == (given.name, blocks, str(given.seed)) for row in rows):
+            continue
+        if blocks == "full":
+            row = {"name": given.name, "asked": blocks, "seed": given.seed, **scores_of(full, full, given.data).row()}
+            write_rows(ROWS, [*rows, dict.fromkeys(rows[0] if rows else COLUMNS, "") | row])
             continue
         begin = time.perf_counter()
         budget = Budget(blocks=blocks.replace("-", ",") if "-" in blocks else blocks)
