@@ -36,6 +36,9 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
     _, err = run_both(capfd, "encode", texts, "--out", "vectors.npy")
     assert f"blocks 1, 3 of {model}, distilled" in err
     assert f"{model}, blocks 1, 3 of 3, distilled from raw text" in run(capfd, "status")
+    assert "were freed" in run(capfd, "status", "--clean")
+    assert not (texts.parent / "exported/distillation").exists()
+    assert "blocks 1, 3 of 3" in run(capfd, "status")
 
 
 def test_json_and_again(texts, tiny_folder, capfd):

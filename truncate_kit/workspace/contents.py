@@ -12,13 +12,8 @@ from truncate_kit.runs.journal import Journal
 from truncate_kit.runs.store import RECORDS_FILE
 from truncate_kit.workspace.places import Workspace
 
-_RESULTS = (
-    "sweep.json",
-    "contrastive.json",
-    "study.json",
-    "frozen.json",
-    "lean/distill.json",
-)  # one beside the runs says that they ended
+# One beside the runs says that they ended.
+_RESULTS = ("sweep.json", "contrastive.json", "study.json", "frozen.json", "lean/distill.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +47,13 @@ class Contents(Result):
     reports: tuple[str, ...]  # names of result files and figures
     file_bytes: int  # all of it
     graph_bytes: int = 0  # graphs that `bench` made and would make again
+    vector_bytes: int = 0  # texts and vectors of full models that a finished distillation would compute again
     freed_bytes: int = 0  # removed by this call
 
     @property
     def spare_bytes(self) -> int:
         """What `clean` would free."""
-        return self.graph_bytes + sum(run.spare_bytes for run in self.runs)
+        return self.graph_bytes + self.vector_bytes + sum(run.spare_bytes for run in self.runs)
 
 
 def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
@@ -66,7 +62,7 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
     models = sorted(path.parent for path in workspace.folder.glob("*/config.json"))
     files = sorted(path for path in workspace.folder.glob("**/*") if path.suffix in (".json", ".md", ".csv", ".png"))
     runs = list(_runs(workspace))
-    inside = {*models, *runs, workspace.graphs}
+    inside = {*models, *runs, workspace.graphs, workspace.distillation}
     return Contents(
         folder=str(workspace.folder),
         models=tuple(
@@ -84,6 +80,7 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
         ),
         file_bytes=_size(workspace.folder),
         graph_bytes=_size(workspace.graphs),
+        vector_bytes=_size(workspace.distillation) if _distilled(workspace) else 0,
         freed_bytes=freed_bytes,
     )
 
@@ -100,12 +97,20 @@ def clean(workspace: Workspace) -> Contents:
     with run_lock(workspace.folder):
         remove_leftovers(workspace.folder)
         shutil.rmtree(workspace.graphs, ignore_errors=True)
+        if _distilled(workspace):
+            shutil.rmtree(workspace.distillation, ignore_errors=True)
         for run in _runs(workspace):
             with run_lock(run):
                 remove_leftovers(run)
                 for path in _spare(run):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
     return contents(workspace, freed_bytes=before - _size(workspace.folder))
+
+
+def _distilled(workspace: Workspace) -> bool:
+    """Whether a distillation has ended here and none waits for its command."""
+    waits = any((workspace.folder / "trials").glob("*/blocks*.checkpoint"))
+    return workspace.distilled() is not None and not waits
 
 
 def _origins(workspace: Workspace) -> dict[Path, str]:

@@ -32,6 +32,7 @@ class Workspace:
         self.frozen_heads = folder / "frozen-heads"  # what training heads found: figures, trials, cached states
         self.study = folder / "study"  # tables, figures and trials
         self.bench = folder / "bench.json"  # shorter measurements stand beside it
+        self.distillation = folder / "distillation"  # texts and vectors that `distill` learns from
         self.graphs = folder / "graphs"  # that `bench` made, each under the digest of its model
         self._sources = folder / "workspace.json"
 
