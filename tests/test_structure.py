@@ -1,6 +1,7 @@
 """The limits that CONTRIBUTING.md states: modules and functions that can be read at once."""
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,3 +33,9 @@ def test_a_module_reads_in_one_sitting(path):
         first = function.body[0].lineno if is_command else function.lineno
         assert function.end_lineno - first < MOST_FUNCTION_LINES, function.name
         assert is_command or num_parameters(function) <= MOST_PARAMETERS, function.name
+
+
+def test_files_of_tests_have_names_of_their_own():
+    # pytest takes two files of one name for the same module.
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []

@@ -10,6 +10,7 @@ vectors are made before and not timed. Texts a second are counted over the steps
 
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -79,15 +80,17 @@ def theirs(student: Path, full: Encoder, texts: list[str], work: Path, *, bf16: 
     return len(texts) / (time.perf_counter() - begin)
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--model", required=True)
+PARSER.add_argument("--data", type=Path, required=True)
+PARSER.add_argument("--work", type=Path, required=True)
+PARSER.add_argument("--threads", type=int, default=2)
+PARSER.add_argument("--blocks", default="1,3,6")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Rounds of all contestants in turn, and the median of each."""
-    parser = new_parser(__doc__)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--blocks", default="1,3,6")
-    given = parser.parse_args()
+    given = PARSER.parse_args(arguments)
     torch.set_num_threads(given.threads)
     full, blocks = load_encoder(given.model, max_length=256), tuple(int(part) for part in given.blocks.split(","))
     student = save_encoder(keep(full, blocks), given.work / "student")

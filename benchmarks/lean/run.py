@@ -5,8 +5,8 @@ Rows that are in rows.csv are not made again; a distillation that was stopped go
     python -m benchmarks.lean.run --model MODEL --data DATA --work WORK [--blocks 3,2] [--name default] [options]
 """
 
-import argparse
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -26,39 +26,37 @@ COLUMNS = (
 )
 
 
+USUAL = DistillSettings()
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--model", required=True)
+PARSER.add_argument("--data", type=Path, required=True, help="the folder of the evaluation data")
+PARSER.add_argument("--work", type=Path, required=True, help="folder of vectors, trials and models")
+PARSER.add_argument("--blocks", default="full,5,4,3,2,1", help="numbers of blocks, or subsets such as 1-3-6")
+PARSER.add_argument("--name", default="default", help="of the variant, in the table")
+PARSER.add_argument("--texts", type=int, default=150_000)
+PARSER.add_argument("--joined", type=float, default=0.15)
+PARSER.add_argument("--epochs", type=int, default=1)
+PARSER.add_argument("--rate", type=float)
+PARSER.add_argument("--batch-size", type=int, default=USUAL.batch_size)
+PARSER.add_argument("--similarity", type=float, default=USUAL.similarity)
+PARSER.add_argument("--states", type=float, default=USUAL.states)
+PARSER.add_argument("--train-embeddings", action="store_true")
+PARSER.add_argument("--precision", default="fp32")
+PARSER.add_argument("--seed", type=int, default=0)
+PARSER.add_argument("--max-length", type=int, default=256)
+PARSER.add_argument("--threads", type=int, default=2)
+PARSER.add_argument("--untrained", action="store_true", help="score the choice without training")
+
+
 def printed_progress(task: str, done: int, total: int) -> None:
     """Print each twentieth of a task."""
     if done == total or done % max(1, total // 20) == 0:
         print(f"{time.strftime('%H:%M:%S')} {task}: {done}/{total}", flush=True)
 
 
-def options() -> argparse.Namespace:
-    """What is distilled, and how."""
-    parser, usual = new_parser(__doc__), DistillSettings()
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the evaluation data")
-    parser.add_argument("--work", type=Path, required=True, help="folder of vectors, trials and models")
-    parser.add_argument("--blocks", default="full,5,4,3,2,1", help="numbers of blocks, or subsets such as 1-3-6")
-    parser.add_argument("--name", default="default", help="of the variant, in the table")
-    parser.add_argument("--texts", type=int, default=150_000)
-    parser.add_argument("--joined", type=float, default=0.15)
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--rate", type=float)
-    parser.add_argument("--batch-size", type=int, default=usual.batch_size)
-    parser.add_argument("--similarity", type=float, default=usual.similarity)
-    parser.add_argument("--states", type=float, default=usual.states)
-    parser.add_argument("--train-embeddings", action="store_true")
-    parser.add_argument("--precision", default="fp32")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max-length", type=int, default=256)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--untrained", action="store_true", help="score the choice without training")
-    return parser.parse_args()
-
-
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Add the rows that are missing."""
-    given = options()
+    given = PARSER.parse_args(arguments)
     torch.set_num_threads(given.threads)
     full = load_encoder(given.model, max_length=given.max_length)
     settings = DistillSettings(

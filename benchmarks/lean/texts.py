@@ -5,7 +5,7 @@ python -m benchmarks.lean.texts --data DATA --out texts.txt --number 100000 --jo
 
 import lzma
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common import new_parser
@@ -37,15 +37,17 @@ def mixed(lines: list[str], number: int, joined: float, seed: int = 0) -> Iterat
         yield " ".join(words[:LONGEST] if wanted else words)
 
 
-def main() -> None:
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", type=Path, required=True, help="the folder of the evaluation data")
+PARSER.add_argument("--out", type=Path, required=True)
+PARSER.add_argument("--number", type=int, default=100_000)
+PARSER.add_argument("--joined", type=float, default=0.15, help="share of joined texts")
+PARSER.add_argument("--seed", type=int, default=0)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Write the texts."""
-    parser = new_parser(__doc__)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the evaluation data")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--number", type=int, default=100_000)
-    parser.add_argument("--joined", type=float, default=0.15, help="share of joined texts")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    given = PARSER.parse_args(arguments)
     texts = mixed(corpus_lines(given.data, given.seed), given.number, given.joined, given.seed)
     given.out.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
