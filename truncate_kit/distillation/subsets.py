@@ -15,6 +15,7 @@ from truncate_kit.errors import LayerNotHeldError, ModelError
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
 from truncate_kit.training.examples import Ids
+from truncate_kit.training.loop import precision
 
 Blocks = tuple[int, ...]
 
@@ -88,7 +89,7 @@ def search_subsets(encoder: Encoder, judge: Judge, *, beam: int = BEAM, progress
     """
     check_blocks(encoder)
     begin = time.perf_counter()
-    with evaluating(encoder), torch.inference_mode():
+    with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):
         tree = _Tree(encoder, judge)
         exact = encoder.depth <= EXACT_DEPTH
         scores = tree.all_scores(progress) if exact else tree.beam_scores(beam, progress)
