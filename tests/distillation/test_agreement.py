@@ -46,6 +46,13 @@ def test_the_full_model_agrees_with_itself_and_a_constant_one_with_nobody():
     assert judge.score_of(torch.ones(60, 8))[0] == 0.0
 
 
+def test_scores_are_as_exact_while_bf16_trains():
+    judge, lean = AgreementEvaluator([[1]] * 60, vectors(0)), vectors(0) + vectors(1)
+    plain = judge.score_of(lean)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert judge.score_of(lean) == plain
+
+
 def test_the_interval_narrows_with_the_number_of_texts():
     def width(count):
         found = AgreementEvaluator([[1]] * count, vectors(0, count)).agreement_of(vectors(0, count) + vectors(1, count))

@@ -73,7 +73,8 @@ class AgreementEvaluator:
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """The same from vectors (n, d) of `texts()`."""
-        found = self._cosines(torch.nn.functional.normalize(vectors.float(), dim=1))
+        with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also where bf16 trains
+            found = self._cosines(torch.nn.functional.normalize(vectors.float(), dim=1))
         return _spearman(found.flatten(), self._expected.flatten()), None
 
     def agreement(self, encoder: Encoder) -> Agreement:

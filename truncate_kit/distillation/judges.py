@@ -43,7 +43,9 @@ class RetrievalEvaluator:
         """Of each query; both sides are vectors of `texts()`, each from a model of its own."""
         count = len(self._relevance)
         sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure="cosine")
-        return score_queries(search(sides, top=TOP, own=self._own), self._relevance)
+        with torch.autocast("cpu", enabled=False):  # as of agreement
+            found = search(sides, top=TOP, own=self._own)
+        return score_queries(found, self._relevance)
 
 
 def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
