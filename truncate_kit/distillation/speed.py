@@ -9,7 +9,7 @@ from truncate_kit.encoders import Encoder, keep
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.examples import Ids
 
-ROUNDS, TEXTS = 5, 256
+ROUNDS, TEXTS = 5, 128
 
 
 def texts_per_second(
