@@ -15,7 +15,7 @@ from benchmarks.common import COMMAND, machine, new_parser
 from truncate_kit.files import write_json
 
 HERE = Path(__file__).parent
-STEPS = ("1 of 4", "2 of 4", "3 of 4", "4 of 4", "What truncation gained")
+STEPS = ("1 of 5", "2 of 5", "3 of 5", "4 of 5", "What truncation gained", "5 of 5")
 
 
 PARSER = new_parser(__doc__)
