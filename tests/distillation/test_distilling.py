@@ -8,7 +8,7 @@ from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.results import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
-from truncate_kit.errors import LayerOutOfRangeError, UsageError
+from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.progress import silent
 
 SHORT = DistillSettings(batch_size=32, learning_rate=1e-3, held_out=200)
@@ -92,6 +92,20 @@ def test_the_fewest_blocks_within_a_loss(full, texts, learned):
     none = distill(full, texts, out=out, budget=Budget(within=0), settings=SHORT)
     assert not none.holds
     assert "No cut loses 0 points or less" in none.sentence
+
+
+def test_blocks_that_were_named_before_are_no_candidates_of_another_budget(full, texts, tmp_path):
+    few = texts[:400]
+    distill(full, few, out=tmp_path, budget=Budget(blocks="1,2,4"), settings=SHORT)
+    result = distill(full, few, out=tmp_path, budget=Budget(within=0), settings=SHORT)
+    assert not result.holds
+    assert result.chosen in {row.blocks for row in result.candidates}
+    assert load_encoder(tmp_path / "lean").depth == len(result.chosen)
+
+
+def test_a_model_of_one_block_has_none_to_leave_out(full, texts, tmp_path):
+    with pytest.raises(ModelError, match="no block to leave out"):
+        distill(truncate(full, 1), texts, out=tmp_path)
 
 
 def test_labelled_pairs_judge_where_they_are_given(full, texts, tmp_path):

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
+from truncate_kit.bench.quality import draw_counts, resampled_spearman
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import too_few_texts
+from truncate_kit.evaluation import spearman
 from truncate_kit.results import Result
 from truncate_kit.training.examples import Ids
 
@@ -75,7 +76,8 @@ class AgreementEvaluator:
         """The same from vectors (n, d) of `texts()`."""
         with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also where bf16 trains
             found = self._cosines(torch.nn.functional.normalize(vectors.float(), dim=1))
-        return _spearman(found.flatten(), self._expected.flatten()), None
+        # 0 where all cosines are the same, as they are for a model that gives every text one vector.
+        return spearman(found.flatten().tolist(), self._expected.flatten().tolist()) or 0.0, None
 
     def agreement(self, encoder: Encoder) -> Agreement:
         """With interval and neighbours."""
@@ -84,13 +86,14 @@ class AgreementEvaluator:
     def agreement_of(self, vectors: Tensor) -> Agreement:
         """The same from vectors (n, d) of `texts()`."""
         unit = torch.nn.functional.normalize(vectors.float(), dim=1)
-        found, rng = self._cosines(unit), np.random.default_rng(0)
-        draws = [torch.from_numpy(rng.integers(len(unit), size=len(unit))) for _ in range(RESAMPLES)]
-        scores = [_spearman(found[rows].flatten(), self._expected[rows].flatten()) for rows in draws]
-        low, high = np.quantile(scores, (0.025, 0.975))
+        found, expected = self._cosines(unit).flatten().tolist(), self._expected.flatten().tolist()
+        # Texts are drawn, each with all of its pairs.
+        counts = np.repeat(draw_counts(len(unit), RESAMPLES, seed=0), self._partners.shape[1], axis=1)
+        scores = 100 * resampled_spearman(found, expected, counts)
+        low, high = np.nanquantile(scores, (0.025, 0.975)) if np.isfinite(scores).any() else (0.0, 0.0)
         same = (_nearest(unit)[:, :, None] == self._near[:, None, :]).any(2)
         return Agreement(
-            correlation=_spearman(found.flatten(), self._expected.flatten()),
+            correlation=spearman(found, expected) or 0.0,
             low=float(low),
             high=float(high),
             overlap=100 * float(same.float().mean()),
@@ -110,10 +113,3 @@ def _nearest(unit: Tensor) -> Tensor:
         cosines[torch.arange(len(cosines)), torch.arange(start, start + len(cosines))] = -2.0
         found.append(cosines.topk(NEAR, dim=1).indices)
     return torch.cat(found)
-
-
-def _spearman(first: Tensor, second: Tensor) -> float:
-    """Spearman × 100; 0 where all values are the same, as they are for a model that gives every text one vector."""
-    if first.min() == first.max():
-        return 0.0
-    return 100 * float(stats.spearmanr(first.numpy(), second.numpy()).statistic)

@@ -194,8 +194,10 @@ class _Distillation:
             else:
                 low = middle + 1
         if best is None:
-            tried = self.runs.all(Student).values()
-            return max(tried, key=lambda student: (student.best, -len(student.blocks))).blocks, False
+            tried = {student.blocks: student.best for student in self.runs.all(Student).values()}
+            # Only sizes of this call: blocks that another call named are no candidates.
+            known = [row.blocks for row in smaller if row.blocks in tried]
+            return max(known, key=lambda blocks: (tried[blocks], -len(blocks))), False
         return smaller[best].blocks, True
 
     def _learn(self, blocks: Blocks, *, weights: bool = False) -> Student:

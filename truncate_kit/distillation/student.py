@@ -13,6 +13,7 @@ from truncate_kit.distillation.subsets import Blocks
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Batch, Encoder
+from truncate_kit.progress import Progress
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import Evaluator
@@ -101,9 +102,9 @@ class StudentRun(TrainingRun):
 
     dropout = False
 
-    def train_stage(self, progress: object, task: str) -> float:
+    def train_stage(self, progress: Progress, task: str) -> float:
         """One stage of `TrainingRun`."""
-        loss = super().train_stage(progress, task)  # type: ignore[arg-type]
+        loss = super().train_stage(progress, task)
         self._end_if_settled()
         return loss
 

@@ -119,6 +119,8 @@ def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
             f"The vectors of {encoder.name} are made from several layers, so no block can be left out.",
             hint="Use the model that it was made from.",
         )
+    if encoder.depth < 2:
+        raise ModelError(f"{encoder.name} has no block to leave out.", hint="Use a model of two blocks or more.")
     if blocks is not None:
         kept_config(encoder.backbone.config, blocks)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.engines import Engine, Send, Sequential
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.errors import MissingExtraError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.progress import Progress, silent
@@ -28,7 +28,8 @@ class TokenWork(EncodingWork):
 
     def perform(self, chunk: Chunk, send: Send) -> bytes:
         """Rows as they are stored, in the order of the texts."""
-        return self._form.store(self._encoder.encode_ids(chunk.texts)).tobytes()  # type: ignore[union-attr, arg-type]
+        vectors = self._encoder.encode_ids(chunk.texts)  # type: ignore[union-attr, arg-type]  # moved; ids, not texts
+        return self._form.store(vectors).tobytes()
 
 
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
@@ -42,7 +43,7 @@ def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
         if not (folder / "model.onnx").exists():
             export_onnx(encoder, folder)
         return OnnxEncoder.load(folder, precision="fp32")
-    except ModelError:
+    except (ModelError, MissingExtraError):
         return encoder
 
 
@@ -59,7 +60,7 @@ def teacher_vectors(
         progress: Called after each chunk.
 
     Raises:
-        UsageError: The disk is too small.
+        UsageError: The disk is too small, or a vector does not fit into float16.
         FileProblemError: The folder cannot be written.
     """
     runner = fastest(encoder, folder / "full")
@@ -76,15 +77,13 @@ def teacher_vectors(
             yield Chunk(start, [texts.ids(place) for place in places])  # type: ignore[misc]  # ids, for TokenWork
 
     for chunk, rows in (engine or Sequential()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
+        if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
+            hint = "Use a model that gives vectors of length 1."
+            raise UsageError("The full model's vectors do not fit into float16.", hint=hint)
         stored.write(chunk.start, rows)
         done += len(chunk.texts)
         progress("Encoding with the full model", done, len(texts))
-    vectors: NDArray[np.float16] = np.memmap(file, dtype=np.float16, mode="r", shape=(len(texts), width))
-    if not np.isfinite(vectors[: min(len(texts), CHUNK)]).all():
-        raise UsageError(
-            "The full model's vectors do not fit into float16.", hint="Use a model that gives vectors of length 1."
-        )
-    return vectors
+    return np.memmap(file, dtype=np.float16, mode="r", shape=(len(texts), width))
 
 
 def rows_of(vectors: NDArray[np.float16], places: list[int]) -> torch.Tensor:
