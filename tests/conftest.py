@@ -1,6 +1,7 @@
 """Fixtures shared by all tests: the data and models beside the checkout, and quiet, economical libraries."""
 
 import gc
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -59,6 +60,22 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
         return made[name]
 
     return folder
+
+
+@pytest.fixture(scope="module")
+def prompting(tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A function that saves a tiny BERT with these sentence-transformers settings."""
+    from truncate_kit.encoders import load_encoder, save_encoder
+
+    def saved(**settings: object) -> Path:
+        folder = tmp_path_factory.mktemp("model") / "saved"
+        save_encoder(load_encoder(tiny_folder("bert")), folder)
+        path = folder / "config_sentence_transformers.json"
+        known = json.loads(path.read_text()) if path.exists() else {}
+        path.write_text(json.dumps(known | settings))
+        return folder
+
+    return saved
 
 
 @pytest.fixture(scope="session")

@@ -57,7 +57,7 @@ def row(encoder: Encoder, texts: Sequence[str], pairs: PairSet) -> dict[str, obj
     cut, found = cut_vocabulary(encoder, texts)
     names = set(cut.tokenizer.get_vocab())  # type: ignore[union-attr]  # it has one
     test = list(dict.fromkeys(pairs.texts()))
-    old = [encoder.tokenizer.convert_ids_to_tokens(ids) for ids in piece_ids(encoder, test)]  # type: ignore[union-attr]
+    old = [encoder.tokenizer.convert_ids_to_tokens(ids) for ids in piece_ids(encoder, test)]  # type: ignore[union-attr]  # likewise
     covered = [text for text, pieces in zip(test, old, strict=True) if names.issuperset(pieces)]
     lengths = [sum(map(len, ids)) for ids in (old, piece_ids(cut, test))]
     return {

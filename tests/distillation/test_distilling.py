@@ -94,15 +94,6 @@ def test_the_fewest_blocks_within_a_loss(full, texts, learned):
     assert "No cut loses 0 points or less" in none.sentence
 
 
-def test_blocks_that_were_named_before_are_no_candidates_of_another_budget(full, texts, tmp_path):
-    few = texts[:400]
-    distill(full, few, out=tmp_path, budget=Budget(blocks="1,2,4"), settings=SHORT)
-    result = distill(full, few, out=tmp_path, budget=Budget(within=0), settings=SHORT)
-    assert not result.holds
-    assert result.chosen in {row.blocks for row in result.candidates}
-    assert load_encoder(tmp_path / "lean").depth == len(result.chosen)
-
-
 def test_a_model_of_one_block_has_none_to_leave_out(full, texts, tmp_path):
     with pytest.raises(ModelError, match="no block to leave out"):
         distill(truncate(full, 1), texts, out=tmp_path)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from truncate_kit.distillation.budget import within_limit
+from truncate_kit.distillation.budget import closest, within_limit
 from truncate_kit.distillation.results import Candidate
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.errors import UsageError
@@ -90,3 +90,8 @@ def test_the_most_blocks_that_a_budget_allows(values, size):
 def test_a_budget_that_nothing_meets(values, said):
     with pytest.raises(UsageError, match=said):
         within_limit(ROWS, Budget(**values))
+
+
+def test_where_nothing_holds_the_closest_candidate_is_taken_and_no_other_blocks():
+    learned = {(2, 3): 99.0, (1,): 80.0, (1, 2): 90.0, (1, 2, 3): 90.0}
+    assert closest(ROWS[:-1], learned) == (1, 2)

@@ -11,7 +11,7 @@ from tests.support.mteb_tasks import aggregate_task, mteb_package, retrieval_tas
 from tests.support.pairs import make_pairs
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import read_pairs, read_retrieval
-from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, MissingExtraError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
@@ -77,21 +77,6 @@ def test_our_own_figures(mteb, minilm, stsb, answers, tmp_path, runtime):
     assert len(answers.queries) >= 8
     expected = own_figures(encoder, stsb[:100], answers)
     assert figures(encoder, stsb[:100], answers, runtime=runtime) == pytest.approx(expected, abs=0.01)
-
-
-@pytest.fixture(scope="module")
-def prompting(tiny_folder, tmp_path_factory):
-    """A function that saves a model with these settings."""
-
-    def saved(**settings):
-        folder = tmp_path_factory.mktemp("model") / "saved"
-        save_encoder(load_encoder(tiny_folder("bert")), folder)
-        path = folder / "config_sentence_transformers.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(known | settings))
-        return folder
-
-    return saved
 
 
 @pytest.mark.filterwarnings("ignore:Task name all", "ignore:Some prompts")  # it wants names of its own

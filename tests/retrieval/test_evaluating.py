@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.evaluation import InformationRet
 
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import read_retrieval
-from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
@@ -24,21 +24,6 @@ from truncate_kit.vectors import VectorFormat
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return read_retrieval(retrieval_folder(tmp_path_factory.mktemp("set") / "tiny"))
-
-
-@pytest.fixture(scope="module")
-def prompting(tiny_folder, tmp_path_factory):
-    """A function that saves a model with these settings."""
-
-    def saved(**settings):
-        folder = tmp_path_factory.mktemp("model") / "saved"
-        save_encoder(load_encoder(tiny_folder("bert")), folder)
-        path = folder / "config_sentence_transformers.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(known | settings))
-        return folder
-
-    return saved
 
 
 def by_sentence_transformers(folder, data):

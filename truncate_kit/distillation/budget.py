@@ -1,10 +1,11 @@
 """Which candidate a budget takes, and which candidates another one beats."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from truncate_kit.distillation.results import Candidate
 from truncate_kit.distillation.settings import Budget
+from truncate_kit.distillation.subsets import Blocks
 from truncate_kit.errors import UsageError
 from truncate_kit.wording import counted
 
@@ -32,6 +33,12 @@ def within_limit(candidates: Sequence[Candidate], budget: Budget) -> Candidate:
     if not fitting:
         raise UsageError(f"{problem}.", hint=hint)
     return fitting[-1]
+
+
+def closest(candidates: Sequence[Candidate], learned: Mapping[Blocks, float]) -> Blocks:
+    """The candidate with the highest score after learning, the smaller of equals; `learned` may hold other blocks."""
+    known = [row.blocks for row in candidates if row.blocks in learned]
+    return max(known, key=lambda blocks: (learned[blocks], -len(blocks)))
 
 
 def marked(rows: list[Candidate]) -> tuple[Candidate, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from truncate_kit.bench.quality import quality_difference
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.agreement import AgreementEvaluator
-from truncate_kit.distillation.budget import marked, within_limit
+from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.card import distill_card
 from truncate_kit.distillation.judges import RetrievalEvaluator, halves
 from truncate_kit.distillation.results import DISTILL_FILE, Candidate, DistillResult, HeldOutScores, Sizes, Student
@@ -195,9 +195,7 @@ class _Distillation:
                 low = middle + 1
         if best is None:
             tried = {student.blocks: student.best for student in self.runs.all(Student).values()}
-            # Only sizes of this call: blocks that another call named are no candidates.
-            known = [row.blocks for row in smaller if row.blocks in tried]
-            return max(known, key=lambda blocks: (tried[blocks], -len(blocks))), False
+            return closest(smaller, tried), False
         return smaller[best].blocks, True
 
     def _learn(self, blocks: Blocks, *, weights: bool = False) -> Student:
