@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.errors import UsageError
-from truncate_kit.wording import counted, points
+from truncate_kit.wording import counted
 
 from . import options
 from .machine import Machine
@@ -146,6 +146,7 @@ def _texts_in(path: Path) -> list[str]:
 
 def _show(result: "DistillResult", workspace: Workspace) -> None:
     from truncate_kit.report.frontier_figure import draw_frontier
+    from truncate_kit.report.training_tables import sizes_table
 
     figure = draw_frontier(result, workspace.folder / "frontier.png")
     if workspace.quiet:
@@ -154,23 +155,8 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     say(f"Texts: {result.texts.sentence}")
     for sentence in result.notes:
         say(sentence)
-    full = result.candidates[-1]
-    table(
-        f"Best choice of blocks by {result.metric}; the full model has {result.full_score:.2f}",
-        ("blocks", "without training", "after learning", "speed", "MB", ""),
-        [
-            (
-                ", ".join(map(str, row.blocks)) + (" (full model)" if row is full else ""),
-                f"{row.untrained:.2f}",
-                points(row.learned),
-                f"{row.texts_per_second / full.texts_per_second:.2f} ×",
-                f"{row.megabytes:.1f}",
-                "chosen" if row.blocks == result.chosen else "beaten" if row.dominated else "",
-            )
-            for row in result.candidates
-        ],
-        marked=[row.blocks for row in result.candidates].index(result.chosen),
-    )
+    cells, sizes = sizes_table(result), [row.blocks for row in result.candidates]
+    table(cells.title, cells.columns, cells.rows, marked=sizes.index(result.chosen))
     search = result.search
     say(
         f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s"

@@ -130,26 +130,16 @@ def _exported(folder: Path) -> str | None:
 
 def show(report: "ExportReport", workspace: Workspace) -> None:
     """The report as JSON, or as a table and sentences."""
-    from truncate_kit.precisions import PRECISIONS
+    from truncate_kit.report.training_tables import check_table
 
     if workspace.quiet:
         print_json(report)
         return
-    rows = [(check.name, f"{check.difference:.1e}", _allowed(check.limit)) for check in report.checks]
-    limit = PRECISIONS[report.precision].score_limit
-    if (task := report.task) is not None:
-        spearman = "Spearman", task.spearman_before, task.spearman_after
-        for measure, before, after in (spearman, ("Pearson", task.pearson_before, task.pearson_after)):
-            name = f"{measure} × 100 on {task.data}: {before:.2f} to {after:.2f}"
-            rows.append((name, f"{after - before:+.4f}", _allowed(limit)))
-    table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows)
+    cells = check_table(report)
+    table(cells.title, cells.columns, cells.rows)
     for sentence in (report.fusion_sentence(), *report.precision_sentences()):
         say(sentence)
     say(
         f"Exported: {workspace.lean / report.file} ({report.file_bytes / 1e6:.1f} MB), vectors of {report.width} "
         f"numbers{' and length 1' if report.normalized else ''}."
     )
-
-
-def _allowed(limit: float | None) -> str:
-    return "–" if limit is None else f"{limit:g}"

@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import blocks_in_words
-from truncate_kit.wording import counted
 
 from .output import print_json, say, table
 from .workspace import Workspace
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 def show(result: "SweepResult", workspace: Workspace) -> None:
     """The result as JSON, or as sentences, a table and a figure."""
     from truncate_kit.report.sweep_figure import draw_sweep
-    from truncate_kit.wording import points
+    from truncate_kit.report.training_tables import sweep_table
 
     curve = draw_sweep(result, workspace.folder / "curve.png")
     if workspace.quiet:
@@ -24,21 +23,8 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     if result.prediction is not None:
         whose = "" if result.blocks is None else f" Its layers are those of {blocks_in_words(result.blocks)} alone."
         say(result.prediction.sentence + whose)
-    rows = sorted({row.layer: row for row in (*result.layers, result.full)}.values(), key=lambda row: row.layer)
-    cells = []
-    for row in rows:
-        which = " (chosen)" * (row.layer == result.chosen) + " (full model)" * (row.layer == result.full.layer)
-        scores = (row.dev, row.dev_std), (row.test, row.test_std), (row.test_pearson, row.test_pearson_std)
-        cells.append(
-            (f"{result.row_name(row.layer)}{which}", f"{row.parameters:,}", *(points(*score) for score in scores))
-        )
-    counts = f"{counted(len(result.settings.seeds), 'seed')}, {counted(result.training.epochs, 'epoch')}"
-    table(
-        f"{result.metric}; {counts}, peak learning rate {result.learning_rate:g}",
-        ("layer", "parameters", "dev", "test", "test Pearson"),
-        cells,
-        marked=[row.layer for row in rows].index(result.chosen),
-    )
+    cells, layers = sweep_table(result), [row.layer for row in result.rows]
+    table(cells.title, cells.columns, cells.rows, marked=layers.index(result.chosen))
     say(result.choice)
     if result.search_cost:
         share = 100 * result.search_cost / max(1, result.exhaustive_cost)

@@ -219,6 +219,9 @@ def test_rankings_that_agree_decide_and_others_race(encoder, tmp_path, frozen, e
     assert result.chosen == max(dev, key=lambda layer: (dev[layer], -layer))
     others = sum(STEPS * layer for layer in raced - {result.chosen})
     assert result.search_cost == STEPS * DEPTH + STEPS * DEPTH // 3 + others
+    kept = {name: dict(zip(row.layers, row.scores, strict=True)) for name, row in result.rankings.items()}
+    assert kept == {"probe": frozen, "multi-exit": exits}
+    assert type(result).read(tmp_path / "sweep.json") == result
 
 
 class Epochs(TrialWatcher):

@@ -4,6 +4,7 @@ from itertools import count
 from pathlib import Path
 
 from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from truncate_kit.analysis.results import LayerProfile, called
@@ -17,36 +18,47 @@ def draw_analysis(profile: LayerProfile, path: Path) -> Path:
     scored = profile.spearman is not None or profile.ndcg is not None
     figure = Figure(figsize=(9, 7 if scored else 5), layout="constrained")
     panels = figure.subplots(2 if scored else 1, 1, sharex=True, squeeze=False)[:, 0]
-    _cka(panels[0], profile)
-    if profile.spearman is not None:
-        label = f"untrained states, {profile.num_pairs:,} pairs"
-        plot_defined(panels[1], count(), profile.spearman, marker="o", color=SPEARMAN, label=label)
-        panels[1].set_ylabel("Spearman × 100")
-    if profile.ndcg is not None:
-        label = f"untrained states, {profile.num_queries:,} queries"
-        plot_defined(panels[1], count(), profile.ndcg, marker="o", color=NDCG, label=label)
-        panels[1].set_ylabel("nDCG@10 × 100" if profile.spearman is None else "Spearman and nDCG@10 × 100")
+    other = called(profile.reference) if profile.reference else f"its own middle layer {profile.depth // 2}"
+    title = f"{profile.title} compared with {other}, {profile.num_texts:,} texts"
+    panels[0].set_title(title, loc="left", parse_math=False)
+    plot_cka(panels[0], profile)
+    if scored:
+        plot_untrained(panels[1], profile)
     for axes in panels:
-        if profile.drop is not None and profile.drop.from_layer is not None:
-            axes.axvspan(
-                profile.drop.from_layer - 0.5,
-                profile.depth + 0.5,
-                color=DROP,
-                alpha=0.12,
-                linewidth=0,
-                label=f"predicted drop, confidence {profile.drop.confidence:.2f}",
-            )
-        axes.grid(alpha=0.3)
         axes.legend(loc="best", fontsize="small")
-    whole_axis(panels[-1])
-    if profile.kept_blocks is not None:
-        panels[-1].set_xticks(range(profile.depth + 1), [str(block) for block in profile.last_blocks])
-        panels[-1].set_xlabel("last block kept (0 = embeddings)")
-    panels[-1].set_xlim(-0.5, profile.depth + 0.5)
+    panels[0].set_xlabel("" if scored else panels[0].get_xlabel())
     return write_figure(figure, path)
 
 
-def _cka(axes: Axes, profile: LayerProfile) -> None:
+def plot_untrained(axes: Axes, profile: LayerProfile) -> None:
+    """Scores of the untrained states by layer, those that were measured."""
+    if profile.spearman is not None:
+        label = f"untrained states, {profile.num_pairs:,} pairs"
+        plot_defined(axes, count(), profile.spearman, marker="o", color=SPEARMAN, label=label)
+        axes.set_ylabel("Spearman × 100")
+    if profile.ndcg is not None:
+        label = f"untrained states, {profile.num_queries:,} queries"
+        plot_defined(axes, count(), profile.ndcg, marker="s", color=NDCG, label=label)
+        axes.set_ylabel("nDCG@10 × 100" if profile.spearman is None else "Spearman and nDCG@10 × 100")
+    _over_layers(axes, profile)
+
+
+def plot_matrix(axes: Axes, profile: LayerProfile) -> QuadMesh:
+    """CKA of every layer with every layer of the reference, or of the model itself, as a heat map."""
+    values = [[float("nan") if value is None else value for value in row] for row in profile.cka_matrix]
+    mesh = axes.pcolormesh(values, cmap="cividis", vmin=0.0, vmax=1.0, edgecolors="none")
+    axes.set_aspect("equal")
+    other = "the model" if profile.reference is None else "the reference"
+    for axis, size in ((axes.xaxis, len(values[0])), (axes.yaxis, len(values))):
+        step = 1 + size // 14
+        axis.set_ticks([place + 0.5 for place in range(0, size, step)], [str(place) for place in range(0, size, step)])
+    axes.set_xlabel(f"layer of {other}")
+    axes.set_ylabel("layer of the model")
+    return mesh
+
+
+def plot_cka(axes: Axes, profile: LayerProfile) -> None:
+    """CKA by layer with its interval, and without the dimensions of largest variance where that was measured."""
     curve = profile.cka
     interval = f", {100 * profile.level:g} % interval" if curve.low is not None else ""
     plot_defined(axes, count(), curve.values, marker="o", color=CKA, label=f"CKA{interval}")
@@ -68,8 +80,21 @@ def _cka(axes: Axes, profile: LayerProfile) -> None:
         label = f"without the {profile.outliers} dimensions of largest variance"
         style = {"marker": ".", "linestyle": "--", "color": CLEANED}
         plot_defined(axes, count(), profile.cka_without_outliers.values, label=label, **style)
-    other = called(profile.reference) if profile.reference else f"its own middle layer {profile.depth // 2}"
-    axes.set_title(f"{profile.title} compared with {other}, {profile.num_texts:,} texts", loc="left")
     axes.set_ylabel(f"CKA, {profile.estimator}, {profile.kernel}")
     shown = [value for row in (curve.values, curve.low or ()) for value in row if value is not None]
     axes.set_ylim(min(0.0, *shown), 1.05)
+    _over_layers(axes, profile)
+
+
+def _over_layers(axes: Axes, profile: LayerProfile) -> None:
+    """The axis of the layers, and the predicted drop shaded."""
+    drop = profile.drop
+    if drop is not None and drop.from_layer is not None:
+        label = f"predicted drop, confidence {drop.confidence:.2f}"
+        span = drop.from_layer - 0.5, profile.depth + 0.5
+        axes.axvspan(*span, color=DROP, alpha=0.12, linewidth=0, label=label)
+    whole_axis(axes)
+    if profile.kept_blocks is not None:
+        axes.set_xticks(range(profile.depth + 1), [str(block) for block in profile.last_blocks])
+        axes.set_xlabel("last block kept (0 = embeddings)")
+    axes.set_xlim(-0.5, profile.depth + 0.5)

@@ -1,5 +1,6 @@
 """Speed against quality: every model in every runtime as one point."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -9,7 +10,7 @@ from matplotlib.lines import Line2D
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.results import BenchReport
 from truncate_kit.precisions import PRECISIONS
-from truncate_kit.report.panel import write_figure
+from truncate_kit.report.panel import TIP, write_figure
 from truncate_kit.wording import counted
 
 # Colour is the precision, shape the runtime; filled is lean, hollow is full; an arrow joins the two models in one
@@ -19,29 +20,43 @@ Point = tuple[str, str, float, float]  # role, backend, sentences/s, Spearman
 
 def draw_bench(report: BenchReport, path: Path) -> Path | None:
     """Write sentences/s of the real set against Spearman as PNG, where both are known. Raises `FileProblemError`."""
-    points = _points(report)
+    points = quality_points(report)
     if not points:
         return None
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
-    _draw(axes, points)
-    roles = {row.role: row.title for row in report.models}
     axes.set_title(f"Speed against quality on {report.machine.processor}, {_place(report)}", loc="left")
+    plot_points(axes, points)
     axes.set_xlabel(f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)")
+    roles = {row.role: row.title for row in report.models}
+    # Beside the panel: inside, it would lie on the points that win.
+    figure.legend(handles=point_keys(points, roles), fontsize="small", loc="outside right upper")
+    return write_figure(figure, path)
+
+
+def plot_points(axes: Axes, *benches: list[Point]) -> None:
+    """Each model in each runtime, and what the lean one gains in each; from zero sentences a second on."""
+    for points in benches:
+        _draw(axes, points)
+    points = [point for bench in benches for point in bench]
+    axes.set_xlabel("sentences per second, tokeniser included")
     axes.set_ylabel("Spearman × 100 on the test pairs")
     axes.set_xlim(left=0, right=1.15 * max(point[2] for point in points))
     scores = [point[3] for point in points]
     margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
     axes.set_ylim(min(scores) - margin, max(scores) + margin)
     axes.grid(alpha=0.3)
+
+
+def point_keys(points: list[Point], roles: Mapping[str, str]) -> list[Line2D]:
+    """What the marks mean, for a legend. roles: what to call the models."""
     backends = list(dict.fromkeys(point[1] for point in points))
     keys = [_key(_marker(name), BACKENDS[name].title, color=_color(name)) for name in backends]
-    keys += [_key("o", text, filled=role == "lean") for role, text in roles.items()]
-    axes.legend(handles=keys, fontsize="small", loc="best")
-    return write_figure(figure, path)
+    return keys + [_key("o", text, filled=role == "lean") for role, text in roles.items()]
 
 
-def _points(report: BenchReport) -> list[Point]:
+def quality_points(report: BenchReport) -> list[Point]:
+    """Every model in every runtime whose speed on the real set and score are both known."""
     timed = ((row, report.timing(row.role, row.backend, "real set")) for row in report.measured())
     return [
         (row.role, row.backend, timing.sentences_per_second, row.spearman)
@@ -60,6 +75,7 @@ def _draw(axes: Axes, points: list[Point]) -> None:
             markeredgewidth=2,
             color=_color(backend),
             markerfacecolor=_color(backend) if role == "lean" else "none",
+            gid=f"{TIP}{role}, {BACKENDS[backend].title}: {speed:,.0f} sentences/s, Spearman {score:.2f}",
         )
     for place, backend in enumerate(dict.fromkeys(point[1] for point in points)):
         pair = {point[0]: point[2:] for point in points if point[1] == backend}

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from matplotlib.axes import Axes
+
 from truncate_kit.distillation.results import DistillResult
 from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, write_panel
 
@@ -12,7 +14,13 @@ def draw_frontier(result: DistillResult, path: Path) -> Path:
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(f"Blocks of {Path(result.model).name}: score against speed", loc="left")
+    axes.set_title(f"Blocks of {Path(result.model).name}: score against speed", loc="left", parse_math=False)
+    plot_frontier(axes, result)
+    return write_panel(figure, axes, path)
+
+
+def plot_frontier(axes: Axes, result: DistillResult) -> None:
+    """Each number of blocks by its speed and score, before and after learning, and the choice."""
     rows, full = result.candidates, result.candidates[-1]
     speeds = [row.texts_per_second / full.texts_per_second for row in rows]
     axes.plot(speeds, [row.untrained for row in rows], "o--", color=ORANGE, label="best choice, without training")
@@ -49,4 +57,3 @@ def draw_frontier(result: DistillResult, path: Path) -> Path:
     axes.set_xlabel("texts a second, full model = 1 (torch); numbers are blocks")
     axes.set_ylabel(f"score in points ({result.metric})")
     axes.grid(alpha=0.3)
-    return write_panel(figure, axes, path)

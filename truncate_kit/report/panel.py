@@ -14,6 +14,8 @@ from truncate_kit.files import replacing
 BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
 GREY = "#777777"
 LAYERS = "layer (0 = embeddings)"
+TIP = "tip: "
+"""Begins the id of a mark whose rest is what a page says of it under the mouse."""
 
 
 def whole_axis(axes: Axes, along: str = LAYERS) -> None:
@@ -33,7 +35,7 @@ def open_panel(title: str, along: str) -> tuple[Figure, Axes]:
     """A figure of one panel with whole numbers along x. along: what they are."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title, loc="left")
+    axes.set_title(title, loc="left", parse_math=False)  # names of models and data are no formulas
     whole_axis(axes, along)
     return figure, axes
 

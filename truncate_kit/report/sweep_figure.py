@@ -13,6 +13,8 @@ from truncate_kit.sweep.results import LayerScores, SweepResult
 from truncate_kit.wording import counted
 
 DEV, TEST, CHOICE, DROP, SEARCH = ORANGE, BLUE, GREEN, VERMILION, GREY
+RANKING_WORDS = {"probe": "a linear map on frozen states", "multi-exit": "one epoch of all layers at once"}
+"""What the cheap rankings of `strategies` are called in figures and tables."""
 
 
 def draw_sweep(result: SweepResult, path: Path) -> Path:
@@ -24,9 +26,17 @@ def draw_sweep(result: SweepResult, path: Path) -> Path:
         of = blocks_in_words(result.blocks, depth)
         along = "last block that is kept (0 = embeddings)"
         figure, axes = open_panel(f"{name}, {of}, fine-tuned at each layer ({result.data})", along)
+    plot_sweep(axes, result)
+    return write_panel(figure, axes, path)
+
+
+def plot_sweep(axes: Axes, result: SweepResult) -> None:
+    """Scores by layer, what the search saw of the others, the choice, the full model and the predicted drop."""
+    depth = result.full.layer
+    if result.blocks is not None:
         ticks = dict(enumerate(map(str, (0, *result.blocks)))) | {depth: f"all {depth}"}
         axes.set_xticks([*ticks], [*ticks.values()])
-    rows = sorted({row.layer: row for row in (*result.layers, result.full)}.values(), key=lambda row: row.layer)
+    rows = result.rows
     _search(axes, result)
     draw_curve(axes, rows, "dev", DEV)
     draw_curve(axes, rows, "test", TEST)
@@ -47,7 +57,6 @@ def draw_sweep(result: SweepResult, path: Path) -> Path:
         axes.axvspan(drop - 0.5, last + 0.5, color=DROP, alpha=0.1, label="predicted drop")
     axes.set_ylabel(f"score in points ({result.metric})")
     axes.set_xlim(-0.5, depth + 0.5)
-    return write_panel(figure, axes, path)
 
 
 def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str) -> None:
@@ -58,6 +67,10 @@ def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str) -> N
     seeds = max(len(row.seeds) for row in rows)
     label = f"{split}, mean ± deviation over {seeds} seeds" if seeds > 1 else f"{split}, one seed"
     axes.errorbar(layers, means, spreads if any(spreads) else None, fmt="o", color=color, capsize=3, label=label)
+    ends = [(layer, mean - spread, mean + spread) for layer, mean, spread in zip(layers, means, spreads, strict=True)]
+    for here, there in pairwise(ends):  # the band over seeds; none over layers that were not trained
+        if any(spreads) and there[0] == here[0] + 1:
+            axes.fill_between(*zip(here, there, strict=True), color=color, alpha=0.12, linewidth=0)
     _join(axes, layers, means, color=color)
 
 
@@ -68,7 +81,18 @@ def _join(axes: Axes, layers: Sequence[int], values: Sequence[float], **style: A
 
 
 def _search(axes: Axes, result: SweepResult) -> None:
-    """The short and the stopped trials of a search, one faint line for each number of epochs."""
+    """The rankings of a search, and its short and stopped trials, one faint line for each number of epochs."""
+    for style, (name, ranking) in zip(("v", "^"), result.rankings.items(), strict=False):
+        axes.plot(
+            ranking.layers,
+            ranking.scores,
+            style,
+            markersize=4,
+            linestyle="--",
+            linewidth=0.8,
+            color=SEARCH,
+            label=f"dev in the search, {RANKING_WORDS.get(name, name)}",
+        )
     for epochs in sorted({trial.epochs_run for trial in result.search}):
         trials = sorted((trial for trial in result.search if trial.epochs_run == epochs), key=lambda trial: trial.layer)
         layers, dev = [trial.layer for trial in trials], [trial.dev for trial in trials]

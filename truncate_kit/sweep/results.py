@@ -1,7 +1,7 @@
 """What a sweep returns, and how trials become one row for each layer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 
 from truncate_kit.blocks import place_in_words
@@ -9,6 +9,7 @@ from truncate_kit.encoders import Encoder, parameters_kept
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.sweep.ranking import Ranking
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
 
@@ -56,11 +57,18 @@ class SweepResult(Result):
     before: str = ""  # what the models learned before the task, in words; nothing where they did not
     # Of the full model, that the model whose layers were tried consists of; None where these are its first ones.
     blocks: tuple[int, ...] | None = None
+    # Cheap scores of all layers that led the search, by the names of the strategies that need nothing else.
+    rankings: dict[str, Ranking] = field(default_factory=dict)
 
     @property
     def lean(self) -> LayerScores:
         """The scores of the chosen layer."""
         return next(row for row in self.layers if row.layer == self.chosen)
+
+    @property
+    def rows(self) -> list[LayerScores]:
+        """Every layer trained with the full budget and the full model, by layer."""
+        return sorted({row.layer: row for row in (*self.layers, self.full)}.values(), key=lambda row: row.layer)
 
     def place(self, layer: int) -> str:
         """What a model of `layer` has of the full one, in words: `layer 3`, or `blocks 1, 4, 6`."""

@@ -12,6 +12,7 @@ from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import sweep_card
 from truncate_kit.sweep.picking import Picker
+from truncate_kit.sweep.ranking import Ranking
 from truncate_kit.sweep.results import SweepResult, scores_by_layer
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
@@ -74,6 +75,10 @@ class Sweep:
             metric=self.runner.task.metric,
             before=self.before,
             blocks=self.blocks,
+            rankings={
+                name: Ranking(layers=tuple(ranked), scores=tuple(ranked.values()))
+                for name, ranked in found.search.rankings.items()
+            },
             search_cost=found.search.cost,
             exhaustive_cost=self._exhaustive_cost(found.chosen[0]),
             seconds=time.perf_counter() - start,

@@ -5,7 +5,7 @@ One row per strategy, at the end. Importing this imports no torch: the command l
 
 import random
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from truncate_kit.sweep.picking import Picker
 
 if TYPE_CHECKING:
     from truncate_kit.runs.trial import Trial
+    from truncate_kit.sweep.ranking import Scores
     from truncate_kit.sweep.trials import TrialRunner
 
 HALVING = 3  # each round keeps a third of the layers and triples the epochs
@@ -42,6 +43,7 @@ class Search:
     full: "tuple[Trial, ...]" = ()  # trials with the full budget
     other_cost: int = 0  # block-steps of what is not a trial of one layer
     words: str = ""  # what was taken, where that needed no scores; nothing where the picker decided
+    rankings: "dict[str, Scores]" = field(default_factory=dict)  # cheap scores of all layers, by their names
 
     @property
     def cost(self) -> int:
@@ -78,13 +80,13 @@ def multi_exit(among: Candidates) -> Search:
     """One epoch of the full model with the loss on all exits ranks the layers; the best two race."""
     (ranked,) = among.runner.rank(["multi-exit"], among.layers, among.seeds[0])
     # Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
-    return _race(among, among.picker.contenders(ranked, 2), _exits_cost(among))
+    return _race(among, among.picker.contenders(ranked, 2), _exits_cost(among), {"multi-exit": ranked})
 
 
 def probe(among: Candidates) -> Search:
     """A linear map on the frozen states of each layer, trained on the task, ranks them; the best two race."""
     (ranked,) = among.runner.rank(["probe"], among.layers, among.seeds[0])
-    return _race(among, among.picker.contenders(ranked, 2), _probe_cost(among))
+    return _race(among, among.picker.contenders(ranked, 2), _probe_cost(among), {"probe": ranked})
 
 
 def rankings(among: Candidates) -> Search:
@@ -92,11 +94,12 @@ def rankings(among: Candidates) -> Search:
     # Each is cheap and errs in its own way: frozen states of shallow layers look better than they are after training,
     # and one epoch for all exits leaves both ends behind.
     frozen, exits = among.runner.rank(["probe", "multi-exit"], among.layers, among.seeds[0])
-    cost = _probe_cost(among) + _exits_cost(among)
+    cost, both = _probe_cost(among) + _exits_cost(among), {"probe": frozen, "multi-exit": exits}
     picked = {among.picker.pick(ranked) for ranked in (frozen, exits)}
     if len(picked) == 1:
-        return Search(picked.pop(), other_cost=cost)
-    return _race(among, picked.union(among.picker.contenders(frozen, 2), among.picker.contenders(exits, 1)), cost)
+        return Search(picked.pop(), other_cost=cost, rankings=both)
+    contending = picked.union(among.picker.contenders(frozen, 2), among.picker.contenders(exits, 1))
+    return _race(among, contending, cost, both)
 
 
 def _exits_cost(among: Candidates) -> int:
@@ -110,7 +113,7 @@ def _probe_cost(among: Candidates) -> int:
     return -(-read // among.runner.settings.batch_size) * max(among.layers) // FORWARD_SHARE
 
 
-def _race(among: Candidates, contending: Collection[int], cost: int) -> Search:
+def _race(among: Candidates, contending: Collection[int], cost: int, ranked: "dict[str, Scores]") -> Search:
     """Begin the full trials, with one seed, of the layers that may decide it; only that of the winner goes on."""
     runner, layers, seed, budget = among.runner, among.layers, among.seeds[0], among.runner.settings.epochs
     # As many epochs as `RACE_SHARE` pays after the ranking, whose block-steps `cost` is; one at least, at most all.
@@ -122,10 +125,10 @@ def _race(among: Candidates, contending: Collection[int], cost: int) -> Search:
     trials = runner.run_all(((layer, seed) for layer in sorted(contending)), stop_after=stop_after)
     chosen = among.picker.pick({trial.layer: trial.dev for trial in trials})
     if stop_after is None:
-        return Search(chosen, full=trials, other_cost=cost)
+        return Search(chosen, full=trials, other_cost=cost, rankings=ranked)
     for layer in set(contending) - {chosen}:
         runner.store.checkpoints.remove(trial_name(layer, seed, budget))
-    return Search(chosen, stopped=trials, other_cost=cost)
+    return Search(chosen, stopped=trials, other_cost=cost, rankings=ranked)
 
 
 def _blocks(layers: Collection[int]) -> int:

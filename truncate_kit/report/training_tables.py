@@ -1,0 +1,57 @@
+"""The cells of what training left: layers of a sweep, sizes of a distillation, checks of a graph."""
+
+from truncate_kit.distillation.results import DistillResult
+from truncate_kit.export.results import ExportReport
+from truncate_kit.precisions import PRECISIONS
+from truncate_kit.report.cells import TableCells, number
+from truncate_kit.sweep.results import SweepResult
+from truncate_kit.wording import counted, points
+
+
+def sweep_table(result: SweepResult) -> TableCells:
+    """One row for each of its `rows`."""
+    cells = []
+    for row in result.rows:
+        which = " (chosen)" * (row.layer == result.chosen) + " (full model)" * (row.layer == result.full.layer)
+        scores = (row.dev, row.dev_std), (row.test, row.test_std), (row.test_pearson, row.test_pearson_std)
+        cells.append(
+            (f"{result.row_name(row.layer)}{which}", f"{row.parameters:,}", *(points(*score) for score in scores))
+        )
+    counts = f"{counted(len(result.settings.seeds), 'seed')}, {counted(result.training.epochs, 'epoch')}"
+    return TableCells(
+        f"{result.metric}; {counts}, peak learning rate {result.learning_rate:g}",
+        ("layer", "parameters", "dev", "test", "test Pearson"),
+        cells,
+    )
+
+
+def sizes_table(result: DistillResult) -> TableCells:
+    """One row for each number of blocks, the full model last."""
+    full = result.candidates[-1]
+    return TableCells(
+        f"Best choice of blocks by {result.metric}; the full model has {result.full_score:.2f}",
+        ("blocks", "without training", "after learning", "speed", "MB", ""),
+        [
+            (
+                ", ".join(map(str, row.blocks)) + (" (full model)" if row is full else ""),
+                f"{row.untrained:.2f}",
+                points(row.learned),
+                f"{row.texts_per_second / full.texts_per_second:.2f} ×",
+                f"{row.megabytes:.1f}",
+                "chosen" if row.blocks == result.chosen else "beaten" if row.dominated else "",
+            )
+            for row in result.candidates
+        ],
+    )
+
+
+def check_table(report: ExportReport) -> TableCells:
+    """One row for each comparison of the graph with torch, and for its score where there is one."""
+    rows = [(check.name, f"{check.difference:.1e}", number(check.limit, "g")) for check in report.checks]
+    limit = PRECISIONS[report.precision].score_limit
+    if (task := report.task) is not None:
+        spearman = "Spearman", task.spearman_before, task.spearman_after
+        for measure, before, after in (spearman, ("Pearson", task.pearson_before, task.pearson_after)):
+            name = f"{measure} × 100 on {task.data}: {before:.2f} to {after:.2f}"
+            rows.append((name, f"{after - before:+.4f}", number(limit, "g")))
+    return TableCells("Graph against torch: largest difference", ("check", "difference", "allowed"), rows)
