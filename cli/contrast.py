@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.errors import UsageError
 from truncate_kit.training.objectives import OBJECTIVES, described, objective_names
@@ -25,6 +26,10 @@ SETTINGS = ContrastiveSettings()
 SEEDS = len(SETTINGS.seeds)
 EPOCHS = ", ".join(f"{OBJECTIVES[name].epochs} for {name}" for name in objective_names("contrast"))
 ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in objective_names("contrast"))
+RATE = (
+    "Peak learning rate; by default that of the paper's Table 4 from width 768 on, more for narrow models. "
+    "docs/papers/layer-attention.md has the table."
+)
 SHOWN_SENTENCES = 8
 
 
@@ -51,27 +56,37 @@ def contrast(
     layer: Annotated[
         int | None, layers_option("Where the model is cut; by default at the last layer.")
     ] = SETTINGS.layer,
-    pooling: Annotated[str, layers_option("layer-attention, first-last, concat, cls or mean.")] = SETTINGS.pooling,
+    pooling: Annotated[
+        str, layers_option(f"{', '.join(TABLE_2)}: the rows of the paper's Table 2.")
+    ] = SETTINGS.pooling,
     attend: Annotated[
-        str, layers_option("Layer attention: both (CLS asks, means answer), cls or mean.")
-    ] = SETTINGS.over,
+        str | None,
+        layers_option(
+            "Of layer-attention: both (CLS asks, means answer; the default), cls or mean.", show_default=False
+        ),
+    ] = None,
     last_cls: Annotated[
-        bool, layers_option("Layer attention: put the last CLS before what it gives.")
-    ] = SETTINGS.last_cls,
+        bool | None,
+        layers_option("Of layer-attention: put the last CLS before what it gives (the default).", show_default=False),
+    ] = None,
     literal: Annotated[
-        bool, layers_option("Layer attention: equation 1 as printed, without the exponential.", "--literal")
+        bool,
+        layers_option("Attention by the printed equations: one weight for each layer, no softmax.", "--literal"),
     ] = SETTINGS.literal,
+    mlp: Annotated[bool, layers_option("A fresh linear layer and tanh after the pooling.")] = SETTINGS.mlp,
     remove_pooler: Annotated[
-        bool, layers_option("Use the pooler in training only, then the top CLS state.", "--remove-pooler")
+        bool, layers_option("Use pooler and MLP in training only, then the top CLS (or mean) state.", "--remove-pooler")
     ] = not SETTINGS.keep_pooler,
     objective: Annotated[str, training_option(f"{described('contrast')}.")] = SETTINGS.objective,
     seeds: options.Seeds = SEEDS,
     epochs: Annotated[int | None, training_option(f"By default {EPOCHS}.")] = SETTINGS.epochs,
-    batch_size: Annotated[int | None, training_option(f"Rows per step; by default {ROWS}.")] = SETTINGS.batch_size,
+    batch_size: Annotated[
+        int | None, training_option(f"Rows per step; by default {ROWS}; see --learning-rate.")
+    ] = SETTINGS.batch_size,
     chunk_size: Annotated[
         int | None, training_option("Texts encoded at a time; any batch in little memory.")
     ] = SETTINGS.chunk,
-    learning_rate: options.Rate = SETTINGS.learning_rate,
+    learning_rate: Annotated[float | None, training_option(RATE)] = SETTINGS.learning_rate,
     temperature: Annotated[float, training_option("Of the softmax.")] = SETTINGS.temperature,
     evaluate_every: Annotated[
         int | None, training_option("Steps between two evaluations on dev.")
@@ -92,14 +107,11 @@ def contrast(
     from truncate_kit.training.distributed import joined
 
     check_push(push_to, public)
-    if sentences is not None and (remove_pooler or pooling != "layer-attention"):
-        raise UsageError("--sentences shows layer attention, which this model does not keep.", hint="Leave it out.")
     settings = ContrastiveSettings(
         objective=objective,
-        pooling=pooling,  # type: ignore[arg-type]  # checked by the settings themselves
-        over=attend,  # type: ignore[arg-type]  # likewise
-        last_cls=last_cls,
+        **_pooling(pooling, attend, last_cls),
         literal=literal,
+        mlp=mlp,
         keep_pooler=not remove_pooler,
         layer=layer,
         temperature=temperature,
@@ -112,6 +124,8 @@ def contrast(
         precision=precision,  # type: ignore[arg-type]  # likewise
         seeds=tuple(range(seeds)),
     )
+    if sentences is not None and not _attends(settings):
+        raise UsageError("--sentences shows layer attention, which this model does not keep.", hint="Leave it out.")
     use_threads(threads)
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
@@ -132,6 +146,23 @@ def contrast(
             workspace.remember(source, found, learned)
             show(result, workspace, _draw(workspace, settings, shown))
             push(workspace.lean, push_to, public, quiet=as_json)
+
+
+def _pooling(name: str, attend: str | None, last_cls: bool | None) -> dict[str, Any]:
+    """The settings of a row of `TABLE_2`, with what the options change in them. Raises `UsageError`."""
+    row = TABLE_2.get(name)
+    if row is None:
+        raise UsageError(f"There is no pooling {name!r}.", hint=f"Use one of: {', '.join(TABLE_2)}.")
+    changes = {"over": attend, "last_cls": last_cls}
+    asked = {option: value for option, value in changes.items() if value is not None}
+    if asked and name != "layer-attention":
+        raise UsageError(f"The pooling {name} leaves nothing to set up.", hint="Use --pooling layer-attention.")
+    return {"pooling": row.pooling, "over": row.over, "last_cls": row.last_cls} | asked
+
+
+def _attends(settings: ContrastiveSettings) -> bool:
+    """Whether the saved model has attention over its layers."""
+    return settings.pooling == "layer-attention" and settings.keep_pooler
 
 
 def _rows(objective: str, triplets: TripletSource | None, texts: Path | None, pairs: "PairSplits") -> "TripletSet":
@@ -170,7 +201,7 @@ def _draw(workspace: Workspace, settings: ContrastiveSettings, texts: Sequence[s
     from truncate_kit.encoders import load_encoder
     from truncate_kit.report.attention_figure import draw_attention
 
-    if settings.pooling != "layer-attention" or not settings.keep_pooler:
+    if not _attends(settings):
         return None
     found = layer_weights(load_encoder(workspace.lean), texts)
     found.write(workspace.attention)
@@ -203,5 +234,5 @@ def show(result: "ContrastiveResult", workspace: Workspace, drawn: Path | None) 
     if result.seen:
         say(f"{result.seen:,} of {result.test_texts:,} test sentences are among the training texts.")
     say(f"Saved: {workspace.lean} (seed {result.chosen_seed})" + (f", {drawn}" if drawn else ""))
-    if drawn:
-        say("sentence-transformers loads it with trust_remote_code=True: it has no layer-wise attention of its own.")
+    if result.settings.keep_pooler and result.settings.pooling in ("layer-attention", "mean-first-last"):
+        say("sentence-transformers loads it with trust_remote_code=True: it has no such pooling of its own.")

@@ -21,12 +21,12 @@ def test_layer_combination():
 )
 def test_layer_attention(objective, epochs, rows):
     settings = ContrastiveSettings(objective=objective)
-    training = settings.training()
+    training = settings.training("bert", 768)
     assert (training.epochs, training.batch_size, training.warmup, training.weight_decay) == (epochs, rows, 0, 0)
     assert (settings.pooling, settings.over, settings.last_cls, settings.literal) == (
         "layer-attention", "both", True, False,
     )  # fmt: skip
-    assert (settings.temperature, settings.max_tokens, settings.keep_pooler) == (0.05, 64, True)
+    assert (settings.temperature, settings.max_tokens, settings.keep_pooler, settings.mlp) == (0.05, 64, True, True)
 
 
 def test_frozen_heads():

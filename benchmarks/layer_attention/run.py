@@ -21,9 +21,10 @@ from benchmarks.common import named_model, names, new_parser, numbers, print_tab
 from benchmarks.layer_attention.rows import training_rows
 from benchmarks.records import Records
 from truncate_kit.contrastive.card import pooling_words
+from truncate_kit.contrastive.poolings import POOLINGS
 from truncate_kit.contrastive.results import ContrastiveResult
 from truncate_kit.contrastive.running import finetune_contrastive
-from truncate_kit.contrastive.settings import POOLINGS, ContrastiveSettings
+from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import PairSplits, TripletSet, find_sts, load_pairs, raw_texts, read_seen, read_texts
 from truncate_kit.encoders import Encoder, load_encoder
 from truncate_kit.export.exporting import export_onnx

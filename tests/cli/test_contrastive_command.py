@@ -62,7 +62,7 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
         *options(files, out),
     )
     result, lean = ContrastiveResult.read(out / "contrastive.json"), load_encoder(out / "lean")
-    assert "layer-wise attention (CLS over means, with the last CLS)" in shown
+    assert "layer-wise attention (CLS over means, with the last CLS), through a tanh" in " ".join(shown.split())
     assert "2 of 3" in shown
     assert f"{result.test:.2f}" in shown
     assert "trust_remote_code=True" in shown
@@ -123,7 +123,9 @@ def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files
         (("--objective", "in-batch", "--pooling", "max"), "no pooling 'max'"),
         (("--objective", "in-batch", "--batch-size", "1"), "nothing to contrast with"),
         (("--objective", "in-batch", "--layer", "9", "--triplets", "TRIPLETS"), "Layer 9 does not exist"),
-        (("--objective", "in-batch", "--remove-pooler", "--pooling", "mean"), "no pooler that could be removed"),
+        (("--remove-pooler", "--pooling", "mean", "--no-mlp"), "no pooler that could be removed"),
+        (("--pooling", "cls-attention", "--attend", "mean"), "leaves nothing to set up"),
+        (("--pooling", "mean", "--no-last-cls"), "leaves nothing to set up"),
         (("--objective", "in-batch", "--sentences", "raw.txt", "--remove-pooler"), "does not keep"),
         (
             ("--objective", "in-batch", "--triplets", "TRIPLETS", "--triplet-columns", "anchor"),

@@ -12,7 +12,7 @@ from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import POOLINGS, ContrastiveSettings
 from truncate_kit.contrastive.weights import layer_weights
 from truncate_kit.data import PairSplits, Triplet, TripletSet
-from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.errors import DataError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.training.evaluators import PairEvaluator
@@ -27,7 +27,7 @@ def data():
 
 
 def run(folder, data, out, **options):
-    settings = ContrastiveSettings(**{"batch_size": 6, "epochs": 1, "learning_rate": 1e-3} | options)
+    settings = ContrastiveSettings(**{"batch_size": 6, "epochs": 1, "learning_rate": 1e-3, "seeds": (0,)} | options)
     return finetune_contrastive(load_encoder(folder), word_triplets(), data, out=out, settings=settings)
 
 
@@ -37,13 +37,13 @@ def test_every_pooling_with_every_objective(tiny_folder, data, tmp_path, pooling
     result = run(tiny_folder("bert"), data, tmp_path, objective=objective, pooling=pooling, layer=2, evaluate_every=2)
     lean = load_encoder(tmp_path / "lean")
     assert (lean.depth, result.layer, result.depth) == (2, 2, 3)
-    assert lean.pooling_name == {"first-last": "mean"}.get(pooling, pooling)
+    assert lean.pooling_name == {"first-last": "mean", "mean-first-last": "last-layer-mean"}.get(pooling, pooling)
     assert lean.combination == ((0, 2) if pooling == "first-last" else None)
     assert len(result.trials[0].dev_scores) == 2  # 3 steps, a look after 2 and at the end
     assert result.dev == pytest.approx(evaluate(lean, data.dev.pairs).spearman, abs=1e-3)
     assert result.test == pytest.approx(evaluate(lean, data.test.pairs).spearman, abs=1e-3)
     assert result.parameters == lean.num_parameters
-    trusted = {"trust_remote_code": True} if pooling == "layer-attention" else {}
+    trusted = {"trust_remote_code": True} if pooling in ("layer-attention", "mean-first-last") else {}
     peer = SentenceTransformer(str(tmp_path / "lean"), device="cpu", **trusted)
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), lean.encode(TEXTS), atol=1e-5, rtol=1e-4)
     assert ContrastiveResult.read(tmp_path / "contrastive.json") == result
@@ -61,17 +61,61 @@ def test_on_other_families(tiny_folder, data, tmp_path, name):
     assert result.dev == pytest.approx(evaluate(lean, data.dev.pairs).spearman, abs=1e-3)
 
 
-@pytest.mark.parametrize("pooling", ["layer-attention", "cls", "concat"])
+def states_of(encoder, texts):
+    """The first token's and the mean state of every layer for each text alone, (layers, n, d) each."""
+    with torch.no_grad():
+        hidden = [encoder.hidden_states(encoder.tokenize([text])) for text in texts]
+    cls = torch.stack([torch.stack([state[0, 0] for state in states]) for states in hidden], dim=1)
+    return cls, torch.stack([torch.stack([state[0].mean(dim=0) for state in states]) for states in hidden], dim=1)
+
+
+POOLED = {
+    "cls": lambda cls, mean: cls[-1],
+    "mean": lambda cls, mean: mean[-1],
+    "first-last": lambda cls, mean: (mean[0] + mean[-1]) / 2,
+    "concat": lambda cls, mean: torch.cat([cls[-1], mean[-1]], dim=1),
+    "mean-first-last": lambda cls, mean: torch.cat([mean[-1], (mean[0] + mean[-1]) / 2], dim=1),
+}
+
+
+@pytest.mark.parametrize("pooling", sorted(POOLED))
+def test_every_fixed_pooling_of_table_2_goes_through_a_fresh_mlp(tiny_folder, tmp_path, pooling):
+    """tanh(W x + b) with W d × d, d × 2d after a concatenation; without it the vectors are x."""
+    full = load_encoder(tiny_folder("bert"))
+    made = poolable_encoder(full, ContrastiveSettings(pooling=pooling), seed=3).eval()
+    pooled = POOLED[pooling](*states_of(full, TEXTS))
+    (dense,) = made.tail
+    assert tuple(dense.linear.weight.shape) == (16, pooled.shape[1])
+    expected = torch.tanh(pooled @ dense.linear.weight.T + dense.linear.bias).detach()
+    torch.testing.assert_close(made.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    other = poolable_encoder(full, ContrastiveSettings(pooling=pooling), seed=4)
+    assert not torch.equal(other.tail[0].linear.weight, dense.linear.weight)
+    bare = poolable_encoder(full, ContrastiveSettings(pooling=pooling, mlp=False), seed=3).eval()
+    torch.testing.assert_close(bare.encode(TEXTS), pooled, atol=1e-5, rtol=1e-4)
+    save_encoder(bare, tmp_path / "m")
+    torch.testing.assert_close(load_encoder(tmp_path / "m").encode(TEXTS), pooled, atol=1e-5, rtol=1e-4)
+
+
+def test_attention_has_its_mlp_inside_and_goes_without(tiny_folder):
+    full = load_encoder(tiny_folder("bert"))
+    made = poolable_encoder(full, ContrastiveSettings(), seed=3)
+    assert (len(made.tail), tuple(made.pooler.dense.weight.shape)) == (0, (16, 32))
+    bare = poolable_encoder(full, ContrastiveSettings(mlp=False), seed=3).eval()
+    assert bare.encode(TEXTS).shape == (3, 32)
+    torch.testing.assert_close(bare.encode(TEXTS)[:, :16], states_of(full, TEXTS)[0][-1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", POOLINGS)
 def test_the_pooler_removed_after_training(tiny_folder, data, tmp_path, pooling):
     result = run(tiny_folder("bert"), data, tmp_path, pooling=pooling, keep_pooler=False)
     lean = load_encoder(tmp_path / "lean")
-    assert (lean.pooling_name, len(lean.tail)) == ("cls", 0)
-    with torch.no_grad():
-        cls = torch.cat([lean.hidden_states(lean.tokenize([text]))[-1][:, 0] for text in TEXTS])
+    left = {"layer-attention": "cls", "concat": "cls", "mean-first-last": "mean"}.get(pooling, pooling)
+    assert (lean.pooler, len(lean.tail)) == (None, 0)
+    expected = POOLED[left](*states_of(lean, TEXTS))
     peer = SentenceTransformer(str(tmp_path / "lean"), device="cpu")  # an ordinary folder again
-    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), cls, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
     assert result.dev == pytest.approx(max(result.trials[0].dev_scores), abs=1e-3)  # judged as it is used
-    assert not lean.backbone.config.output_hidden_states
+    assert lean.backbone.config.output_hidden_states == (pooling == "first-last")
 
 
 def test_judged_without_the_pooler_and_left_with_it(tiny_folder, data):
@@ -120,6 +164,8 @@ def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data
 
 def test_of_what_stands_after_pooling_only_normalize_is_kept(minilm):
     encoder = poolable_encoder(load_encoder(minilm), ContrastiveSettings(pooling="mean"), seed=0)
+    assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
+    encoder = poolable_encoder(load_encoder(minilm), ContrastiveSettings(pooling="mean", mlp=False), seed=0)
     assert [type(module).__name__ for module in encoder.tail] == ["Normalize"]
     encoder = poolable_encoder(load_encoder(minilm), ContrastiveSettings(pooling="cls"), seed=0)
     assert [type(module).__name__ for module in encoder.tail] == ["Dense", "Normalize"]
@@ -162,7 +208,7 @@ def test_how_much_each_layer_counts(tiny_folder):
         ({"seeds": ()}, "No seeds"),
         ({"epochs": 0}, "epochs is 0"),
         ({"pooling": "mean", "literal": True}, "mean pooling has no attention"),
-        ({"pooling": "first-last", "keep_pooler": False}, "no pooler that could be removed"),
+        ({"pooling": "first-last", "mlp": False, "keep_pooler": False}, "no pooler that could be removed"),
         ({"over": "mean", "last_cls": False, "keep_pooler": False}, "attention over means alone never trains"),
     ],
 )
@@ -175,6 +221,8 @@ def test_settings_that_make_no_sense(options, message):
 def test_models_and_rows_that_do_not_suit(tiny_folder, data, tmp_path):
     with pytest.raises(UsageError, match="ends in a norm"):
         run(tiny_folder("gpt2"), data, tmp_path, pooling="first-last")
+    with pytest.raises(UsageError, match="ends in a norm"):
+        run(tiny_folder("gpt2"), data, tmp_path, pooling="mean-first-last")
     with pytest.raises(UsageError, match="no CLS to put before the mean"):
         run(tiny_folder("gpt2"), data, tmp_path, pooling="concat")
     with pytest.raises(UsageError, match="At layer 0 every text has the same CLS state"):

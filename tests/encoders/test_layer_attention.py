@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -33,35 +34,56 @@ def with_attention(folder, **settings):
     return encoder
 
 
-def plain(folder, pooler):
-    """The formula written out: one text at a time, one query and one key at a time, by transformers alone."""
-    weights = {name: value.double() for name, value in pooler.state_dict().items()}
-    over, last_cls, literal = (pooler.settings[name] for name in ("over", "last_cls", "literal"))
+def states_of(folder, pooler):
+    """CLS (or last token's) and mean states of all layers for each text, by transformers alone, in float64."""
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        with torch.no_grad():
+            output = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
+        hidden = [*output.hidden_states[:-1], output.last_hidden_state]
+        token = 0 if pooler.settings["token"] == "cls" else -1
+        yield [state[0, token].double() for state in hidden], [state[0].double().mean(dim=0) for state in hidden]
+
+
+def through_mlp(weights, cls, pooled, last_cls):
+    pooled = torch.cat([cls[-1], pooled]) if last_cls else pooled
+    return torch.tanh(weights["dense.weight"] @ pooled + weights["dense.bias"])
+
+
+def plain(folder, pooler):
+    """The authors' form written out: one text at a time, one query and one key at a time."""
+    weights = {name: value.double() for name, value in pooler.state_dict().items()}
 
     def mapped(name, state):
         out = weights[f"{name}.weight"] @ state
         return torch.where(out < 0, out * (1 / 8 + 1 / 3) / 2, out)
 
     rows = []
-    for text in TEXTS:
-        with torch.no_grad():
-            output = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
-        hidden = [*output.hidden_states[:-1], output.last_hidden_state]
-        token = 0 if pooler.settings["token"] == "cls" else -1
-        cls = [state[0, token].double() for state in hidden]
-        mean = [state[0].double().mean(dim=0) for state in hidden]
-        asking, asked = {"both": (cls, mean), "cls": (cls, cls), "mean": (mean, mean)}[over]
+    for cls, mean in states_of(folder, pooler):
+        asking, asked = {"both": (cls, mean), "cls": (cls, cls), "mean": (mean, mean)}[pooler.settings["over"]]
         attended = []
         for query in asking:
-            scores = [float(mapped("query", query) @ mapped("key", key)) / len(hidden) for key in asked]
-            raised = scores if literal else [math.exp(score) for score in scores]
+            raised = [math.exp(float(mapped("query", query) @ mapped("key", key)) / len(cls)) for key in asked]
             shares = [score / sum(raised) for score in raised]
             attended.append(sum(share * mapped("value", value) for share, value in zip(shares, asked, strict=True)))
-        pooled = sum(attended) / len(attended)
-        pooled = torch.cat([cls[-1], pooled]) if last_cls else pooled
-        rows.append(torch.tanh(weights["dense.weight"] @ pooled + weights["dense.bias"]))
+        rows.append(through_mlp(weights, cls, sum(attended) / len(attended), pooler.settings["last_cls"]))
     return torch.stack(rows).float()
+
+
+def printed(folder, pooler):
+    """Equations 1 to 5 as the paper prints them, by NumPy: one weight for each layer, the same h^l for every layer."""
+    w_q, w_k, w_v = (pooler.state_dict()[f"{name}.weight"].double().numpy() for name in ("query", "key", "value"))
+    weights = {name: value.double() for name, value in pooler.state_dict().items()}
+    rows, shares = [], []
+    for cls, mean in states_of(folder, pooler):
+        h_c, h_a = {"both": (cls, mean), "cls": (cls, cls), "mean": (mean, mean)}[pooler.settings["over"]]
+        numerators = [np.dot(w_q @ c.numpy(), w_k @ a.numpy()) for c, a in zip(h_c, h_a, strict=True)]
+        alpha = np.array(numerators) / np.sum(numerators)  # (1)
+        h_l = [np.sum([alpha[j] * (w_v @ h_a[j].numpy()) for j in range(len(alpha))], axis=0) for _ in alpha]  # (2)
+        pooled = torch.from_numpy(np.mean(h_l, axis=0))  # (3)
+        rows.append(through_mlp(weights, cls, pooled, pooler.settings["last_cls"]))  # (4), (5)
+        shares.append(alpha)
+    return torch.stack(rows).float(), np.stack(shares)
 
 
 @pytest.mark.parametrize("over", ["both", "cls", "mean"])
@@ -71,12 +93,39 @@ def test_the_formula_as_its_authors_run_it(tiny_folder, over, last_cls):
     torch.testing.assert_close(encoder.encode(TEXTS), plain(tiny_folder("bert"), encoder.pooler), atol=1e-5, rtol=1e-4)
 
 
-def test_the_literal_equation(tiny_folder):
-    encoder = with_attention(tiny_folder("bert"), literal=True)
-    expected = plain(tiny_folder("bert"), encoder.pooler)
+@pytest.mark.parametrize(("over", "last_cls"), [("both", True), ("both", False), ("cls", False), ("mean", True)])
+def test_the_equations_as_they_are_printed(tiny_folder, over, last_cls):
+    encoder = with_attention(tiny_folder("bert"), literal=True, over=over, last_cls=last_cls)
+    expected, shares = printed(tiny_folder("bert"), encoder.pooler)
     torch.testing.assert_close(encoder.encode(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    batch = encoder.tokenize(TEXTS)
+    states = encoder.pooler.summaries_and_means(encoder.hidden_states(batch, raw=True), batch["attention_mask"])
+    found = encoder.pooler.layer_weights(*states).detach().numpy()  # a vector over the layers for each text
+    np.testing.assert_allclose(found, shares, atol=1e-3, rtol=1e-2)
+    encoder.pooler.train()  # nothing is drawn: there is no RReLU
+    torch.testing.assert_close(encoder.pooler.attend(*states), encoder.pooler.eval().attend(*states))
     encoder.pooler.literal = False
     assert not torch.allclose(encoder.encode(TEXTS), expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("last_cls", [True, False])
+def test_without_the_tanh_layer(tiny_folder, tmp_path, last_cls):
+    """What the MLP would have been given: the last CLS, if any, and the attended state."""
+    encoder = with_attention(tiny_folder("bert"), mlp=False, last_cls=last_cls)
+    whole = LayerAttentionPooling(16, last_cls=False).eval()
+    kept = {name: value for name, value in encoder.pooler.state_dict().items() if name != "dense"}
+    whole.load_state_dict(kept | {"dense.weight": 1e-4 * torch.eye(16), "dense.bias": torch.zeros(16)})
+    attended = plain(tiny_folder("bert"), whole) / 1e-4  # tanh is the identity there
+    expected = attended
+    if last_cls:
+        last = torch.stack([cls[-1] for cls, _ in states_of(tiny_folder("bert"), whole)]).float()
+        expected = torch.cat([last, attended], dim=1)
+    assert encoder.pooler.get_embedding_dimension() == expected.shape[1]
+    torch.testing.assert_close(encoder.encode(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    save_encoder(encoder, tmp_path / "m")
+    torch.testing.assert_close(load_encoder(tmp_path / "m").encode(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -80,6 +80,25 @@ def test_reloaded_here_and_by_sentence_transformers_without_this_package(
     torch.testing.assert_close(load_encoder(tmp_path / "again").encode(TEXTS), expected, atol=1e-5, rtol=0)
 
 
+def test_the_last_layer_before_the_mean_over_layers(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.pool_with(LayerPooling(16, layers=(0, 3), over="mean", last=True))
+    parts = [plain(tiny_folder("bert"), layers, "mean", "mean") for layers in ((3,), (0, 3))]
+    expected = torch.cat(parts, dim=1)
+    torch.testing.assert_close(encoder.encode(TEXTS), expected, atol=1e-5, rtol=0)
+    save_encoder(encoder, tmp_path / "m")
+    again = load_encoder(tmp_path / "m")
+    assert again.pooling_name == "last-layer-mean"
+    assert encoder_digest(again) == encoder_digest(encoder)
+    encoder.pool_with(LayerPooling(16, layers=(0, 3), over="mean"))
+    assert encoder_digest(again) != encoder_digest(encoder)
+    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
+    assert peer.get_embedding_dimension() == 32
+    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
+    export_onnx(again, tmp_path / "m")
+    torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").encode(TEXTS), expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(("name", "layers"), [("bert", (0, 2)), ("gpt2", (0, 2)), ("llama", (1, 2))])
 def test_neither_another_layer_nor_a_missing_norm_could_hide(tiny_folder, name, layers):
     found = combined(tiny_folder(name), layers, "max", "mean")

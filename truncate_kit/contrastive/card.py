@@ -1,5 +1,6 @@
 """What the model card of a contrastive run says."""
 
+from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.contrastive.results import ContrastiveResult
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.runs.card import ModelCard
@@ -9,18 +10,17 @@ from truncate_kit.wording import counted, points
 
 def pooling_words(settings: ContrastiveSettings) -> str:
     """How a sentence vector was made in training, and whether it still is."""
-    words = {
-        "layer-attention": "layer-wise attention",
-        "cls": "CLS through a tanh layer",
-        "mean": "mean",
-        "first-last": "mean over embeddings and last layer",
-        "concat": "CLS and mean of the last layer through a tanh layer",
-    }[settings.pooling]
     if settings.pooling == "layer-attention":
         over = {"both": "CLS over means", "cls": "CLS over CLS", "mean": "means over means"}[settings.over]
-        words += f" ({over}{', with the last CLS' if settings.last_cls else ''}"
-        words += ", literal equation 1)" if settings.literal else ")"
-    return words if settings.keep_pooler else f"{words}; removed after training, a vector is the top CLS state"
+        words = f"layer-wise attention ({over}{', with the last CLS' if settings.last_cls else ''}"
+        words += ", equations as printed)" if settings.literal else ")"
+    else:
+        words = TABLE_2[settings.pooling].words
+    words += ", through a tanh layer" if settings.mlp else ""
+    if settings.keep_pooler:
+        return words
+    left = {"first-last": "this mean", "mean": "this mean", "mean-first-last": "the top mean"}
+    return f"{words}; removed after training, a vector is {left.get(settings.pooling, 'the top CLS state')}"
 
 
 def contrastive_card(result: ContrastiveResult) -> ModelCard:

@@ -7,9 +7,11 @@ from typing import Literal
 import torch
 from torch import nn
 
+from truncate_kit.contrastive.poolings import MEANS
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.encoders import Encoder, truncate
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
+from truncate_kit.encoders.layer_pooling import LayerPooling
 from truncate_kit.encoders.pooling import ConcatPooling
 from truncate_kit.encoders.tail import Dense, Normalize
 from truncate_kit.errors import UsageError
@@ -24,30 +26,44 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
     _check_suits(cut, settings)
     cut.heads = None  # they would take the pooler's place
     cut.pool_with(None)
-    cut.pooling = "mean" if settings.pooling in ("mean", "first-last") else _summary(cut)
+    cut.pooling = "mean" if settings.pooling in MEANS else _summary(cut)
     torch.manual_seed(seed)
-    tail: list[nn.Module] = []
-    if settings.pooling == "layer-attention":
-        cut.pool_with(
-            LayerAttentionPooling(
-                cut.width, over=settings.over, last_cls=settings.last_cls, literal=settings.literal, token=_summary(cut)
-            )
-        )
-    elif settings.pooling == "first-last":
-        cut.combine_layers((0, cut.depth))
-    elif settings.pooling != "mean":
-        if settings.pooling == "concat":
-            cut.pool_with(ConcatPooling())
-        tail.append(_fresh_dense(2 * cut.width if settings.pooling == "concat" else cut.width, cut.width))
-    # A final Normalize is kept; other modules after pooling were trained for another one and are left out.
-    cut.tail = nn.ModuleList([*tail, *_normalize(encoder)])
+    wide = _pool(cut, settings)
+    # Attention has its MLP inside. A final Normalize is kept; what else followed pooling was trained for another one.
+    fresh = [_fresh_dense(wide, cut.width)] if settings.mlp and settings.pooling != "layer-attention" else []
+    cut.tail = nn.ModuleList([*fresh, *_normalize(encoder)])
     return cut.to(encoder.device)
 
 
+def _pool(encoder: Encoder, settings: ContrastiveSettings) -> int:
+    """Make the encoder pool as `settings` say, in place; the width of what is pooled."""
+    width = encoder.width
+    if settings.pooling == "layer-attention":
+        over, last_cls, literal = settings.over, settings.last_cls, settings.literal
+        encoder.pool_with(
+            LayerAttentionPooling(
+                width, over=over, last_cls=last_cls, literal=literal, token=_summary(encoder), mlp=settings.mlp
+            )
+        )
+    elif settings.pooling == "first-last":
+        encoder.combine_layers((0, encoder.depth))
+    elif settings.pooling == "concat":
+        encoder.pool_with(ConcatPooling())
+        return 2 * width
+    elif settings.pooling == "mean-first-last":
+        encoder.pool_with(LayerPooling(width, layers=(0, encoder.depth), over="mean", last=True))
+        return 2 * width
+    return width
+
+
 def remove_pooler(encoder: Encoder) -> Encoder:
-    """Take pooler and tanh layer off, in place: a vector is the top CLS (a decoder's last) state (Table 3, no MLP)."""
-    encoder.pool_with(None)
-    encoder.pooling = _summary(encoder)
+    """Take off what was trained beside the blocks, in place, with what only it could put together.
+
+    Attention and concatenations leave the state that comes first in them: the top CLS (a decoder's last token), or the
+    top mean. A single state stays what it is, without the tanh layer.
+    """
+    if encoder.pooler is not None:
+        encoder.pool_with(None)  # `pooling` is how the pooler read a single layer
     encoder.tail = nn.ModuleList(_normalize(encoder))
     return encoder
 
@@ -70,13 +86,14 @@ class BareEvaluator:
 
 @contextlib.contextmanager
 def _without_pooler(encoder: Encoder) -> Iterator[None]:
-    pooler, tail, pooling = encoder.pooler, encoder.tail, encoder.pooling
+    pooler, tail = encoder.pooler, encoder.tail
     try:
         remove_pooler(encoder)
         yield
     finally:
-        encoder.tail, encoder.pooling = tail, pooling
-        encoder.pool_with(pooler)
+        encoder.tail = tail
+        if pooler is not None:
+            encoder.pool_with(pooler)
 
 
 def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
@@ -85,7 +102,7 @@ def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
             f"At layer 0 every text has the same CLS state, so {settings.pooling} pooling has nothing to learn from.",
             hint='Use a `layer` from 1 on, or `pooling="mean"`.',
         )
-    if settings.pooling == "first-last" and encoder.family.final_norm is not None:
+    if settings.pooling in ("first-last", "mean-first-last") and encoder.family.final_norm is not None:
         raise UsageError(
             f"A {encoder.family.name} model ends in a norm that its embeddings do not go through.",
             hint="Use mean or layer-attention as `pooling`.",

@@ -19,7 +19,7 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial, trial_name
-from truncate_kit.training.configuration import default_learning_rate
+from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import PairEvaluator
@@ -54,11 +54,11 @@ def finetune_contrastive(
         raise DataError(f"{data.name} has no dev split to judge by.", hint="Give a folder with dev and test files.")
     columns = _columns(rows, settings)
     plain = settings.to_dict() | {"seeds": (), "layer": poolable_encoder(encoder, settings, seed=0).depth}
-    loop = settings.training().to_json()
-    parts = (repr(plain), loop, rows.fingerprint(), data.fingerprint(), str(group.size))
+    training = settings.training(encoder.family.name, encoder.width)
+    parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size))
     key = run_key(encoder, *parts)
     store = RunStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
-    run = _Run(encoder, columns, dev, data.test, settings, store, group, progress)
+    run = _Run(encoder, columns, dev, data.test, settings, training, store, group, progress)
     with contextlib.ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(Path(out), encoder, "lean"))
@@ -101,6 +101,7 @@ class _Run:
     dev: PairSet
     test: PairSet | None
     settings: ContrastiveSettings
+    training: TrainingSettings
     store: RunStore
     group: Group
     progress: Progress
@@ -112,7 +113,7 @@ class _Run:
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:
         """The trial of this seed, from the store where it is finished, unless it is to be run again."""
-        settings, training = self.settings, self.settings.training()
+        settings, training = self.settings, self.training
         encoder = poolable_encoder(self.full, settings, seed=seed)
         layer = encoder.depth
         known = self.group.leads and not again
@@ -169,11 +170,11 @@ class _Run:
 def _result(
     run: _Run, rows: TripletSet, data: PairSplits, trials: Sequence[Trial], best: Trial, seconds: float
 ) -> ContrastiveResult:
-    encoder, settings = run.full, run.settings
+    encoder, settings, training = run.full, run.settings, run.training
     saved = poolable_encoder(encoder, settings, seed=0)
     if not settings.keep_pooler:
         remove_pooler(saved)
-    training = settings.training()
+    assert training.learning_rate is not None  # `ContrastiveSettings.training` has filled it in
     tests = [trial.test for trial in trials if trial.test is not None]
     devs = [trial.dev for trial in trials]
     test_texts = set(data.test.texts()) if data.test is not None else set()
@@ -187,7 +188,7 @@ def _result(
         settings=settings,
         epochs=training.epochs,
         batch_size=training.batch_size,
-        learning_rate=training.learning_rate or default_learning_rate(encoder.width),
+        learning_rate=training.learning_rate,
         layer=best.layer,
         depth=encoder.depth,
         parameters=saved.num_parameters,

@@ -1,17 +1,15 @@
 """What a contrastive run is, validated once."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
+from truncate_kit.contrastive.budgets import default_budget
+from truncate_kit.contrastive.poolings import POOLINGS, ContrastivePooling, Over
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
-
-ContrastivePooling = Literal["layer-attention", "cls", "mean", "first-last", "concat"]
-Over = Literal["both", "cls", "mean"]
-POOLINGS: tuple[str, ...] = get_args(ContrastivePooling)
 
 FEWEST_ROWS = 2
 
@@ -20,15 +18,31 @@ FEWEST_ROWS = 2
 class ContrastiveSettings(Result):
     """One contrastive run; the defaults are those with which the authors of layer-wise attention pooling ran it.
 
-    objective: `in-batch` (equation 6), `dropout` (7, raw text) or `hard-negatives` (8). pooling: `layer-attention`;
-    `cls` through a tanh layer; `mean`; `first-last` (mean over embeddings and last layer); `concat` (CLS and mean of
-    the last layer through a tanh layer). over, last_cls, literal: of the layer-wise attention, see
-    `LayerAttentionPooling`. keep_pooler: False trains with the pooler and then removes all of it, so that a vector is
-    the CLS state of the top layer. layer: where the model is cut, None keeps all. epochs, batch_size: None follows the
-    objective; rows per step count over all processes. learning_rate: None follows the width. max_tokens:
-    of a training text. evaluate_every: steps between two looks at dev, None looks after each epoch. chunk: texts
-    that are encoded at a time in training, None for the whole batch at once; it changes memory and time only.
-    Raises `UsageError`.
+    Attributes:
+        objective: `in-batch` (equation 6), `dropout` (7, raw text) or `hard-negatives` (8).
+        pooling: `layer-attention`, `cls`, `mean`, `first-last` (mean over embeddings and last layer), `concat` (CLS and
+            mean of the last layer) or `mean-first-last` (mean of the last layer, then `first-last`). `TABLE_2` has the
+            rows of the paper.
+        over: Of the layer-wise attention, as the next two; see `LayerAttentionPooling`.
+        last_cls: See there.
+        literal: See there.
+        mlp: A fresh linear layer and tanh after every pooling, d or 2d → d, as in the comparison of section 3.3.
+        keep_pooler: False trains with the pooler and then takes it and the MLP off: attention and `concat` leave the
+            CLS state of the top layer, a mean stays a mean.
+        layer: Where the model is cut; None keeps all.
+        temperature: Of the softmax.
+        epochs: None follows the objective.
+        batch_size: Rows of a step over all processes; None follows Table 4, see `default_budget`.
+        learning_rate: Peak rate; None likewise.
+        max_tokens: Of a training text.
+        evaluate_every: Steps between two looks at dev; None looks after each epoch.
+        chunk: Texts that are encoded at a time in training, None for the whole batch at once; it changes memory and
+            time only.
+        precision: Of training.
+        seeds: Each trains a model; the one best on dev is saved.
+
+    Raises:
+        UsageError: A value makes no sense.
     """
 
     objective: str = "in-batch"
@@ -36,6 +50,7 @@ class ContrastiveSettings(Result):
     over: Over = "both"
     last_cls: bool = True
     literal: bool = False
+    mlp: bool = True
     keep_pooler: bool = True
     layer: int | None = None
     temperature: float = 0.05
@@ -46,7 +61,7 @@ class ContrastiveSettings(Result):
     evaluate_every: int | None = 100
     chunk: int | None = None
     precision: Precision = "fp32"
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -62,13 +77,15 @@ class ContrastiveSettings(Result):
             )
         self._check_removal()
         self._check_numbers()
-        self.training()
+        self.training("bert", BASE_WIDTH)
 
     def _check_removal(self) -> None:
         if self.keep_pooler:
             return
-        if self.pooling in ("mean", "first-last"):
-            raise UsageError(f"{self.pooling} pooling has no pooler that could be removed.", hint="Keep the pooler.")
+        if not self.mlp and self.pooling in ("cls", "mean", "first-last"):
+            raise UsageError(
+                f"{self.pooling} pooling without an MLP has no pooler that could be removed.", hint="Keep the pooler."
+            )
         if self.pooling == "layer-attention" and self.over == "mean" and not self.last_cls:
             raise UsageError(
                 "Without its pooler this model gives CLS states, which attention over means alone never trains.",
@@ -91,14 +108,18 @@ class ContrastiveSettings(Result):
         if not self.seeds:
             raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")
 
-    def training(self) -> TrainingSettings:
-        """The loop's part: random batches, no warm-up and no weight decay. Raises `UsageError`."""
-        row = OBJECTIVES[self.objective]
+    def training(self, family: str, width: int) -> TrainingSettings:
+        """The loop's part for a model of this family and width: random batches, no warm-up, no weight decay.
+
+        Raises `UsageError`.
+        """
+        budget = default_budget(self.objective, family, width)
+        rate = budget.attention_rate if self.pooling == "layer-attention" else budget.learning_rate
         return TrainingSettings(
             objective=self.objective,
-            epochs=row.epochs if self.epochs is None else self.epochs,
-            batch_size=row.batch_size if self.batch_size is None else self.batch_size,
-            learning_rate=self.learning_rate,
+            epochs=OBJECTIVES[self.objective].epochs if self.epochs is None else self.epochs,
+            batch_size=budget.batch_size if self.batch_size is None else self.batch_size,
+            learning_rate=rate if self.learning_rate is None else self.learning_rate,
             weight_decay=0.0,
             warmup=0.0,
             precision=self.precision,

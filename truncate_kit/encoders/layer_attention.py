@@ -19,15 +19,25 @@ LOWEST_SLOPE, HIGHEST_SLOPE = 1 / 8, 1 / 3  # of RReLU below 0: drawn in trainin
 
 
 class LayerAttentionPooling(nn.Module):
-    """Attention of each layer over all layers, embeddings included, and a tanh layer that brings it to width d.
+    """Attention over the states of all layers, embeddings included, and a tanh layer that brings it to width d.
 
     As the authors of "Don't Judge a Language Model by Its Last Layer" (COLING 2022) run it: query, key and value are
-    linear maps without bias under RReLU; the scores q_i · k_j are divided by the number of layers N and softmaxed over
-    j; the values under these weights are averaged over i; the last CLS state is put before them; d or 2d → d, tanh.
-    over: whose states attend: `both` (queries from CLS, keys and values from the masked means), `cls` or `mean` alone.
-    last_cls: put the CLS state of the last layer before the attended states. literal: equation 1 as it is printed,
-    without the exponential: weights s_ij / Σ_j s_ij, which may be negative. token: the token that sums a text up, `cls`
-    (the first one) or, for causal models, `last`.
+    linear maps without bias under RReLU; the scores q_i · k_j of every layer i with every layer j are divided by the
+    number of layers N and softmaxed over j; the values under these weights are averaged over i.
+
+    As equations 1 to 3 of the paper print it (`literal`): α_i = (W_q h_i^c · W_k h_i^a) / Σ_j (W_q h_j^c · W_k h_j^a),
+    query and key of the same layer, so one weight for each layer; h^L = Σ_j α_j W_v h_j^a. No RReLU, no exponential:
+    weights may be negative, and grow without bound where the scores of a text add up to almost nothing.
+
+    Either way the last CLS state is put before the result (equation 4); d or 2d → d, tanh, is the MLP of equation 5.
+
+    Args:
+        width: d.
+        over: Whose states attend: `both` (queries from CLS, keys and values from the masked means), `cls` or `mean`.
+        last_cls: Put the CLS state of the last layer before the attended states.
+        literal: The equations as printed instead of the authors' code.
+        token: The token that sums a text up, `cls` (the first one) or, for causal models, `last`.
+        mlp: Whether there is a tanh layer; without it a vector is the attended state, with `last_cls` 2d wide.
     """
 
     word = "layer-attention"
@@ -40,17 +50,28 @@ class LayerAttentionPooling(nn.Module):
         last_cls: bool = True,
         literal: bool = False,
         token: Literal["cls", "last"] = "cls",
+        mlp: bool = True,
     ) -> None:
         super().__init__()
-        self.settings = {"width": width, "over": over, "last_cls": last_cls, "literal": literal, "token": token}
+        self.settings: dict[str, Any] = {
+            "width": width,
+            "over": over,
+            "last_cls": last_cls,
+            "literal": literal,
+            "token": token,
+        }
+        if not mlp:  # named only where it is left out: settings of models with it stay what they were
+            self.settings["mlp"] = False
         self.over, self.last_cls, self.literal, self.token = over, last_cls, literal, token
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, width, bias=False)
         self.value = nn.Linear(width, width, bias=False)
-        self.dense = nn.Linear(2 * width if last_cls else width, width)
+        self.dense = nn.Linear(2 * width if last_cls else width, width) if mlp else None
         for linear in (self.query, self.key, self.value, self.dense):
-            nn.init.normal_(linear.weight, std=0.02)
-        nn.init.zeros_(self.dense.bias)
+            if linear is not None:
+                nn.init.normal_(linear.weight, std=0.02)
+        if self.dense is not None:
+            nn.init.zeros_(self.dense.bias)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -82,30 +103,36 @@ class LayerAttentionPooling(nn.Module):
         )
 
     def layer_weights(self, summaries: Tensor, means: Tensor) -> Tensor:
-        """How much of each layer's value goes into the vector, averaged over the queries: (b, N), rows sum to 1.
+        """How much of each layer's value goes into the vector: (b, N), rows sum to 1; see the class for the formulas.
 
         summaries: CLS states of all layers; means: their mean states; (b, N, d) each.
         """
-        queries = self._slope(self.query(means if self.over == "mean" else summaries))
-        keys = self._slope(self.key(summaries if self.over == "cls" else means))
-        scores = queries @ keys.transpose(1, 2) / keys.shape[1]
+        asking = means if self.over == "mean" else summaries
+        asked = summaries if self.over == "cls" else means
         if self.literal:
-            return (scores / scores.sum(dim=-1, keepdim=True)).mean(dim=1)
+            scores: Tensor = (self.query(asking) * self.key(asked)).sum(dim=-1)
+            return scores / scores.sum(dim=-1, keepdim=True)
+        queries, keys = self._slope(self.query(asking)), self._slope(self.key(asked))
+        scores = queries @ keys.transpose(1, 2) / keys.shape[1]
         return scores.softmax(dim=-1).mean(dim=1)
 
     def attend(self, summaries: Tensor, means: Tensor) -> Tensor:
-        """Sentence vectors (b, d) from the CLS states and the mean states of all layers, (b, N, d) each."""
+        """Sentence vectors (b, out) from the CLS states and the mean states of all layers, (b, N, d) each."""
         weights = self.layer_weights(summaries, means)
-        values = self._slope(self.value(summaries if self.over == "cls" else means))
+        values = self.value(summaries if self.over == "cls" else means)
+        if not self.literal:
+            values = self._slope(values)
         # The mean over queries of weighted sums is the weighted sum under the mean weights.
-        pooled = (weights.unsqueeze(-1) * values).sum(dim=1)
+        pooled: Tensor = (weights.unsqueeze(-1) * values).sum(dim=1)
         if self.last_cls:
             pooled = torch.cat([summaries[:, -1], pooled], dim=-1)
+        if self.dense is None:
+            return pooled
         vectors: Tensor = self.dense(pooled).tanh()
         return vectors
 
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
-        """Sentence vectors (b, d) from the token states of all layers; see `summaries_and_means`."""
+        """Sentence vectors (b, out) from the token states of all layers; see `summaries_and_means`."""
         return self.attend(*self.summaries_and_means(states, mask))
 
     def _slope(self, values: Tensor) -> Tensor:
@@ -126,8 +153,9 @@ class LayerAttentionPooling(nn.Module):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """d."""
-        return self.dense.out_features
+        """d, or 2d without a tanh layer and with the last CLS."""
+        width: int = self.settings["width"]
+        return 2 * width if self.dense is None and self.last_cls else width
 
     get_sentence_embedding_dimension = get_embedding_dimension  # the older name
 

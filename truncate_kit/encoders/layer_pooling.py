@@ -55,6 +55,7 @@ class LayerPooling(nn.Module):
     width: d. layers: rising; 0 = embeddings. over: what is taken over the layers. tokens: how the tokens of each layer
     are pooled. norm: of a model that ends in one, `layer` or `rms`; the module then has a copy of it, with eps and, if
     it has one, bias, and applies it to the layers below the last, which a transformer hands over without it.
+    last: put the pooled state of the last layer before what is taken over the layers; a vector is then 2d wide.
     Raises ValueError for settings that make no sense.
     """
 
@@ -68,6 +69,7 @@ class LayerPooling(nn.Module):
         norm: NormKind | None = None,
         eps: float = 1e-5,
         bias: bool = True,
+        last: bool = False,
     ) -> None:
         super().__init__()
         for what, value, known in (("over", over, Over), ("tokens", tokens, PoolingMode)):
@@ -81,6 +83,8 @@ class LayerPooling(nn.Module):
             raise ValueError(f"layers are {layers!r}, not different numbers from 0 on that rise")
         self.over, self.tokens = over, tokens
         self.settings: dict[str, Any] = {"width": int(width), "layers": self.layers, "over": over, "tokens": tokens}
+        if last:  # named only where it is so: settings of models without it stay what they were
+            self.settings["last"] = True
         self.norm: nn.Module | None = None
         if norm is not None:
             self.settings |= {"norm": norm, "eps": float(eps), "bias": bool(bias)}
@@ -95,7 +99,12 @@ class LayerPooling(nn.Module):
     @property
     def word(self) -> str:
         """How a sentence vector is made, in a word."""
-        return f"layer-{self.over}"
+        return f"last-layer-{self.over}" if self.last_first else f"layer-{self.over}"
+
+    @property
+    def last_first(self) -> bool:
+        """Whether the last layer's state comes before what is taken over the layers."""
+        return bool(self.settings.get("last", False))
 
     @property
     def state_pooling(self) -> PoolingMode:
@@ -107,7 +116,7 @@ class LayerPooling(nn.Module):
         return bool(self.settings["width"] == width and self.layers[-1] <= depth)
 
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
-        """Sentence vectors (b, d) from the token states of all layers, (b, t, d) each, under a mask (b, t).
+        """Sentence vectors (b, out) from the token states of all layers, (b, t, d) each, under a mask (b, t).
 
         states: as a transformer hands them over, a final norm applied to the last one only.
         """
@@ -118,7 +127,10 @@ class LayerPooling(nn.Module):
                 state = self.norm(state)
             pooled.append(pool(state, mask, self.tokens))
         together = torch.stack(pooled)
-        return together.amax(dim=0) if self.over == "max" else together.mean(dim=0)
+        over_layers = together.amax(dim=0) if self.over == "max" else together.mean(dim=0)
+        if not self.last_first:
+            return over_layers
+        return torch.cat([pool(states[-1], mask, self.tokens), over_layers], dim=-1)
 
     # What sentence-transformers calls
 
@@ -132,9 +144,9 @@ class LayerPooling(nn.Module):
         return features
 
     def get_embedding_dimension(self) -> int:
-        """d."""
+        """d, or 2d with the last layer's state."""
         width: int = self.settings["width"]
-        return width
+        return 2 * width if self.last_first else width
 
     get_sentence_embedding_dimension = get_embedding_dimension  # the older name
 
