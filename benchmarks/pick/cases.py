@@ -1,0 +1,336 @@
+"""Every sweep with dev and test scores by layer, in one table: cases.csv, which judges rules and predictions.
+
+    python -m benchmarks.pick.cases --published FILE_OF_PUBLISHED_FIGURES
+    python -m benchmarks.pick.cases    # the rows of the published models stay as they are
+
+--published: the scores by layer that the TMFT authors released (ir2718/similarity-embedding-quality, MIT), of which the
+12 English models have both dev and test. All other rows are means over the seeds of committed trials: of
+`benchmarks/tmft` and of `second_dev-trials.csv`, made with the first miniatures; of `benchmarks/miniatures`, with the
+bundled ones and with random weights; of `measured.csv`, with the bundled ones. A sweep that lacks layers is no case.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+
+from benchmarks.common import new_parser, read_rows, write_rows
+from truncate_kit.runs.journal import Journal
+from truncate_kit.runs.trial import Trial
+from truncate_kit.sweep.picking import Picker
+
+HERE = Path(__file__).parent
+CASES = HERE / "cases.csv"
+PUBLISHED, FIRST, BUNDLED_NOW, RANDOM, PUBLIC = "published", "first", "bundled", "random", "public"
+STORES = {
+    FIRST: HERE.parent / "tmft" / "study" / "trials" / "trials.jsonl",
+    BUNDLED_NOW: HERE.parent / "miniatures" / "trials" / "trials.jsonl",
+}
+TRAIN_PAIRS = (500, 1000, 2000, 2500, 5749)  # of the sweeps in the stores, which say their steps only
+FALL_POINTS, FALL_ERRORS = 2.0, 2.0
+MINILM = "all-MiniLM-L6-v2"
+USUAL_RATES = {MINILM: 4e-5}  # what None was when the stores were written; 1e-4 for the miniatures
+DEV_PAIRS = {"stsb": 1500, "sick": 500, "mrpc": 500}  # of the sets as they are
+METRICS = {"cosine": "Spearman", "paraphrase": "F1", "entailment": "macro F1"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One layer of a case; scores are means over seeds in points, deviations are over seeds.
+
+    gap_se: standard error of the dev score's distance to the best one, over resamples of dev pairs and seeds.
+    probe, multi_exit: what the two cheap rankings of `--layer auto` gave it. None: not known.
+    """
+
+    layer: int
+    dev: float
+    dev_std: float | None = None
+    test: float
+    test_std: float | None = None
+    few_shared_words: float | None = None
+    gap_se: float | None = None
+    probe: float | None = None
+    multi_exit: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One model on one task with one budget, at every layer.
+
+    weights: `first` or `bundled` for miniatures, `random`, `public` for all-MiniLM-L6-v2, `published` where only scores
+    are known. source: where the trials are.
+    """
+
+    model: str
+    weights: str
+    task: str
+    metric: str
+    train_pairs: int
+    dev_pairs: int
+    rate: float
+    epochs: int
+    seeds: int
+    source: str
+    layers: tuple[Layer, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+        said = f"{self.model}, {self.task}, {self.train_pairs} × {self.epochs} at {self.rate:g}"
+        return f"{said} ({self.weights})" if self.weights in (FIRST, RANDOM) else said
+
+    @property
+    def run(self) -> str:
+        """What is left out together: a model with all its weights, and all random weights as one."""
+        return RANDOM if self.weights == RANDOM else self.model
+
+    @property
+    def dev(self) -> dict[int, float]:
+        """Mean dev score by layer."""
+        return {row.layer: row.dev for row in self.layers}
+
+    @property
+    def test(self) -> dict[int, float]:
+        """Mean test score by layer."""
+        return {row.layer: row.test for row in self.layers}
+
+    @property
+    def similarity(self) -> bool:
+        """Whether graded similarity is what is learned, not classes."""
+        return self.metric == METRICS["cosine"]
+
+    def regret(self, layer: int) -> float:
+        """Test points lost against the best test layer."""
+        return max(self.test.values()) - self.test[layer]
+
+    @property
+    def fall(self) -> float:
+        """Best earlier test score minus that of the last layer, in points."""
+        *earlier, last = (row.test for row in self.layers)
+        return max(earlier) - last
+
+    @property
+    def falls(self) -> bool:
+        """Whether that is two points, and two standard errors of the difference of two means over the seeds."""
+        *earlier, last = self.layers
+        best = max(earlier, key=lambda row: row.test)
+        error = sqrt(sum((row.test_std or 0.0) ** 2 for row in (best, last)) / self.seeds)
+        return self.fall >= FALL_POINTS and self.fall > FALL_ERRORS * error
+
+
+def read_cases(path: Path = CASES) -> list[Case]:
+    """The cases of the table."""
+    found: dict[tuple[str, ...], list[Layer]] = {}
+    for row in read_rows(path):
+        key = tuple(row[one.name] for one in fields(Case) if one.name != "layers")
+        scores = {one.name: float(row[one.name]) for one in fields(Layer) if row[one.name]}
+        found.setdefault(key, []).append(Layer(**scores | {"layer": int(row["layer"])}))  # type: ignore[arg-type]
+    return [_case(key, layers) for key, layers in found.items()]
+
+
+def _case(key: Sequence[str], layers: Sequence[Layer]) -> Case:
+    model, weights, task, metric, train_pairs, dev_pairs, rate, epochs, seeds, source = key
+    return Case(
+        model=model,
+        weights=weights,
+        task=task,
+        metric=metric,
+        train_pairs=int(train_pairs),
+        dev_pairs=int(dev_pairs),
+        rate=float(rate),
+        epochs=int(epochs),
+        seeds=int(seeds),
+        source=source,
+        layers=tuple(layers),
+    )
+
+
+def published(path: Path) -> Iterator[Case]:
+    """The models of the release that have dev and test scores in English, without any prior."""
+    scores: dict[str, dict[str, dict[int, tuple[float, float | None]]]] = {}
+    for row in read_rows(path):
+        if (row["setting"], row["dataset"], row["metric"]) == ("plain", "stsb/en", "spearman"):
+            std = 100 * float(row["std"]) if row["std"] else None
+            by_split = scores.setdefault(row["name"], {})
+            by_split.setdefault(row["split"], {})[int(row["layer"])] = (100 * float(row["mean"]), std)
+    for name, found in scores.items():
+        if len(found) == 2:
+            layers = [
+                Layer(layer=layer, dev=dev[0], dev_std=dev[1], test=test[0], test_std=test[1])
+                for layer, dev in sorted(found["dev"].items())
+                for test in [found["test"][layer]]
+            ]
+            yield _case(
+                (name, PUBLISHED, "stsb/en", METRICS["cosine"], "5749", "1500", "2e-5", "10", "5", PUBLISHED), layers
+            )
+
+
+def of_stores(weights: str) -> Iterator[Case]:
+    """The whole sweeps among the trials of a file of stores."""
+    records = Journal(STORES[weights]).read()[0]
+    settings = {record["store"]: record for record in records if record["kind"] == "settings"}
+    for store, said in settings.items():
+        mine = [record for record in records if record["store"] == store]
+        budget, training = said["training"]["epochs"], said["training"]
+        trials = [
+            Trial.from_dict(record) for record in mine if record["kind"] == "Trial" and record["test"] is not None
+        ]
+        ranked = {
+            record["name"].partition("-seed")[0]: dict(zip(record["layers"], record["scores"], strict=True))
+            for record in mine
+            if record["kind"] == "Ranking"
+        }
+        model = said["model"] if isinstance(said["model"], str) else said["model"]["name"]
+        model = MINILM if model == "model" else model
+        layers = _layers([(t.layer, t.seed, t.dev, t.test) for t in trials if t.test is not None], ranked)
+        if layers is None:
+            continue
+        steps = trials[0].steps // budget
+        task = said.get("data", said.get("task")).removeprefix("data/")
+        yield _case(
+            (
+                model.partition(",")[0],
+                RANDOM if "random" in model else PUBLIC if model == MINILM else weights,
+                task,
+                METRICS[training["objective"]],
+                str(next(pairs for pairs in TRAIN_PAIRS if -(-pairs // training["batch_size"]) == steps)),
+                str(DEV_PAIRS.get(task.partition("/")[0], 500)),
+                str(training["learning_rate"] or USUAL_RATES.get(model, 1e-4)),
+                str(budget),
+                str(len({trial.seed for trial in trials})),
+                STORES[weights].relative_to(HERE.parent).parts[0],
+            ),
+            layers,
+        )
+
+
+def _layers(
+    rows: Sequence[tuple[int, int, float, float]], ranked: dict[str, dict[int, float]] | None = None
+) -> list[Layer] | None:
+    """Means over seeds of (layer, seed, dev, test); None unless every layer up to the last has every seed."""
+    layers, seeds = sorted({row[0] for row in rows}), {row[1] for row in rows}
+    if not layers or layers[-1] - layers[0] + 1 != len(layers) or len(rows) != len(layers) * len(seeds):
+        return None
+    found = []
+    for layer in layers:
+        dev, test = ([row[column] for row in rows if row[0] == layer] for column in (2, 3))
+        cheap = {name.replace("-", "_"): scores[layer] for name, scores in (ranked or {}).items()}
+        found.append(
+            Layer(layer=layer, dev=fmean(dev), dev_std=_std(dev), test=fmean(test), test_std=_std(test), **cheap)
+        )
+    return found
+
+
+def _std(values: Sequence[float]) -> float | None:
+    return stdev(values) if len(values) > 1 else None
+
+
+def second_dev() -> Iterator[Case]:
+    """The sweeps behind `second_dev.py`: they also have the scores of dev pairs with few shared words."""
+    rows = [row for row in read_rows(HERE / "second_dev-trials.csv") if row["trained_on"] == "train"]
+    for named in dict.fromkeys(row["case"] for row in rows):
+        mine = [row for row in rows if row["case"] == named]
+        model, task, _ = named.split(", ", 2)
+        seeds = str(len({row["seed"] for row in mine}))
+        key = (model, FIRST, task, METRICS["cosine"], "1000", "1500", "1e-4", "3", seeds, "second_dev")
+        yield _case(key, _with_words(mine, "few_shared_words"))
+
+
+def _with_words(rows: Sequence[dict[str, str]], column: str) -> list[Layer]:
+    layers = _layers([(int(row["layer"]), int(row["seed"]), float(row["dev"]), float(row["test"])) for row in rows])
+    assert layers is not None
+    few = {one.layer: fmean(float(row[column]) for row in rows if int(row["layer"]) == one.layer) for one in layers}
+    return [replace(one, few_shared_words=few[one.layer]) for one in layers]
+
+
+def measured(path: Path) -> Iterator[Case]:
+    """The sweeps of `measure.py`, with the seeds that every layer has."""
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in read_rows(path):
+        said = (row["model"], row["task"], row["train_pairs"], row["dev_pairs"], row["rate"], row["epochs"])
+        groups.setdefault(said, []).append(row)
+    for (model, task, train_pairs, dev_pairs, rate, epochs), rows in groups.items():
+        depth = 6 if model == MINILM else 8
+        seeds = [
+            seed
+            for seed in sorted({row["seed"] for row in rows})
+            if {int(row["layer"]) for row in rows if row["seed"] == seed} == set(range(depth + 1))
+        ]
+        mine = [row for row in rows if row["seed"] in seeds]
+        if not mine:
+            continue
+        weights = PUBLIC if model == MINILM else BUNDLED_NOW
+        key = (
+            model,
+            weights,
+            task,
+            METRICS["cosine"],
+            train_pairs,
+            dev_pairs,
+            rate,
+            epochs,
+            str(len(seeds)),
+            "measured",
+        )
+        errors = gap_errors(mine, seeds)
+        layers = [replace(one, gap_se=errors[one.layer]) for one in _with_words(mine, "dev_few_shared_words")]
+        yield _case(key, layers)
+
+
+def gap_errors(rows: Sequence[dict[str, str]], seeds: Sequence[str]) -> dict[int, float]:
+    """Standard error, by layer, of the distance of its dev score to the best one's: paired over dev pairs and seeds."""
+    draws = {
+        int(layer): np.array(
+            [[float(one) for one in row["dev_draws"].split(";")] for row in rows if row["layer"] == layer]
+        )
+        for layer in {row["layer"] for row in rows}
+    }
+    dev = {layer: fmean(float(row["dev"]) for row in rows if int(row["layer"]) == layer) for layer in draws}
+    best = Picker("best-dev").pick(dev)
+    # Seeds are drawn with the pairs, the same for both layers.
+    taken = np.random.default_rng(0).integers(0, len(seeds), (len(seeds), draws[best].shape[1]))
+    return {
+        layer: float(np.take_along_axis(draws[best] - values, taken, 0).mean(0).std(ddof=1))
+        for layer, values in draws.items()
+    }
+
+
+def all_cases(published_figures: Path | None) -> list[Case]:
+    """Every case, published ones first; these from the table where their file is not given."""
+    theirs = (
+        list(published(published_figures))
+        if published_figures
+        else [case for case in read_cases() if case.weights == PUBLISHED]
+    )
+    return [*theirs, *of_stores(FIRST), *second_dev(), *of_stores(BUNDLED_NOW), *measured(HERE / "measured.csv")]
+
+
+def table_rows(cases: Sequence[Case]) -> list[dict[str, object]]:
+    """One row for each layer of each case."""
+    return [
+        {one.name: getattr(case, one.name) for one in fields(Case) if one.name != "layers"}
+        | {name: f"{value:.3f}" if isinstance(value, float) else value for name, value in asdict(layer).items()}
+        for case in cases
+        for layer in case.layers
+    ]
+
+
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--published", type=Path, help="tmft_per_layer.csv")
+PARSER.add_argument("--out", type=Path, default=CASES)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Collect, write, and say what there is."""
+    options = PARSER.parse_args(arguments)
+    cases = all_cases(options.published)
+    write_rows(options.out, table_rows(cases))
+    for case in cases:
+        print(f"{case.name}: {case.seeds} seeds, {'falls' if case.falls else 'does not fall'} ({case.fall:+.1f})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Peak rates by width, and every layer of the bundled models on small training sets: a row for each trial.
+
+    python -m benchmarks.pick.measure --data FOLDER_OF_EVALUATION_SETS --minilm FOLDER_OF_ALL_MINILM_L6_V2
+
+Trials are trained as `truncate-kit finetune` trains them, in bfloat16. Each is a row of measured.csv, appended when it
+is done: the command may be stopped at any time and continues where it was. `--only rates` or `--only sweeps` runs a
+part. A row holds, beside the scores, the score on the half of dev whose two texts share the fewest words, and the dev
+scores of resamples of the dev pairs, the same for every trial of a set: differences between rows are paired.
+
+Widths without a model of their own are slices of all-MiniLM-L6-v2: its first 192 or 256 dimensions and as many heads as
+these hold. What is left of it knows less, but its weights are of the size that pretraining gives.
+"""
+
+import argparse
+import csv
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out
+from benchmarks.pick.second_dev import halves
+from truncate_kit.data import BUNDLED, PairSplits, load_pairs
+from truncate_kit.encoders import Encoder, layers_held, load_encoder, truncate
+from truncate_kit.evaluation import correlate
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.tasks import LabelledTask
+
+MEASURED = Path(__file__).parent / "measured.csv"
+MINIATURES = ("mini-electra-generator", "mini-bert", "mini-electra-discriminator")
+MINILM, SLICES = "all-MiniLM-L6-v2", {"all-MiniLM-L6-v2, 192 dimensions": 192, "all-MiniLM-L6-v2, 256 dimensions": 256}
+HEAD = 32  # dimensions of a head of all-MiniLM-L6-v2
+RATES = (5e-4, 1e-3, 2e-3, 2e-4, 1e-4)
+SWEEP_RATES = dict.fromkeys(MINIATURES, 1e-3) | {MINILM: 1e-4}  # the best of `RATES` on dev
+TASKS = {"stsb/en": "stsb/en", "sick": "sick", "bundled": BUNDLED, "stsb/de": "stsb/de"}
+DEV_PAIRS, TEST_PAIRS = 500, 2000  # at most, at equal distances
+EPOCHS = {500: 10, 2000: 5}  # by number of training pairs
+DRAWS = 100  # resamples of the dev pairs
+SEEDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A trial: what it is and what it is named by in the table."""
+
+    model: str
+    task: str
+    train_pairs: int
+    rate: float
+    layer: int
+    seed: int = 0
+
+    @property
+    def cells(self) -> dict[str, str]:
+        """As columns of the table."""
+        return {name: str(value) for name, value in asdict(self).items()} | {"epochs": str(EPOCHS[self.train_pairs])}
+
+
+def rate_jobs(depths: dict[str, int]) -> Iterator[Job]:
+    """Half and whole of each model at every rate, one seed."""
+    for model, depth in depths.items():
+        extra = (4e-5,) if model == MINILM else ()  # what the default was at this width
+        for layer in (depth // 4 or 1, depth):
+            for rate in (*RATES, *extra):
+                yield Job(model=model, task="stsb/en", train_pairs=500, rate=rate, layer=layer)
+
+
+def sweep_jobs(models: Sequence[str]) -> Iterator[Job]:
+    """Every layer with every seed, set after set."""
+    for train_pairs, task in ((500, "stsb/en"), (500, "sick"), (2000, "stsb/en"), (500, "bundled"), (2000, "sick")):
+        for model in models:
+            for seed in range(SEEDS):
+                for layer in range(9 if model in MINIATURES else 7):
+                    yield Job(
+                        model=model,
+                        task=task,
+                        train_pairs=train_pairs,
+                        rate=SWEEP_RATES[model],
+                        layer=layer,
+                        seed=seed,
+                    )
+
+
+def sliced(folder: str, width: int) -> Encoder:
+    """all-MiniLM-L6-v2 with its first `width` dimensions and the heads that lie in them."""
+    whole = AutoModel.from_pretrained(folder, add_pooling_layer=False)
+    config = type(whole.config).from_dict(
+        whole.config.to_dict()
+        | {"hidden_size": width, "num_attention_heads": width // HEAD, "intermediate_size": 4 * width}
+    )
+    part = AutoModel.from_config(config, add_pooling_layer=False)
+    weights = whole.state_dict()
+    part.load_state_dict(
+        {name: weights[name][tuple(map(slice, value.shape))].clone() for name, value in part.state_dict().items()}
+    )
+    with tempfile.TemporaryDirectory() as place:
+        part.save_pretrained(place)
+        AutoTokenizer.from_pretrained(folder).save_pretrained(place)
+        return load_encoder(place, max_length=128)
+
+
+def load(model: str, minilm: str | None) -> Encoder:
+    """A model of the plan by its name. Raises `SystemExit` where its folder was not given."""
+    if model in MINIATURES:
+        return load_encoder(model)
+    if minilm is None:
+        raise SystemExit(f"{model} needs --minilm.")
+    return sliced(minilm, SLICES[model]) if model in SLICES else load_encoder(minilm, max_length=128)
+
+
+def splits(folder: str, job: Job) -> PairSplits:
+    """The set of a job, its parts no larger than they have to be."""
+    data = load_pairs(TASKS[job.task] if job.task == "bundled" else f"{folder}/{TASKS[job.task]}")
+    assert data.dev is not None
+    assert data.test is not None
+    data = replace(data, dev=spread_out(data.dev, min(DEV_PAIRS, len(data.dev))))
+    data = replace(data, test=spread_out(data.test, min(TEST_PAIRS, len(data.split("test")))))
+    return part_of_train(data, job.train_pairs)
+
+
+def measure(full: Encoder, data: PairSplits, job: Job) -> dict[str, str]:
+    """Train one trial; its scores."""
+    assert data.dev is not None
+    assert data.train is not None
+    encoder = truncate(full, job.layer)
+    examples, dev, test = LabelledTask(full, data).trial(encoder, job.seed)
+    assert isinstance(dev, PairEvaluator)
+    settings = TrainingSettings(epochs=EPOCHS[job.train_pairs], learning_rate=job.rate, precision="bf16")
+    state = TrainingRun(encoder, examples, dev, settings, seed=job.seed).train()
+    cosines, targets = dev.cosines(encoder.encode_ids(dev.texts())), data.dev.scores()
+    drawn = np.random.default_rng(0).integers(0, len(targets), (DRAWS, len(targets)))
+    few = halves(data.dev, data.train)["few_shared_words"]
+
+    def score(places: Sequence[int]) -> float:
+        return correlate([cosines[place] for place in places], [targets[place] for place in places]).spearman
+
+    return {
+        "dev_pairs": str(len(targets)),
+        "dev": f"{dev.score(encoder)[0]:.3f}",
+        "dev_few_shared_words": f"{score(few):.3f}",
+        "test": f"{test.score(encoder)[0]:.3f}",
+        "seconds": f"{state.seconds:.0f}",
+        "dev_draws": ";".join(f"{score(row):.2f}" for row in drawn.tolist()),
+    }
+
+
+def append(path: Path, row: dict[str, str]) -> None:
+    """Add a row to a table, which is begun where it is not there."""
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as file:
+        table = csv.DictWriter(file, fieldnames=list(row), lineterminator="\n")
+        if new:
+            table.writeheader()
+        table.writerow(row)
+
+
+def run(jobs: Iterator[Job], options: argparse.Namespace) -> None:
+    """Train what is missing, in order."""
+    done = read_rows(options.out) if options.out.exists() else []
+    held = {tuple(row[one.name] for one in fields(Job)) for row in done}
+    full, loaded = None, ""
+    for job in jobs:
+        if tuple(str(value) for value in asdict(job).values()) in held:
+            continue
+        if loaded != job.model:
+            full, loaded = load(job.model, options.minilm), job.model
+        assert full is not None
+        if job.layer not in layers_held(full.backbone.config):
+            continue
+        found = measure(full, splits(options.data, job), job)
+        append(options.out, job.cells | found)
+        shown = {name: value for name, value in (job.cells | found).items() if name != "dev_draws"}
+        print(time.strftime("%H:%M:%S"), *shown.values(), flush=True)
+
+
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", required=True, help="folder that holds stsb/en and sick")
+PARSER.add_argument("--minilm", help="folder of all-MiniLM-L6-v2, for the rates at widths from 192 to 384")
+PARSER.add_argument("--out", type=Path, default=MEASURED)
+PARSER.add_argument("--only", choices=("rates", "sweeps"))
+PARSER.add_argument("--models", type=names, default=list(MINIATURES), help="of the sweeps, separated by commas")
+PARSER.add_argument("--threads", type=int, default=1)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train what is missing."""
+    options = PARSER.parse_args(arguments)
+    torch.set_num_threads(options.threads)
+    depths = dict.fromkeys(MINIATURES, 8)
+    if options.only != "sweeps":
+        run(rate_jobs(depths), options)
+    if options.only != "rates":
+        run(sweep_jobs(options.models), options)
+    if options.only != "sweeps" and options.minilm:
+        run(rate_jobs(dict.fromkeys((*SLICES, MINILM), 6)), options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,252 @@
+"""Which rule takes the best layer: every rule on every case of cases.csv, its parameter found without the case's model.
+
+    python -m benchmarks.pick.rules
+
+A rule sees dev scores by layer, some also how sure these are or what cheap rankings gave, and takes a layer. It loses
+the best test score of any layer minus that of its own, in points. A parameter is the one with the smallest mean loss
+over the cases of all *other* models, every model counting the same. Intervals (95 %) are of the difference to best dev
+on the same cases, by a bootstrap over models. Where resamples of dev were not kept, the standard error of the distance
+between two layers' scores is that of a correlation, scaled as it is in the cases of other models that have them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+from benchmarks.common import new_parser, print_table, write_rows
+from benchmarks.pick.cases import Case, read_cases
+from truncate_kit.sweep.picking import Picker
+
+HERE = Path(__file__).parent
+POINTS = tuple(step / 4 for step in range(33))  # 0 … 8
+ERRORS = (0.0, 0.5, 1.0, 1.5, 2.0)
+WEIGHTS = tuple(step / 4 for step in range(5))  # 0 … 1
+DRAWS = 10_000
+FITTED_BEFORE = ("published", "tmft")  # sources of the 30 cases that the bonus of 4 points was fitted on
+Values = tuple[float, ...]
+Gaps = Callable[[Case], Mapping[int, float]]  # standard error of each layer's distance to the best dev score
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Takes a layer of a case. values: of its parameters, one for a rule without any; needs: what a case must have."""
+
+    name: str
+    take: Callable[[Case, Values, Gaps], int]
+    values: Sequence[Values] = ((),)
+    needs: str = "dev"
+
+
+def by_name(rule: str) -> Callable[[Case, Values, Gaps], int]:
+    """A pick rule of the package, with its points where there are any."""
+    return lambda case, values, _: Picker(rule, values[0] if values else None).pick(case.dev)
+
+
+def within_errors(choose: Callable[[Sequence[int]], int]) -> Callable[[Case, Values, Gaps], int]:
+    """One of the layers whose distance to the best dev score is at most some standard errors."""
+
+    def take(case: Case, values: Values, gaps: Gaps) -> int:
+        errors, best = gaps(case), max(case.dev.values())
+        return choose([layer for layer, score in case.dev.items() if best - score <= values[0] * errors[layer] + 1e-9])
+
+    return take
+
+
+def blended(*columns: str) -> Callable[[Case, Values, Gaps], int]:
+    """The best sum of dev and other scores, each with a weight."""
+
+    def take(case: Case, values: Values, _: Gaps) -> int:
+        sums = {
+            row.layer: row.dev + sum(w * getattr(row, column) for w, column in zip(values, columns, strict=True))
+            for row in case.layers
+        }
+        return Picker("best-dev").pick(sums)
+
+    return take
+
+
+def few_shared_words(case: Case, _: Values, __: Gaps) -> int:
+    """The best score on the half of dev whose texts share the fewest words."""
+    return Picker("best-dev").pick({row.layer: row.few_shared_words or 0.0 for row in case.layers})
+
+
+ONE = tuple((value,) for value in POINTS)
+RULES = (
+    Rule("best dev (the paper's)", by_name("best-dev")),
+    Rule("last layer", lambda case, _, __: max(case.dev)),
+    Rule("smallest within one standard error", within_errors(min), ((1.0,),)),
+    Rule("deepest within one standard error", within_errors(max), ((1.0,),)),
+    Rule("smallest within t standard errors", within_errors(min), tuple((value,) for value in ERRORS)),
+    Rule("deepest within t standard errors", within_errors(max), tuple((value,) for value in ERRORS)),
+    Rule("smallest within t points", by_name("small"), ONE),
+    Rule("deepest within t points", by_name("robust"), ONE),
+    Rule("dev + t points at the last layer", by_name("depth-bonus"), ONE),
+    Rule("dev + 4 points at the last layer, not fitted here", by_name("depth-bonus"), ((4.0,),)),
+    Rule("dev half with few shared words", few_shared_words, needs="few_shared_words"),
+    Rule("dev + t × that half", blended("few_shared_words"), tuple((w,) for w in WEIGHTS), needs="few_shared_words"),
+    Rule("dev + t × frozen probe", blended("probe"), tuple((w,) for w in WEIGHTS), needs="probe"),
+    Rule("dev + t × multi-exit", blended("multi_exit"), tuple((w,) for w in WEIGHTS), needs="multi_exit"),
+    Rule("dev + t × probe + u × multi-exit", blended("probe", "multi_exit"), tuple(product(WEIGHTS, WEIGHTS)), "probe"),
+)
+
+
+def has(case: Case, column: str) -> bool:
+    """Whether every layer of a case has this score."""
+    return all(getattr(row, column) is not None for row in case.layers)
+
+
+def correlation_error(points: float, pairs: int) -> float:
+    """Standard error, in points, of a Spearman correlation × 100 over so many pairs (Bonett and Wright 2000)."""
+    rho = points / 100
+    return 100 * (1 - rho**2) * sqrt((1 + rho**2 / 2) / (pairs - 3))
+
+
+def gaps_without(model: str, cases: Sequence[Case]) -> Gaps:
+    """Standard errors of the distances: those of the case, or scaled by what cases of other models than `model` have.
+
+    Where no other model has resamples, two scores are taken to correlate by a half: the scale is 1.
+    """
+    ratios = [
+        row.gap_se / correlation_error(row.dev, case.dev_pairs)
+        for case in cases
+        if case.run != model
+        for row in case.layers
+        if row.gap_se
+    ]
+    scale = median(ratios) if ratios else 1.0
+
+    def gaps(case: Case) -> dict[int, float]:
+        return {
+            row.layer: scale * correlation_error(row.dev, case.dev_pairs) if row.gap_se is None else row.gap_se
+            for row in case.layers
+        }
+
+    return gaps
+
+
+def by_model(cases: Sequence[Case], values: Sequence[float]) -> dict[str, float]:
+    """Mean of the values over the cases of each model."""
+    return {
+        run: fmean(value for case, value in zip(cases, values, strict=True) if case.run == run)
+        for run in dict.fromkeys(case.run for case in cases)
+    }
+
+
+def fit(rule: Rule, cases: Sequence[Case], gaps: Gaps) -> Values:
+    """The parameters with the smallest loss, of equal ones the middle: as far from doing worse as they can be."""
+    lost = {
+        values: round(
+            fmean(by_model(cases, [case.regret(rule.take(case, values, gaps)) for case in cases]).values()), 6
+        )
+        for values in rule.values
+    }
+    equal = [values for values in rule.values if lost[values] == min(lost.values())]
+    return equal[len(equal) // 2]
+
+
+def picks(rule: Rule, cases: Sequence[Case]) -> list[int]:
+    """The layer that a rule takes in each case, with what it learned from the cases of all other models."""
+    found: dict[str, tuple[Values, Gaps]] = {}
+    for run in dict.fromkeys(case.run for case in cases):
+        gaps = gaps_without(run, cases)
+        found[run] = fit(rule, [case for case in cases if case.run != run], gaps), gaps
+    return [rule.take(case, *found[case.run]) for case in cases]
+
+
+def interval(cases: Sequence[Case], values: Sequence[float]) -> tuple[float, float]:
+    """95 % of the mean over models of the mean over their cases, models drawn with replacement."""
+    means = np.array(list(by_model(cases, values).values()))
+    drawn = np.random.default_rng(0).integers(0, len(means), (DRAWS, len(means)))
+    low, high = np.quantile(means[drawn].mean(1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def judge(rule: Rule, cases: Sequence[Case]) -> dict[str, object]:
+    """A row of the table, over the cases that have what the rule needs."""
+    mine = [case for case in cases if has(case, rule.needs)]
+    taken, usual = picks(rule, mine), picks(RULES[0], mine)
+    lost = [case.regret(layer) for case, layer in zip(mine, taken, strict=True)]
+    more = [one - case.regret(layer) for one, case, layer in zip(lost, mine, usual, strict=True)]
+    blocks = [(layer - other) / max(case.dev) for layer, other, case in zip(taken, usual, mine, strict=True)]
+    later = [one for one, case in zip(lost, mine, strict=True) if case.source not in FITTED_BEFORE]
+    worst = max(range(len(mine)), key=lost.__getitem__)
+    return {
+        "rule": rule.name,
+        "cases": len(mine),
+        "models": len({case.run for case in mine}),
+        "t_of_all": " ".join(f"{value:g}" for value in fit(rule, mine, gaps_without("", mine)))
+        if len(rule.values) > 1
+        else "",
+        "lost_by_model": f"{fmean(by_model(mine, lost).values()):.2f}",
+        "lost_by_case": f"{fmean(lost):.2f}",
+        "lost_by_later_case": f"{fmean(later):.2f}" if later else "",
+        "worst": f"{lost[worst]:.2f}",
+        "worst_case": mine[worst].name,
+        "against_best_dev": f"{fmean(by_model(mine, more).values()):+.2f}",
+        "low": f"{interval(mine, more)[0]:+.2f}",
+        "high": f"{interval(mine, more)[1]:+.2f}",
+        "blocks_against_best_dev": f"{fmean(by_model(mine, blocks).values()):+.3f}",
+        "blocks_low": f"{interval(mine, blocks)[0]:+.3f}",
+        "blocks_high": f"{interval(mine, blocks)[1]:+.3f}",
+    }
+
+
+def case_rows(cases: Sequence[Case]) -> list[dict[str, object]]:
+    """For each case the layer that each rule takes where it has what it needs, and the best one on test."""
+    columns = {}
+    for rule in RULES:
+        mine = [case for case in cases if has(case, rule.needs)]
+        columns[rule.name] = dict(zip((case.name for case in mine), picks(rule, mine), strict=True))
+    return [
+        {"case": case.name, "falls": int(case.falls), "best_on_test": max(case.test, key=case.test.__getitem__)}
+        | {name: taken.get(case.name, "") for name, taken in columns.items()}
+        | {"best_dev_loses": f"{case.regret(columns[RULES[0].name][case.name]):.2f}"}
+        for case in cases
+    ]
+
+
+def shown(row: dict[str, object]) -> list[str]:
+    """A row as the page beside this has it."""
+    same = row["rule"] == RULES[0].name
+    against = "{against_best_dev} ({low} to {high})", "{blocks_against_best_dev} ({blocks_low} to {blocks_high})"
+    name = f"{row['rule']}, t = {row['t_of_all']} over all" if row["t_of_all"] else str(row["rule"])
+    lost = [str(row[column]) or "–" for column in ("lost_by_model", "lost_by_case", "lost_by_later_case", "worst")]
+    return [
+        name,
+        "{cases} ({models})".format_map(row),
+        *lost,
+        *("–" if same else one.format_map(row) for one in against),
+    ]
+
+
+SHOWN = (
+    "rule",
+    "cases (models)",
+    "lost: models",
+    "cases",
+    "later cases",
+    "worst",
+    "against best dev",
+    "share of blocks",
+)
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--out", type=Path, default=HERE)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Judge, write rules.csv and picks.csv, print the first."""
+    options = PARSER.parse_args(arguments)
+    cases = read_cases()
+    rows = [judge(rule, cases) for rule in RULES]
+    write_rows(options.out / "rules.csv", rows)
+    write_rows(options.out / "picks.csv", case_rows(cases))
+    print_table(SHOWN, map(shown, rows))
+
+
+if __name__ == "__main__":
+    main()

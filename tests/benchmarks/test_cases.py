@@ -1,0 +1,94 @@
+"""`benchmarks/pick`: cases are those of the committed trials, rules are judged without the case's own model."""
+
+import dataclasses
+from statistics import fmean, stdev
+
+import pytest
+
+from benchmarks.common import read_rows
+from benchmarks.pick import cases, rules
+from tests.support.trials import read_trials
+
+
+@pytest.fixture(scope="module")
+def table() -> list[cases.Case]:
+    return cases.read_cases()
+
+
+def test_the_table_is_what_its_command_makes_of_the_committed_trials(tmp_path):
+    cases.main(["--out", str(tmp_path / "cases.csv")])
+    assert (tmp_path / "cases.csv").read_bytes() == cases.CASES.read_bytes()
+
+
+def test_published_rows_are_the_published_ones(shared_data, table):
+    found = list(cases.published(shared_data / "reference/tmft_per_layer.csv"))
+    assert cases.table_rows(found) == cases.table_rows([case for case in table if case.weights == cases.PUBLISHED])
+    assert len(found) == 12
+
+
+def test_scores_are_means_over_the_seeds(table):
+    trials = read_trials(cases.STORES[cases.BUNDLED_NOW])["d61f4db9c8939034"]  # the BERT at 1e-3
+    case = next(one for one in table if (one.model, one.weights, one.rate) == ("mini-bert", "bundled", 1e-3))
+    for row in case.layers:
+        test = [trial.test for trial in trials if trial.layer == row.layer]
+        assert len(test) == case.seeds == 3
+        assert (row.test, row.test_std) == (pytest.approx(fmean(test), abs=6e-4), pytest.approx(stdev(test), abs=6e-4))
+
+
+def one_case(model: str, dev: list[float], test: list[float], std: float = 0.0) -> cases.Case:
+    layers = [
+        cases.Layer(layer=place, dev=one, test=other, test_std=std)
+        for place, (one, other) in enumerate(zip(dev, test, strict=True))
+    ]
+    return cases._case((model, "bundled", "any", "Spearman", "500", "1500", "1e-4", "3", "4", "measured"), layers)
+
+
+def test_a_fall_is_more_than_seeds_make():
+    def falls(std: float) -> bool:
+        return one_case("any", [0.0] * 3, [50.0, 60.0, 57.0], std).falls
+
+    # Two standard errors of the difference: 2 × √(2 s² / 4 seeds) = 1.41 s.
+    assert [falls(2.0), falls(2.2)] == [True, False]
+    assert not one_case("any", [0.0] * 3, [50.0, 60.0, 58.1]).falls
+
+
+def test_a_case_has_no_part_in_what_it_is_judged_with():
+    # The others gain ten points by a bonus of more than 3 points, it loses 40 by any such bonus.
+    others = [one_case(name, [60.0, 57.0], [50.0, 60.0]) for name in ("a", "b")]
+    mine = one_case("c", [60.0, 57.0], [60.0, 20.0])
+    bonus = next(rule for rule in rules.RULES if rule.name.startswith("dev + t points at"))
+    assert rules.picks(bonus, [*others, mine]) == [0, 0, 1]  # it loses 40 points by what the others ask for
+    assert rules.picks(bonus, [others[0], mine, dataclasses.replace(mine, model="d")]) == [0, 0, 0]
+
+
+def test_standard_errors_are_those_of_the_case_or_of_other_models():
+    case = one_case("a", [60.0, 59.0, 58.0], [0.0] * 3)
+    known = dataclasses.replace(
+        case, layers=tuple(dataclasses.replace(row, gap_se=0.8) for row in case.layers), model="b"
+    )
+    gaps = rules.gaps_without("a", [case, known])
+    assert gaps(known) == {0: 0.8, 1: 0.8, 2: 0.8}
+    # Of a correlation of 0.6 over 1,500 pairs, by (1 − ρ²) √((1 + ρ²/2) / (n − 3)): 1.797 points.
+    assert rules.correlation_error(60.0, 1500) == pytest.approx(1.797, abs=1e-3)
+    assert gaps(case)[1] == pytest.approx(0.8, rel=0.05)
+    assert rules.gaps_without("b", [case, known])(case)[0] == pytest.approx(1.797, abs=1e-3)
+
+
+def test_gap_errors_pair_pairs_and_seeds():
+    draws = {"0": ("1;2;3", "4;5;6"), "1": ("3;4;5", "6;7;8")}
+    rows = [
+        {"layer": layer, "seed": str(seed), "dev": "1" if layer == "0" else "3", "dev_draws": one}
+        for layer, both in draws.items()
+        for seed, one in enumerate(both)
+    ]
+    # Whatever pairs and seeds are drawn, the layers lie two points apart.
+    assert cases.gap_errors(rows, ["0", "1"]) == {0: 0.0, 1: 0.0}
+    rows[0]["dev_draws"] = "1;2;9"
+    assert cases.gap_errors(rows, ["0", "1"])[0] > 0
+
+
+def test_committed_tables_are_those_of_the_cases(tmp_path, capsys):
+    rules.main(["--out", str(tmp_path)])
+    assert capsys.readouterr().out in (rules.HERE / "README.md").read_text(encoding="utf-8")
+    for name in ("rules.csv", "picks.csv"):
+        assert read_rows(tmp_path / name) == read_rows(rules.HERE / name)
