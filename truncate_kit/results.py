@@ -9,6 +9,8 @@ from typing import Any, Self
 
 from truncate_kit.files import write_json
 
+_NEEDED = dataclasses.MISSING  # the default of a field that every file has to hold
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
@@ -30,7 +32,7 @@ class Result:
             **{
                 field.name: _restore(hints[field.name], values[field.name])
                 for field in dataclasses.fields(cls)
-                if field.name in values or field.default is dataclasses.MISSING
+                if field.name in values or (field.default, field.default_factory) == (_NEEDED, _NEEDED)
             }
         )
 

@@ -65,6 +65,8 @@ def test_the_figure_is_a_png_of_the_promised_size(tmp_path):
 def test_a_sweep_survives_its_json():
     sweep = a_sweep()
     assert SweepResult.from_dict(sweep.to_dict()) == sweep
+    earlier = {name: value for name, value in sweep.to_dict().items() if name != "rankings"}  # of an earlier version
+    assert SweepResult.from_dict(earlier) == sweep
 
 
 def test_a_sweep_of_some_blocks_is_drawn_likewise(tmp_path):
