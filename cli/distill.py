@@ -146,7 +146,7 @@ def _texts_in(path: Path) -> list[str]:
 
 def _show(result: "DistillResult", workspace: Workspace) -> None:
     from truncate_kit.report.frontier_figure import draw_frontier
-    from truncate_kit.report.training_tables import sizes_table
+    from truncate_kit.report.training_tables import rules_table, sizes_table
 
     figure = draw_frontier(result, workspace.folder / "frontier.png")
     if workspace.quiet:
@@ -158,6 +158,8 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     cells, sizes = sizes_table(result), [row.blocks for row in result.candidates]
     table(cells.title, cells.columns, cells.rows, marked=sizes.index(result.chosen))
     search = result.search
+    rules = rules_table(search)
+    table(rules.title, rules.columns, rules.rows)
     say(
         f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s"
         + ("." if search.exact else ", by a beam.")

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(given.threads)
     full, blocks = load_encoder(given.model, max_length=256), tuple(int(part) for part in given.blocks.split(","))
     student = save_encoder(keep(full, blocks), given.work / "student")
-    texts = list(dict.fromkeys(mixed(corpus_lines(given.data), 64 * STEPS, 0.15)))
+    texts = list(dict.fromkeys(mixed(corpus_lines(given.data), 64 * STEPS, 0.1, 0.1)))
     found: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
         for name, measure in {

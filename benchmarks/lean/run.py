@@ -34,7 +34,8 @@ PARSER.add_argument("--work", type=Path, required=True, help="folder of vectors,
 PARSER.add_argument("--blocks", default="full,5,4,3,2,1", help="numbers of blocks, or subsets such as 1-3-6")
 PARSER.add_argument("--name", default="default", help="of the variant, in the table")
 PARSER.add_argument("--texts", type=int, default=150_000)
-PARSER.add_argument("--joined", type=float, default=0.15)
+PARSER.add_argument("--passages", type=float, default=0.1, help="share of passages of long lines")
+PARSER.add_argument("--joined", type=float, default=0.1, help="share of joined sentences")
 PARSER.add_argument("--epochs", type=int, default=1)
 PARSER.add_argument("--rate", type=float)
 PARSER.add_argument("--batch-size", type=int, default=USUAL.batch_size)
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         budget = Budget(blocks=blocks.replace("-", ",") if "-" in blocks else blocks)
         result = distill(
             full,
-            RawTexts(texts=mixed(corpus_lines(given.data), given.texts, given.joined), exclude=exclude),
+            RawTexts(texts=mixed(corpus_lines(given.data), given.texts, given.passages, given.joined), exclude=exclude),
             out=given.work,
             budget=budget,
             settings=settings,

@@ -1,6 +1,6 @@
-"""Texts to learn from: lines of the corpus as they are, and a share of them joined to the length of abstracts.
+"""Texts to learn from: sentences, passages of long lines, and sentences joined to the length of passages.
 
-python -m benchmarks.lean.texts --data DATA --out texts.txt --number 100000 --joined 0.15
+python -m benchmarks.lean.texts --data DATA --out texts.txt --number 100000 --passages 0.1 --joined 0.1
 """
 
 import lzma
@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks.common import new_parser
 
 SHORTEST, LONGEST = 60, 220
-"""Words of joined texts."""
+"""Words of passages and of joined texts."""
 
 
 def corpus_lines(data: Path, seed: int = 0) -> list[str]:
@@ -22,33 +22,57 @@ def corpus_lines(data: Path, seed: int = 0) -> list[str]:
     return lines
 
 
-def mixed(lines: list[str], number: int, joined: float, seed: int = 0) -> Iterator[str]:
-    """That number of texts; a share `joined` of them is made of as many lines as fill a random number of words."""
-    draw, rest = random.Random(seed), iter(lines)
+def mixed(lines: list[str], number: int, passages: float, joined: float, seed: int = 0) -> Iterator[str]:
+    """That number of texts, fewer where the lines end.
+
+    A share `passages` are stretches of `SHORTEST` to `LONGEST` words of lines that are at least as long, and a share
+    `joined` consists of as many shorter lines as fill such a length.
+    """
+    draw = random.Random(seed)
+    split = [(line, line.split()) for line in lines]
+    long = _passages((words for _, words in split if len(words) >= SHORTEST), draw)
+    short = ((line, words) for line, words in split if len(words) < SHORTEST)
     for _ in range(number):
-        wanted = draw.randint(SHORTEST, LONGEST) if draw.random() < joined else 0
-        words: list[str] = []
-        for line in rest:
-            words += line.split()
-            if len(words) >= wanted:
+        kind = draw.random()
+        if kind < passages and (passage := next(long, None)) is not None:
+            yield passage
+            continue
+        wanted = draw.randint(SHORTEST, LONGEST) if passages <= kind < passages + joined else 0
+        joint: list[str] = []
+        for line, words in short:
+            if not wanted:
+                yield line
                 break
-        if not words:
+            joint += words
+            if len(joint) >= wanted:
+                yield " ".join(joint[:LONGEST])
+                break
+        else:
             return
-        yield " ".join(words[:LONGEST] if wanted else words)
+
+
+def _passages(lines: Iterator[list[str]], draw: random.Random) -> Iterator[str]:
+    for words in lines:
+        rest = words
+        while len(rest) >= SHORTEST:
+            number = draw.randint(SHORTEST, LONGEST)
+            yield " ".join(rest[:number])
+            rest = rest[number:]
 
 
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--data", type=Path, required=True, help="the folder of the evaluation data")
 PARSER.add_argument("--out", type=Path, required=True)
 PARSER.add_argument("--number", type=int, default=100_000)
-PARSER.add_argument("--joined", type=float, default=0.15, help="share of joined texts")
+PARSER.add_argument("--passages", type=float, default=0.1, help="share of passages of long lines")
+PARSER.add_argument("--joined", type=float, default=0.1, help="share of joined texts")
 PARSER.add_argument("--seed", type=int, default=0)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the texts."""
     given = PARSER.parse_args(arguments)
-    texts = mixed(corpus_lines(given.data, given.seed), given.number, given.joined, given.seed)
+    texts = mixed(corpus_lines(given.data, given.seed), given.number, given.passages, given.joined, given.seed)
     given.out.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 

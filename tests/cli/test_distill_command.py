@@ -26,6 +26,7 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
     assert "2 left out that stand in evaluation sets" in out
     assert "2 blocks of 3 (1, 3)" in out
     assert "7 choices of blocks tried" in out
+    assert all(rule in out for rule in ("first", "even", "block influence", "angular", "cka"))
     assert "exported/lean" in out
     assert (texts.parent / "exported/frontier.png").stat().st_size > 10_000
     lean = load_encoder(texts.parent / "exported/lean")
@@ -55,7 +56,7 @@ def test_json_and_again(texts, tiny_folder, capfd):
         ((), "There are no texts to learn from.", "--texts FILE"),
         (("--texts", "nowhere.txt"), "nowhere.txt", ""),
         (("--texts", "few.txt"), "Only 2 distinct texts", "tens of thousands"),
-        (("--texts", "texts.txt", "--blocks", "2", "--within", "1"), "two budgets", "Leave out one"),
+        (("--texts", "texts.txt", "--blocks", "2", "--within", "1"), "two budgets", "Leave out --within or --blocks"),
         (("--texts", "texts.txt", "--blocks", "9"), "No lean model has 9 blocks", "--blocks from 1 to 2"),
         (("--texts", "texts.txt", "--blocks", "1,9"), "Block 9 does not exist", ""),
         (("--texts", "texts.txt", "--blocks", "3,1"), "do not rise", ""),

@@ -1,6 +1,7 @@
 """The search over subsets of blocks, against models that keep them."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -78,6 +79,25 @@ def test_simpler_rules_keep_what_their_papers_say(tiny_folder):
         start = min(range(size + 1), key=lambda at: angles[at, at + 3 - size])
         assert row.blocks == tuple(block for block in (1, 2, 3) if not start < block <= start + 3 - size)
         assert row.score == pytest.approx(judge.score(keep(encoder, row.blocks))[0], abs=1e-3)
+    pooled = torch.stack([torch.stack([layer.mean(0) for layer in parts]) for parts in states])
+    changed = [1 - debiased_cka(pooled[block - 1], pooled[block]) for block in (1, 2, 3)]
+    order = sorted((1, 2, 3), key=lambda block: -changed[block - 1])
+    assert [row.blocks for row in found["cka"]] == [tuple(sorted(order[:size])) for size in (1, 2, 3)]
+
+
+def debiased_cka(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Of (n, d) states, by the sums over quadruples of texts as arXiv:2010.15327 writes them (eq. 3)."""
+
+    def hsic(one: torch.Tensor, other: torch.Tensor) -> float:
+        kernels = [side @ side.T for side in (one, other)]
+        for kernel in kernels:
+            kernel.fill_diagonal_(0)
+        left, right = kernels
+        n = len(left)
+        rest = left.sum() * right.sum() / ((n - 1) * (n - 2)) - 2 * (left @ right).sum() / (n - 2)
+        return float(((left @ right).trace() + rest) / (n * (n - 3)))
+
+    return hsic(first, second) / math.sqrt(hsic(first, first) * hsic(second, second))
 
 
 def test_no_subset_where_vectors_come_from_several_layers(tiny_folder):

@@ -32,7 +32,9 @@ class Budget(Result):
     def __post_init__(self) -> None:
         named = [name for name in ("within", "speedup", "megabytes", "blocks") if getattr(self, name) is not None]
         if len(named) > 1:
-            raise UsageError(f"{named[0]} and {named[1]} are two budgets.", hint=f"Leave out one: `{named[1]}`.")
+            raise UsageError(
+                f"{named[0]} and {named[1]} are two budgets.", hint=f"Leave out `{named[0]}` or `{named[1]}`."
+            )
         if self.within is not None and not self.within >= 0:
             raise UsageError(f"{self.within:g} points are no loss to stay within.", hint="Give `within` of 0 or more.")
         if self.speedup is not None and not self.speedup > 1:

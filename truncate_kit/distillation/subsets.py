@@ -1,6 +1,5 @@
 """Which blocks to keep, without training: every subset by a tree of common beginnings, or a beam for deep models."""
 
-import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from truncate_kit.distillation.baselines import BlockChanges, baseline_blocks, changes
 from truncate_kit.encoders import Encoder, evaluating, kept_config, length_batches
 from truncate_kit.encoders.block_runner import BlockRunner
 from truncate_kit.errors import LayerNotHeldError, ModelError
@@ -61,6 +61,10 @@ class SubsetSearch(Result):
     exact: bool
     seconds: float
 
+    def simpler(self, rule: str, row: SubsetScore) -> float | None:
+        """The score of what a rule keeps of as many blocks as `row`; None where no checkpoint can hold that."""
+        return next((one.score for one in self.baselines[rule] if len(one.blocks) == len(row.blocks)), None)
+
     def of_size(self, number: int) -> SubsetScore:
         """The best subset of that number of blocks. Raises `ModelError` where there is none."""
         for row in self.best:
@@ -93,7 +97,9 @@ def search_subsets(encoder: Encoder, judge: Judge, *, beam: int = BEAM, progress
         tree = _Tree(encoder, judge)
         exact = encoder.depth <= EXACT_DEPTH
         scores = tree.all_scores(progress) if exact else tree.beam_scores(beam, progress)
-        baselines = {name: [b for b in found if tree.held(b)] for name, found in baseline_blocks(tree).items()}
+        baselines = {
+            name: [b for b in found if tree.held(b)] for name, found in baseline_blocks(tree.changes()).items()
+        }
         for blocks in {one for found in baselines.values() for one in found} - set(scores):
             scores[blocks] = tree.score(blocks)
     best: dict[int, SubsetScore] = {}
@@ -123,27 +129,6 @@ def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
         raise ModelError(f"{encoder.name} has no block to leave out.", hint="Use a model of two blocks or more.")
     if blocks is not None:
         kept_config(encoder.backbone.config, blocks)
-
-
-def baseline_blocks(tree: "_Tree") -> dict[str, list[Blocks]]:
-    """What simpler rules keep, for each number n of blocks.
-
-    first: blocks 1 … n, the cut from the top. even: n blocks at even distances, the last one among them, as layer
-    reduction for distillation usually takes them. block_influence: the n blocks that change their tokens' direction
-    most (ShortGPT, arXiv:2403.03853). angular: all but the run of blocks with the smallest angle between the tokens
-    before and behind it (PruneMe, arXiv:2403.17887; over all tokens).
-    """
-    depth = tree.encoder.depth
-    influence, angles = tree.changes()
-    found: dict[str, list[Blocks]] = {name: [] for name in ("first", "even", "block_influence", "angular")}
-    for size in range(1, depth + 1):
-        found["first"].append(tuple(range(1, size + 1)))
-        found["even"].append(tuple(math.ceil(depth * place / size) for place in range(1, size + 1)))
-        order = sorted(range(1, depth + 1), key=lambda block: -influence[block - 1])
-        found["block_influence"].append(tuple(sorted(order[:size])))
-        start = min(range(size + 1), key=lambda at: float(angles[at, at + depth - size]))
-        found["angular"].append((*range(1, start + 1), *range(start + depth - size + 1, depth + 1)))
-    return found
 
 
 class _Tree:
@@ -196,21 +181,9 @@ class _Tree:
         """Of one subset."""
         return self._several([blocks])[blocks]
 
-    def changes(self) -> tuple[list[float], Tensor]:
-        """How much each block turns its tokens (1 − mean cosine), and mean angles / π between any two layers."""
-        depth = self.encoder.depth
-        influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
-        for runner in self._runners:
-            states = [runner.embedded]
-            for block in range(1, depth + 1):
-                states.append(runner.run(block, states[-1]))
-            real = runner.mask.bool()
-            tokens = torch.nn.functional.normalize(torch.stack([state[real] for state in states]).double(), dim=-1)
-            cosines = torch.einsum("itd,jtd->ijt", tokens, tokens).clamp(-1, 1).cpu()
-            influence += (1 - cosines.diagonal(offset=1)).sum(0).float()
-            angles += (cosines.arccos() / math.pi).sum(2).float()
-            count += int(real.sum())
-        return (influence / count).tolist(), angles / count
+    def changes(self) -> BlockChanges:
+        """What each block changes, over all texts."""
+        return changes(self._runners, self.encoder.depth)
 
     def _several(self, wanted: Collection[Blocks]) -> dict[Blocks, float]:
         """Scores of some subsets; what follows one another in order shares the states of its common beginning."""

@@ -1,6 +1,7 @@
 """The cells of what training left: layers of a sweep, sizes of a distillation, checks of a graph."""
 
 from truncate_kit.distillation.results import DistillResult
+from truncate_kit.distillation.subsets import SubsetSearch
 from truncate_kit.export.results import ExportReport
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.cells import TableCells, number
@@ -45,9 +46,27 @@ def sizes_table(result: DistillResult) -> TableCells:
     )
 
 
+def rules_table(search: SubsetSearch) -> TableCells:
+    """One row for each number of blocks: the best subset without training, and what simpler rules keep."""
+    return TableCells(
+        "Without training: the best choice of blocks, and what simpler rules keep",
+        ("blocks", "best", *(rule.replace("_", " ") for rule in search.baselines)),
+        [
+            (
+                str(len(row.blocks)),
+                f"{row.score:.2f}",
+                *(points(search.simpler(rule, row)) for rule in search.baselines),
+            )
+            for row in search.best
+        ],
+    )
+
+
 def check_table(report: ExportReport) -> TableCells:
     """One row for each comparison of the graph with torch, and for its score where there is one."""
-    rows = [(check.name, f"{check.difference:.1e}", number(check.limit, "g")) for check in report.checks]
+    rows: list[tuple[str, ...]] = [
+        (check.name, f"{check.difference:.1e}", number(check.limit, "g")) for check in report.checks
+    ]
     limit = PRECISIONS[report.precision].score_limit
     if (task := report.task) is not None:
         spearman = "Spearman", task.spearman_before, task.spearman_after

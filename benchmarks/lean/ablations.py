@@ -1,0 +1,125 @@
+"""What learning from the full model depends on: which blocks, which loss, how many texts of which kind, which rate.
+
+All variants share one set of texts and the full model's vectors of them; each is one row of ablations.csv, and rows
+that are there are not made again.
+
+    python -m benchmarks.lean.ablations --model MODEL --data DATA --work WORK [--variants cosine,states]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.common import new_parser, read_rows, write_rows
+from benchmarks.lean.scores import evaluation_texts, scores_of
+from benchmarks.lean.texts import corpus_lines, mixed
+from truncate_kit.distillation.agreement import AgreementEvaluator
+from truncate_kit.distillation.settings import DistillSettings
+from truncate_kit.distillation.student import TaughtTexts, ids_of, student_run
+from truncate_kit.distillation.subsets import Blocks
+from truncate_kit.distillation.teacher import rows_of, teacher_vectors
+from truncate_kit.distillation.texts import RawTexts, store_texts
+from truncate_kit.encoders import keep, load_encoder
+
+ROWS = Path(__file__).parent / "ablations.csv"
+HELD = 1000
+
+
+BF16 = DistillSettings(precision="bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """What is different from the default.
+
+    Attributes:
+        blocks: That are kept.
+        settings: How they learn.
+        passages: Share of passages among the texts.
+        joined: Share of joined sentences.
+        texts: Number of texts, None for that of the command.
+    """
+
+    blocks: Blocks = (1, 3, 6)
+    settings: DistillSettings = BF16
+    passages: float = 0.2
+    joined: float = 0.1
+    texts: int | None = None
+
+
+USUAL = Variant()
+
+
+def learning(**changes: object) -> Variant:
+    """The usual variant with other settings."""
+    return replace(USUAL, settings=replace(USUAL.settings, **changes))  # type: ignore[arg-type]
+
+
+VARIANTS = {
+    "cosine": USUAL,
+    "1-5-6": replace(USUAL, blocks=(1, 5, 6)),
+    "1-4-6": replace(USUAL, blocks=(1, 4, 6)),
+    "1-2-6": replace(USUAL, blocks=(1, 2, 6)),
+    "states": learning(states=1.0),
+    "similarity": learning(similarity=10.0),
+    "embeddings": learning(train_embeddings=True),
+    "rate 1e-3": learning(learning_rate=1e-3),
+    "rate 2.5e-4": learning(learning_rate=2.5e-4),
+    "batch 32": learning(batch_size=32),
+    "sentences": replace(USUAL, passages=0.0, joined=0.0),
+    "joined": replace(USUAL, passages=0.0, joined=0.3),
+}
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--model", required=True, help="the folder of all-MiniLM-L6-v2")
+PARSER.add_argument("--data", type=Path, required=True, help="the folder of the evaluation data")
+PARSER.add_argument("--work", type=Path, required=True, help="folder of texts and vectors")
+PARSER.add_argument("--variants", default=",".join(VARIANTS))
+PARSER.add_argument("--seeds", type=int, default=1)
+PARSER.add_argument("--texts", type=int, default=24_000)
+PARSER.add_argument("--threads", type=int, default=2)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Add the rows that are missing."""
+    given = PARSER.parse_args(arguments)
+    torch.set_num_threads(given.threads)
+    full = load_encoder(given.model, max_length=256)
+    for seed in range(given.seeds):
+        for name in given.variants.split(","):
+            variant = VARIANTS[name]
+            number = variant.texts or given.texts
+            key = {"variant": name, "seed": str(seed), "asked": str(number)}
+            rows = read_rows(ROWS) if ROWS.exists() else []
+            if any(all(row[column] == value for column, value in key.items()) for row in rows):
+                continue
+            folder = given.work / f"{number}-{variant.passages}-{variant.joined}"
+            raw = RawTexts(
+                texts=mixed(corpus_lines(given.data), number, variant.passages, variant.joined),
+                exclude=evaluation_texts(given.data),
+            )
+            store = store_texts(full, raw, folder / "texts")
+            vectors = teacher_vectors(full, store, folder / "vectors")
+            order = np.random.default_rng(0).permutation(len(store))
+            held, learned_from = order[:HELD], order[HELD:]
+            settings = replace(variant.settings, seed=seed)
+            student = keep(full, variant.blocks)
+            examples = TaughtTexts(store, learned_from, vectors, settings, (full, variant.blocks))
+            judge = AgreementEvaluator(ids_of(store, held), rows_of(vectors, held.tolist()))
+            state = student_run(student, examples, judge, settings).train()
+            row = {
+                **key,
+                "blocks": " ".join(map(str, variant.blocks)),
+                "tokens": str(store.counts.tokens),
+                "minutes": f"{state.seconds / 60:.1f}",
+                "agreement": f"{max(state.scores):.2f}",
+                **scores_of(student, full, given.data).row(),
+            }
+            print(row, flush=True)
+            write_rows(ROWS, [*(read_rows(ROWS) if ROWS.exists() else []), row])
+
+
+if __name__ == "__main__":
+    main()
