@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from truncate_kit.bounds import first_seeds
 from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.errors import UsageError
@@ -122,7 +123,7 @@ def contrast(
         evaluate_every=evaluate_every,
         chunk=chunk_size,
         precision=precision,  # type: ignore[arg-type]  # likewise
-        seeds=tuple(range(seeds)),
+        seeds=first_seeds(seeds),
     )
     if sentences is not None and not _attends(settings):
         raise UsageError("--sentences shows layer attention, which this model does not keep.", hint="Leave it out.")

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
+from truncate_kit.bounds import first_seeds
 from truncate_kit.sweep.picking import PICK_RULES
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES
@@ -92,7 +93,7 @@ def finetune(
     kept = options.blocks_in(blocks)
     if layer is None:
         layer = SWEEP.layers if kept is None else str(len(kept) if prior_layer is None else prior_layer)
-    settings = SweepSettings(layers=layer, strategy=strategy, pick=pick, within=within, seeds=tuple(range(seeds)))
+    settings = SweepSettings(layers=layer, strategy=strategy, pick=pick, within=within, seeds=first_seeds(seeds))
     row = find_objective(objective, "tmft")
     use_threads(threads)
     with joined(device) as (group, here):

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from truncate_kit.bounds import first_seeds
 from truncate_kit.errors import ColumnsError, DataError, UsageError
 from truncate_kit.frozen.settings import AUTOENCODER, STEPS, FrozenSettings
 
@@ -72,7 +73,7 @@ def freeze(
         batch_size=batch_size,
         learning_rate=learning_rate,
         precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
-        seeds=tuple(range(seeds)),
+        seeds=first_seeds(seeds),
     )
     if texts is not None and AUTOENCODER not in settings.steps:
         raise UsageError("--texts is for the autoencoders.", hint=f"Leave it out, or add {AUTOENCODER} to --steps.")

@@ -149,8 +149,11 @@ def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
 
 
 def use_threads(threads: int | None) -> None:
-    """Let torch use this number of threads; None leaves its choice."""
+    """Let torch use this number of threads; None leaves its choice. Raises `UsageError`."""
     if threads is not None:
+        from truncate_kit.hardware import check_threads
+
+        check_threads(threads)
         import torch
 
         torch.set_num_threads(threads)

@@ -6,11 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.errors import DeviceError, UsageError
 
 if TYPE_CHECKING:
     import torch
 
+_MOST_THREADS = 256  # thousands end in a segmentation fault of the runtime that starts them
 INSTRUCTIONS = "TRUNCATE_KIT_INSTRUCTIONS"
 _INT8_FLAGS = ("amx_int8", "avx512_vnni", "avx_vnni", "avx10_2", "i8mm", "asimddp")  # the last two are Arm's
 _BF16_FLAGS = ("amx_bf16", "avx512_bf16", "avx10_2", "bf16")  # the last one is Arm's
@@ -114,6 +116,11 @@ def usable_cores() -> int:
         cores = os.cpu_count() or 1
     quota = core_quota()
     return cores if quota is None else min(cores, max(1, int(quota)))
+
+
+def check_threads(threads: int | None, name: str = "threads") -> None:
+    """Raise `UsageError` for fewer than one thread or process, or more than this machine can be asked to run."""
+    check_number(name, threads, Bounds(1, max(_MOST_THREADS, 4 * (os.cpu_count() or 1))))
 
 
 def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:

@@ -102,7 +102,7 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     assert encoder_digest(load_encoder(lean)) != plain
     code, out, err = run(*asked, "--teacher", teacher, "--teacher-weight", 0)
     assert (code, out) == (1, "")
-    assert "a weight of 0 teaches nothing" in err
+    assert "--teacher-weight 0.0 is too small" in err
     code, out, err = run(*asked, "--teacher", "nowhere")
     assert (code, out) == (1, "")
     assert "nowhere" in err

@@ -1,6 +1,7 @@
 """Each bad file gets one clear error: file, place, what is wrong, and a hint."""
 
 import gzip
+import math
 import re
 
 import pyarrow
@@ -8,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from truncate_kit.data import load_pairs, read_pairs, read_texts
-from truncate_kit.errors import ColumnsError, DataError, RowError
+from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 
 HEAD = "sentence1,sentence2,score\n"
 GOOD = "a cat,a dog,2.5\n"
@@ -141,3 +142,61 @@ def test_bad_text_file(tmp_path, name, content, said):
         read_texts(path)
     assert str(path) in str(caught.value)
     assert caught.value.hint
+
+
+ODD_PARQUET = {
+    "date before year 1": pyarrow.array([-800_000, 1, 2], pyarrow.date32()),
+    "time after year 9999": pyarrow.array([10**12, 1, 2], pyarrow.timestamp("s")),
+    "unknown zone": pyarrow.array([1, 2, 3], pyarrow.timestamp("s", tz="Mars/Olympus")),
+    "bad UTF-8": pyarrow.StringArray.from_buffers(
+        3, pyarrow.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pyarrow.py_buffer(b"a\xffb")
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ODD_PARQUET)
+@pytest.mark.parametrize("where", ["extra", "sentence1", "score"])
+def test_parquet_values_that_python_has_none_for(tmp_path, kind, where):
+    path = tmp_path / "p.parquet"
+    columns = {"sentence1": ["a", "b", "c"], "sentence2": ["d", "e", "f"], "score": [1.0, 2.0, 3.0]}
+    pyarrow.parquet.write_table(pyarrow.table(columns | {where: ODD_PARQUET[kind]}), path)
+    with pytest.raises(DataError, match=r"p\.parquet") as refused:
+        read_pairs(path)
+    assert where in str(refused.value) or "whole Parquet" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_parquet_with_doubled_columns(tmp_path):
+    path = tmp_path / "p.parquet"
+    names = ["sentence1", "sentence2", "score", "score"]
+    table = pyarrow.Table.from_arrays([pyarrow.array(v) for v in (["a"], ["b"], [1.0], [5.0])], names=names)
+    pyarrow.parquet.write_table(table, path)
+    with pytest.raises(ColumnsError, match=r"p\.parquet: two columns have the same name"):
+        read_pairs(path)
+
+
+def test_parquet_is_not_read_through_pythons_own_file(tmp_path, monkeypatch):
+    """Threads of the reader that called back into Python at its end stopped the process with exit code 134."""
+    path, kinds = tmp_path / "p.parquet", []
+    columns = {"sentence1": ["a", "b"], "sentence2": ["d", "e"], "score": [1.0, 2.0]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    real = pyarrow.parquet.ParquetFile
+    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", lambda source: kinds.append(type(source)) or real(source))
+    assert len(read_pairs(path)) == 2
+    assert kinds == [pyarrow.OSFile]
+
+
+@pytest.mark.parametrize("scale", [(-1e308, 1e308), (0, 1e300), (-1e9, 1e9), (0, math.inf), (math.nan, 1)])
+def test_a_scale_on_which_all_scores_would_be_equal(tmp_path, scale):
+    path = tmp_path / "p.csv"
+    path.write_text(HEAD + "a,b,1\nc,d,2\n")
+    with pytest.raises(UsageError, match="scale"):
+        read_pairs(path, scale=scale)
+    assert read_pairs(path, scale=(0, 1000)).scores01() == [0.001, 0.002]
+
+
+def test_a_long_text_is_not_called_an_open_quote(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text(HEAD + GOOD + "a" * 200_000 + ",b,1\n")
+    with pytest.raises(RowError, match=r"line 3: a field has more than 131,072 characters"):
+        read_pairs(path)

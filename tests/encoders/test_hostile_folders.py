@@ -2,7 +2,9 @@
 
 import io
 import json
+import resource
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -157,4 +159,49 @@ def test_an_unknown_architecture_with_code_is_refused_without_a_question(folder,
 def test_attention_kernels_of_the_hub_are_refused(folder, key, value):
     changed(folder / "config.json", {key: value})
     with pytest.raises(ModelError, match="code from the hub"):
+        load_encoder(folder)
+
+
+HUGE_SIZES = [
+    ("num_hidden_layers", 1_000_000),
+    ("num_hidden_layers", 10**15),
+    ("num_hidden_layers", "12"),
+    ("num_hidden_layers", True),
+    ("num_hidden_layers", -1),
+    ("vocab_size", 2**31),
+    ("vocab_size", 10**6),
+    ("hidden_size", 2**20),
+    ("intermediate_size", 2**40),
+    ("max_position_embeddings", 10**9),
+    ("type_vocab_size", 10**9),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), HUGE_SIZES, ids=[f"{name} {value}" for name, value in HUGE_SIZES])
+def test_sizes_that_the_weights_cannot_fill_are_refused_before_memory_is_taken(folder, name, value):
+    changed(folder / "config.json", {name: value})
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    begin = time.process_time()
+    with pytest.raises(ModelError, match=r"config\.json") as refused:
+        load_encoder(folder)
+    assert refused.value.hint
+    assert time.process_time() - begin < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+@pytest.mark.parametrize("groups", [{"num_hidden_groups": 10**9}, {"inner_group_num": 10**9}])
+def test_absurd_groups_of_shared_blocks_are_refused(tiny_folder, tmp_path, groups):
+    folder = tmp_path / "albert"
+    shutil.copytree(tiny_folder("albert"), folder)
+    changed(folder / "config.json", groups)
+    with pytest.raises(ModelError, match=next(iter(groups))):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[1]", "7", "null", '"text"'])
+@pytest.mark.parametrize("name", ["config.json", "modules.json", "config_sentence_transformers.json"])
+def test_json_of_another_kind_or_of_great_depth_is_damage(folder, name, text):
+    write_modules(folder, "")
+    (folder / name).write_text(text)
+    with pytest.raises(ModelError, match=r"config|modules"):
         load_encoder(folder)

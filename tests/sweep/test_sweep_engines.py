@@ -117,7 +117,7 @@ def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
         (("--gpus-per-worker", "1"), "--gpus-per-worker goes with --engine ray only"),
         (("--engine", "ray", "--ray-address", "ray://x:1"), "is for Ray's client"),
         (("--engine", "ray", "--gpus-per-worker", "1.5"), "1.5 GPUs for a task"),
-        (("--workers", "0"), "0 processes can do nothing"),
+        (("--workers", "0"), "--workers 0 is too small"),
         (("--workers", "2", "--device", "cuda"), "CUDA"),
     ],
 )

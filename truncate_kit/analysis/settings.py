@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from truncate_kit.bounds import BATCH, SEED, Bounds, check_numbers
 from truncate_kit.errors import UsageError
 
 if TYPE_CHECKING:  # they come with torch
@@ -10,6 +11,7 @@ if TYPE_CHECKING:  # they come with torch
     from truncate_kit.similarity.cka import Estimator, Kernel
 
 FEWEST_TEXTS = 4
+_COUNT, _LEVEL = Bounds(0, 100_000), Bounds(0, 0.999999, whole=False, above=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class AnalysisSettings:
         batch_size: Texts that are encoded at a time.
 
     Raises:
-        UsageError: There would be too few texts.
+        UsageError: There would be too few texts, or another number is out of its bounds.
     """
 
     estimator: "Estimator" = "debiased"
@@ -49,6 +51,7 @@ class AnalysisSettings:
     batch_size: int = 64
 
     def __post_init__(self) -> None:
+        check_numbers(self, outliers=_COUNT, intervals=_COUNT, level=_LEVEL, seed=SEED, batch_size=BATCH)
         if self.max_texts is not None and self.max_texts < FEWEST_TEXTS:
             raise UsageError(
                 f"{self.max_texts} texts are too few.",

@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.errors import UsageError
+from truncate_kit.bounds import SEED, TEXTS, Bounds, check_number, check_numbers
+from truncate_kit.hardware import check_threads
 from truncate_kit.results import Result
+
+_ROUNDS = Bounds(1, 10_000)
+_TOKENS = Bounds(1, 1_000_000)  # of a text, and texts of a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +27,7 @@ class BenchSettings(Result):
         blocks: those that are kept of the lean model, as by `keep`, and compared with all of it; None for all.
 
     Raises:
-        UsageError: a number below 1.
+        UsageError: a number out of its bounds.
     """
 
     batch_sizes: tuple[int, ...] = (1, 32)
@@ -38,16 +42,14 @@ class BenchSettings(Result):
     blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        numbers = {
-            "batch_sizes": self.batch_sizes,
-            "lengths": (1,) if self.lengths is None else self.lengths,
-            "repeats": (self.repeats,),
-            "threads": (1 if self.threads is None else self.threads,),
-            "max_texts": (self.max_texts,),
-        }
-        for name, values in numbers.items():
-            if min(values, default=0) < 1:
-                raise UsageError(f"`{name}` has to be 1 or more.", hint="Give whole numbers from 1 on.")
+        check_numbers(self, repeats=_ROUNDS, max_texts=TEXTS, seed=SEED)
+        check_threads(self.threads)
+        for name, values in (
+            ("batch_sizes", self.batch_sizes),
+            ("lengths", (1,) if self.lengths is None else self.lengths),
+        ):
+            for value in values or (0,):
+                check_number(name, value, _TOKENS)
 
 
 QUICK = BenchSettings(repeats=3, memory=False, max_texts=256)  # for a first look: fewer rounds and sentences, no memory

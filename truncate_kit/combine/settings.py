@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from truncate_kit.bounds import Bounds, check_numbers
 from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
 
@@ -9,6 +10,7 @@ OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")
 MOST_EXACT = 2**27 - 1  # subsets up to which `auto` tries all of them: every subset of 27 layers
 MOST_LAYERS = 62  # a combination is a number of 64 bits
+_LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds(3, 10**9), Bounds(1, 10_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +42,7 @@ class CombineSettings(Result):
         for name, value, known in (("over", self.over, OVER), ("search", self.search, SEARCHES)):
             if value not in known:
                 raise UsageError(f"`{name}` {value!r} is not known.", hint=f"Use one of: {', '.join(known)}.")
-        for name, number, least in (
-            ("up_to", self.up_to, 1),
-            ("width", self.width, 1),
-            ("dev_pairs", self.dev_pairs, 3),
-            ("splits", self.splits, 1),
-        ):
-            if number is not None and number < least:
-                raise UsageError(f"`{name}` {number} is too small.", hint=f"Use {least} or more.")
+        check_numbers(self, up_to=_LAYERS, width=_WIDTH, dev_pairs=_PAIRS, splits=_SPLITS)
         if self.head and self.over == "max":
             raise UsageError("The pooler head takes the mean over layers.", hint='Use `over="mean"` with `head`.')
         if self.search == "beam" and not self.has_grams:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import get_args
 
+from truncate_kit.bounds import BATCH, STEPS, Bounds, check_numbers, check_seeds
 from truncate_kit.contrastive.budgets import default_budget
 from truncate_kit.contrastive.poolings import POOLINGS, ContrastivePooling, Over
 from truncate_kit.errors import UsageError
@@ -12,6 +13,7 @@ from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
 
 FEWEST_ROWS = 2
+_TOKENS = Bounds(3, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,15 +100,8 @@ class ContrastiveSettings(Result):
             raise UsageError(f"A batch of {self.batch_size} row has nothing to contrast with.", hint=hint)
         if not 0 < self.temperature <= 10:
             raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
-        for name, value, least in (
-            ("chunk", self.chunk, 1),
-            ("evaluate_every", self.evaluate_every, 1),
-            ("max_tokens", self.max_tokens, 3),
-        ):
-            if value is not None and value < least:
-                raise UsageError(f"`{name}` {value} is too small.", hint=f"Use {least} or more.")
-        if not self.seeds:
-            raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")
+        check_numbers(self, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
+        check_seeds(self.seeds)
 
     def training(self, family: str, width: int) -> TrainingSettings:
         """The loop's part for a model of this family and width: random batches, no warm-up, no weight decay.

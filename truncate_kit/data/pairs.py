@@ -9,7 +9,9 @@ from truncate_kit.data.columns import find_columns
 from truncate_kit.data.scales import USUAL_SCALES, Scale, given_scale, infer_scale
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.types import PairSet, TextPair
-from truncate_kit.errors import ColumnsError, RowError
+from truncate_kit.errors import ColumnsError, RowError, UsageError
+
+_LEAST_REACH = 1e-6  # share of the scale that scores have to spread over: float32 holds seven digits
 
 
 def read_pairs(
@@ -37,6 +39,7 @@ def pair_sets(
         raise _without_scale(tables, pairs)
     for split, table in tables.items():
         _check_scale(table, pairs[split], scale)
+    _check_width([pair for split in pairs.values() for pair in split], scale)
     return {
         split: PairSet(
             name=name if len(tables) == 1 else f"{name}/{split}",
@@ -81,6 +84,18 @@ def _check_scale(table: Table, pairs: Sequence[TextPair], scale: Scale) -> None:
                 f"the score {pair.target:g} is outside the scale {scale.low:g} to {scale.high:g} ({scale.source}).",
                 hint="Mend the row, or give the lowest and the highest possible score as `scale`.",
             )
+
+
+def _check_width(pairs: Sequence[TextPair], scale: Scale) -> None:
+    """Raise `UsageError` where a given scale is so wide that all scores become the same number on it."""
+    scores = [pair.target for pair in pairs]
+    reach = max(scores) - min(scores)
+    if 0 < reach < _LEAST_REACH * (scale.high - scale.low):
+        raise UsageError(
+            f"All scores lie within {reach:g}, on a scale from {scale.low:g} to {scale.high:g}: they would be equal.",
+            hint=f"Give the lowest and the highest possible score as `scale`, such as ({min(scores):g}, "
+            f"{max(scores):g}).",
+        )
 
 
 def _without_scale(tables: Mapping[str, Table], pairs: Mapping[str, Sequence[TextPair]]) -> RowError:

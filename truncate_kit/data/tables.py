@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.data.files import format_of, opened, opened_text, unsupported
-from truncate_kit.errors import ColumnsError, DataError, RowError
+from truncate_kit.errors import ColumnsError, DataError, RowError, first_line
 
 _JSON_HINT = 'Write one object per line: {"sentence1": "…", "sentence2": "…", "score": 3.2}'
 MISSING = object()  # a key that one JSONL row lacks and others have
@@ -64,7 +64,7 @@ def table_from_arrow(source: str, arrow: Any) -> Table:
     """A table from a pyarrow table, as Parquet files and `datasets` hold it."""
     if arrow.num_rows == 0:
         raise DataError(f"{source} holds no rows.", hint="Give a set with at least one pair.")
-    return Table(source, {name: arrow.column(name).to_pylist() for name in arrow.column_names}, None)
+    return Table(source, {name: _arrow_values(source, name, arrow.column(name)) for name in arrow.column_names}, None)
 
 
 def _read_csv(path: Path, size: int) -> Iterator[Table]:
@@ -80,7 +80,10 @@ def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
                 yield start, row
             start = reader.line_num + 1  # a quoted field may hold line breaks: line_num is where the row ended
     except csv.Error as error:
-        if "unexpected end" in str(error) or "field limit" in str(error):
+        if "field limit" in str(error) and reader.line_num <= start:
+            problem = f"a field has more than {csv.field_size_limit():,} characters; is a quote in it never closed?"
+            hint = "Close the quote, or shorten the text; "
+        elif "unexpected end" in str(error) or "field limit" in str(error):
             problem, hint = "a quote that opens in this row is never closed.", "Close it; "
         else:
             problem, hint = "text follows a closing quote.", "Put a comma or a line break after the quote; "
@@ -113,8 +116,7 @@ def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str
     if not header:
         raise DataError(f"{path} is empty.", hint="The first line names the columns: sentence1, sentence2, score.")
     names = [name.strip() for name in header]
-    if len(set(names)) < len(names):
-        raise ColumnsError(str(path), "two columns have the same name.", names, hint="Rename one of them.")
+    _check_names(path, names)
     first = 0
     while chunk := list(islice(numbered, size)):
         for line, row in chunk:
@@ -125,6 +127,12 @@ def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str
         first += len(chunk)
     if first == 0:
         raise _without_rows(path)
+
+
+def _check_names(path: Path, names: Sequence[str]) -> None:
+    """Raise `ColumnsError` where two columns have the same name."""
+    if len(set(names)) < len(names):
+        raise ColumnsError(str(path), "two columns have the same name.", names, hint="Rename one of them.")
 
 
 def _wrong_width(path: Path, line: int, fields: int, wanted: int, separator: str) -> RowError:
@@ -167,22 +175,39 @@ def _read_parquet(path: Path, size: int) -> Iterator[Table]:
     import pyarrow
     import pyarrow.parquet
 
-    with opened(path) as stream:
-        first = 0
-        try:
-            file = pyarrow.parquet.ParquetFile(stream)
+    with opened(path):  # what cannot be opened is said as for every other file
+        pass
+    first = 0
+    try:
+        # pyarrow's own file, not one of Python's: its threads may still read when an error has ended the interpreter.
+        with pyarrow.OSFile(str(path)) as stream, pyarrow.parquet.ParquetFile(stream) as file:
             if file.metadata.num_rows == 0:
                 raise _without_rows(path)
             whole = size >= file.metadata.num_rows  # batches end where row groups do
             for batch in [file.read()] if whole else file.iter_batches(batch_size=size):
-                columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+                if first == 0:
+                    _check_names(path, batch.schema.names)
+                columns = {name: _arrow_values(str(path), name, batch.column(name)) for name in batch.schema.names}
                 yield Table(str(path), columns, None, first)
                 first += batch.num_rows
-        except (pyarrow.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0].rstrip(".")
-            raise DataError(
-                f"{path} is not a whole Parquet file ({reason}).", hint="Copy or download the file again."
-            ) from error
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{path} is not a whole Parquet file ({first_line(error)}).", hint="Copy or download the file again."
+        ) from error
+
+
+def _arrow_values(source: str, name: str, column: Any) -> list[Any]:
+    """The values of a column. Raises `DataError` for what Python has no value for, such as dates before year 1."""
+    try:
+        values: list[Any] = column.to_pylist()
+    except Exception as error:  # each type has its own: ValueError, OverflowError, UnicodeDecodeError, ZoneInfoNotFound
+        raise DataError(
+            f"{source}: column {name!r} of the type {column.type} holds what cannot be read ({first_line(error)}).",
+            hint="Mend that column or leave it out of the file.",
+        ) from error
+    return values
 
 
 def _without_rows(path: Path) -> DataError:

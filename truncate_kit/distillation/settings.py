@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from truncate_kit.blocks import blocks_named
+from truncate_kit.bounds import BATCH, EPOCHS, SEED, TEXTS, WEIGHT, Bounds, check_numbers
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
 
 BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
+_POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
+_SIZE, _HELD_OUT = Bounds(0, 1e9, whole=False, above=True), Bounds(4, 10_000_000)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
 
 
@@ -35,12 +38,7 @@ class Budget(Result):
             raise UsageError(
                 f"{named[0]} and {named[1]} are two budgets.", hint=f"Leave out `{named[0]}` or `{named[1]}`."
             )
-        if self.within is not None and not self.within >= 0:
-            raise UsageError(f"{self.within:g} points are no loss to stay within.", hint="Give `within` of 0 or more.")
-        if self.speedup is not None and not self.speedup > 1:
-            raise UsageError(f"{self.speedup:g} times is no speedup.", hint="Give a `speedup` above 1.")
-        if self.megabytes is not None and not self.megabytes > 0:
-            raise UsageError(f"Nothing fits in {self.megabytes:g} megabytes.", hint="Give more `megabytes`.")
+        check_numbers(self, within=_POINTS, speedup=_TIMES, megabytes=_SIZE)
         if self.blocks is not None:
             blocks_named(self.blocks)
 
@@ -98,12 +96,8 @@ class DistillSettings(Result):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}.", hint="It has to be at least 1.")
-        for name in ("similarity", "states", "query_weight"):
-            if not getattr(self, name) >= 0:
-                raise UsageError(f"{name} is {getattr(self, name)}.", hint="It has to be 0 or more.")
+        check_numbers(self, epochs=EPOCHS, batch_size=BATCH, max_texts=TEXTS, held_out=_HELD_OUT, seed=SEED)
+        check_numbers(self, similarity=WEIGHT, states=WEIGHT, query_weight=WEIGHT)
         if not 0 <= self.warmup < 1:
             raise UsageError(f"{self.warmup:g} is no share of the steps.", hint="Give a `warmup` from 0 to below 1.")
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:

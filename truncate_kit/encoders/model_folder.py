@@ -3,17 +3,22 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from huggingface_hub import errors as hub_errors
 from huggingface_hub import snapshot_download
 from transformers import AutoConfig, PretrainedConfig
 
+from truncate_kit.bounds import Bounds, shown
 from truncate_kit.encoders.confinement import check_no_kernel
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.errors import ModelError, first_line
 
+# Fields that say how many parts of a model are built one after another, under the names of all families.
+_COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inner_group_num")
+_MOST_PARTS = 1024  # the deepest models in use have some hundred blocks
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
 
@@ -74,11 +79,25 @@ def load_config(name: str | Path) -> PretrainedConfig:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         family = SimpleNamespace(model_type=values.get("model_type"))
-    except (ValueError, AttributeError) as error:
-        raise ModelError(f"{path} is not a model configuration: {error}.", hint="Download or save it again.") from error
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise ModelError(
+            f"{path} is not a model configuration: {first_line(error)}.", hint="Download or save it again."
+        ) from error
     family_of(family)
     check_no_kernel(path, values)
+    _check_counts(path, values)
     try:
         return AutoConfig.for_model(**values)
     except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
         raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
+
+
+def _check_counts(path: Path, values: dict[str, Any]) -> None:
+    """Raise `ModelError` for a depth that no model has, before the parts of one are built."""
+    for name in _COUNTS:
+        value = values.get(name)
+        if value is not None and not Bounds(0, _MOST_PARTS).holds(value):
+            raise ModelError(
+                f"{path} says {name} {shown(value)}.",
+                hint=f"It is a whole number up to {_MOST_PARTS:,}; download or save the model again.",
+            )

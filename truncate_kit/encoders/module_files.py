@@ -9,15 +9,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from truncate_kit.errors import ModelError
+from truncate_kit.errors import ModelError, first_line
 
 
 def read_json(path: Path) -> Any:
     """The JSON in a file. Raises `ModelError`."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(f"Cannot read {path}: {error}.", hint="Download or save the model again.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(
+            f"Cannot read {path}: {first_line(error)}.", hint="Download or save the model again."
+        ) from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -3,6 +3,7 @@
 Only what such a folder says is built; no class is imported by a name found in a file.
 """
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from truncate_kit.bounds import Bounds, shown
 from truncate_kit.encoders.confinement import check_links, module_folder
 from truncate_kit.encoders.layer_heads import LayerHeads, read_layer_heads
 from truncate_kit.encoders.module_files import read_json, read_weights
@@ -73,7 +75,7 @@ def _read_modules(folder: Path, listing: Path) -> Pipeline:
     pipeline = Pipeline(transformer=folder)
     settings = folder / "config_sentence_transformers.json"
     if settings.exists():
-        pipeline.settings = read_json(settings)
+        pipeline.settings = _checked_settings(settings, read_json(settings))
     for module in sorted(read_json(listing), key=lambda item: int(item["idx"])):
         kind, place = module["type"].rpartition(".")[2], module_folder(folder, module["path"])
         pipeline.folders.append(place)
@@ -100,12 +102,28 @@ def _read_modules(folder: Path, listing: Path) -> Pipeline:
     return pipeline
 
 
+def _checked_settings(path: Path, values: Any) -> dict[str, Any]:
+    """What sentence-transformers notes of a model. Raises `ModelError` where its prompts are no texts by name."""
+    known: dict[str, Any] = values if isinstance(values, dict) else {"prompts": 0}
+    prompts, default = known.get("prompts", {}), known.get("default_prompt_name")
+    texts = prompts.values() if isinstance(prompts, dict) else (prompts,)
+    if not all(isinstance(text, str | None) for text in texts) or not isinstance(default, str | None):
+        raise ModelError(f"{path} holds no prompts by name.", hint="Download or save the model again.")
+    return known if isinstance(prompts, dict) else known | {"prompts": {}}
+
+
 def _read_transformer(pipeline: Pipeline, place: Path) -> None:
     path = place / "sentence_bert_config.json"
     if path.exists():
         values = read_json(path)
         pipeline.max_length = values.get("max_seq_length")
-        pipeline.lower_case = bool(values.get("do_lower_case", False))
+        pipeline.lower_case = values.get("do_lower_case") or False
+        if not isinstance(pipeline.lower_case, bool) or not Bounds(2, math.inf).holds(pipeline.max_length or 2):
+            raise ModelError(
+                f"{path} has a maximum length of {shown(pipeline.max_length)}, and lower case "
+                f"{shown(pipeline.lower_case)}.",
+                hint="The first is a whole number or null, the second true or false; save the model again.",
+            )
 
 
 def _read_pooling(path: Path) -> tuple[PoolingMode, ConcatPooling | None]:

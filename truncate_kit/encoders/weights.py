@@ -1,12 +1,14 @@
 """The transformer in a model folder: every weight present and finite, no code of the folder run."""
 
+import functools
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModel, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.transformers_logging import quiet_transformers
@@ -17,6 +19,7 @@ def load_backbone(
     folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
 ) -> PreTrainedModel:
     """The base model in float32, its pooler head left out or kept where there is one. Raises `ModelError`."""
+    _check_size(folder, config)
     pooler = family_of(config).pooler
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
     try:
@@ -45,6 +48,34 @@ def load_backbone(
             )
     loaded: PreTrainedModel = backbone.eval()
     return loaded
+
+
+def _check_size(folder: Path, config: PretrainedConfig) -> None:
+    """Raise `ModelError` where a configuration describes more than the files of weights can hold, before it is built.
+
+    A weight takes a byte or more, whatever its format; so no more memory is asked for than four times those files.
+    """
+    stored = sum(file.stat().st_size for kind in ("*.safetensors", "*.bin") for file in folder.glob(kind))
+    try:
+        described = _described(config.to_json_string(use_diff=False))
+    except Exception as error:  # sizes that do not fit together are found by each layer in its own way
+        raise ModelError(
+            f"No model can be built from {folder / 'config.json'}: {first_line(error)}.", hint="Check its sizes."
+        ) from error
+    if stored and described > stored:  # that there are none is said when they are read
+        raise ModelError(
+            f"{folder / 'config.json'} describes {described:,} weights, but the files of weights beside it have "
+            f"{stored:,} bytes only.",
+            hint="Configuration and weights belong to different models, or one was damaged: download both again.",
+        )
+
+
+@functools.lru_cache(maxsize=64)
+def _described(config: str) -> int:
+    """Number of weights of a model of this configuration in JSON, built without memory for them."""
+    with quiet_transformers(), torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.for_model(**json.loads(config)))
+    return sum(weight.numel() for weight in model.parameters())
 
 
 def _check_complete(folder: Path, missing: Iterable[str], mismatched: Iterable[Any]) -> None:

@@ -16,8 +16,8 @@ import torch
 
 from truncate_kit.engines.base import Attempt, Found, Pending, Send, Task, Work
 from truncate_kit.engines.messages import Answer, packed
-from truncate_kit.errors import DeviceError, UsageError
-from truncate_kit.hardware import select_device
+from truncate_kit.errors import DeviceError
+from truncate_kit.hardware import check_threads, select_device
 
 PATIENCE = 10.0  # seconds that a process gets to end by itself
 
@@ -30,8 +30,8 @@ class Processes:
     """
 
     def __init__(self, count: int, *, device: str | None = None, threads: int | None = None) -> None:
-        if count < 1:
-            raise UsageError(f"{count} processes can do nothing.", hint="Give 1 or more as `count`.")
+        check_threads(count, "count")
+        check_threads(threads)
         self._devices = _devices(count, device)
         self._threads = threads or max(1, torch.get_num_threads() // count)
         self._workers: dict[int, _Worker] = {}

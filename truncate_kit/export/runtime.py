@@ -20,7 +20,7 @@ from truncate_kit.export.graph_files import INPUTS, OUTPUT, graph_files
 from truncate_kit.export.record import check_runnable, find_graph
 from truncate_kit.export.results import ExportReport
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
-from truncate_kit.hardware import select_device, usable_cores
+from truncate_kit.hardware import check_threads, select_device, usable_cores
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
@@ -65,6 +65,7 @@ class OnnxEncoder:
         self.report = report
         self.heads = heads
         self.device = select_device(device)
+        check_threads(threads)
         self.threads = threads or usable_cores()
         self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
         self._cuda_options = cuda_options or CudaOptions(captured=buckets)

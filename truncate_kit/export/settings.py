@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.errors import UsageError
+from truncate_kit.bounds import Bounds, check_numbers
 from truncate_kit.export.graph_files import EMBED_LIMIT
 from truncate_kit.precisions import Precision, Target, check_target
 from truncate_kit.results import Result
+
+_POINTS, _BYTES = Bounds(0, 200, whole=False), Bounds(0, EMBED_LIMIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,4 @@ class ExportSettings(Result):
 
     def __post_init__(self) -> None:
         check_target(self.precision, self.target)
-        if not self.budget >= 0:
-            raise UsageError(
-                f"A budget of {self.budget:g} points makes no sense.", hint="Use `budget=0.3`, or 0 to allow none."
-            )
+        check_numbers(self, budget=_POINTS, embed_limit=_BYTES)

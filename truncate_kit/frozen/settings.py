@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbers, check_seeds
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
@@ -12,6 +13,7 @@ COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
 SCORES = ("exp", "sigmoid")  # those of `PairScore`, whose module imports torch
 PAPER_CODES = (256, 512)
+_UNITS = Bounds(1, 65_536)
 _SHARE = 3  # the paper's codes are a third and two thirds of its model's 768
 
 
@@ -49,11 +51,10 @@ class FrozenSettings(Result):
             hint = f"Use some of {', '.join(STEPS)} as `steps`."
             raise UsageError(f"There is no step {unknown[0]!r}." if unknown else "No step is named.", hint=hint)
         self.training(self.epochs)  # its errors are raised before any state is computed
-        if not self.seeds:
-            raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")
-        numbers = (self.hidden, self.raw_sentences, self.nli_epochs, self.pretraining_epochs, *(self.codes or ()))
-        if min(numbers) < 1:
-            raise UsageError(f"{min(numbers)} is too small a number for frozen heads.", hint="Use 1 or more.")
+        check_seeds(self.seeds)
+        check_numbers(self, hidden=_UNITS, raw_sentences=TEXTS, nli_epochs=EPOCHS, pretraining_epochs=EPOCHS)
+        for width in self.codes or ():
+            check_number("codes", width, _UNITS)
 
     def training(self, epochs: int) -> TrainingSettings:
         """For the loop: random batches, as log Var depends on their content; no block's gradient scales another's."""

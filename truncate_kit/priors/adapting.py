@@ -37,8 +37,11 @@ class AdaptationSettings(Result):
     precision: str = "fp32"
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        self.training()
+
     def training(self) -> TrainingSettings:
-        """The same for the loop; raises `UsageError` for an impossible value."""
+        """The same for the loop; for an impossible value the settings raise `UsageError`."""
         return TrainingSettings(
             epochs=self.epochs,
             batch_size=self.batch_size,

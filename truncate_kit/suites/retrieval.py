@@ -9,14 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.data import RetrievalSet
-from truncate_kit.errors import UsageError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
+from truncate_kit.hardware import check_threads
 from truncate_kit.progress import Progress, silent
 from truncate_kit.suites.encoding import encode_distinct
 from truncate_kit.suites.reports import RetrievalReport
 
+_LISTS = Bounds(1, 1_000_000)
 LISTS = 1024
 PROBES = 16
 TEXTS_PER_LIST = 39  # fewer training points per list than this make FAISS warn that the lists are badly placed
@@ -61,16 +63,16 @@ def score_retrieval(
         MissingExtraError: FAISS is not installed.
         UsageError: No lists, probes or threads.
     """
-    if lists < 1 or probes < 1 or threads < 1:
-        raise UsageError("An index takes at least one list, one probe and one thread.", hint="Leave them out.")
+    check_number("lists", lists, _LISTS)
+    check_number("probes", probes, _LISTS)
+    check_threads(threads)
     faiss = require("faiss", extra="search")
     texts, queries = _encoded(encoder, data, progress)
     faiss.omp_set_num_threads(threads)
-    exact = faiss.IndexFlatIP(texts.shape[1])
-    exact.add(texts)
+    (exact := faiss.IndexFlatIP(texts.shape[1])).add(texts)
     begin = time.perf_counter()
     index = _inverted(faiss, texts, fitting_lists(len(texts), lists), probes)
-    build_seconds = time.perf_counter() - begin
+    built = time.perf_counter()
     found, exactly = (one.search(queries, CUTOFF + 1)[1] for one in (index, exact))
     some = range(0, len(queries), max(1, len(queries) // TIMED_QUERIES))
     return RetrievalReport(
@@ -89,7 +91,7 @@ def score_retrieval(
         exact_seconds=_median_seconds(lambda row: exact.search(queries[row : row + 1], CUTOFF + 1), some),
         index_bytes=len(faiss.serialize_index(index)),
         exact_bytes=len(faiss.serialize_index(exact)),
-        build_seconds=build_seconds,
+        build_seconds=built - begin,
         threads=threads,
     )
 

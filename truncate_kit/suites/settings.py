@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+from truncate_kit.bounds import SEED, TEXTS, Bounds, check_numbers
 from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
 
 Layers = tuple[int, ...]
+_TIMES, _FOLDS, _STEPS = Bounds(1, 10_000), Bounds(2, 1000), Bounds(1, 1_000_000)
+_PART, _ABOVE = Bounds(0, 0.99, whole=False, above=True), Bounds(0, 1e9, whole=False, above=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,5 @@ class TransferSettings(Result):
     def __post_init__(self) -> None:
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
             raise UsageError("Fractions of the training data lie between 0 and 1.", hint="Write them as 0.1,0.5,1.")
-        if self.splits < 1 or self.folds < 2 or self.finalists < 1 or self.max_layers < 1:
-            raise UsageError(
-                "Splits, finalists and layers take at least 1, folds at least 2.", hint="Leave them at their defaults."
-            )
+        check_numbers(self, splits=_TIMES, folds=_FOLDS, finalists=_TIMES, max_layers=_TIMES, iterations=_STEPS)
+        check_numbers(self, test_share=_PART, penalty=_ABOVE, tolerance=_ABOVE, max_rows=TEXTS, seed=SEED)

@@ -101,8 +101,6 @@ def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
     """The layers that `settings` allow for this encoder; raises what `finetune` raises for other values."""
     Picker(settings.pick, settings.within)
     check_strategy(settings.strategy)
-    if not settings.seeds:
-        raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")
     if encoder.heads is not None:
         raise UsageError(
             f"{encoder.name} is a frozen model with heads: its vectors are theirs, not those of a layer.",

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from truncate_kit.bounds import check_seeds
 from truncate_kit.results import Result
 from truncate_kit.sweep.picking import DEFAULT_RULE
 
@@ -17,6 +18,9 @@ class SweepSettings(Result):
         pick: A row of `PICK_RULES`.
         within: Points of the pick rule, None takes its own.
         seeds: Of the full trials.
+
+    Raises:
+        UsageError: There are no seeds, or too many.
     """
 
     layers: str = "auto"
@@ -24,3 +28,6 @@ class SweepSettings(Result):
     pick: str = DEFAULT_RULE
     within: float | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
+
+    def __post_init__(self) -> None:
+        check_seeds(self.seeds)

@@ -1,13 +1,16 @@
 """What a training run is, validated once."""
 
+import math
 from dataclasses import dataclass
 
+from truncate_kit import bounds
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
 from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, Objective
 
 WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # of the TMFT paper, for single words: short, few and cheap
+_NORM = bounds.Bounds(0, math.inf, whole=False, above=True)
 BASE_WIDTH, BASE_RATE, HIGHEST_RATE = 768, 2e-5, 1e-4
 
 
@@ -52,9 +55,8 @@ class TrainingSettings(Result):
             raise UsageError(
                 f"There is no training precision {self.precision!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)}."
             )
-        for name in ("epochs", "batch_size"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is {getattr(self, name)}.", hint="It has to be at least 1.")
+        bounds.check_numbers(self, epochs=bounds.EPOCHS, batch_size=bounds.BATCH, max_gradient_norm=_NORM)
+        bounds.check_numbers(self, weight_decay=bounds.SHARE, warmup=bounds.SHARE)
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
             raise UsageError(f"A learning rate of {self.learning_rate} trains nothing.", hint="Try 2e-5 or 1e-4.")
 

@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from truncate_kit.bounds import WEIGHT, Bounds, check_number
 from truncate_kit.data import PairSet, PairSplits, splits_for
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError, UsageError
@@ -32,8 +33,7 @@ class Teacher:
     weight: float = 1.0  # of the mean 1 − cosine to its vectors, against the objective's own loss
 
     def __post_init__(self) -> None:
-        if not self.weight > 0:
-            raise UsageError(f"A teacher with a weight of {self.weight:g} teaches nothing.", hint="Give 1, or another.")
+        check_number("teacher_weight", self.weight, Bounds(0, WEIGHT.most, whole=False, above=True))
 
 
 class LabelledTask:

@@ -1,0 +1,137 @@
+"""Numbers of settings: what no run could take is refused, by the class, a study and a command alike."""
+
+import math
+import time
+
+import pytest
+
+from tests.support.commands import fails
+from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.bench.settings import BenchSettings
+from truncate_kit.bounds import Bounds, first_seeds, shown
+from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.engines import Processes
+from truncate_kit.errors import UsageError
+from truncate_kit.export.settings import ExportSettings
+from truncate_kit.frozen.settings import FrozenSettings
+from truncate_kit.hardware import check_threads
+from truncate_kit.priors.adapting import AdaptationSettings
+from truncate_kit.study.reading import read_study
+from truncate_kit.suites.settings import TransferSettings
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.configuration import TrainingSettings
+
+HUGE = 10**30
+WRONG = [
+    (TrainingSettings, "max_gradient_norm", (-1, 0, math.nan, "1", True)),
+    (TrainingSettings, "warmup", (1e9, -0.1, math.nan, math.inf)),
+    (TrainingSettings, "weight_decay", (-0.01, 1e9, math.nan)),
+    (TrainingSettings, "epochs", (0, HUGE, 10**5000, 2.5, "3", True)),
+    (TrainingSettings, "batch_size", (-1, HUGE, 1.0)),
+    (SweepSettings, "seeds", ((), (-1,), (0.5,), (HUGE,), tuple(range(10_001)))),
+    (AdaptationSettings, "epochs", (0, HUGE)),
+    (CombineSettings, "splits", (99_999_999, 0)),
+    (CombineSettings, "width", (HUGE,)),
+    (TransferSettings, "splits", (99_999_999,)),
+    (TransferSettings, "test_share", (0, 1, -3, math.nan)),
+    (TransferSettings, "penalty", (0, math.inf)),
+    (FrozenSettings, "nli_epochs", (HUGE,)),
+    (FrozenSettings, "hidden", (HUGE, 0)),
+    (FrozenSettings, "codes", ((1, HUGE), (0, 1))),
+    (ContrastiveSettings, "evaluate_every", (0, HUGE)),
+    (ContrastiveSettings, "seeds", ((-7,),)),
+    (DistillSettings, "held_out", (-1, HUGE)),
+    (DistillSettings, "query_weight", (math.inf, -1, math.nan)),
+    (Budget, "speedup", (math.inf, math.nan, 1)),
+    (Budget, "megabytes", (0, math.nan)),
+    (BenchSettings, "repeats", (0, HUGE)),
+    (BenchSettings, "lengths", ((), (0,), (HUGE,))),
+    (BenchSettings, "threads", (100_000, 999_999_999_999)),
+    (AnalysisSettings, "level", (0, 1, math.nan)),
+    (AnalysisSettings, "intervals", (-1, HUGE)),
+    (ExportSettings, "budget", (-1, math.inf, math.nan)),
+]
+STUDY = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "bundled"\n{task}\n[training]\n{training}\n'
+
+
+@pytest.mark.parametrize(("kind", "name", "values"), WRONG, ids=[f"{kind.__name__} {name}" for kind, name, _ in WRONG])
+def test_a_setting_out_of_its_bounds_is_refused(kind, name, values):
+    for value in values:
+        with pytest.raises(UsageError) as refused:
+            kind(**{name: value})
+        assert refused.value.hint
+        assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(("allowed", "ends"), [(Bounds(1, 3), (1, 3)), (Bounds(0, 1, whole=False), (0.0, 1.0))])
+def test_both_ends_are_allowed_unless_it_has_to_be_above(allowed, ends):
+    assert all(map(allowed.holds, ends))
+    assert not Bounds(0, 1, whole=False, above=True).holds(0.0)
+    assert Bounds(0, math.inf, whole=False, above=True).holds(math.inf)
+
+
+def test_seeds_count_from_0_and_a_huge_number_of_them_takes_no_memory():
+    assert first_seeds(3) == (0, 1, 2)
+    assert first_seeds(-2) == ()
+    with pytest.raises(UsageError, match=r"`seeds` 10{23}… is too large"):
+        first_seeds(HUGE)
+    assert shown(10**5000) == "of thousands of digits"
+
+
+@pytest.mark.parametrize("threads", [0, 100_000, 999_999_999_999])
+def test_threads_that_no_machine_starts(threads):
+    with pytest.raises(UsageError, match="`threads`"):
+        check_threads(threads)
+    with pytest.raises(UsageError, match="`count`"):
+        Processes(threads)
+
+
+@pytest.mark.parametrize(
+    ("training", "task"),
+    [
+        ("max_gradient_norm = -1", ""),
+        ("warmup = 1e9", ""),
+        ("warmup = nan", ""),
+        (f"epochs = {HUGE}", ""),
+        (f"epochs = 0x{'f' * 5000}", ""),
+        ("", "weight_decay = -1.0"),
+        ("", "batch_size = 0"),
+    ],
+)
+def test_a_study_refuses_the_same_values(tmp_path, training, task):
+    file = tmp_path / "study.toml"
+    file.write_text(STUDY.format(training=training, task=task))
+    with pytest.raises(UsageError, match=r"study\.toml"):
+        read_study(file)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("finetune", "--epochs", HUGE),
+        ("finetune", "--seeds", HUGE),
+        ("finetune", "--threads", 100_000),
+        ("finetune", "--teacher-weight", "nan", "--teacher", "mini-bert"),
+        ("bench", "--threads", 999_999_999_999),
+        ("encode", "--threads", 100_000),
+        ("encode", "--workers", 100_000),
+        ("combine", "--splits", 99_999_999),
+        ("combine", "--threads", 100_000),
+        ("freeze", "--epochs", HUGE),
+        ("contrast", "--batch-size", HUGE),
+        ("evaluate", "--scale", "-1e308,1e308"),
+        ("evaluate", "--scale", "0,1e300"),
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments)),
+)
+def test_commands_refuse_them_at_once(capfd, tmp_path, arguments):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a cat\n")
+    command, *options = arguments
+    named = [texts, "--model", "mini-bert", "--out", tmp_path / "v.npy"] if command == "encode" else ["mini-bert"]
+    begin = time.process_time()
+    said = fails(capfd, command, *named, *options)
+    assert time.process_time() - begin < 20
+    assert options[0].strip("-").split("-")[0] in said or options[0] == "--scale"

@@ -1,0 +1,87 @@
+"""The values that numbers of settings may have: the same for a command, a study and a call."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from truncate_kit.errors import UsageError
+
+_SHOWN = 24  # characters of a number in a message
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """From `least` to `most`, both allowed; `whole`: no fractions; `above`: `least` itself is not allowed."""
+
+    least: float
+    most: float
+    whole: bool = True
+    above: bool = False
+
+    def holds(self, value: Any) -> bool:
+        """Whether `value` is a number of the right kind within the bounds; NaN, texts and truth values are not."""
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
+            return False
+        return bool(self.least <= value <= self.most) and not (self.above and value == self.least)
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        first = f"{'above' if self.above else 'from'} {self.least:,}"
+        if math.isinf(self.most):
+            return f"{kind} {first}{'' if self.above else ' on'}"
+        return f"{kind} {first}{', up' if self.above else ''} to {self.most:,}"
+
+
+EPOCHS = Bounds(1, 100_000)
+BATCH = Bounds(1, 1_000_000)
+STEPS = Bounds(1, 10_000_000)
+SHARE = Bounds(0, 1, whole=False)
+WEIGHT = Bounds(0, 1_000_000, whole=False)
+SEEDS = Bounds(1, 10_000)
+SEED = Bounds(0, 2**31 - 1)
+TEXTS = Bounds(1, 10**12)
+
+
+def check_numbers(settings: object, **bounds: Bounds) -> None:
+    """Raise `UsageError` for the first of these attributes that is out of its bounds; None is allowed."""
+    for name, allowed in bounds.items():
+        check_number(name, getattr(settings, name), allowed)
+
+
+def check_number(name: str, value: Any, allowed: Bounds) -> None:
+    """Raise `UsageError` where the parameter `name` has a value out of its bounds; None is allowed."""
+    if value is not None and not allowed.holds(value):
+        raise UsageError(f"`{name}` {shown(value)} {_wrong(value, allowed)}.", hint=f"Use {allowed}.")
+
+
+def check_seeds(seeds: tuple[int, ...]) -> None:
+    """Raise `UsageError` where there are no seeds, too many, or one that is none."""
+    if not seeds:
+        raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")
+    check_number("seeds", len(seeds), SEEDS)
+    for seed in seeds:
+        check_number("seeds", seed, SEED)
+
+
+def first_seeds(count: int) -> tuple[int, ...]:
+    """0, 1, … of the number asked for; none for 0 or less. Raises `UsageError` where that is too large a number."""
+    if count > SEEDS.most:
+        check_number("seeds", count, SEEDS)
+    return tuple(range(count))
+
+
+def shown(value: Any) -> str:
+    """A value in a message: as Python writes it, cut where it is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of more digits than Python writes out
+        return "of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
+
+def _wrong(value: Any, allowed: Bounds) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:  # NaN, too
+        return "is no number"
+    if value > allowed.most:
+        return "is too large"
+    return "is too small" if value <= allowed.least else "is no whole number"
