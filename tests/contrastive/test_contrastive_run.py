@@ -206,7 +206,7 @@ def test_how_much_each_layer_counts(tiny_folder):
         ({"chunk": 0}, "`chunk` 0 is too small"),
         ({"evaluate_every": 0}, "`evaluate_every` 0 is too small"),
         ({"seeds": ()}, "No seeds"),
-        ({"epochs": 0}, "epochs is 0"),
+        ({"epochs": 0}, "`epochs` 0 is too small"),
         ({"pooling": "mean", "literal": True}, "mean pooling has no attention"),
         ({"pooling": "first-last", "mlp": False, "keep_pooler": False}, "no pooler that could be removed"),
         ({"over": "mean", "last_cls": False, "keep_pooler": False}, "attention over means alone never trains"),
