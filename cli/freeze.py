@@ -9,7 +9,7 @@ from truncate_kit.errors import ColumnsError, DataError, UsageError
 from truncate_kit.frozen.settings import AUTOENCODER, STEPS, FrozenSettings
 
 from . import options
-from .options import data_option, layers_option, names_in, training_option, use_threads
+from .options import data_option, layers_option, names_in, training_option, use_threads, whole_numbers_in
 from .output import print_json, progress_bar, say, table
 from .pushing import check_push, push
 from .workspace import Workspace
@@ -39,10 +39,28 @@ def freeze(
     layer: Annotated[
         str, layers_option("Number of the lowest blocks, such as 6 or 3,6,9 or 1..6; auto for all blocks.")
     ] = SETTINGS.layers,
+    final_norm: Annotated[
+        bool,
+        layers_option("Apply a decoder's final norm to every block's states, which are else as the block gives them."),
+    ] = SETTINGS.final_norm,
     steps: Annotated[
         str | None, training_option("Some of cosine,siamese,autoencoder; by default all, the last with --texts only.")
     ] = None,
     score: Annotated[str, training_option("exp (a text has 1 with itself) or sigmoid.")] = SETTINGS.score,
+    loss: Annotated[
+        str, training_option("log-variance (of what is predicted less what is given) or mse.")
+    ] = SETTINGS.loss,
+    codes: Annotated[
+        str | None,
+        training_option(
+            "Code width of the blocks in the lower and in the upper half, or one width for all; by default a quarter "
+            "and a half of the states' width.",
+            metavar="LOWER[,UPPER]",
+        ),
+    ] = None,
+    depth: Annotated[
+        int, training_option("Layers of each block's network, and of its autoencoder's way back.")
+    ] = SETTINGS.depth,
     seeds: options.Seeds = SEEDS,
     epochs: Annotated[int, training_option("The best on dev is kept.")] = SETTINGS.epochs,
     batch_size: Annotated[int, training_option("Pairs per step.")] = SETTINGS.batch_size,
@@ -69,6 +87,10 @@ def freeze(
         layers=layer,
         steps=STEPS if named is None else named,
         score=score,
+        loss=loss,
+        codes=_codes(codes),
+        depth=depth,
+        final_norm=final_norm,
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
@@ -91,6 +113,16 @@ def freeze(
     push(workspace.frozen, push_to, public, quiet=as_json)
 
 
+def _codes(text: str | None) -> tuple[int, int] | None:
+    """The widths of `--codes`. Raises `UsageError`."""
+    if text is None:
+        return None
+    widths = whole_numbers_in(text, "--codes")
+    if len(widths) > 2:
+        raise UsageError(f"--codes {text} names {len(widths)} widths.", hint="Give one, or one for each half.")
+    return widths[0], widths[-1]
+
+
 def _nli(name: str) -> "PairSet":
     """The first split of a set with classes. Raises `DataError`."""
     from truncate_kit.data import load_pairs
@@ -110,6 +142,8 @@ def show(report: "FrozenReport", workspace: Workspace) -> None:
     figures = [draw_correlations(report, folder / "correlation.png")]
     if report.reconstruction is not None:
         figures.append(draw_reconstruction(report, report.reconstruction, folder / "reconstruction.png"))
+        own = folder / "reconstruction-own-units.png"
+        figures.append(draw_reconstruction(report, report.reconstruction, own, own_scale=True))
     if any(len(layers) > 1 for layers in report.steps.values()):
         figures.append(draw_depths(report, folder / "blocks.png"))
     if workspace.quiet:

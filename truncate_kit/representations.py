@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder, PoolingMode, evaluating, length_batches, pool, truncate
+from truncate_kit.encoders.encoder import RawStates
 from truncate_kit.progress import Progress, silent
 
 # Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
@@ -31,7 +32,7 @@ def iter_states(
     texts: Sequence[str],
     *,
     pooling: PoolingMode | None = None,
-    raw: bool = False,
+    raw: RawStates = False,
     up_to: int | None = None,
     prompt: bool = True,
     batch_size: int = 64,
@@ -39,7 +40,7 @@ def iter_states(
 ) -> Iterator[StateBatch]:
     """Yield the states of all layers 0 … L, each text once, not in the order of `texts`.
 
-    pooling: None is the encoder's own. raw: leave out the final norm below the last layer, see
+    pooling: None is the encoder's own. raw: leave out the final norm below the last layer, or everywhere, see
     `Encoder.hidden_states`. up_to: the highest layer wanted, None for all; blocks above it are not run.
     prompt: put the model's default prompt before each text. batch_size: texts in a batch at most; see also
     `BATCH_TOKENS`.
@@ -58,7 +59,7 @@ def iter_states_together(
     texts: Sequence[str],
     *,
     pooling: PoolingMode | None = None,
-    raw: bool = False,
+    raw: RawStates = False,
     prompt: bool = True,
     batch_size: int = 64,
     progress: Progress = silent,
@@ -85,7 +86,7 @@ def layer_states(
     texts: Sequence[str],
     *,
     pooling: PoolingMode | None = None,
-    raw: bool = False,
+    raw: RawStates = False,
     up_to: int | None = None,
     prompt: bool = True,
     batch_size: int = 64,
@@ -101,7 +102,7 @@ def layer_states(
     return states
 
 
-def _lowered(encoder: Encoder, layer: int, *, raw: bool = False) -> Encoder:
+def _lowered(encoder: Encoder, layer: int, *, raw: RawStates = False) -> Encoder:
     """The encoder cut at `layer` for reading states; its weights are those of `encoder`, not copies."""
     cut = truncate(encoder, layer, copy_weights=False)
     # Below the last layer raw `hidden_states` have no final norm either.
@@ -111,7 +112,7 @@ def _lowered(encoder: Encoder, layer: int, *, raw: bool = False) -> Encoder:
 
 
 def _read(
-    encoder: Encoder, ids: Sequence[Sequence[int]], places: list[int], pooling: PoolingMode, raw: bool
+    encoder: Encoder, ids: Sequence[Sequence[int]], places: list[int], pooling: PoolingMode, raw: RawStates
 ) -> StateBatch:
     with torch.inference_mode(), evaluating(encoder):
         batch = encoder.pad(ids)

@@ -17,7 +17,7 @@ from transformers import GPT2Config, GPT2Model
 
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
-from truncate_kit.data import complete_splits, load_pairs, read_texts
+from truncate_kit.data import PairSplits, complete_splits, load_pairs, read_texts
 from truncate_kit.encoders import Encoder, load_encoder, resolve
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
@@ -47,6 +47,13 @@ def random_gpt2(folder: Path) -> Path:
     return folder
 
 
+def first_pairs(data: PairSplits, count: int | None) -> PairSplits:
+    """The first pairs of each split, for a first look; all of them for None."""
+    if count is None:
+        return data
+    return replace(data, **{split: replace(pairs, pairs=pairs.pairs[:count]) for split, pairs in data.items()})
+
+
 def parity(encoder: Encoder, folder: Path, texts: list[str]) -> float:
     """Largest difference of the scores of neighbouring texts between torch and the graph."""
     graph = OnnxEncoder.load(folder)
@@ -61,11 +68,7 @@ def measure(name: str, folder: str, options: argparse.Namespace) -> None:
     """Train, write report and figures, export, and score the graph as well."""
     encoder = load_encoder(folder, pooling=options.pooling, max_length=options.max_length)
     encoder.name = name
-    data = complete_splits(load_pairs(options.data))
-    if options.pairs is not None:  # a first look
-        data = replace(
-            data, **{split: replace(pairs, pairs=pairs.pairs[: options.pairs]) for split, pairs in data.items()}
-        )
+    data = first_pairs(complete_splits(load_pairs(options.data)), options.pairs)
     raw = read_texts(options.texts) if options.texts else None
     nli = load_pairs(options.nli, classes=True).items()[0][1] if options.nli else None
     settings = FrozenSettings(

@@ -42,7 +42,7 @@ def test_all_steps_tables_and_figures(capsys, tiny_folder, folder):
     assert "distinct test sentences are also in train" in out
     assert "Chosen by dev: " in out
     assert "Its vectors are codes that its own score compares" in out
-    for figure in ("correlation", "reconstruction", "blocks"):
+    for figure in ("correlation", "reconstruction", "reconstruction-own-units", "blocks"):
         height, width, _ = image.imread(folder / f"exported/frozen-heads/{figure}.png").shape
         assert (width, height) == (1080, 600)
     report = json.loads((folder / "exported/frozen-heads/frozen.json").read_text())
@@ -77,7 +77,7 @@ def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
     quick = ("--quick", "--backends", "torch-fp32", "--lengths", 4, "--repeats", 1, "--json")
     bench = json.loads(run(capsys, "bench", folder / "exported/frozen", *quick))
     assert bench["contestants"][0]["spearman"] == pytest.approx(score["spearman"], abs=0.3)
-    assert bench["costs"][0]["dimensions"] == 5 + 10 + 10  # codes, not the width of a state
+    assert bench["costs"][0]["dimensions"] == 4 + 8 + 8  # codes, not the width of a state
 
 
 def test_what_takes_codes_for_search_is_said_and_what_would_train_them_otherwise_is_refused(
@@ -97,6 +97,18 @@ def test_another_pooling_and_score(capsys, tiny_folder, folder):
     report = json.loads(frozen(capsys, tiny_folder, folder, *more))
     assert (report["pooling"], report["settings"]["score"]) == ("mean", "sigmoid")
     assert load_encoder(folder / "exported/frozen").pooling == "mean"
+
+
+def test_widths_depth_and_loss_of_the_papers_path(capsys, tiny_folder, folder):
+    more = ("--steps", "siamese", "--codes", "5", "--depth", 2, "--loss", "mse", "--final-norm", "--json")
+    settings = json.loads(frozen(capsys, tiny_folder, folder, *more))["settings"]
+    assert (settings["codes"], settings["depth"], settings["loss"]) == ([5, 5], 2, "mse")
+    assert settings["final_norm"]
+    assert load_encoder(folder / "exported/frozen").heads.out_width == 15
+    start = ("freeze", tiny_folder("gpt2"), "--data", folder / "pairs.csv", "--steps", "siamese")
+    assert "names 3 widths" in refused(capsys, *start, "--codes", "4,5,6")
+    assert "--codes 'wide' is not a list of whole numbers" in refused(capsys, *start, "--codes", "wide")
+    assert "no loss 'huber'" in refused(capsys, *start, "--loss", "huber")
 
 
 def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp_path):

@@ -31,6 +31,28 @@ def entry(folder):
     return found
 
 
+@pytest.mark.parametrize(("name", "blocks"), [("gpt2", "h"), ("qwen2", "layers"), ("modernbert", "layers")])
+def test_without_the_final_norm_they_are_what_each_block_gives(tiny_folder, tmp_path, name, blocks):
+    encoder = load_encoder(tiny_folder(name), pooling="last")
+    values = cached_states(encoder, TEXTS[:9], tmp_path, final_norm=False).values
+    model, tokenizer = (
+        AutoModel.from_pretrained(tiny_folder(name)).eval(),
+        AutoTokenizer.from_pretrained(tiny_folder(name)),
+    )
+    notes = []
+    for block in getattr(model, blocks):
+        block.register_forward_hook(lambda _, __, found: notes.append(found if torch.is_tensor(found) else found[0]))
+    for row, text in enumerate(TEXTS[:9]):
+        notes.clear()
+        with torch.no_grad():
+            model(torch.tensor([tokenizer(text)["input_ids"]]))
+        expected = torch.stack([state[0, -1] for state in notes])
+        torch.testing.assert_close(torch.tensor(values[row]), expected, atol=1e-5, rtol=1e-4)
+    with_norm = cached_states(encoder, TEXTS[:9], tmp_path)
+    assert with_norm.computed == 9  # another entry
+    assert not np.allclose(with_norm.values[:, -1], values[:, -1], atol=1e-2)
+
+
 @pytest.mark.parametrize("name", ["bert", "gpt2", "qwen2"])
 @pytest.mark.parametrize("pooling", ["last", "mean"])
 def test_they_are_the_hidden_states_of_each_block_and_padding_never_enters(tiny_folder, tmp_path, name, pooling):

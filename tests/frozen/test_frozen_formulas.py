@@ -10,7 +10,8 @@ from torch import nn
 from truncate_kit.encoders.layer_heads import BlockNetworks
 from truncate_kit.errors import UsageError
 from truncate_kit.frozen.autoencoders import HELD_OUT, BlockAutoencoders, pretrain
-from truncate_kit.frozen.examples import log_variance, moments
+from truncate_kit.frozen.examples import LOSS_FUNCTIONS, log_variance, moments
+from truncate_kit.frozen.heads import PairExamples, StatePairs, new_heads, pair_scores
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.training.configuration import rate_at
 
@@ -41,12 +42,38 @@ def test_moments(rows):
     np.testing.assert_allclose(deviation, chosen.std(axis=0), rtol=1e-5)
 
 
-def test_code_widths_are_the_papers_at_its_width_and_narrower_below():
+def test_the_other_loss_is_the_mean_squared_error():
+    drawn = np.random.default_rng(1)
+    predicted, target = drawn.random(20), drawn.random(20)
+    found = LOSS_FUNCTIONS["mse"](torch.tensor(predicted), torch.tensor(target))
+    assert float(found) == pytest.approx(sum((p - t) ** 2 for p, t in zip(predicted, target, strict=True)) / 20)
+    # Var(e) = mean(e²) − mean(e)²: what log Var leaves out is the bias
+    error = predicted - target
+    assert math.exp(float(log_variance(torch.tensor(predicted), torch.tensor(target)))) == pytest.approx(
+        float(found) - error.mean() ** 2
+    )
+
+
+@pytest.mark.parametrize("loss", ["mse", "log-variance"])
+def test_pairs_are_trained_with_the_loss_that_was_asked_for(loss):
+    generator = np.random.default_rng(2)
+    pairs = StatePairs(generator.normal(size=(8, 2, 6)).astype(np.float32), (0, 1, 2, 3), (4, 5, 6, 7), (0, 0.5, 1, 1))
+    heads = new_heads("siamese", pairs, (2, 3), FrozenSettings(score="sigmoid"), seed=0)
+    predicted = np.array(pair_scores(heads, pairs))
+    error = predicted - np.array(pairs.targets)
+    expected = {"mse": (error**2).mean(), "log-variance": math.log(error.var())}[loss]
+    found = PairExamples(pairs, None, loss).loss(heads, range(4))
+    assert float(found.detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_code_widths_are_a_quarter_and_a_half_as_those_of_gpt2_medium():
     settings = FrozenSettings()
-    assert settings.code_widths(12, 768) == (256,) * 6 + (512,) * 6
-    assert settings.code_widths(5, 1024) == (256, 256, 512, 512, 512)
-    assert settings.code_widths(2, 384) == (128, 256)
+    assert settings.code_widths(24, 1024) == (256,) * 12 + (512,) * 12  # gpt2-medium, as printed
+    assert settings.code_widths(12, 768) == (192,) * 6 + (384,) * 6
+    assert settings.code_widths(5, 128) == (32, 32, 64, 64, 64)
+    assert settings.code_widths(2, 3) == (1, 1)
     assert FrozenSettings(codes=(7, 9)).code_widths(3, 16) == (7, 9, 9)
+    assert FrozenSettings(codes=(256, 256)).code_widths(24, 1024) == (256,) * 24
 
 
 @pytest.mark.parametrize(
@@ -57,6 +84,8 @@ def test_code_widths_are_the_papers_at_its_width_and_narrower_below():
         {"score": "cos"},
         {"seeds": ()},
         {"hidden": 0},
+        {"depth": 0},
+        {"loss": "huber"},
         {"epochs": 0},
         {"precision": "fp16"},
     ],
@@ -99,7 +128,7 @@ def test_batched_autoencoders_train_as_each_would_alone():
     settings = FrozenSettings(pretraining_epochs=3, batch_size=16, learning_rate=1e-2)
     values = np.random.default_rng(0).normal(size=(100, 3, width)).astype(np.float32)
     values[:, :, 3:] = values[:, :, :3] * 2 + 5  # there is something to compress
-    trained, losses = pretrain(values, codes, settings, seed=seed, device=torch.device("cpu"))
+    trained, losses, own_losses = pretrain(values, codes, settings, seed=seed, device=torch.device("cpu"))
 
     generator = torch.Generator().manual_seed(seed)
     start = BlockAutoencoders(BlockNetworks(width, codes, generator), generator)
@@ -129,11 +158,48 @@ def test_batched_autoencoders_train_as_each_would_alone():
             torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
         with torch.no_grad():
             expected = float((single(states[held, place]) - states[held, place]).square().mean())
+            scale = torch.tensor(values[:, place].std(axis=0))  # back to the states' own units, as figure 2 has them
+            own = float(((single(states[held, place]) - states[held, place]) * scale).square().mean())
         assert losses[place] == pytest.approx(expected, rel=1e-3)
+        assert own_losses[place] == pytest.approx(own, rel=1e-3)
 
 
 def test_codes_of_full_width_lose_less_than_narrow_ones():
     values = np.random.default_rng(0).normal(size=(400, 2, 8)).astype(np.float32)
     settings = FrozenSettings(pretraining_epochs=20, learning_rate=1e-2)
-    _, (narrow, wide) = pretrain(values, (2, 8), settings, seed=0, device=torch.device("cpu"))
+    _, (narrow, wide), _ = pretrain(values, (2, 8), settings, seed=0, device=torch.device("cpu"))
     assert wide < 0.5 < narrow < 1.0
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_deeper_autoencoders_are_mirrored_tanh_layers(depth, tmp_path):
+    """Encoder d → code → code …, decoder code → code … → d, each layer with tanh but the last, by plain products."""
+    widths = (2, 2, 4)
+    model = BlockAutoencoders(BlockNetworks(6, widths, depth=depth))
+    states = torch.randn(3, 5, 6)
+    places = ((0, 0), (0, 1), (1, 0))  # run, and block within it
+    rows = []
+    for block, (run, place) in enumerate(places):
+        code = torch.tanh(states[block] @ model.networks.weights[run][place] + _part(model.networks, run, place))
+        for layer in (*model.networks.deeper, *model.deeper):
+            code = torch.tanh(code @ layer.weights[run][place] + _part(layer, run, place))
+        rows.append(code @ model.backs[run][place] + model.shifts[run].view(-1, 6)[place])
+    assert len(model.deeper) == len(model.networks.deeper) == depth - 1
+    torch.testing.assert_close(model(states), torch.stack(rows), atol=1e-5, rtol=1e-4)
+    model.save(tmp_path / "a")
+    torch.testing.assert_close(BlockAutoencoders.load(tmp_path / "a", 6, widths, depth)(states), model(states))
+
+
+def _part(layer, run, place):
+    """The bias of one block: those of a run are kept flat."""
+    return layer.biases[run].view(len(layer.weights[run]), -1)[place]
+
+
+def test_heads_start_from_the_lowest_blocks_of_deep_autoencoders():
+    settings = FrozenSettings(depth=2)
+    model = BlockAutoencoders(BlockNetworks(6, (2, 2, 4), depth=2))
+    pairs = StatePairs(np.random.default_rng(0).normal(size=(4, 2, 6)).astype(np.float32), (0, 1), (2, 3), (0.0, 1.0))
+    heads = new_heads("autoencoder", pairs, (2, 2), settings, seed=0, autoencoders=model)
+    states = torch.randn(2, 5, 6)
+    whole = model.networks(torch.cat([states, torch.zeros(1, 5, 6)]))[0]
+    torch.testing.assert_close(heads.networks(states)[0], whole)

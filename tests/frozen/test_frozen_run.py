@@ -12,16 +12,21 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy.stats import spearmanr
+from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.data import TextPair, overlap_of
 from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.evaluation import evaluate
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.frozen.reading import nli_scores
 from truncate_kit.frozen.results import FrozenReport
 from truncate_kit.frozen.run import choose, finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
+from truncate_kit.suites.encoding import text_features
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran under the tree", "not red", "big", "blue and small", "under the mat"]
@@ -70,7 +75,7 @@ def test_every_step_runs_on_every_number_of_blocks_with_every_seed_in_order(whol
     assert [(trial.step, trial.layer, trial.seed) for trial in report.trials] == [
         (step, layer, seed) for step in ("cosine", "siamese", "autoencoder") for layer in (1, 2, 3) for seed in (0, 1)
     ]
-    assert report.reconstruction.code_widths == (5, 10, 10)
+    assert report.reconstruction.code_widths == (4, 8, 8)
     assert len(report.reconstruction.losses) == 3
     assert report.reconstruction.num_sentences == 40
     assert all(len(trial.blocks) == trial.layer for trial in report.trials)
@@ -95,11 +100,47 @@ def test_the_saved_model_is_the_chosen_trial_cut_above_its_blocks(whole, gpt2):
     assert all(torch.equal(ours[name], kept[name]) for name in kept)  # frozen
 
 
-def test_plain_states_are_correlated_block_by_block(whole, gpt2):
+def plain_correlation(folder, block, pairs):
+    """Spearman of last-token cosines of one block's raw output, by transformers and scipy alone."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model.ln_f = torch.nn.Identity()
+
+    def state(text):
+        with torch.no_grad():
+            output = model(torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
+        return output.hidden_states[block][0, -1].double()
+
+    found = [float(torch.cosine_similarity(state(pair.first), state(pair.second), dim=0)) for pair in pairs]
+    return 100 * float(spearmanr(found, [pair.target for pair in pairs]).statistic)
+
+
+def test_plain_states_are_correlated_block_by_block(whole, tiny_folder):
+    """On test, and on the training pairs as in the paper's figure 1; raw states, without the final norm."""
     report, _ = whole
     for block in (1, 2, 3):
-        lean = truncate(gpt2, block)
-        assert report.states[block - 1] == pytest.approx(evaluate(lean, DATA.test.pairs).spearman, abs=0.2)
+        for found, pairs in ((report.states, DATA.test.pairs), (report.train_states, DATA.train.pairs)):
+            expected = plain_correlation(tiny_folder("gpt2"), block, pairs)
+            assert found[block - 1] == pytest.approx(expected, abs=0.3)
+
+
+@pytest.mark.parametrize("final_norm", [False, True])
+def test_deep_networks_of_given_widths_are_saved_and_exported_as_they_were_trained(gpt2, tmp_path, final_norm):
+    settings = replace(
+        FAST, steps=("autoencoder",), seeds=(0,), depth=2, codes=(5, 7), loss="mse", score="sigmoid",
+        final_norm=final_norm,
+    )  # fmt: skip
+    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings, raw=RAW)
+    assert report.reconstruction.code_widths == (5, 7, 7)
+    assert ("final norm" in report.statements()[0]) == final_norm
+    model = load_encoder(tmp_path / "frozen")
+    assert (model.heads.raw, len(model.heads.networks.deeper)) == (not final_norm, 1)
+    assert evaluate(model, DATA.test.pairs).pearson == pytest.approx(report.chosen.test_pearson, abs=0.01)
+    features = text_features(model, DATA.test.texts())
+    torch.testing.assert_close(features.vectors, model.encode(DATA.test.texts()), atol=1e-5, rtol=1e-4)
+    if not final_norm:
+        export_onnx(model, tmp_path / "frozen")
+        graph = OnnxEncoder.load(tmp_path / "frozen").encode(DATA.test.texts())
+        torch.testing.assert_close(torch.as_tensor(graph), features.vectors, atol=1e-4, rtol=1e-4)
 
 
 def test_worst_errors_are_the_largest_without_the_mean_difference_on_dev(whole):

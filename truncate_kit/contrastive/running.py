@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -27,6 +27,7 @@ from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.objectives import OBJECTIVES
 
 RESULT_FILE = "contrastive.json"
+StageDone = Callable[[int, float, float], None]
 
 
 def finetune_contrastive(
@@ -38,14 +39,31 @@ def finetune_contrastive(
     settings: ContrastiveSettings | None = None,
     group: Group = ALONE,
     progress: Progress = silent,
+    stage_done: StageDone | None = None,
 ) -> ContrastiveResult:
     """Train `encoder`, cut at a layer, with a pooling and a contrastive objective; the best weights on dev are kept.
 
-    rows: anchors with positives and, for `hard-negatives`, negatives; `raw_texts` makes them for `dropout`.
-    data: graded pairs; dev is judged in training, test once per seed. out: gets `lean/` (a sentence-transformers
-    folder), `contrastive.json` and `trials/`, from which the same call continues after a kill. group: processes that
-    train together; only the leading one writes. Raises `UsageError`, `DataError`, `LayerOutOfRangeError`,
-    `LayerNotHeldError`, `FileProblemError`; `TruncateKitError` where training diverges.
+    Args:
+        encoder: Whole; it is not changed.
+        rows: Anchors with positives and, for `hard-negatives`, negatives; `raw_texts` makes them for `dropout`.
+        data: Graded pairs; dev is judged in training, test once per seed.
+        out: Gets `lean/` (a sentence-transformers folder), `contrastive.json` and `trials/`, from which the same call
+            continues after a kill.
+        settings: None is the authors' run.
+        group: Processes that train together; only the leading one writes.
+        progress: Is called after each step.
+        stage_done: Is called after each look at dev, see `TrainingRun.train`.
+
+    Returns:
+        Scores of every seed, and which one was saved.
+
+    Raises:
+        UsageError: Model and settings do not suit each other.
+        DataError: Rows or pairs are missing.
+        LayerOutOfRangeError: The model has no such layer.
+        LayerNotHeldError: No class can hold it cut there.
+        FileProblemError: `out` cannot be written, or another process writes there.
+        TruncateKitError: Training diverges.
     """
     start = time.perf_counter()
     settings = settings or ContrastiveSettings()
@@ -58,7 +76,7 @@ def finetune_contrastive(
     parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size))
     key = run_key(encoder, *parts)
     store = RunStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
-    run = _Run(encoder, columns, dev, data.test, settings, training, store, group, progress)
+    run = _Run(encoder, columns, dev, data.test, settings, training, store, group, progress, stage_done)
     with contextlib.ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(Path(out), encoder, "lean"))
@@ -67,11 +85,7 @@ def finetune_contrastive(
         best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
         result = _result(run, rows, data, trials, best, time.perf_counter() - start)
         if group.leads:
-            lean = store.encoder(best.name, encoder.device)
-            lean.name = encoder.name
-            save_encoder(lean, Path(out) / "lean", model_card=contrastive_card(result).text(lean))
-            result.write(Path(out) / RESULT_FILE)
-            store.forget_weights({best.name})
+            run.save(best, result, Path(out))
     return result
 
 
@@ -105,11 +119,20 @@ class _Run:
     store: RunStore
     group: Group
     progress: Progress
+    stage_done: StageDone | None
 
     def with_weights(self, trial: Trial) -> Trial:
         """The finished trial; run again where its weights are gone, because another seed's were kept before."""
         kept = self.group.agree(self.store.has_weights(trial.name))
         return trial if kept else self.trial(trial.seed, again=True)
+
+    def save(self, best: Trial, result: ContrastiveResult, out: Path) -> None:
+        """Write the best model and the result; no other weights are kept."""
+        lean = self.store.encoder(best.name, self.full.device)
+        lean.name = self.full.name
+        save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean))
+        result.write(out / RESULT_FILE)
+        self.store.forget_weights({best.name})
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:
         """The trial of this seed, from the store where it is finished, unless it is to be run again."""
@@ -141,6 +164,7 @@ class _Run:
         ).train(
             checkpoint=self.store.checkpoints.of(name),
             progress=self.progress,
+            stage_done=self.stage_done,
             task=f"{settings.objective}, {settings.pooling}, layer {layer}, seed {seed}",
         )
         if not settings.keep_pooler:

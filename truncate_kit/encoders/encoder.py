@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from truncate_kit.encoders.entering import entering
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooler_files import LayerPooler
@@ -17,6 +18,7 @@ from truncate_kit.errors import LayerOutOfRangeError, ModelError
 
 Batch = dict[str, Tensor]
 Pooler = LayerPooler | ConcatPooling
+RawStates = bool | Literal["all"]
 
 
 class Encoder(nn.Module):
@@ -194,18 +196,20 @@ class Encoder(nn.Module):
             total = total + states[layer]
         return total / len(self.combination)
 
-    def hidden_states(self, batch: Batch, *, raw: bool = False) -> tuple[Tensor, ...]:
+    def hidden_states(self, batch: Batch, *, raw: RawStates = False) -> tuple[Tensor, ...]:
         """Token states of all layers 0 … L in one pass: L + 1 tensors (b, t, d).
 
         Where the family ends in a final norm it is applied at every layer, because that is what an ordinary reload of
-        a model truncated there computes. raw: leave the layers below the last as the blocks gave them.
+        a model truncated there computes. raw: leave the layers below the last as the blocks gave them, `all` also the
+        last one.
         """
-        output = self._run(batch["input_ids"], batch["attention_mask"], output_hidden_states=True)
-        states: tuple[Tensor, ...] = (*tuple(output.hidden_states or ())[: self.depth], output.last_hidden_state)
         norm = self.final_norm
+        with entering(norm if raw == "all" else None) as entered:
+            output = self._run(batch["input_ids"], batch["attention_mask"], output_hidden_states=True)
+        below = tuple(output.hidden_states or ())[: self.depth]
         if norm is None or raw:
-            return states
-        return (*(norm(state) for state in states[:-1]), states[-1])
+            return (*below, *(entered or [output.last_hidden_state]))
+        return (*(norm(state) for state in below), output.last_hidden_state)
 
     def pooled(self, state: Tensor, mask: Tensor) -> Tensor:
         """Token states of one layer (b, t, d) as the tail takes them: (b, d), twice as wide for `ConcatPooling`."""
@@ -240,8 +244,9 @@ class Encoder(nn.Module):
         return vectors
 
     def block_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Pooled states of the blocks 1 … L, (L, b, d)."""
-        states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask})[1:]
+        """Pooled states of the blocks 1 … L as the heads take them, (L, b, d)."""
+        raw: RawStates = "all" if self.heads is not None and self.heads.raw else False
+        states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask}, raw=raw)[1:]
         return torch.stack([pool(state, attention_mask, self.pooling) for state in states])
 
     # Texts to vectors

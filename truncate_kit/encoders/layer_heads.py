@@ -22,17 +22,33 @@ WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 _AGAIN = "Save or train the model again."
 
 
-class BlockNetworks(nn.Module):
-    """One linear layer and tanh per block: tanh(W_l (h_l − mean_l) / scale_l + b_l); code_widths: of each block.
+class BlockLinear(nn.Module):
+    """A linear layer from codes to codes of the same width for each block; runs: code width and number of blocks."""
 
-    Weights are drawn like those of `nn.Linear`, from `generator`.
+    def __init__(self, runs: Sequence[tuple[int, int]], generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(_uniform((count, code, code), code**-0.5, generator) for code, count in runs)
+        self.biases = nn.ParameterList(_uniform((count * code,), code**-0.5, generator) for code, count in runs)
+
+    def forward(self, codes: Sequence[Tensor]) -> list[Tensor]:
+        """Codes (blocks, b, code) of each run to as many."""
+        rows = zip(codes, self.weights, self.biases, strict=True)
+        return [torch.baddbmm(bias.view(len(code), 1, -1), code, weight) for code, weight, bias in rows]
+
+
+class BlockNetworks(nn.Module):
+    """Per block tanh(W_l (h_l − mean_l) / scale_l + b_l), and `depth` − 1 more such layers from code to code.
+
+    code_widths: of each block. Weights are drawn like those of `nn.Linear`, from `generator`.
     """
 
     # (L, 1, d), the states' own, so that a few huge dimensions do not drown the others; 0 and 1 until `fit` is called.
     mean: Tensor
     scale: Tensor
 
-    def __init__(self, width: int, code_widths: Sequence[int], generator: torch.Generator | None = None) -> None:
+    def __init__(
+        self, width: int, code_widths: Sequence[int], generator: torch.Generator | None = None, *, depth: int = 1
+    ) -> None:
         super().__init__()
         self.width, self.code_widths = width, tuple(code_widths)
         # Neighbouring blocks with codes of the same width go through one batched product.
@@ -42,6 +58,7 @@ class BlockNetworks(nn.Module):
         # Biases are kept flat: the optimiser takes what has one dimension for a bias.
         self.weights = nn.ParameterList(_uniform(shape, bound, generator) for shape, _ in shapes)
         self.biases = nn.ParameterList(_uniform((size,), bound, generator) for _, size in shapes)
+        self.deeper = nn.ModuleList(BlockLinear(self.runs, generator) for _ in range(depth - 1))
         self.register_buffer("mean", torch.zeros(len(self.code_widths), 1, width))
         self.register_buffer("scale", torch.ones(len(self.code_widths), 1, width))
 
@@ -61,6 +78,8 @@ class BlockNetworks(nn.Module):
             shift = bias.view(count, 1, code)
             codes.append(torch.tanh(torch.baddbmm(shift, states[start : start + count], weight)))
             start += count
+        for layer in self.deeper:
+            codes = [code.tanh() for code in layer(codes)]
         return codes
 
 
@@ -99,11 +118,18 @@ class LayerHeads(nn.Module):
     """Codes of all blocks, and the score of two texts from their codes.
 
     networks: None takes the states themselves as codes. A text's vector holds the codes of its blocks side by side,
-    each scaled to length 1/√L: the cosine of two vectors is the mean of their L cosines.
+    each scaled to length 1/√L: the cosine of two vectors is the mean of their L cosines. raw: they take the states as
+    the blocks give them, without the final norm of a model that ends in one.
     """
 
-    def __init__(self, width: int, blocks: int, networks: BlockNetworks | None, score: PairScore) -> None:
+    raw = False  # an attribute of the instance only where it is True: digests of the others stay what they were
+
+    def __init__(
+        self, width: int, blocks: int, networks: BlockNetworks | None, score: PairScore, *, raw: bool = False
+    ) -> None:
         super().__init__()
+        if raw:
+            self.raw = True
         self.width, self.blocks = width, blocks
         self.networks = networks
         self.score = score
@@ -130,7 +156,10 @@ class LayerHeads(nn.Module):
     @property
     def weights_per_text(self) -> int:
         """Weights that the codes of one text multiply with."""
-        return 0 if self.networks is None else sum(weight.numel() for weight in self.networks.weights)
+        if self.networks is None:
+            return 0
+        layers = (self.networks, *self.networks.deeper)
+        return sum(weight.numel() for layer in layers for weight in layer.weights)
 
     def forward(self, states: Tensor) -> Tensor:
         """Pooled states of the blocks 1 … L, (L, b, d), to vectors (b, out)."""
@@ -179,8 +208,10 @@ def write_layer_heads(place: Path, heads: LayerHeads) -> None:
         "width": heads.width,
         "blocks": heads.blocks,
         "code_widths": None if heads.networks is None else heads.networks.code_widths,
+        "depth": 1 if heads.networks is None else 1 + len(heads.networks.deeper),
         "score": heads.score.kind,
         "hidden": heads.score.hidden,
+        "raw": heads.raw,
     }
     (place / CONFIG_FILE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
     weights = {name: value.detach().contiguous().cpu() for name, value in heads.state_dict().items()}
@@ -192,9 +223,10 @@ def read_layer_heads(place: Path) -> LayerHeads:
     try:
         values: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
         width, blocks, codes = int(values["width"]), int(values["blocks"]), values["code_widths"]
-        networks = None if codes is None else BlockNetworks(width, codes)
+        # `depth` and `raw` are missing where an earlier version saved
+        networks = None if codes is None else BlockNetworks(width, codes, depth=int(values.get("depth", 1)))
         score = PairScore(blocks, int(values["hidden"]), check_score(values["score"]))
-        heads = LayerHeads(width, blocks, networks, score)
+        heads = LayerHeads(width, blocks, networks, score, raw=bool(values.get("raw", False)))
         heads.load_state_dict(load_file(place / WEIGHTS_FILE))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

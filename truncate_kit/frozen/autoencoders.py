@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.layer_heads import BlockNetworks
+from truncate_kit.encoders.layer_heads import BlockLinear, BlockNetworks
 from truncate_kit.files import replacing
 from truncate_kit.frozen.examples import StateExamples, WithoutTexts, moments, take_states
 from truncate_kit.frozen.settings import FrozenSettings
@@ -24,10 +24,11 @@ _EVALUATED = 512  # states at a time
 
 
 class BlockAutoencoders(nn.Module):
-    """Block networks and, for each, a linear layer back: the mean squared error is taken on standardised states.
+    """Block networks and, for each, as many layers back: the mean squared error is taken on standardised states.
 
-    So 1 is what predicting the mean would cost. Every block is an autoencoder of its own: their losses are summed, no
-    weight is shared, and each is trained as it would be alone.
+    The layers back are tanh layers from code to code but for the last one, which is linear. A loss of 1 is what
+    predicting the mean would cost. Every block is an autoencoder of its own: their losses are summed, no weight is
+    shared, and each is trained as it would be alone.
     """
 
     def __init__(self, networks: BlockNetworks, generator: torch.Generator | None = None) -> None:
@@ -39,6 +40,7 @@ class BlockAutoencoders(nn.Module):
             bound = code**-0.5
             backs.append((torch.rand(count, code, self.width, generator=generator) * 2 - 1) * bound)
             shifts.append((torch.rand(count * self.width, generator=generator) * 2 - 1) * bound)
+        self.deeper = nn.ModuleList(BlockLinear(networks.runs, generator) for _ in networks.deeper)
         self.backs, self.shifts = nn.ParameterList(backs), nn.ParameterList(shifts)
 
     def save(self, folder: Path) -> None:
@@ -49,9 +51,9 @@ class BlockAutoencoders(nn.Module):
             save_file(weights, target / _WEIGHTS_FILE, metadata={"format": "pt"})
 
     @classmethod
-    def load(cls, folder: Path, width: int, code_widths: Sequence[int]) -> "BlockAutoencoders":
+    def load(cls, folder: Path, width: int, code_widths: Sequence[int], depth: int) -> "BlockAutoencoders":
         """What `save` wrote."""
-        model = cls(BlockNetworks(width, code_widths))
+        model = cls(BlockNetworks(width, code_widths, depth=depth))
         model.load_state_dict(load_file(folder / _WEIGHTS_FILE))
         return model
 
@@ -62,15 +64,20 @@ class BlockAutoencoders(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """States (L, b, d) to what their codes say of them, standardised: (L, b, d)."""
+        codes = self.networks(states)
+        for layer in self.deeper:
+            codes = [code.tanh() for code in layer(codes)]
         found = [
-            torch.baddbmm(shift.view(len(back), 1, self.width), codes, back)
-            for codes, back, shift in zip(self.networks(states), self.backs, self.shifts, strict=True)
+            torch.baddbmm(shift.view(len(back), 1, self.width), code, back)
+            for code, back, shift in zip(codes, self.backs, self.shifts, strict=True)
         ]
         return torch.cat(found)
 
-    def losses(self, states: Tensor) -> Tensor:
-        """Mean squared error of each block over texts and dimensions, (L,)."""
+    def losses(self, states: Tensor, *, own_scale: bool = False) -> Tensor:
+        """Mean squared error of each block over texts and dimensions, (L,); own_scale: in the states' own units."""
         difference: Tensor = self(states) - self.networks.standardized(states)
+        if own_scale:
+            difference = difference * self.networks.scale
         return difference.square().mean(dim=(1, 2))
 
 
@@ -101,12 +108,13 @@ class ReconstructionEvaluator(WithoutTexts):
         return -sum(losses) / len(losses), None
 
     @torch.inference_mode()
-    def losses(self, model: BlockAutoencoders) -> tuple[float, ...]:
-        """Mean squared error of each block on the held-out states."""
+    def losses(self, model: BlockAutoencoders, *, own_scale: bool = False) -> tuple[float, ...]:
+        """Mean squared error of each block on the held-out states, see `BlockAutoencoders.losses`."""
         total = torch.zeros(len(model.networks.code_widths), dtype=torch.float64)
         for start in range(0, len(self._places), _EVALUATED):
             part = self._places[start : start + _EVALUATED]
-            total += model.losses(take_states(self._values, part, model.device)).double().cpu() * len(part)
+            found = model.losses(take_states(self._values, part, model.device), own_scale=own_scale)
+            total += found.double().cpu() * len(part)
         return tuple((total / len(self._places)).tolist())
 
 
@@ -119,13 +127,15 @@ def pretrain(
     device: torch.device,
     checkpoint: Path | None = None,
     progress: Progress = silent,
-) -> tuple[BlockAutoencoders, tuple[float, ...]]:
+) -> tuple[BlockAutoencoders, tuple[float, ...], tuple[float, ...]]:
     """Train one autoencoder per block on states (n, L, d) and return them with their losses on a held-out tenth.
 
-    The epoch with the smallest loss is kept. checkpoint: a killed run continues there and ends with the same weights.
+    The losses are those of standardised states, then those in the states' own units (the paper's figure 2). The epoch
+    with the smallest loss is kept. checkpoint: a killed run continues there and ends with the same weights.
     """
     generator = torch.Generator().manual_seed(seed)
-    model = BlockAutoencoders(BlockNetworks(values.shape[2], code_widths, generator), generator)
+    networks = BlockNetworks(values.shape[2], code_widths, generator, depth=settings.depth)
+    model = BlockAutoencoders(networks, generator)
     order = torch.randperm(len(values), generator=generator).tolist()
     held = max(1, round(len(order) * HELD_OUT))
     model.networks.fit(*moments(values))
@@ -138,4 +148,4 @@ def pretrain(
         settings.training(settings.pretraining_epochs),
         seed=seed,
     ).train(checkpoint=checkpoint, progress=progress, task="Training autoencoders on raw sentences")
-    return model, evaluator.losses(model)
+    return model, evaluator.losses(model), evaluator.losses(model, own_scale=True)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +36,23 @@ class CachedStates:
 
 
 def cached_states(
-    encoder: Encoder, texts: Sequence[str], folder: Path, *, chunk: int = CHUNK, progress: Progress = silent
+    encoder: Encoder,
+    texts: Sequence[str],
+    folder: Path,
+    *,
+    final_norm: bool = True,
+    chunk: int = CHUNK,
+    progress: Progress = silent,
 ) -> CachedStates:
     """The pooled states of the blocks 1 … L of `texts`, as `layer_states` gives them, from `folder` where they are.
 
+    final_norm: whether a model that ends in a norm has it applied to them; without it they are what the blocks give.
     What a killed run left is taken up and ends with the same bytes; what does not fit its checksum is computed again.
     chunk: texts that are computed together. Raises `FileProblemError`, also for an entry that is held; `UsageError`.
     """
     digest = Digest()
-    digest.add(encoder_digest(encoder), str(chunk), *texts)
+    raw: Literal[False, "all"] = False if final_norm or encoder.family.final_norm is None else "all"
+    digest.add(encoder_digest(encoder), str(chunk), *(["raw"] if raw else []), *texts)
     entry = Path(folder) / digest.hexdigest()[:16]
     shape = (len(texts), encoder.depth, encoder.width)
     with run_lock(entry):
@@ -51,7 +60,7 @@ def cached_states(
         computed = 0
         for start in stored.missing:
             part = texts[start : start + chunk]
-            states = layer_states(encoder, part)[1:].transpose(0, 1)
+            states = layer_states(encoder, part, raw=raw)[1:].transpose(0, 1)
             stored.write(start, states.contiguous().numpy().tobytes())
             computed += len(part)
             progress(f"States of {encoder.name}", start + len(part), shape[0])

@@ -50,6 +50,15 @@ def log_variance(predicted: Tensor, target: Tensor) -> Tensor:
     return (predicted - target).var(correction=0).clamp(min=_SMALLEST).log()
 
 
+def squared_error(predicted: Tensor, target: Tensor) -> Tensor:
+    """Mean of (ŷ − y)² over a batch (b,); 0-d."""
+    return (predicted - target).square().mean()
+
+
+LOSS_FUNCTIONS = {"mse": squared_error, "log-variance": log_variance}
+"""By the names of `FrozenSettings.loss`."""
+
+
 def take_states(values: NDArray[np.float32], places: Sequence[int], device: torch.device) -> Tensor:
     """Rows of states (n, L, d) as (L, b, d) on `device`."""
     rows = torch.from_numpy(np.ascontiguousarray(values[np.asarray(places, dtype=np.int64)]))

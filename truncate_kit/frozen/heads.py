@@ -16,7 +16,7 @@ from truncate_kit.encoders.layer_heads import BlockNetworks, PairScore, check_sc
 from truncate_kit.evaluation import Evaluation, correlate
 from truncate_kit.files import replacing
 from truncate_kit.frozen.autoencoders import BlockAutoencoders
-from truncate_kit.frozen.examples import StateExamples, WithoutTexts, log_variance, moments, take_states
+from truncate_kit.frozen.examples import LOSS_FUNCTIONS, StateExamples, WithoutTexts, moments, take_states
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.loop import Progressed, TrainingRun
@@ -68,17 +68,17 @@ def pair_scores(heads: LayerHeads, pairs: StatePairs) -> list[float]:
 
 
 class PairExamples(StateExamples):
-    """Pairs for the loop, with log Var(ŷ − y) as the loss of a batch. distances: known where no network is trained."""
+    """Pairs for the loop. distances: known where no network is trained. loss: a name of `LOSSES`."""
 
-    def __init__(self, pairs: StatePairs, distances: Tensor | None) -> None:
-        self._pairs, self._distances = pairs, distances
+    def __init__(self, pairs: StatePairs, distances: Tensor | None, loss: str) -> None:
+        self._pairs, self._distances, self._loss = pairs, distances, LOSS_FUNCTIONS[loss]
         self._targets = torch.tensor(pairs.targets, dtype=torch.float32)
 
     def __len__(self) -> int:
         return len(self._targets)
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """`log_variance` of the pairs at the given places."""
+        """The loss of the pairs at the given places."""
         heads, places = cast(LayerHeads, encoder), list(batch)
         if self._distances is not None:
             scores = heads.score(self._distances[places].to(heads.device))
@@ -86,7 +86,7 @@ class PairExamples(StateExamples):
             rows = [side[place] for side in (self._pairs.first, self._pairs.second) for place in places]
             vectors = heads(take_states(self._pairs.values, rows, heads.device))
             scores = heads.similarities(vectors[: len(places)], vectors[len(places) :])
-        return log_variance(scores.float(), self._targets[places].to(heads.device))
+        return self._loss(scores.float(), self._targets[places].to(heads.device))
 
 
 class PairsEvaluator(WithoutTexts):
@@ -119,7 +119,7 @@ def new_heads(
     """Untrained heads of a step on the states of `train_pairs`; those of `AUTOENCODER` start from its networks."""
     generator = torch.Generator().manual_seed(seed)
     blocks, width = train_pairs.values.shape[1:]
-    networks = None if step == COSINE else BlockNetworks(width, code_widths, generator)
+    networks = None if step == COSINE else BlockNetworks(width, code_widths, generator, depth=settings.depth)
     if networks is not None and step == AUTOENCODER:
         assert autoencoders is not None
         _take_lowest(networks, autoencoders.networks)
@@ -134,15 +134,11 @@ def new_heads(
     return heads
 
 
-@torch.no_grad()
 def _take_lowest(networks: BlockNetworks, source: BlockNetworks) -> None:
     """Copy the networks of the lowest blocks, as many as `networks` has."""
-    blocks = len(networks.code_widths)
-    networks.mean.copy_(source.mean[:blocks])
-    networks.scale.copy_(source.scale[:blocks])
-    for number, (code, count) in enumerate(networks.runs):
-        networks.weights[number].copy_(source.weights[number][:count])
-        networks.biases[number].copy_(source.biases[number].view(-1, code)[:count].flatten())
+    found = source.state_dict()
+    for name, own in networks.state_dict().items():
+        own.copy_(found[name][: len(own)])  # blocks come first everywhere, in the flat biases too
 
 
 def save_heads(heads: LayerHeads, folder: Path) -> None:
@@ -172,7 +168,7 @@ def train_heads(
     for learned, epochs, file, name in stages:
         done = TrainingRun(
             cast(Encoder, heads),
-            PairExamples(learned, pair_distances(heads, learned).clone() if fixed else None),
+            PairExamples(learned, pair_distances(heads, learned).clone() if fixed else None, settings.loss),
             PairsEvaluator(dev, pair_distances(heads, dev).clone() if fixed else None),
             settings.training(epochs),
             seed=seed,

@@ -84,16 +84,17 @@ def read_material(
     nli: PairSet | None,
     raw: Sequence[str] | None,
     left_out: int,
+    final_norm: bool,
     progress: Progress = silent,
 ) -> Material:
-    """The states of all distinct texts, from the cache where they are there."""
+    """The states of all distinct texts, from the cache where they are there; final_norm: see `cached_states`."""
     train, dev, test = splits
     notes: list[str] = []
     num_texts = 0
 
     def states(texts: Sequence[str]) -> NDArray[np.float32]:
         nonlocal num_texts
-        found = cached_states(encoder, texts, cache, progress=progress)
+        found = cached_states(encoder, texts, cache, final_norm=final_norm, progress=progress)
         num_texts += len(texts)
         statement = found.statement(cache)
         if statement is not None:

@@ -39,6 +39,8 @@ class Reconstruction(Result):
     num_sentences: int  # raw ones, the held-out tenth included
     left_out: int  # sentences of the file that are also in dev or test and were not used
     seconds: float
+    # The same errors in the states' own units; None in results of versions that did not note them
+    own_losses: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,8 @@ class FrozenReport(Result):
     overlap: Overlap  # what the splits share
     seconds: float
     notes: tuple[str, ...]
+    # `states` of the training pairs (the paper's figure 1), None in reports of versions that did not note them
+    train_states: tuple[float | None, ...] | None = None
     test_sentences_in_nli: int | None = None  # distinct test sentences that the NLI pairs hold, None without NLI pairs
 
     def of(self, step: str, layer: int) -> list[FrozenTrial]:
@@ -124,8 +128,9 @@ class FrozenReport(Result):
     def statements(self) -> tuple[str, ...]:
         """What the user has to know about what was done."""
         used = max(trial.layer for trial in self.trials)
+        norm = " and the final norm" if self.settings.final_norm else ""
         found = [
-            f"The model is frozen: {self.pooling}-pooled states of blocks 1 to {used} of {self.depth}, "
+            f"The model is frozen: {self.pooling}-pooled states of blocks 1 to {used} of {self.depth}{norm}, "
             f"{self.num_texts:,} texts, each read once."
         ]
         if self.reconstruction is not None:

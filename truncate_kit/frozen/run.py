@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -52,7 +53,8 @@ def finetune_frozen(
 ) -> FrozenReport:
     """Train heads over the states of the frozen blocks of `encoder` and save the best, with the blocks it needs.
 
-    States are pooled as `encoder` pools; the paper takes the last token's. data: train, dev and test pairs with
+    States are pooled as `encoder` pools; the paper takes the last token's. They are those of the blocks, see
+    `FrozenSettings.final_norm`. data: train, dev and test pairs with
     scores. raw: sentences for the step `autoencoder`; those of dev and test are left out. nli: pairs with the classes
     entailment, neutral and contradiction, on which heads are trained first. The step and number of blocks with the
     best mean dev Spearman are taken, fewer blocks on a tie, with the seed that is best on dev.
@@ -79,13 +81,14 @@ def finetune_frozen(
     )
     store = RunStore(work / "trials", key, {"model": encoder.name, "frozen": fixed})
     with output_folder(Path(out), encoder, MODEL_FOLDER), store.open():
-        material = read_material(
-            base, splits, work / "states", nli=nli, raw=sentences, left_out=left_out, progress=progress
-        )
+        reading: dict[str, Any] = {"nli": nli, "raw": sentences, "left_out": left_out, "progress": progress}
+        material = read_material(base, splits, work / "states", final_norm=settings.final_norm, **reading)
         run = _Run(base, material, settings, widths, store, progress)
         report = run.report(encoder, data, layers, nli, begin)
         model = truncate(base, report.chosen_layer)
         model.heads = run.heads(report.chosen).to(model.device)
+        if model.family.final_norm is not None and not settings.final_norm:
+            model.heads.raw = True
         save_encoder(model, Path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model))
         for folder in (store.folder, work):  # what other settings left in theirs stays
             report.write(folder / REPORT_FILE)
@@ -166,6 +169,7 @@ class _Run:
             parameters=truncate(self.base, chosen.layer, copy_weights=False).num_parameters,
             num_texts=material.num_texts,
             states=block_correlations(pair_distances(plain, material.test), material.test.targets),
+            train_states=block_correlations(pair_distances(plain, material.train), material.train.targets),
             trials=tuple(trials),
             chosen_step=chosen.step,
             chosen_layer=chosen.layer,
@@ -182,13 +186,15 @@ class _Run:
     def _pretrain(self) -> None:
         """Have the autoencoders, trained where they are not there."""
         if self.store.read(_AUTOENCODERS, Reconstruction) is not None:
-            read = partial(BlockAutoencoders.load, width=self.base.width, code_widths=self.widths)
+            read = partial(
+                BlockAutoencoders.load, width=self.base.width, code_widths=self.widths, depth=self.settings.depth
+            )
             self.autoencoders = self.store.load(_AUTOENCODERS, read)
         if self.autoencoders is not None:
             return
         raw, begin = self.material.raw, time.perf_counter()
         assert raw is not None  # checked before anything was computed
-        self.autoencoders, losses = pretrain(
+        self.autoencoders, losses, own_losses = pretrain(
             raw,
             self.widths,
             self.settings,
@@ -200,6 +206,7 @@ class _Run:
         found = Reconstruction(
             code_widths=self.widths,
             losses=losses,
+            own_losses=own_losses,
             num_sentences=len(raw),
             left_out=self.material.left_out,
             seconds=time.perf_counter() - begin,

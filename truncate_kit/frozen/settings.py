@@ -12,28 +12,48 @@ from truncate_kit.training.configuration import TrainingSettings
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
 SCORES = ("exp", "sigmoid")  # those of `PairScore`, whose module imports torch
-PAPER_CODES = (256, 512)
-_UNITS = Bounds(1, 65_536)
-_SHARE = 3  # the paper's codes are a third and two thirds of its model's 768
+LOSSES = ("mse", "log-variance")
+LOWER_SHARE, UPPER_SHARE = 4, 2  # the paper's codes of 256 and 512 are a quarter and a half of its model's 1,024
+_UNITS, _DEPTH = Bounds(1, 65_536), Bounds(1, 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenSettings(Result):
     """Which steps are taken on which blocks, and how each is trained.
 
-    layers: `auto` for all blocks, or how many of the lowest to try, as text ("6", "3,6,9", "1..6", `all`). steps: some
-    of `STEPS`, always in their order. score: `exp` or `sigmoid`, see `PairScore`. hidden: units of its layer. codes:
-    code widths of the blocks in the lower and in the upper half of the model; None takes 256 and 512, but at most a
-    third and two thirds of the states' width. raw_sentences: how many are drawn for the autoencoders. epochs: of the
-    pairs; the one with the best dev Spearman is kept. nli_epochs: of the NLI pairs before them, where there are some.
-    pretraining_epochs: of the raw sentences. learning_rate: peak rate of all of them. Raises `UsageError`.
+    Attributes:
+        layers: `auto` for all blocks, or how many of the lowest to try, as text ("6", "3,6,9", "1..6", `all`).
+        steps: Some of `STEPS`, always in their order.
+        score: `exp` or `sigmoid` (the paper's), see `PairScore`.
+        loss: Of the pairs: `mse`, with which the paper trained all but its last model, or `log-variance`,
+            log Var(ŷ − y).
+        hidden: Units of the score's layer; the paper does not give their number.
+        codes: Code widths of the blocks in the lower and in the upper half of the model; None takes a quarter and a
+            half of the states' width. Twice the same number is one width everywhere.
+        depth: Layers of each block's network, and of what leads back from its codes; the paper's final model has 1.
+        final_norm: Whether the states of a model that ends in a norm have it applied. Without it they are what the
+            blocks give, after the residual connection.
+        raw_sentences: How many are drawn for the autoencoders.
+        epochs: Of the pairs; the one with the best dev Spearman is kept.
+        nli_epochs: Of the NLI pairs before them, where there are some.
+        pretraining_epochs: Of the raw sentences.
+        batch_size: Pairs, or sentences, of a step.
+        learning_rate: Peak rate of all of them.
+        precision: Of training.
+        seeds: Of the heads; the first one also draws sentences and trains the autoencoders.
+
+    Raises:
+        UsageError: A value makes no sense.
     """
 
     layers: str = "auto"
     steps: tuple[str, ...] = STEPS
     score: str = "exp"
+    loss: str = "log-variance"
     hidden: int = 64
     codes: tuple[int, int] | None = None
+    depth: int = 1
+    final_norm: bool = False
     raw_sentences: int = 20_000
     epochs: int = 20
     nli_epochs: int = 3
@@ -44,15 +64,18 @@ class FrozenSettings(Result):
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
-        if self.score not in SCORES:
-            raise UsageError(f"There is no score {self.score!r}.", hint=f"Use one of: {', '.join(SCORES)}.")
+        for name, value, known in (("score", self.score, SCORES), ("loss", self.loss, LOSSES)):
+            if value not in known:
+                raise UsageError(f"There is no {name} {value!r}.", hint=f"Use one of: {', '.join(known)}.")
         unknown = [step for step in self.steps if step not in STEPS]
         if unknown or not self.steps:
             hint = f"Use some of {', '.join(STEPS)} as `steps`."
             raise UsageError(f"There is no step {unknown[0]!r}." if unknown else "No step is named.", hint=hint)
         self.training(self.epochs)  # its errors are raised before any state is computed
         check_seeds(self.seeds)
-        check_numbers(self, hidden=_UNITS, raw_sentences=TEXTS, nli_epochs=EPOCHS, pretraining_epochs=EPOCHS)
+        check_numbers(
+            self, hidden=_UNITS, depth=_DEPTH, raw_sentences=TEXTS, nli_epochs=EPOCHS, pretraining_epochs=EPOCHS
+        )
         for width in self.codes or ():
             check_number("codes", width, _UNITS)
 
@@ -73,8 +96,5 @@ class FrozenSettings(Result):
 
     def code_widths(self, blocks: int, width: int) -> tuple[int, ...]:
         """Width of the codes of each of all blocks 1 … `blocks` of a model whose states are `width` wide."""
-        lower, upper = self.codes or (
-            max(1, min(PAPER_CODES[0], width // _SHARE)),
-            max(1, min(PAPER_CODES[1], 2 * width // _SHARE)),
-        )
+        lower, upper = self.codes or (max(1, width // LOWER_SHARE), max(1, width // UPPER_SHARE))
         return tuple(lower if 2 * block <= blocks else upper for block in range(1, blocks + 1))

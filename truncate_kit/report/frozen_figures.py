@@ -16,9 +16,15 @@ CODE_COLORS = (panel.GREEN, panel.PURPLE)  # narrow, wide
 
 
 def draw_correlations(report: FrozenReport, path: Path) -> Path:
-    """Write Spearman on test of each block alone, before and after training, as PNG. Raises `FileProblemError`."""
+    """Write Spearman of each block alone, before and after training, as PNG. Raises `FileProblemError`.
+
+    On test, and of the states as they are also on the training pairs, as figure 1 of the FREEZE report has it.
+    """
     figure, axes = _panel(report, "similarity by each block alone", "block")
     panel.plot_defined(axes, count(1), report.states, marker="o", color=STATES, label="states as they are")
+    if report.train_states is not None:
+        label = "states as they are, on the training pairs"
+        panel.plot_defined(axes, count(1), report.train_states, marker=".", linestyle="--", color=STATES, label=label)
     for step, layers in report.steps.items():
         if step != COSINE:  # its codes are the states themselves
             codes = report.codes_by_block(step, layers[-1])
@@ -29,15 +35,25 @@ def draw_correlations(report: FrozenReport, path: Path) -> Path:
     return panel.write_panel(figure, axes, path)
 
 
-def draw_reconstruction(report: FrozenReport, reconstruction: Reconstruction, path: Path) -> Path:
-    """Write the autoencoders' loss on held-out sentences by block as PNG. Raises `FileProblemError`."""
+def draw_reconstruction(
+    report: FrozenReport, reconstruction: Reconstruction, path: Path, *, own_scale: bool = False
+) -> Path:
+    """Write the autoencoders' loss on held-out sentences by block as PNG. Raises `FileProblemError`.
+
+    own_scale: the error in the states' own units, as figure 2 of the FREEZE report has it, on a logarithmic axis.
+    """
+    measured = (reconstruction.own_losses if own_scale else None) or reconstruction.losses
     figure, axes = _panel(report, "what the codes lose of each block's states", "block")
     for code, color in zip(sorted(set(reconstruction.code_widths)), CODE_COLORS, strict=False):
         blocks = [block for block, width in enumerate(reconstruction.code_widths, 1) if width == code]
-        losses = [reconstruction.losses[block - 1] for block in blocks]
+        losses = [measured[block - 1] for block in blocks]
         axes.plot(blocks, losses, marker="o", color=color, label=f"codes of {code} of {report.width} numbers")
-    axes.set_ylabel("mean squared error (1 = always the mean)")
-    axes.set_ylim(bottom=0)
+    if own_scale and reconstruction.own_losses is not None:
+        axes.set_ylabel("mean squared error in the states' own units")
+        axes.set_yscale("log")
+    else:
+        axes.set_ylabel("mean squared error (1 = always the mean)")
+        axes.set_ylim(bottom=0)
     return panel.write_panel(figure, axes, path)
 
 

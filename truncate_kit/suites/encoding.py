@@ -40,7 +40,8 @@ def text_features(encoder: TextEncoder, texts: Sequence[str], progress: Progress
         return TextFeatures(encode_distinct(encoder, texts, progress), None)
     states = layer_states(encoder, texts, progress=progress)
     # One pass gives both, unless the vectors are made of other states than these.
-    if encoder.combination is not None or encoder.pooler is not None:
+    other_heads = encoder.heads is not None and encoder.heads.raw
+    if encoder.combination is not None or encoder.pooler is not None or other_heads:
         return TextFeatures(encode_distinct(encoder, texts, progress), states)
     with torch.inference_mode():
         vectors = states[-1] if encoder.heads is None else encoder.heads(states[1:].to(encoder.device)).cpu()

@@ -1,0 +1,136 @@
+"""The path of FREEZE on one model, each of its steps a row, with the published figures of gpt2-medium beside.
+
+    python -m benchmarks.frozen.path --data FOLDER_OF_STSB_EN --texts SENTENCES --model NAME=FOLDER
+
+Weighted cosines, a siamese network on each block, the same from autoencoders with codes of one width, wider codes in
+the upper half, log Var instead of the squared error, deeper autoencoders. All read the last token's raw block outputs
+and score by σ(MLP). A step is a line of path.jsonl beside this script when it is done, states and trials go to work/ (a
+killed run continues there); the table of all is printed as Markdown. A first look on a random decoder:
+`--random-gpt2 --pairs 300 --sentences 300 --seeds 1 --epochs 2 --pretraining-epochs 1 --check`.
+"""
+
+import argparse
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import named_model, new_parser, print_table
+from benchmarks.frozen.run import first_pairs, random_gpt2
+from benchmarks.published import published
+from benchmarks.records import Records
+from truncate_kit.data import PairSplits, complete_splits, load_pairs, read_texts
+from truncate_kit.encoders import Encoder, load_encoder
+from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.frozen.run import finetune_frozen
+from truncate_kit.frozen.settings import AUTOENCODER, COSINE, LOWER_SHARE, SIAMESE, UPPER_SHARE, FrozenSettings
+from truncate_kit.report.frozen_figures import draw_correlations, draw_reconstruction
+from truncate_kit.wording import points
+
+HERE = Path(__file__).parent
+REPORTS = HERE / "path.jsonl"
+
+
+def path_of(width: int, base: FrozenSettings) -> dict[str, FrozenSettings]:
+    """The settings of each step for states of this width, by the names of the published table."""
+    narrow, wide = max(1, width // LOWER_SHARE), max(1, width // UPPER_SHARE)  # 256 and 512 of gpt2-medium's 1,024
+    base = replace(base, score="sigmoid", loss="mse", final_norm=False, codes=(narrow, narrow), depth=1)
+    widened = replace(base, steps=(AUTOENCODER,), codes=(narrow, wide))
+    return {
+        "cosine": replace(base, steps=(COSINE,)),
+        "siamese": replace(base, steps=(SIAMESE,)),
+        "narrow": replace(base, steps=(AUTOENCODER,)),
+        "wide": widened,
+        "log-variance": replace(widened, loss="log-variance"),
+        "deep": replace(widened, loss="log-variance", depth=2),
+    }
+
+
+def follow(
+    encoder: Encoder, data: PairSplits, raw: Sequence[str], base: FrozenSettings, records: Records, work: Path
+) -> None:
+    """Run the steps that are not in the records; figures 1 and 2 beside the first and the narrow one."""
+    for step, settings in path_of(encoder.width, base).items():
+        record = f"{encoder.name}_{step}"
+        if record in records:
+            continue
+        report = finetune_frozen(encoder, data, out=work / encoder.name, settings=settings, raw=raw)
+        # The worst errors name sentences, which stay with their data.
+        records.add(record, replace(report, worst=()).to_dict())
+        print(f"done: {record}, {report.seconds:.0f} s", flush=True)
+        figures = records.path.parent / "figures"
+        if step == "cosine":
+            draw_correlations(report, figures / f"{encoder.name}-path-correlation.png")
+        if step == "narrow" and report.reconstruction is not None:
+            own = figures / f"{encoder.name}-path-reconstruction.png"
+            draw_reconstruction(report, report.reconstruction, own, own_scale=True)
+
+
+def row(step: dict[str, str], reports: dict[str, FrozenReport]) -> list[str]:
+    """A published step, then for each model Pearson / Spearman on test and the number of trained weights."""
+    cells = [step["what"], f"{step['pearson'] or '–'} / {step['spearman'] or '–'}"]
+    for report in reports.values():
+        both = [report.score(*report.groups[-1], measure) for measure in ("test_pearson", "test")]
+        trained = report.of(*report.groups[-1])[0].parameters
+        cells += [" / ".join(points(found.mean, found.std) for found in both), f"{trained:,}"]
+    return cells
+
+
+def print_path(records: Records) -> None:
+    """The table of all models of which every step is done."""
+    steps = published("freeze")
+    found: dict[str, dict[str, FrozenReport]] = {step["step"]: {} for step in steps}
+    for name, content in records.items():
+        model, _, step = name.rpartition("_")
+        found[step][model] = FrozenReport.from_dict(content)
+    whole = [model for model in found["cosine"] if all(model in reports for reports in found.values())]
+    columns = ["step", "gpt2-medium, published"]
+    for model in whole:
+        columns += [model, "trained"]
+    print_table(columns, [row(step, {model: found[step["step"]][model] for model in whole}) for step in steps])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Follow the path on each model, then print it."""
+    options = PARSER.parse_args(arguments)
+    home = Path(tempfile.mkdtemp()) if options.check else HERE
+    records = Records(home / REPORTS.name)
+    models: list[tuple[str, Any]] = [named_model(model) for model in options.model]
+    if options.random_gpt2:
+        models.append(("random-gpt2", random_gpt2(home / "work" / "random-gpt2-model")))
+    data, raw = first_pairs(complete_splits(load_pairs(options.data)), options.pairs), read_texts(options.texts)
+    base = FrozenSettings(
+        seeds=tuple(range(options.seeds)),
+        epochs=options.epochs,
+        raw_sentences=options.sentences,
+        pretraining_epochs=options.pretraining_epochs,
+    )
+    for name, folder in models:
+        encoder = load_encoder(folder, pooling="last", max_length=options.max_length)
+        encoder.name = name
+        follow(encoder, data, raw, base, records, home / "work")
+    print_path(records)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = new_parser(__doc__)
+    made.add_argument("--data", required=True)
+    made.add_argument("--texts", required=True, help="raw sentences, a line each; the paper takes 20,000 of GenericsKB")
+    made.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
+    made.add_argument("--random-gpt2", action="store_true")
+    made.add_argument("--seeds", type=int, default=3)
+    made.add_argument("--epochs", type=int, default=20)
+    made.add_argument("--pretraining-epochs", type=int, default=10)
+    made.add_argument("--sentences", type=int, default=20_000)
+    made.add_argument("--max-length", type=int, default=64)
+    made.add_argument("--pairs", type=int, help="the first pairs of each split only: for a first look")
+    made.add_argument("--check", action="store_true", help="results in a temporary folder")
+    return made
+
+
+PARSER = parser()
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The published figures are there for every row, and FREEZE's path runs on a tiny decoder, a row for each step."""
+
+import json
+
+from benchmarks.frozen import path
+from benchmarks.published import published
+from tests.support.pairs import make_pairs
+from truncate_kit.contrastive.poolings import TABLE_2
+from truncate_kit.frozen.settings import FrozenSettings
+
+
+def test_table_2_has_a_published_figure_for_every_named_pooling():
+    rows = [row for row in published("layer_attention") if row["table"] == "2"]
+    assert [(row["name"], row["pooling"]) for row in rows] == [(row.name, row.paper) for row in TABLE_2.values()]
+    printed = [84.34, 84.84, 84.76, 84.93, 85.11, 85.45, 85.72, 86.57, 86.76]
+    assert [float(row["value"]) for row in rows] == printed
+
+
+def test_the_path_at_gpt2_mediums_width_is_the_published_one():
+    steps = path.path_of(1024, FrozenSettings())
+    assert list(steps) == [row["step"] for row in published("freeze")]
+    assert {settings.score for settings in steps.values()} == {"sigmoid"}
+    widths = {step: set(settings.code_widths(24, 1024)) for step, settings in steps.items()}
+    assert [widths[step] for step in ("narrow", "wide", "deep")] == [{256}, {256, 512}, {256, 512}]
+    assert [steps[step].loss for step in ("wide", "log-variance")] == ["mse", "log-variance"]
+    assert [(step, settings.depth) for step, settings in steps.items() if settings.depth > 1] == [("deep", 2)]
+
+
+def test_the_path_runs_and_is_taken_up_where_it_was(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(path, "HERE", tmp_path)
+    for seed, split in enumerate(("train", "dev", "test")):
+        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(20, seed=seed)]
+        (tmp_path / f"{split}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
+    texts = tmp_path / "raw.txt"
+    texts.write_text("\n".join(f"{pair.first} and {pair.second}" for pair in make_pairs(40, seed=9)))
+    asked = ["--data", str(tmp_path), "--texts", str(texts), "--model", f"tiny={tiny_folder('gpt2')}"]
+    asked += ["--seeds", "1", "--epochs", "1", "--pretraining-epochs", "1", "--max-length", "32"]
+    path.main(asked)
+    out = capsys.readouterr().out
+    for figure in ("39.20 / 42.06", "71.63 / 69.72", "75.36 / 73.21", "76.86 / 75.03"):
+        assert figure in out
+    lines = (tmp_path / "path.jsonl").read_text().splitlines()
+    found = {json.loads(line)["name"]: json.loads(line)["content"] for line in lines}
+    assert list(found) == [f"tiny_{step}" for step in path.path_of(16, FrozenSettings())]
+    score = found["tiny_wide"]["trials"][-1]["test_pearson"]
+    assert f"{score:.2f}" in out
+    assert found["tiny_narrow"]["reconstruction"]["code_widths"] == [4, 4, 4]
+    for figure in ("correlation", "reconstruction"):
+        assert (tmp_path / f"figures/tiny-path-{figure}.png").stat().st_size > 5_000
+    path.main(asked)
+    assert "done" not in capsys.readouterr().out
+    assert (tmp_path / "path.jsonl").read_text().splitlines() == lines
