@@ -49,6 +49,10 @@ def distill(
     speedup: Annotated[float | None, layers_option("The most blocks that are this number of times as fast.")] = None,
     megabytes: Annotated[float | None, layers_option("The most blocks that fit in this size, in float32.")] = None,
     vocabulary_from: options.VocabularyFrom = None,
+    frontier: Annotated[
+        bool,
+        layers_option("Measure graphs of all that learned as well: precisions, dimensions, words.", "--frontier"),
+    ] = False,
     epochs: Annotated[int, training_option("Passes over the texts; ends earlier where agreement stops growing.")] = (
         USUAL.epochs
     ),
@@ -129,6 +133,7 @@ def distill(
             data=judged,
             before=before,
             engine=at_work,
+            frontier=frontier,
             progress=progress,
         )
     workspace.remember(source, found)
@@ -146,7 +151,7 @@ def _texts_in(path: Path) -> list[str]:
 
 def _show(result: "DistillResult", workspace: Workspace) -> None:
     from truncate_kit.report.frontier_figure import draw_frontier
-    from truncate_kit.report.training_tables import rules_table, sizes_table
+    from truncate_kit.report.training_tables import frontier_table, rules_table, sizes_table
 
     figure = draw_frontier(result, workspace.folder / "frontier.png")
     if workspace.quiet:
@@ -164,5 +169,8 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
         f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s"
         + ("." if search.exact else ", by a beam.")
     )
+    if result.frontier is not None:
+        graphs = frontier_table(result.frontier)
+        table(graphs.title, graphs.columns, graphs.rows)
     say(result.sentence)
     say(f"Saved: {workspace.lean}, {workspace.full}, {figure}")

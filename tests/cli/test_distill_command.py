@@ -45,6 +45,7 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
 def test_json_and_again(texts, tiny_folder, capfd):
     command = ("distill", tiny_folder("bert"), "--texts", texts, "--speedup", "1.01", "--json")
     first = json.loads(run(capfd, *command))
+    assert first["frontier"] is None
     assert len(first["candidates"]) == 3
     assert first["chosen"] in [row["blocks"] for row in first["candidates"][:2]]
     assert json.loads(run(capfd, *command)) == first

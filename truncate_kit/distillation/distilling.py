@@ -1,6 +1,6 @@
 """Distillation from end to end: texts, full vectors, which blocks, learning, the choice, the saved model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.card import distill_card
+from truncate_kit.distillation.frontier import Frontier, measure_frontier
 from truncate_kit.distillation.judges import RetrievalEvaluator, halves
 from truncate_kit.distillation.results import DISTILL_FILE, Candidate, DistillResult, HeldOutScores, Sizes, Student
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -49,6 +50,7 @@ def distill(
     data: PairSplits | RetrievalSet | None = None,
     before: str = "",
     engine: Engine | None = None,
+    frontier: bool = False,
     progress: Progress = silent,
 ) -> DistillResult:
     """Find the smallest choice of blocks within a budget that gives the full model's vectors, and save it.
@@ -66,6 +68,7 @@ def distill(
             graded pairs, or two halves of the queries of a retrieval set.
         before: What the model card says was done to `encoder` before.
         engine: Where the full model's vectors are computed; None is here.
+        frontier: Whether graphs of the full model and of all that learned are made and measured at the end.
         progress: Called as the work goes on.
 
     Raises:
@@ -87,7 +90,7 @@ def distill(
         runs = RunStore(out / "trials", key, {"model": encoder.name, "distill": settings.to_dict()})
         open_stores.enter_context(runs.open())
         work = _Distillation(encoder, store, vectors, settings, data, runs, progress)
-        return work.run(budget, out, before)
+        return work.run(budget, out, before, frontier=frontier)
 
 
 class _Distillation:
@@ -108,6 +111,7 @@ class _Distillation:
         order = np.random.default_rng(settings.seed).permutation(len(texts))
         held = max(42, min(settings.held_out, len(texts) // 10))
         choose, report, self._learned_from = order[: held // 2], order[held // 2 : held], order[held:]
+        self._held_out = order[:held]
         self._choose_ids = ids_of(texts, choose)
         self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
         self.judge: _Held = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
@@ -120,8 +124,8 @@ class _Distillation:
             self.judge = PairEvaluator(encoder, data.dev)
             self.metric, self.full_score = "Spearman × 100 on dev", self.judge.score(encoder)[0]
 
-    def run(self, budget: Budget, out: Path, before: str) -> DistillResult:
-        """Search, learn, choose, save."""
+    def run(self, budget: Budget, out: Path, before: str, *, frontier: bool) -> DistillResult:
+        """Search, learn, choose, measure, save."""
         search, candidates = self._search(), self._sizes(budget)
         chosen, holds = self._choose(candidates, budget)
         self._learn(chosen, weights=True)
@@ -146,6 +150,7 @@ class _Distillation:
             holds=holds,
             scores=self._test_scores(lean),
             notes=self._notes(),
+            frontier=self._frontier(students) if frontier else None,
         )
         save_encoder(self.encoder, out / "full")
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean))
@@ -221,6 +226,16 @@ class _Distillation:
             seconds=state.seconds,
         )
         return self.runs.write_encoder(name, record, student)
+
+    def _frontier(self, students: Sequence[Student]) -> Frontier:
+        """Of the full model and all students whose weights are still there."""
+        held = [one.blocks for one in students if self.runs.has_weights(_run_name(one.blocks))]
+        learned = sorted(held, key=len, reverse=True)
+        every = tuple(range(1, self.encoder.depth + 1))
+        encoders = [(blocks, self.runs.encoder(_run_name(blocks), self.encoder.device)) for blocks in learned]
+        return measure_frontier(
+            [(every, self.encoder), *encoders], self.judge, self.texts, self._held_out, progress=self.progress
+        )
 
     def _notes(self) -> tuple[str, ...]:
         """That what is served is longer than what was learned from, which costs search most of all."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from truncate_kit.distillation.agreement import Agreement
+from truncate_kit.distillation.frontier import Frontier
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.subsets import Blocks, SubsetSearch
 from truncate_kit.distillation.texts import TextCounts
@@ -118,6 +119,8 @@ class DistillResult(Result):
         holds: Whether the chosen one keeps within the budget.
         scores: On test pairs or the other half of the queries; None where neither was given.
         notes: Sentences that the user has to see.
+        frontier: Graphs in two precisions, dimensions and words, of the full model and all that learned; None where it
+            was not asked for.
     """
 
     model: str
@@ -136,6 +139,7 @@ class DistillResult(Result):
     holds: bool
     scores: HeldOutScores | None
     notes: tuple[str, ...]
+    frontier: Frontier | None = None
 
     @property
     def student(self) -> Student:

@@ -2,7 +2,8 @@
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from truncate_kit.distillation.subsets import Blocks
 from truncate_kit.encoders import Encoder, keep
@@ -15,21 +16,28 @@ ROUNDS, MOST_ROUNDS, SECONDS, TEXTS = 5, 25, 10.0, 128  # small models are timed
 def texts_per_second(
     encoder: Encoder, subsets: Sequence[Blocks], ids: Sequence[Ids], *, progress: Progress = silent
 ) -> tuple[float, ...]:
-    """Texts a second in torch on the encoder's device for each subset, the median of `ROUNDS` rounds or more.
-
-    Each round encodes up to `TEXTS` texts by every subset in turn, so that what slows the machine down slows all.
-    """
+    """Texts a second in torch on the encoder's device for each subset."""
     some = list(ids[:TEXTS])
     lean = [keep(encoder, blocks, copy_weights=False) for blocks in subsets]
-    seconds: list[list[float]] = [[] for _ in lean]
+    return side_by_side([partial(model.encode_ids, some) for model in lean], len(some), progress=progress)
+
+
+def side_by_side(
+    runs: Sequence[Callable[[], object]], num_texts: int, *, progress: Progress = silent
+) -> tuple[float, ...]:
+    """Texts a second of each run, the median of `ROUNDS` rounds or more.
+
+    Each round makes every run once, so that what slows the machine down slows all.
+    """
+    seconds: list[list[float]] = [[] for _ in runs]
     started = time.perf_counter()
     for round_ in range(MOST_ROUNDS + 1):
         if round_ > ROUNDS and time.perf_counter() - started > SECONDS:
             break
-        for times, model in zip(seconds, lean, strict=True):
+        for times, run in zip(seconds, runs, strict=True):
             begin = time.perf_counter()
-            model.encode_ids(some)
+            run()
             if round_:  # the first one warms up
                 times.append(time.perf_counter() - begin)
         progress("Timing", min(round_, ROUNDS), ROUNDS)
-    return tuple(len(some) / statistics.median(times) for times in seconds)
+    return tuple(num_texts / statistics.median(times) for times in seconds)

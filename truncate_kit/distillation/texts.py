@@ -96,6 +96,12 @@ class TextStore:
         """Tokens of each text, (n,)."""
         return np.diff(self._ends, prepend=0)
 
+    def read(self, places: Collection[int]) -> list[str]:
+        """The texts at some places, in the order of the file, prompts not included."""
+        wanted = set(places)
+        with self.file.open(encoding="utf-8") as lines:
+            return [json.loads(line)["text"] for place, line in enumerate(lines) if place in wanted]
+
     @property
     def file(self) -> Path:
         """The texts themselves, one JSON object a line, prompts not included."""

@@ -62,6 +62,13 @@ def graph_files(graph: Path) -> list[Path]:
     return [graph, *sorted(graph.parent.glob(f"{graph.name}*.data"))]
 
 
+def bytes_of_rows(graph: Path, rows: int) -> int:
+    """Bytes that one row takes in all weights of the graph that have that number of rows, as the word embeddings do."""
+    ir = require("onnx_ir", extra="cpu")
+    weights = (value.const_value for value in ir.load(graph).graph.initializers.values())
+    return sum(weight.nbytes // rows for weight in weights if weight is not None and weight.shape[0:1] == (rows,))
+
+
 def _digest(weights: Sequence[Any]) -> str:
     digest = hashlib.sha256()
     for weight in weights:

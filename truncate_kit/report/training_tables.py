@@ -1,5 +1,6 @@
 """The cells of what training left: layers of a sweep, sizes of a distillation, checks of a graph."""
 
+from truncate_kit.distillation.frontier import Frontier
 from truncate_kit.distillation.results import DistillResult
 from truncate_kit.distillation.subsets import SubsetSearch
 from truncate_kit.export.results import ExportReport
@@ -58,6 +59,29 @@ def rules_table(search: SubsetSearch) -> TableCells:
                 *(points(search.simpler(rule, row)) for rule in search.baselines),
             )
             for row in search.best
+        ],
+    )
+
+
+def frontier_table(frontier: Frontier) -> TableCells:
+    """One row for each point that no other one beats, and for the full model's float32 graph."""
+    full = frontier.points[0]
+    rest = "" if frontier.words is None else f"; {frontier.covered:.1f} % of held-out texts need no further words"
+    return TableCells(
+        f"Graphs that no other beats in score, speed, size and dimensions together{rest}",
+        ("blocks", "precision", "dimensions", "words", "score", "speed", "MB"),
+        [
+            (
+                ", ".join(map(str, one.blocks)),
+                one.precision,
+                str(one.dims),
+                f"{one.words:,}",
+                f"{one.score:.2f}",
+                f"{one.texts_per_second / full.texts_per_second:.2f} ×",
+                f"{one.megabytes:.1f}",
+            )
+            for one in frontier.points
+            if one is full or not one.dominated
         ],
     )
 

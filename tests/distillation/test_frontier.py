@@ -1,0 +1,71 @@
+"""The frontier of graphs, against models that are exported and scored one by one."""
+
+import numpy as np
+import pytest
+import torch
+
+from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.distillation.agreement import AgreementEvaluator
+from truncate_kit.distillation.frontier import measure_frontier, own_pairs
+from truncate_kit.distillation.student import ids_of
+from truncate_kit.distillation.texts import RawTexts, store_texts
+from truncate_kit.encoders import keep, load_encoder, truncate
+from truncate_kit.encoders.word_pieces import keep_pieces, kept_pieces
+from truncate_kit.export.exporting import export_graph
+
+
+@pytest.fixture(scope="module")
+def full():
+    return truncate(load_encoder("mini-bert", max_length=32), 3)
+
+
+@pytest.fixture(scope="module")
+def store(full, tmp_path_factory):
+    pairs = load_pairs(BUNDLED)
+    return store_texts(full, RawTexts(texts=pairs.texts()[:300]), tmp_path_factory.mktemp("texts") / "texts")
+
+
+def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
+    lean, held_out = keep(full, (1, 3)), np.arange(60)
+    ids = ids_of(store, held_out)
+    judge = AgreementEvaluator(ids, full.encode_ids(ids))
+    found = measure_frontier([((1, 2, 3), full), ((1, 3), lean)], judge, store, held_out)
+    points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.points}
+    words, width = full.backbone.config.vocab_size, full.width
+    kept = kept_pieces(full, {piece for place in range(len(store)) for piece in store.ids(place)})
+    assert found.words == len(kept) < found.all_words == words
+    assert len(points) == len(found.points) == 2 * 2 * 3 * 2
+    assert found.points[0].score == pytest.approx(100, abs=0.01)
+    vectors = lean.encode_ids(ids)
+    for dims in (width, width // 2, width // 4):
+        wanted = judge.score_of(vectors[:, :dims])[0]
+        assert points[(1, 3), "fp32", dims, words].score == pytest.approx(wanted, abs=0.01)
+        assert points[(1, 3), "int8", dims, len(kept)].score == pytest.approx(wanted, abs=8)
+    export_graph(keep_pieces(lean, kept), tmp_path / "fewer")
+    size = (tmp_path / "fewer/model.onnx").stat().st_size / 1e6
+    assert points[(1, 3), "fp32", width, len(kept)].megabytes == pytest.approx(size, rel=0.01)
+    assert points[(1, 3), "int8", width, words].megabytes < points[(1, 3), "fp32", width, words].megabytes
+    learned = {piece for place in range(60, len(store)) for piece in store.ids(place)}
+    assert found.covered == pytest.approx(100 * np.mean([set(row) <= learned for row in ids]))
+    values = [(one.score, one.texts_per_second, -one.megabytes, -one.dims) for one in found.points]
+    for one, mine in zip(found.points, values, strict=True):
+        assert one.dominated == any(
+            all(a >= b for a, b in zip(other, mine, strict=True)) and other != mine for other in values
+        )
+    assert not all(one.dominated for one in found.points)
+
+
+def test_pairs_without_labels_carry_the_models_own_cosines(full):
+    texts = load_pairs(BUNDLED).texts()[:40]
+    pairs = own_pairs(full, texts)
+    assert len(pairs) == 40
+    assert len({pair.first for pair in pairs}) == 40
+    for pair in list(pairs)[:6]:
+        first, second = full.encode([pair.first, pair.second])
+        assert pair.first != pair.second
+        assert pair.target == pytest.approx(float(torch.cosine_similarity(first, second, dim=0)), abs=1e-5)
+    nearest = max(
+        (text for text in texts if text != texts[0]),
+        key=lambda text: float(torch.cosine_similarity(*full.encode([texts[0], text]), dim=0)),
+    )
+    assert pairs.pairs[0].second == nearest
