@@ -1,4 +1,4 @@
-"""The READMEs of benchmarks: their commands have the options that scripts and the product take, their links lead on."""
+"""READMEs of benchmarks, pages of papers: their commands have options that scripts and product take, links lead on."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ from truncate_kit_cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-PAGES = sorted(BENCHMARKS.rglob("README.md"))
+PAGES = sorted([*BENCHMARKS.rglob("README.md"), *(ROOT / "docs/papers").glob("*.md")])
 SCRIPTS = sorted(path for path in BENCHMARKS.rglob("*.py") if "\nif __name__ ==" in path.read_text(encoding="utf-8"))
 FENCED, INDENTED = re.compile(r"```sh\n(.*?)```", re.DOTALL), re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 QUOTED = re.compile(r"`((?:[A-Z]+=\S+ )*(?:python -m benchmarks\.|truncate-kit )[^`]+)`")
@@ -34,7 +34,7 @@ def module(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_commands_parse(page):
     for words in commands(page.read_text(encoding="utf-8")):
         if words[0] == "python":
@@ -53,7 +53,7 @@ def test_every_command_of_a_page_is_found():
     assert any(words[:2] == ["truncate-kit", "study"] for words in found)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_links_lead_to_files(page):
     links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -1,0 +1,124 @@
+"""Figures 1 to 3 of layer-wise attention pooling.
+
+    python -m benchmarks.layer_attention.figures --data FOLDER_OF_SETS --model mini-bert=mini-bert
+
+1: Spearman on STS Benchmark's test split of each layer of the untrained model, by CLS and by the mean. 2: the untrained
+poolings CLS, mean, and mean over embeddings and last layer on each similarity set. 3: the weight of each layer for the
+short and the long sentence that the paper names, after training with hard negatives as in `run.py`, with the last CLS
+(a) and without it (b). PNG files and the numbers behind them, figures.csv, go to figures/; trained models to work/.
+"""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.common import named_model, new_parser, print_table, write_rows
+from benchmarks.layer_attention.rows import training_rows
+from benchmarks.layer_attention.run import OBJECTIVE, settings_of
+from truncate_kit.contrastive.running import finetune_contrastive
+from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.contrastive.weights import layer_weights
+from truncate_kit.data import find_sts, load_pairs
+from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.evaluation import evaluate
+from truncate_kit.report import panel
+from truncate_kit.report.attention_figure import draw_attention
+from truncate_kit.suites.sts import score_sts
+
+HERE = Path(__file__).parent
+SENTENCES = ("You should do it.", "People on motorcycles wearing racing gear ride around a racetrack.")
+ATTENTIONS = {"3a": "layer-attention", "3b": "attention"}
+Rows = list[dict[str, object]]
+
+
+def by_layer(name: str, folder: str, data: Path, out: Path) -> Rows:
+    """Figure 1."""
+    test = load_pairs(data / "stsb/en").test
+    assert test is not None
+    figure, axes = panel.open_panel(f"{name}, untrained: STS Benchmark test by layer", panel.LAYERS)
+    rows: Rows = []
+    for pooling, label, color in (("cls", "CLS", panel.VERMILION), ("mean", "mean", panel.BLUE)):
+        encoder = load_encoder(folder, pooling=pooling)
+        layers = range(encoder.depth + 1)
+        # At the embeddings every text has the same CLS state.
+        scores = [
+            None if (pooling, layer) == ("cls", 0) else evaluate(truncate(encoder, layer), test.pairs).spearman
+            for layer in layers
+        ]
+        panel.plot_defined(axes, layers, scores, marker="o", color=color, label=label)
+        rows += [
+            {"figure": "1", "model": name, "what": label, "place": layer, "value": f"{score:.2f}"}
+            for layer, score in zip(layers, scores, strict=True) if score is not None
+        ]  # fmt: skip
+    axes.set_ylabel("Spearman × 100")
+    panel.write_panel(figure, axes, out / f"{name}-1-layers.png")
+    return rows
+
+
+def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
+    """Figure 2."""
+    sets = find_sts(data)
+    figure, axes = panel.open_panel(f"{name}, untrained: poolings by set", "")
+    rows: Rows = []
+    kinds = (("CLS_last", "cls", panel.VERMILION), ("AVG_last", "mean", panel.BLUE), ("AVG_FL", "mean", panel.GREEN))
+    for place, (label, pooling, color) in enumerate(kinds):
+        encoder = load_encoder(folder, pooling=pooling)
+        if label == "AVG_FL":
+            encoder.combine_layers((0, encoder.depth))
+        scores = [one.spearman for one in score_sts(encoder, sets, model=name).sets]
+        axes.bar([number + 0.27 * (place - 1) for number in range(len(sets))], scores, 0.25, color=color, label=label)
+        rows += [
+            {"figure": "2", "model": name, "what": label, "place": one.name, "value": f"{score:.2f}"}
+            for one, score in zip(sets, scores, strict=True)
+        ]
+    axes.set_xticks(range(len(sets)), [one.name for one in sets])
+    axes.set_ylabel("Spearman × 100")
+    panel.write_panel(figure, axes, out / f"{name}-2-sets.png")
+    return rows
+
+
+def by_sentence(name: str, folder: str, data: Path, out: Path, epochs: int) -> Rows:
+    """Figure 3, a and b."""
+    rows: Rows = []
+    for part, row in ATTENTIONS.items():
+        settings = ContrastiveSettings(
+            objective=OBJECTIVE, seeds=(0,), epochs=epochs, batch_size=64, evaluate_every=None
+        )
+        home = out.parent / "work" / f"{name}_{row}_figure"
+        encoder = load_encoder(folder)
+        encoder.name = name
+        pairs, learned = load_pairs(data / "stsb/en"), training_rows(data)
+        finetune_contrastive(encoder, learned, pairs, out=home, settings=settings_of(row, settings))
+        lean = load_encoder(home / "lean")
+        lean.name = f"{name}, {row}"
+        found = layer_weights(lean, SENTENCES)
+        draw_attention(found, out / f"{name}-{part}-weights.png")
+        rows += [
+            {"figure": part, "model": name, "what": text, "place": layer, "value": f"{weight:.4f}"}
+            for text, weights in zip(found.texts, found.weights, strict=True) for layer, weight in enumerate(weights)
+        ]  # fmt: skip
+    return rows
+
+
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", type=Path, required=True)
+PARSER.add_argument("--model", action="append", required=True, help="NAME=FOLDER, a bundled miniature, or a hub name")
+PARSER.add_argument("--epochs", type=int, default=6, help="of the training behind figure 3; 0 leaves it out")
+PARSER.add_argument("--check", action="store_true", help="results in a temporary folder")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw the figures of each model and write the numbers behind them."""
+    options = PARSER.parse_args(arguments)
+    out = (Path(tempfile.mkdtemp()) if options.check else HERE) / "figures"
+    rows: Rows = []
+    for name, folder in map(named_model, options.model):
+        rows += by_layer(name, folder, options.data, out) + by_set(name, folder, options.data, out)
+        if options.epochs:
+            rows += by_sentence(name, folder, options.data, out, options.epochs)
+        write_rows(out / "figures.csv", rows)
+    print_table(list(rows[0]), [list(map(str, row.values())) for row in rows])
+
+
+if __name__ == "__main__":
+    main()
