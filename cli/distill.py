@@ -90,6 +90,7 @@ def distill(
     from truncate_kit.distillation.distilling import distill as run
     from truncate_kit.distillation.texts import RawTexts
     from truncate_kit.runs.cutting import cut_vocabulary
+    from truncate_kit.training.distributed import joined
 
     check_push(push_to, public)
     machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
@@ -104,38 +105,41 @@ def distill(
         max_texts=max_texts,
         query_weight=query_weight,
         precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
+        frontier=frontier,
     )
     use_threads(threads)
-    workspace = Workspace(folder, quiet=as_json)
-    source, found = workspace.starting_model(model, pooling, max_length), None
-    judged: PairSplits | RetrievalSet | None = None
-    if data is not None:
-        if is_retrieval_folder(data):
-            judged = read_retrieval(data)
-        else:
-            pairs, found = workspace.data(data, columns, scale)
-            judged = workspace.divided(pairs)
     left_out = {text for path in exclude or () for text in _texts_in(path)}
-    encoder, before = workspace.load(source, device=device, precision=precision), ""
-    if vocabulary_from is not None:
-        encoder, words = cut_vocabulary(encoder, _texts_in(vocabulary_from))
-        before = " ".join(words.sentences)
-        workspace.note(before)
-    with machine.open() as at_work, progress_bar(quiet=as_json) as progress:
-        result = run(
-            encoder,
-            RawTexts(
-                texts=iter_texts(texts), queries=iter_texts(queries) if queries is not None else (), exclude=left_out
-            ),
-            out=folder,
-            budget=budget,
-            settings=settings,
-            data=judged,
-            before=before,
-            engine=at_work,
-            frontier=frontier,
-            progress=progress,
-        )
+    with joined(device) as (group, here):
+        workspace = Workspace(folder, quiet=as_json or not group.leads)
+        source, found = workspace.starting_model(model, pooling, max_length), None
+        judged: PairSplits | RetrievalSet | None = None
+        if data is not None:
+            if is_retrieval_folder(data):
+                judged = read_retrieval(data)
+            else:
+                pairs, found = workspace.data(data, columns, scale)
+                judged = workspace.divided(pairs)
+        encoder, before = workspace.load(source, device=here, precision=precision), ""
+        if vocabulary_from is not None:
+            encoder, words = cut_vocabulary(encoder, _texts_in(vocabulary_from))
+            before = " ".join(words.sentences)
+            workspace.note(before)
+        asked = iter_texts(queries) if queries is not None else ()
+        with machine.open() as at_work, progress_bar(quiet=workspace.quiet) as progress:
+            result = run(
+                encoder,
+                RawTexts(texts=iter_texts(texts), queries=asked, exclude=left_out),
+                out=folder,
+                budget=budget,
+                settings=settings,
+                data=judged,
+                before=before,
+                engine=at_work,
+                group=group,
+                progress=progress,
+            )
+        if not group.leads:
+            return
     workspace.remember(source, found)
     _show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tests.support.commands import refused, run, run_both
+from tests.support.distributed import assert_same, in_two_processes
 from truncate_kit.encoders import load_encoder
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
@@ -73,3 +74,17 @@ def test_what_it_refuses(texts, tiny_folder, capfd, options, said, hint):
     assert said in problem
     assert hint in problem
     assert not (texts.parent / "exported/lean").exists()
+
+
+def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, capfd):
+    options = ["--texts", texts, "--blocks", "1,3", "--similarity", "1", "--states", "0.5", "--epochs", "2"]
+    alone = ["distill", tiny_folder("bert"), *options, "--workspace", tmp_path / "alone"]
+    together = ["distill", tiny_folder("bert"), *options, "--workspace", tmp_path / "together"]
+    code = f"from truncate_kit_cli.app import main; main({list(map(str, together))!r})"
+    ended = in_two_processes(code)
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    assert ["Saved:" in out for _, out, _ in ended] == [True, False]  # only the leading one speaks
+    run(capfd, *alone)
+    models = [load_encoder(tmp_path / name / "lean") for name in ("alone", "together")]
+    weights = [dict(model.named_parameters()) for model in models]
+    assert_same(weights[1], weights[0], 1e-3)

@@ -1,43 +1,26 @@
 """Distillation from end to end: texts, full vectors, which blocks, learning, the choice, the saved model."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.bench.quality import quality_difference
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.distillation.agreement import AgreementEvaluator
-from truncate_kit.distillation.budget import closest, marked, within_limit
-from truncate_kit.distillation.card import distill_card
-from truncate_kit.distillation.frontier import Frontier, measure_frontier
-from truncate_kit.distillation.judges import RetrievalEvaluator, halves
-from truncate_kit.distillation.results import DISTILL_FILE, Candidate, DistillResult, HeldOutScores, Sizes, Student
+from truncate_kit.distillation.choosing import Distillation
+from truncate_kit.distillation.results import DistillResult
 from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.distillation.speed import texts_per_second
-from truncate_kit.distillation.student import TaughtTexts, ids_of, student_run
-from truncate_kit.distillation.subsets import Blocks, Judge, SubsetSearch, check_blocks, search_subsets
-from truncate_kit.distillation.teacher import rows_of, teacher_vectors
+from truncate_kit.distillation.subsets import check_blocks
+from truncate_kit.distillation.teacher import VECTORS_FILE, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
-from truncate_kit.encoders import Encoder, keep, save_encoder
+from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
-from truncate_kit.evaluation import evaluate
 from truncate_kit.progress import Progress, silent
-from truncate_kit.retrieval.scores import estimated
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
-from truncate_kit.training.evaluators import Evaluator, PairEvaluator
-from truncate_kit.wording import counted
-
-LONGER = 1.25  # times as many tokens are worth a note
-
-
-class _Held(Evaluator, Judge, Protocol):
-    """Scores encoders, and vectors of its texts."""
+from truncate_kit.training.distributed import ALONE, Group
 
 
 def distill(
@@ -50,7 +33,7 @@ def distill(
     data: PairSplits | RetrievalSet | None = None,
     before: str = "",
     engine: Engine | None = None,
-    frontier: bool = False,
+    group: Group = ALONE,
     progress: Progress = silent,
 ) -> DistillResult:
     """Find the smallest choice of blocks within a budget that gives the full model's vectors, and save it.
@@ -68,7 +51,7 @@ def distill(
             graded pairs, or two halves of the queries of a retrieval set.
         before: What the model card says was done to `encoder` before.
         engine: Where the full model's vectors are computed; None is here.
-        frontier: Whether graphs of the full model and of all that learned are made and measured at the end.
+        group: Processes that learn together; all must see `out`, the leading one alone reads and writes there.
         progress: Called as the work goes on.
 
     Raises:
@@ -81,206 +64,41 @@ def distill(
     check_blocks(encoder, budget.named_blocks)
     raw = texts if isinstance(texts, RawTexts) else RawTexts(texts=texts)
     raw = replace(raw, exclude={*raw.exclude, *_texts_of(data)})
-    with output_folder(out, encoder, "lean", "full"), ExitStack() as open_stores:
-        folder = out / "distillation"
-        store = store_texts(encoder, raw, folder / "texts", limit=settings.max_texts, progress=progress)
-        vectors = teacher_vectors(encoder, store, folder / store.digest[:16], engine=engine, progress=progress)
+    folder = out / "distillation"
+    with ExitStack() as held:
+        places: tuple[Path, Path] | None = None
+        if group.leads:
+            held.enter_context(output_folder(out, encoder, "lean", "full"))
+            store = store_texts(encoder, raw, folder / "texts", limit=settings.max_texts, progress=progress)
+            beside = folder / store.digest[:16]
+            teacher_vectors(encoder, store, beside, engine=engine, progress=progress)
+            places = store.folder, beside / VECTORS_FILE
+        places = group.agree(places)
+        assert places is not None  # the leading process has them
+        store, vectors = _opened(encoder, *places)
         fingerprint = data.fingerprint() if isinstance(data, PairSplits) else "\n".join(_texts_of(data))
-        key = run_key(encoder, "distill", settings.to_json(), store.digest, fingerprint)
-        runs = RunStore(out / "trials", key, {"model": encoder.name, "distill": settings.to_dict()})
-        open_stores.enter_context(runs.open())
-        work = _Distillation(encoder, store, vectors, settings, data, runs, progress)
-        return work.run(budget, out, before, frontier=frontier)
-
-
-class _Distillation:
-    """One distillation: what is held out, what has learned, what is chosen."""
-
-    def __init__(
-        self,
-        encoder: Encoder,
-        texts: TextStore,
-        vectors: NDArray[np.float16],
-        settings: DistillSettings,
-        data: PairSplits | RetrievalSet | None,
-        runs: RunStore,
-        progress: Progress,
-    ) -> None:
-        self.encoder, self.texts, self.vectors, self.settings = encoder, texts, vectors, settings
-        self.data, self.runs, self.progress = data, runs, progress
-        order = np.random.default_rng(settings.seed).permutation(len(texts))
-        held = max(42, min(settings.held_out, len(texts) // 10))
-        choose, report, self._learned_from = order[: held // 2], order[held // 2 : held], order[held:]
-        self._held_out = order[:held]
-        self._choose_ids = ids_of(texts, choose)
-        self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
-        self.judge: _Held = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
-        self.metric, self.full_score = "agreement with the full model", 100.0
-        self._queries: RetrievalEvaluator | None = None
-        if isinstance(data, RetrievalSet):
-            self.judge, self._queries = halves(encoder, data)
-            self.metric, self.full_score = "nDCG@10 of half the queries", self.judge.score(encoder)[0]
-        elif data is not None and data.dev is not None:
-            self.judge = PairEvaluator(encoder, data.dev)
-            self.metric, self.full_score = "Spearman × 100 on dev", self.judge.score(encoder)[0]
-
-    def run(self, budget: Budget, out: Path, before: str, *, frontier: bool) -> DistillResult:
-        """Search, learn, choose, measure, save."""
-        search, candidates = self._search(), self._sizes(budget)
-        chosen, holds = self._choose(candidates, budget)
-        self._learn(chosen, weights=True)
-        students = tuple(self.runs.all(Student).values())
-        learned = {student.blocks: student.best for student in students}
-        rows = marked([replace(row, learned=learned.get(row.blocks)) for row in candidates])
-        lean = self.runs.encoder(_run_name(chosen), self.encoder.device)
-        result = DistillResult(
-            model=self.encoder.name,
-            depth=self.encoder.depth,
-            before=before,
-            metric=self.metric,
-            full_score=self.full_score,
-            budget=budget,
-            settings=self.settings,
-            learning_rate=self.settings.rate(self.encoder.width),
-            texts=self.texts.counts,
-            search=search,
-            candidates=rows,
-            students=students,
-            chosen=chosen,
-            holds=holds,
-            scores=self._test_scores(lean),
-            notes=self._notes(),
-            frontier=self._frontier(students) if frontier else None,
-        )
-        save_encoder(self.encoder, out / "full")
-        save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean))
-        result.write(out / "lean" / DISTILL_FILE)
-        self.runs.forget_weights({_run_name(chosen)})
+        plain = replace(settings, frontier=False)
+        parts = (plain.to_json(), store.digest, fingerprint, *([str(group.size)] if group.size > 1 else []))
+        description = {"model": encoder.name, "distill": plain.to_dict()}
+        runs = RunStore(out / "trials", run_key(encoder, "distill", *parts), description)
+        if group.leads:
+            held.enter_context(runs.open())
+        work = Distillation(encoder, store, vectors, settings, data, runs, group, progress)
+        result = None
+        if group.leads:
+            result = work.run(budget, out, before)
+        else:
+            work.help()
+        result = group.agree(result)
+        assert result is not None  # the leading process has one
         return result
 
-    def _search(self) -> SubsetSearch:
-        found = self.runs.read("subsets", SubsetSearch)
-        return found or self.runs.write("subsets", search_subsets(self.encoder, self.judge, progress=self.progress))
 
-    def _sizes(self, budget: Budget) -> list[Candidate]:
-        """The best subset of each size, with the blocks that were named in the place of theirs; timed once."""
-        rows = {len(row.blocks): row for row in self._search().best}
-        named = budget.named_blocks
-        name = "sizes" + ("" if named is None else "-" + "-".join(map(str, named)))
-        found = self.runs.read(name, Sizes)
-        if found is None:
-            blocks = {size: row.blocks for size, row in rows.items()} | ({len(named): named} if named else {})
-            kept = [keep(self.encoder, subset, copy_weights=False) for subset in blocks.values()]
-            speeds = texts_per_second(self.encoder, list(blocks.values()), self._choose_ids, progress=self.progress)
-            candidates = tuple(
-                Candidate(
-                    blocks=subset,
-                    untrained=rows[size].score if subset == rows[size].blocks else self.judge.score(model)[0],
-                    learned=None,
-                    texts_per_second=speed,
-                    parameters=model.num_parameters,
-                )
-                for (size, subset), model, speed in zip(blocks.items(), kept, speeds, strict=True)
-            )
-            found = self.runs.write(name, Sizes(candidates=candidates))
-        return list(found.candidates)
-
-    def _choose(self, candidates: list[Candidate], budget: Budget) -> tuple[Blocks, bool]:
-        """The blocks of the lean model, and whether it keeps within the budget."""
-        if budget.kind != "within":
-            return within_limit(candidates, budget).blocks, True
-        # Scores rise with the number of blocks, but for noise: halving finds the first that holds in few runs.
-        smaller, low, best = candidates[:-1], 0, None
-        high = len(smaller) - 1
-        while low <= high:
-            middle = (low + high) // 2
-            if self._learn(smaller[middle].blocks).best >= self.full_score - budget.points:
-                best, high = middle, middle - 1
-            else:
-                low = middle + 1
-        if best is None:
-            tried = {student.blocks: student.best for student in self.runs.all(Student).values()}
-            return closest(smaller, tried), False
-        return smaller[best].blocks, True
-
-    def _learn(self, blocks: Blocks, *, weights: bool = False) -> Student:
-        """The student that keeps these blocks, from the store or by learning now; weights: whether they are needed."""
-        name = _run_name(blocks)
-        found = self.runs.read(name, Student)
-        if found is not None and (self.runs.has_weights(name) or not weights):
-            return found
-        student = keep(self.encoder, blocks)
-        examples = TaughtTexts(self.texts, self._learned_from, self.vectors, self.settings, (self.encoder, blocks))
-        run = student_run(student, examples, self.judge, self.settings)
-        state = run.train(
-            checkpoint=self.runs.checkpoints.of(name),
-            progress=self.progress,
-            task=f"{counted(len(blocks), 'block')} ({', '.join(map(str, blocks))}) learning",
-        )
-        record = Student(
-            blocks=blocks,
-            scores=tuple(state.scores),
-            best=max(state.scores),
-            agreement=self._report.agreement(student),
-            steps=min(state.stage * run.interval, run.total),
-            seconds=state.seconds,
-        )
-        return self.runs.write_encoder(name, record, student)
-
-    def _frontier(self, students: Sequence[Student]) -> Frontier:
-        """Of the full model and all students whose weights are still there."""
-        held = [one.blocks for one in students if self.runs.has_weights(_run_name(one.blocks))]
-        learned = sorted(held, key=len, reverse=True)
-        every = tuple(range(1, self.encoder.depth + 1))
-        encoders = [(blocks, self.runs.encoder(_run_name(blocks), self.encoder.device)) for blocks in learned]
-        return measure_frontier(
-            [(every, self.encoder), *encoders], self.judge, self.texts, self._held_out, progress=self.progress
-        )
-
-    def _notes(self) -> tuple[str, ...]:
-        """That what is served is longer than what was learned from, which costs search most of all."""
-        if self.data is None:
-            return ()
-        lengths = [len(ids) for ids in self.judge.texts() or ()]
-        long = int(np.quantile(lengths, 0.95))
-        if long <= LONGER * self.texts.counts.long:
-            return ()
-        said = f"The texts of {self.data.name} are longer than those learned from: 95 of 100 have up to {long} tokens"
-        return (f"{said}, and up to {self.texts.counts.long} there. Learn from texts as long as those to be served.",)
-
-    def _test_scores(self, lean: Encoder) -> HeldOutScores | None:
-        if self._queries is not None:
-            ids = self._queries.texts()
-            ours, theirs = lean.encode_ids(ids), self.encoder.encode_ids(ids)
-            lean_scores, full_scores, mixed = (
-                self._queries.query_scores(*sides).ndcg for sides in ((ours, ours), (theirs, theirs), (ours, theirs))
-            )
-            found = estimated(lean_scores - full_scores)
-            return HeldOutScores(
-                data=self.data.name,  # type: ignore[union-attr]  # queries are of a set
-                metric="nDCG@10",
-                lean=float(lean_scores.mean()),
-                full=float(full_scores.mean()),
-                mixed=float(mixed.mean()),
-                difference=found.value,
-                low=found.low,
-                high=found.high,
-            )
-        if not isinstance(self.data, PairSplits) or self.data.test is None:
-            return None
-        test = self.data.test
-        cosines = [evaluate(model, test.pairs).cosines for model in (lean, self.encoder)]
-        paired = quality_difference("torch", cosines[0], cosines[1], test.scores())
-        return HeldOutScores(
-            data=test.name,
-            metric="Spearman × 100",
-            lean=paired.lean,
-            full=paired.full,
-            mixed=None,
-            difference=paired.difference,
-            low=paired.low,
-            high=paired.high,
-        )
+def _opened(encoder: Encoder, texts: Path, vectors: Path) -> tuple[TextStore, NDArray[np.float16]]:
+    """Texts and vectors that the leading process has made."""
+    store = TextStore(texts)
+    width = int(encoder.encode_ids([store.ids(0)]).shape[1])
+    return store, np.memmap(vectors, dtype=np.float16, mode="r", shape=(len(store), width))
 
 
 def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:
@@ -289,7 +107,3 @@ def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:
     if isinstance(data, RetrievalSet):
         return (*data.queries, *data.documents)
     return tuple(text for part in (data.dev, data.test) if part is not None for text in part.texts())
-
-
-def _run_name(blocks: Blocks) -> str:
-    return "blocks" + "-".join(map(str, blocks))

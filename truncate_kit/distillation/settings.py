@@ -80,6 +80,7 @@ class DistillSettings(Result):
         query_weight: Weight of a query's loss against a text's, where there are queries.
         precision: As in `TrainingSettings`.
         seed: Of the order of the texts.
+        frontier: Whether graphs of the full model and of all that learned are made and measured at the end.
     """
 
     epochs: int = 1
@@ -94,6 +95,7 @@ class DistillSettings(Result):
     query_weight: float = 1.0
     precision: Precision = "fp32"
     seed: int = 0
+    frontier: bool = False
 
     def __post_init__(self) -> None:
         check_numbers(self, epochs=EPOCHS, batch_size=BATCH, max_texts=TEXTS, held_out=_HELD_OUT, seed=SEED)

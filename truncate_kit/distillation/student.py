@@ -40,6 +40,7 @@ class TaughtTexts:
         vectors: NDArray[np.float16],
         settings: DistillSettings,
         full: tuple[Encoder, Blocks] | None = None,
+        group: Group = ALONE,
     ) -> None:
         """What a student learns from.
 
@@ -49,9 +50,10 @@ class TaughtTexts:
             vectors: The full model's, of all texts, (n, out).
             settings: Weights of the parts of the loss.
             full: The full model and the blocks that the student keeps of it; for the states alone.
+            group: Processes that learn together, each embedding its share of every batch.
         """
         self._texts, self._places, self._vectors, self._settings = texts, places, vectors, settings
-        self._full = full if settings.states else None
+        self._full, self._group = full if settings.states else None, group
         self._lengths = texts.lengths()[places].tolist()
 
     def __len__(self) -> int:
@@ -65,11 +67,17 @@ class TaughtTexts:
         """None: the word embeddings keep all their rows."""
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """1 − cosine to the full model's vector, and `similarity` times the difference of all cosines in the batch."""
+        """1 − cosine to the full model's vector, and `similarity` times the difference of all cosines in the batch.
+
+        Every process of the group has the vectors of all, and gradients of its own share.
+        """
         places = [int(self._places[place]) for place in batch]
-        inputs = encoder.pad([self._texts.ids(place) for place in places])
+        own = self._group.share(places)
+        inputs = encoder.pad([self._texts.ids(place) for place in own])
         states = encoder.hidden_states(inputs) if self._full else (encoder.token_states(**inputs),)
-        found = encoder.from_states(states[-1], inputs["attention_mask"]).float()
+        mine = encoder.from_states(states[-1], inputs["attention_mask"]).float()
+        found = self._group.gather(mine[None], len(places))[0]
+        places = [place for rank in range(self._group.size) for place in places[rank :: self._group.size]]
         wanted = rows_of(self._vectors, places).to(found.device)
         found, wanted = (nn.functional.normalize(side, dim=1) for side in (found, wanted))
         distance = 1 - (found * wanted).sum(1)
@@ -82,11 +90,15 @@ class TaughtTexts:
         if self._settings.similarity:
             loss = loss + self._settings.similarity * nn.functional.mse_loss(found @ found.T, wanted @ wanted.T)
         if self._full:
-            loss = loss + self._settings.states * self._distance_of_states(states, inputs)
+            tokens = sum(self._lengths[place] for place in batch)
+            loss = loss + self._settings.states * self._distance_of_states(states, inputs, tokens)
         return loss
 
-    def _distance_of_states(self, states: Sequence[Tensor], inputs: Batch) -> Tensor:
-        """Mean 1 − cosine between tokens behind the kept blocks and behind the same blocks of the full model."""
+    def _distance_of_states(self, states: Sequence[Tensor], inputs: Batch, tokens: int) -> Tensor:
+        """Mean 1 − cosine between tokens behind the kept blocks and behind the same blocks of the full model.
+
+        tokens: Number of them in the whole batch, of all processes.
+        """
         assert self._full is not None
         full, blocks = self._full
         with torch.no_grad():
@@ -94,7 +106,7 @@ class TaughtTexts:
         real = inputs["attention_mask"].bool()
         mine = torch.stack([state[real].float() for state in states[1:]])
         its = torch.stack([wanted[block][real].float() for block in blocks])
-        return (1 - nn.functional.cosine_similarity(mine, its, dim=-1)).mean()
+        return (1 - nn.functional.cosine_similarity(mine, its, dim=-1)).sum() / (tokens * len(blocks))
 
 
 class StudentRun(TrainingRun):

@@ -20,6 +20,7 @@ from truncate_kit.serving.work import Chunk, EncodingWork
 from truncate_kit.vectors import VectorFormat
 
 CHUNK = 4096
+VECTORS_FILE = "vectors.bin"
 HALF = VectorFormat(precision="float16")
 
 
@@ -66,7 +67,7 @@ def teacher_vectors(
     runner = fastest(encoder, folder / "full")
     width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
     made_from = {"encoder": encoder_digest(encoder), "texts": texts.digest, "width": width}
-    file = folder / "vectors.bin"
+    file = folder / VECTORS_FILE
     stored = StoredRows(file, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
     missing = set(stored.missing)
     done = len(texts) - sum(min(CHUNK, len(texts) - start) for start in missing)

@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -75,6 +76,9 @@ class Group:
 
 ALONE = Group()
 
+PATIENCE = timedelta(days=7)
+"""How long a process waits for another: the leading one may compute alone for hours, and torchrun ends all with it."""
+
 
 @contextlib.contextmanager
 def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
@@ -96,7 +100,7 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
             )
         device, backend = f"cuda:{place}", "nccl"
         torch.cuda.set_device(select_device(device))
-    distributed.init_process_group(backend)
+    distributed.init_process_group(backend, timeout=PATIENCE)
     try:
         yield Group(distributed.get_rank(), size), device
     finally:
