@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MPLBACKEND", "agg")
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # threads that load weights cost more than tiny weights
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose time waiting for threads when the cores are busy
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -93,6 +94,17 @@ def _traces(session_folder: Path) -> Iterator[None]:
     from tests.support.traces import remembered_traces
 
     with remembered_traces(session_folder):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _waits() -> Iterator[None]:
+    """No waiting for the disk, for these tests kill processes but no machine; and no rests between timed calls."""
+    from truncate_kit.bench import timing
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(timing, "_REST", 0.0)
         yield
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from onnx import numpy_helper
 from sentence_transformers import SentenceTransformer
 
+from tests.support.commands import refused
 from tests.support.traces import traced_anew
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
@@ -208,24 +208,13 @@ def test_newer_transformers_do(version):
     require(version)
 
 
-def test_a_missing_library_names_the_extra(tmp_path):
-    code = (
-        "import sys\n"
-        "from truncate_kit_cli.app import main\n"
-        "for name in ('onnxruntime', 'onnxscript'):\n"
-        "    sys.modules[name] = None\n"
-        "    try:\n"
-        f"        main(['export', 'mini-bert', '--onnx', '--workspace', {str(tmp_path / 'out')!r}])\n"
-        "    except SystemExit as end:\n"
-        "        print(end.code)\n"
-        "    del sys.modules[name]\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.split() == ["1", "1"]
-    for missing in ("onnxruntime", "onnxscript"):
-        assert f"needs the module '{missing}'" in done.stderr
-    assert "pip install 'truncate-kit[cpu]'" in done.stderr
-    assert not list(tmp_path.rglob("model.onnx"))
+@pytest.mark.parametrize("missing", ["onnxruntime", "onnxscript"])
+def test_a_missing_library_names_the_extra(missing, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, missing, None)  # as if it were not installed
+    problem = refused(capsys, "export", folder, "--onnx", "--workspace", tmp_path / "out")
+    assert f"needs the module '{missing}'" in problem
+    assert "pip install 'truncate-kit[cpu]'" in problem
+    assert not list((tmp_path / "out").rglob("model.onnx"))
 
 
 def described(model):

@@ -108,7 +108,7 @@ def test_a_graph_with_other_scores_fails_its_check(exported):
 @pytest.mark.parametrize(("precision", "target", "limit"), [("fp16", "cuda", 2e-2), ("int8", "cpu", None)])
 def test_scores_in_fewer_bits_are_checked_and_their_difference_is_kept(precision, target, limit, tiny_folder, tmp_path):
     report = export_onnx(
-        with_heads(tiny_folder("bert"), 1),
+        with_heads(tiny_folder("bert"), 2),
         tmp_path / "out",
         ExportSettings(precision=precision, target=target, budget=200),
         search_pairs=GRADED,

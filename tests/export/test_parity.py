@@ -14,30 +14,31 @@ from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.encoders.tail import Dense, Normalize
 from truncate_kit.export.exporting import export_onnx
 
-# Each family once; layers, poolings and what follows them are spread over the families.
+# Each family once; layers, poolings and what follows them are spread over the families. Those that other tests export
+# as well are as there, so that they share a trace: two blocks, the mean and nothing after it.
 CASES = [
-    ("bert", 3, "mean", ()),
+    ("bert", 2, "mean", ()),
     ("electra", 2, "cls", ("normalize",)),
     ("electra-generator", 0, "mean", ()),
-    ("roberta", 1, "max", ("dense",)),
+    ("roberta", 2, "mean", ()),
     ("xlm-roberta", 1, "last", ()),
     ("camembert", 1, "mean", ("dense", "normalize")),
-    ("distilbert", 2, "max", ()),
-    ("mpnet", 1, "mean", ("normalize",)),
-    ("albert", 2, "cls", ()),
+    ("distilbert", 3, "max", ()),
+    ("mpnet", 2, "mean", ()),
+    ("albert", 2, "mean", ()),
     ("albert-grouped", 2, "mean", ()),
     ("deberta", 2, "mean", ()),
-    ("deberta-v2", 1, "cls", ()),
+    ("deberta-v2", 2, "mean", ()),
     ("deberta-v3", 2, "mean", ()),
     ("deberta-v2-convolution", 1, "max", ()),
-    ("modernbert", 2, "mean", ("normalize",)),
-    ("gpt2", 1, "last", ()),
-    ("qwen2", 2, "last", ("normalize",)),
+    ("modernbert", 2, "mean", ()),
+    ("gpt2", 2, "mean", ()),
+    ("qwen2", 2, "mean", ()),
     ("llama", 2, "mean", ()),
-    ("qwen3", 2, "last", ()),
-    ("mistral", 1, "max", ()),
-    ("embeddinggemma", 2, "mean", ("dense", "normalize")),
-    ("nomic-bert", 2, "mean", ("normalize",)),
+    ("qwen3", 2, "last", ("normalize",)),
+    ("mistral", 1, "max", ("dense",)),
+    ("embeddinggemma", 2, "mean", ()),
+    ("nomic-bert", 1, "mean", ("dense", "normalize")),
     ("gte", 1, "cls", ()),
 ]
 FUSED = {"bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "albert"}

@@ -1,5 +1,10 @@
-"""Each model is traced once a session: a trace takes seconds, and many tests export the same few tiny models."""
+"""Each architecture is traced once a run: a trace takes seconds, and many tests export models of the same few shapes.
 
+A graph holds the weights of its model as they are, or turned over; only a few families multiply some of them while they
+are traced. So a stand-in with other weights is traced, and the model's own take their places in a copy of its graph.
+"""
+
+import copy
 import functools
 import hashlib
 from collections.abc import Iterator
@@ -7,15 +12,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx_ir
 import pytest
+import torch
 from filelock import FileLock
+from torch import Tensor
 
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.export import tracing
 
 traced_anew = tracing._trace
+
+# Types of models whose graphs hold values that the tracer computed from weights, as those of all heads do.
+COMPUTED = ("deberta-v2", "gemma3_text")
 
 
 @functools.cache
@@ -26,11 +37,43 @@ def _share_operators() -> None:
     ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
 
 
+def _stand_in(encoder: Encoder) -> Encoder:
+    """The same encoder with weights that depend on nothing but their shapes, and without its tokenizer."""
+    other = copy.deepcopy(encoder, {id(encoder.tokenizer): None})
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight.copy_(torch.randn(weight.shape, generator=generator))
+    return other
+
+
+def _bytes(values: Tensor) -> bytes:
+    return values.detach().numpy().tobytes()
+
+
+def _give_weights(graph: Any, stand_in: Encoder, encoder: Encoder) -> bool:
+    """Put the encoder's weights where those of its stand-in are; False where it has values that come from several."""
+    own: dict[bytes, Tensor] = {}
+    for theirs, weight in zip(stand_in.parameters(), encoder.parameters(), strict=True):
+        own[_bytes(theirs)] = weight
+        if theirs.ndim == 2:
+            own[_bytes(theirs.T)] = weight.T
+    constants = {_bytes(values) for values in stand_in.buffers()}
+    for value in graph.initializers.values():
+        found = value.const_value.numpy()
+        taken = own.get(found.tobytes())
+        if taken is not None:
+            value.const_value = onnx_ir.tensor(taken.detach().numpy().reshape(found.shape).copy(), name=value.name)
+        elif found.ndim and np.issubdtype(found.dtype, np.floating) and found.tobytes() not in constants:
+            return False
+    return True
+
+
 @contextmanager
 def remembered_traces(folder: Path) -> Iterator[None]:
     """Keep each trace in `folder`, under a digest of all that it depends on; processes may share the folder."""
 
-    def trace(encoder: Encoder) -> Any:
+    def remembered(encoder: Encoder) -> Any:
         config = encoder.backbone.config
         parts = (encoder_digest(encoder), config._attn_implementation, encoder.max_length)
         file = folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.onnx"
@@ -39,6 +82,15 @@ def remembered_traces(folder: Path) -> Iterator[None]:
                 _share_operators()
                 file.write_bytes(onnx_ir.serde.serialize_model(traced_anew(encoder)).SerializeToString())
         return onnx_ir.serde.deserialize_model(onnx.ModelProto.FromString(file.read_bytes()))
+
+    def trace(encoder: Encoder) -> Any:
+        if encoder.heads is not None or encoder.backbone.config.model_type in COMPUTED:
+            return remembered(encoder)
+        stand_in = _stand_in(encoder)
+        model = remembered(stand_in)
+        if _give_weights(model.graph, stand_in, encoder):
+            return model
+        return remembered(encoder)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracing, "_trace", trace)
