@@ -1,6 +1,7 @@
 """`truncate-kit finetune`: TMFT on labelled pairs, at a layer, at several, or at the best one."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.bounds import first_seeds
@@ -13,7 +14,7 @@ from truncate_kit.workspace.sources import ModelSource
 
 from . import options
 from .machine import Machine
-from .options import given, layers_option, training_option, use_threads
+from .options import data_option, given, layers_option, training_option, use_threads
 from .output import progress_bar
 from .priors import PriorEpochsOpt, PriorLayerOpt, Priors, PriorTextsOpt, PriorWordsOpt
 from .pushing import check_push, push
@@ -36,6 +37,10 @@ def finetune(
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
+    judge: Annotated[
+        Path | None,
+        data_option("Retrieval folder: nDCG@10 of half its queries chooses epochs and layer, not dev pairs."),
+    ] = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     layer: options.Layers = None,
@@ -80,6 +85,7 @@ def finetune(
     as_json: options.Json = False,
 ) -> None:
     """Fine-tune the model cut at a layer, several, the best one, or to some blocks; save it beside the full model."""
+    from truncate_kit.data import read_retrieval
     from truncate_kit.encoders import truncate
     from truncate_kit.sweep.finetune import Before, check_sweep
     from truncate_kit.sweep.finetune import finetune as run
@@ -101,10 +107,10 @@ def finetune(
         source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None)
         pairs, found = workspace.data(data, columns, scale, classes=row.data == "classes")
         pairs = workspace.divided(pairs)
-        usual = TRAINING if pairs.shares is None else WORDS
-        numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
-        training = replace(usual, objective=objective, **given(precision=precision), **numbers)
+        numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)
+        training = replace(TRAINING if pairs.shares is None else WORDS, objective=objective, **numbers)
         row.check_targets(pairs)
+        searched = None if judge is None else read_retrieval(judge)
         full = workspace.load(source, device=here, precision=precision)
         # All that can be wrong is said before an adaptation, which may take days.
         begun = full if kept is None else kept_encoder(full, kept)
@@ -130,6 +136,7 @@ def finetune(
                 words=priors.for_card(encoder.depth, full.depth, kept),
                 blocks=None if kept is None else kept[: encoder.depth],
             ),
+            judge=searched,
             watcher=watcher,
             engine=at_work,
         )

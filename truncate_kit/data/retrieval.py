@@ -1,5 +1,7 @@
 """Queries, the documents to search, and which of them answer each query: folders in BEIR's layout, files of pairs."""
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +39,12 @@ class RetrievalSet:
     def relevant(self) -> tuple[frozenset[int], ...]:
         """The places of the documents that answer each query."""
         return tuple(map(frozenset, self.relevance))
+
+    def fingerprint(self) -> str:
+        """SHA-256 of texts, their names and the grades, in order."""
+        parts = (self.query_ids, self.queries, self.document_ids, self.documents)
+        grades = [sorted(grades.items()) for grades in self.relevance]
+        return hashlib.sha256(json.dumps([*parts, grades]).encode()).hexdigest()
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:

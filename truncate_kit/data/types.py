@@ -1,13 +1,13 @@
 """Sentence pairs with a graded score: one pair, one set, the splits of a set."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, NamedTuple
 
 from truncate_kit.data.overlap import Overlap, overlap_of
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import DataError, UsageError
 
 ScaleSource = Literal["given", "inferred", "known"]
 SPLIT_NAMES = ("train", "dev", "test")
@@ -135,6 +135,23 @@ class PairSplits:
         if name not in found:
             raise UsageError(f"{self.name} has no split {name!r}.", hint=f"Use one of: {', '.join(found)}.")
         return found[name]
+
+    def without_texts(self, texts: Collection[str]) -> "PairSplits":
+        """The same without training pairs that hold one of `texts`; a note says how many these were.
+
+        Raises `DataError` where no pair is left.
+        """
+        if self.train is None:
+            return self
+        unseen, kept = frozenset(texts), self.train.pairs
+        kept = tuple(pair for pair in kept if pair.first not in unseen and pair.second not in unseen)
+        if not kept:
+            hint = "Judge by texts that are not learned from."
+            raise DataError(f"All training pairs of {self.name} hold a text that is to judge them.", hint=hint)
+        left_out = len(self.train) - len(kept)
+        note = f"{left_out:,} training pairs were left out: they hold a text that judges."
+        notes = (*self.notes, note) if left_out else self.notes
+        return replace(self, train=replace(self.train, pairs=kept), notes=notes)
 
     @property
     def overlap(self) -> Overlap:

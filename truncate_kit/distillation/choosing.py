@@ -14,7 +14,6 @@ from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.card import distill_card
 from truncate_kit.distillation.frontier import Frontier, measure_frontier
-from truncate_kit.distillation.judges import RetrievalEvaluator, halves
 from truncate_kit.distillation.results import DISTILL_FILE, Candidate, DistillResult, HeldOutScores, Sizes, Student
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.speed import texts_per_second
@@ -29,6 +28,7 @@ from truncate_kit.retrieval.scores import estimated
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import Group
 from truncate_kit.training.evaluators import Evaluator, PairEvaluator
+from truncate_kit.training.retrieval_evaluator import METRIC, RetrievalEvaluator, halves
 from truncate_kit.wording import counted
 
 LONGER = 1.25  # times as many tokens are worth a note
@@ -66,7 +66,7 @@ class Distillation:
         self._queries: RetrievalEvaluator | None = None
         if isinstance(data, RetrievalSet):
             self.judge, self._queries = halves(encoder, data)
-            self.metric, self.full_score = "nDCG@10 of half the queries", self.judge.score(encoder)[0]
+            self.metric, self.full_score = METRIC, self.judge.score(encoder)[0]
         elif data is not None and data.dev is not None:
             self.judge = PairEvaluator(encoder, data.dev)
             self.metric, self.full_score = "Spearman × 100 on dev", self.judge.score(encoder)[0]
@@ -180,10 +180,11 @@ class Distillation:
             [(every, self.encoder), *encoders], self.judge, self.texts, self._held_out, progress=self.progress
         )
 
-    def help(self) -> None:
-        """Learn together with the leading process, as often as it does."""
+    def help(self) -> DistillResult | None:
+        """Learn together with the leading process, as often as it does; None."""
         while (blocks := self.group.agree(None)) is not None:
             self._taught(blocks)
+        return None
 
     def _taught(self, blocks: Blocks) -> tuple[Encoder, StudentRun]:
         """A student with the weights that learned best, and the run that led there."""

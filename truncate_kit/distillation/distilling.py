@@ -5,15 +5,12 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.choosing import Distillation
 from truncate_kit.distillation.results import DistillResult
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.subsets import check_blocks
-from truncate_kit.distillation.teacher import VECTORS_FILE, teacher_vectors
+from truncate_kit.distillation.teacher import read_vectors, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
@@ -21,6 +18,8 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group
+
+TEXTS = Path("distillation") / "texts"
 
 
 def distill(
@@ -64,19 +63,15 @@ def distill(
     check_blocks(encoder, budget.named_blocks)
     raw = texts if isinstance(texts, RawTexts) else RawTexts(texts=texts)
     raw = replace(raw, exclude={*raw.exclude, *_texts_of(data)})
-    folder = out / "distillation"
     with ExitStack() as held:
-        places: tuple[Path, Path] | None = None
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean", "full"))
-            store = store_texts(encoder, raw, folder / "texts", limit=settings.max_texts, progress=progress)
-            beside = folder / store.digest[:16]
-            teacher_vectors(encoder, store, beside, engine=engine, progress=progress)
-            places = store.folder, beside / VECTORS_FILE
-        places = group.agree(places)
-        assert places is not None  # the leading process has them
-        store, vectors = _opened(encoder, *places)
-        fingerprint = data.fingerprint() if isinstance(data, PairSplits) else "\n".join(_texts_of(data))
+            store = store_texts(encoder, raw, out / TEXTS, limit=settings.max_texts, progress=progress)
+            teacher_vectors(encoder, store, _beside(store), engine=engine, progress=progress)
+        group.agree(None)  # texts and vectors are there
+        store = TextStore(out / TEXTS)
+        vectors = read_vectors(encoder, store, _beside(store))
+        fingerprint = "" if data is None else data.fingerprint()
         plain = replace(settings, frontier=False)
         parts = (plain.to_json(), store.digest, fingerprint, *([str(group.size)] if group.size > 1 else []))
         description = {"model": encoder.name, "distill": plain.to_dict()}
@@ -84,21 +79,14 @@ def distill(
         if group.leads:
             held.enter_context(runs.open())
         work = Distillation(encoder, store, vectors, settings, data, runs, group, progress)
-        result = None
-        if group.leads:
-            result = work.run(budget, out, before)
-        else:
-            work.help()
-        result = group.agree(result)
-        assert result is not None  # the leading process has one
-        return result
+        result = group.agree(work.run(budget, out, before) if group.leads else work.help())
+    assert result is not None  # the leading process has one
+    return result
 
 
-def _opened(encoder: Encoder, texts: Path, vectors: Path) -> tuple[TextStore, NDArray[np.float16]]:
-    """Texts and vectors that the leading process has made."""
-    store = TextStore(texts)
-    width = int(encoder.encode_ids([store.ids(0)]).shape[1])
-    return store, np.memmap(vectors, dtype=np.float16, mode="r", shape=(len(store), width))
+def _beside(store: TextStore) -> Path:
+    """Where the full model's graph and its vectors of these texts are."""
+    return store.folder.parent / store.digest[:16]
 
 
 def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:

@@ -84,7 +84,13 @@ def teacher_vectors(
         stored.write(chunk.start, rows)
         done += len(chunk.texts)
         progress("Encoding with the full model", done, len(texts))
-    return np.memmap(file, dtype=np.float16, mode="r", shape=(len(texts), width))
+    return read_vectors(encoder, texts, folder)
+
+
+def read_vectors(encoder: Encoder, texts: TextStore, folder: Path) -> NDArray[np.float16]:
+    """What `teacher_vectors` has written to `folder`."""
+    width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
+    return np.memmap(folder / VECTORS_FILE, dtype=np.float16, mode="r", shape=(len(texts), width))
 
 
 def rows_of(vectors: NDArray[np.float16], places: list[int]) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from truncate_kit.errors import DataError
 from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
-from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS
+from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids
 from truncate_kit.training.examples import Ids
 
 FEWEST_TEXTS = 200
@@ -169,15 +169,6 @@ def _write(
         cut=cut,
     )
     return counts, digest.hexdigest()
-
-
-def prompted_ids(encoder: Encoder, texts: Sequence[str], names: Sequence[str]) -> list[Ids]:
-    """Token ids with the first of the model's prompts of these names, else with its default prompt."""
-    prompts = encoder.settings.get("prompts") or {}
-    prompt = next((prompts[name] for name in names if prompts.get(name)), None)
-    if prompt is None:
-        return encoder.token_ids(texts)
-    return encoder.token_ids([prompt + text for text in texts], prompt=False)
 
 
 class _Distinct:

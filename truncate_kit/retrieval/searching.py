@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from truncate_kit.data import RetrievalSet
+from truncate_kit.encoders import Encoder
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress, silent
@@ -35,6 +36,15 @@ DOCUMENT_BLOCK = 32_768
 
 def _unit(vectors: Tensor) -> Tensor:
     return torch.nn.functional.normalize(vectors)
+
+
+def prompted_ids(encoder: Encoder, texts: Sequence[str], names: Sequence[str]) -> list[list[int]]:
+    """Token ids with the first of the model's prompts of these names, else with its default prompt."""
+    prompts = encoder.settings.get("prompts") or {}
+    prompt = next((prompts[name] for name in names if prompts.get(name)), None)
+    if prompt is None:
+        return encoder.token_ids(texts)
+    return encoder.token_ids([prompt + text for text in texts], prompt=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from truncate_kit.data import PairSplits
+from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
@@ -51,6 +51,7 @@ def finetune(
     training: TrainingSettings | None = None,
     prediction: DropPrediction | None = None,
     before: Before | None = None,
+    judge: RetrievalSet | None = None,
     watcher: TrialWatcher | None = None,
     engine: Engine | None = None,
 ) -> SweepResult:
@@ -65,6 +66,8 @@ def finetune(
         training: Of every trial.
         prediction: Bounds pick and search.
         before: What is learned before the task, and what was cut before; None for nothing.
+        judge: Whose nDCG@10 chooses epoch and layer, by half of its queries, and is reported on the other half, in the
+            place of dev and test pairs; training pairs with one of its texts are left out. None for the pairs.
         watcher: Is called with the progress of all work, with every epoch and every finished trial.
         engine: Where trials run, None is one after another here; the result does not depend on it.
 
@@ -79,13 +82,16 @@ def finetune(
     training, before, watcher = training or TrainingSettings(), before or Before(), watcher or TrialWatcher()
     settings = settings or SweepSettings()
     layers = check_sweep(encoder, settings)
+    if judge is not None:
+        data = data.without_texts({*judge.queries, *judge.documents})
 
     def runner_of(model: Encoder) -> TrialRunner:
-        task, prior = LabelledTask(model, data, training.objective, before.teacher), before.prior
+        task, prior = LabelledTask(model, data, training.objective, before.teacher, judge), before.prior
         # The last two parts are what they always were: another key would not find the trials that are there.
         parts = (training.to_json(), data.fingerprint(), "", "LabelledTask")
         taught = [encoder_digest(before.teacher.encoder), str(before.teacher.weight)] if before.teacher else []
-        key = run_key(model, *parts, *([prior.fingerprint()] if prior else []), *taught)
+        judged = [] if judge is None else [judge.fingerprint()]
+        key = run_key(model, *parts, *([prior.fingerprint()] if prior else []), *taught, *judged)
         store = RunStore(Path(out) / "trials", key, {"model": model.name, "training": training.to_dict()})
         return TrialRunner(model, task, training, store, prior, watcher, engine or Sequential(), keeps_weights=True)
 

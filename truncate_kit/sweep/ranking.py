@@ -9,7 +9,7 @@ from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress
 from truncate_kit.results import Result
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.evaluators import HeldOutPairs
+from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Pairs
 from truncate_kit.training.exits import MultiExitEvaluator, MultiExitPairs, probe
 from truncate_kit.training.loop import TrainingRun
@@ -75,12 +75,12 @@ class RankingWork:
         run.train(progress=progress, task="ranking layers, all trained at once")
         return evaluator.by_layer(encoder)
 
-    def _exits(self, encoder: Encoder, order: RankingOrder) -> tuple[dict[int, Pairs], dict[int, HeldOutPairs]]:
+    def _exits(self, encoder: Encoder, order: RankingOrder) -> tuple[dict[int, Pairs], dict[int, VectorEvaluator]]:
         """The task's examples and dev evaluator for each layer, each with a head of its own where there is one."""
         examples, evaluators = {}, {}
         for layer in order.layers:
             pairs, dev, _ = self.task.trial(encoder, order.seed)
-            if not isinstance(pairs, Pairs) or not isinstance(dev, HeldOutPairs):
+            if not isinstance(pairs, Pairs):
                 raise UsageError(
                     f"The strategy {order.name} ranks layers by labelled pairs, which this objective does not have.",
                     hint='Use `strategy="guided"`.',

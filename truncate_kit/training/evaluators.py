@@ -23,6 +23,16 @@ class Evaluator(Protocol):
         """Main score and, where there is one, Pearson correlation; both × 100."""
 
 
+class VectorEvaluator(Evaluator, Protocol):
+    """A held-out set that is scored from the vectors of its texts alone."""
+
+    def texts(self) -> list[Ids]:
+        """The token ids of all texts."""
+
+    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
+        """What `score` gives, from vectors (n, d) of `texts()`."""
+
+
 class HeldOutPairs:
     """Pairs in token ids; each distinct text is encoded once."""
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
 from truncate_kit.progress import Progress, silent
-from truncate_kit.training.evaluators import HeldOutPairs
+from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids, Pairs
 
 PROBE_EPOCHS, PROBE_RATE, PROBE_BATCH = 5, 1e-3, 256
@@ -67,7 +67,7 @@ class MultiExitPairs:
 class MultiExitEvaluator:
     """The score of each exit on held-out pairs; the main score is their mean."""
 
-    def __init__(self, exits: Mapping[int, HeldOutPairs]) -> None:
+    def __init__(self, exits: Mapping[int, VectorEvaluator]) -> None:
         """exits: the same pairs for each layer, each with the layer's own head where there is one."""
         self._exits, self._any = exits, next(iter(exits.values()))
 
@@ -90,7 +90,7 @@ class MultiExitEvaluator:
 def probe(
     encoder: Encoder,
     exits: Mapping[int, Pairs],
-    held_out: Mapping[int, HeldOutPairs],
+    held_out: Mapping[int, VectorEvaluator],
     seed: int,
     progress: Progress = silent,
 ) -> dict[int, float]:

@@ -13,7 +13,7 @@ from truncate_kit.errors import DataError, UsageError
 if TYPE_CHECKING:
     from truncate_kit.data import PairSet, PairSplits
     from truncate_kit.encoders import Encoder
-    from truncate_kit.training.evaluators import Evaluator
+    from truncate_kit.training.evaluators import VectorEvaluator
     from truncate_kit.training.examples import Examples, TrainPairs
 
 Method = Literal["tmft", "contrast"]
@@ -29,7 +29,9 @@ DATA_WORDS: dict[DataKind, str] = {
 EPOCHS, BATCH_SIZE = 10, 32  # of the TMFT paper
 
 
-def _spearman(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Evaluator | None") -> "Evaluator":
+def _spearman(
+    full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "VectorEvaluator | None"
+) -> "VectorEvaluator":
     from truncate_kit.training.evaluators import PairEvaluator
 
     return PairEvaluator(full, pairs)
@@ -54,7 +56,7 @@ class Objective:
     examples: "Callable[..., Examples] | None" = None
     # builds the evaluator of a split from the encoder whose tokenizer reads it, its pairs, the examples of the trial,
     # and the evaluator on dev where the split is test
-    evaluator: "Callable[[Encoder, PairSet, Examples, Any], Evaluator]" = _spearman
+    evaluator: "Callable[[Encoder, PairSet, Examples, Any], VectorEvaluator]" = _spearman
 
     def check_targets(self, data: "PairSplits") -> None:
         """Raise `DataError` where the targets of a split do not suit an objective for labelled pairs."""
@@ -84,7 +86,7 @@ def _labelled(train: "TrainPairs") -> "Examples":
     return Pairs(train.first, train.second, train.pairs.scores01(), cosine_entropy)
 
 
-def _best_f1(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Any") -> "Evaluator":
+def _best_f1(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Any") -> "VectorEvaluator":
     from truncate_kit.training.evaluators import ParaphraseEvaluator
 
     return ParaphraseEvaluator(full, pairs, dev)
@@ -101,7 +103,9 @@ def _classified(train: "TrainPairs") -> "Examples":
     return Pairs(train.first, train.second, train.pairs.scores(), classifier.loss, classifier)
 
 
-def _macro_f1(full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "Evaluator | None") -> "Evaluator":
+def _macro_f1(
+    full: "Encoder", pairs: "PairSet", examples: "Examples", dev: "VectorEvaluator | None"
+) -> "VectorEvaluator":
     from truncate_kit.training.evaluators import ClassEvaluator
 
     assert examples.head is not None

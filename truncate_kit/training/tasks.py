@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from truncate_kit.bounds import WEIGHT, Bounds, check_number
-from truncate_kit.data import PairSet, PairSplits, splits_for
+from truncate_kit.data import PairSet, PairSplits, RetrievalSet, splits_for
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.training.evaluators import Evaluator
+from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Examples, Pairs, TrainPairs
 from truncate_kit.training.objectives import OBJECTIVES, find_objective
+from truncate_kit.training.retrieval_evaluator import METRIC, RetrievalEvaluator, halves
 
 
 class Task(Protocol):
@@ -21,7 +22,7 @@ class Task(Protocol):
     metric: str
     num_examples: int
 
-    def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, Evaluator, Evaluator]:
+    def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
         """Fresh examples, evaluators on dev and test for one encoder."""
 
 
@@ -40,15 +41,26 @@ class LabelledTask:
     """TMFT on labelled pairs, by any objective of that method."""
 
     def __init__(
-        self, full: Encoder, data: PairSplits, objective: str = "cosine", teacher: Teacher | None = None
+        self,
+        full: Encoder,
+        data: PairSplits,
+        objective: str = "cosine",
+        teacher: Teacher | None = None,
+        judge: RetrievalSet | None = None,
     ) -> None:
-        """Raises `UsageError`, and `DataError` when a split is missing or the targets do not suit the objective."""
+        """judge: whose queries are dev and test, half of them each, in the place of pairs; None for the pairs.
+
+        Raises `UsageError`, and `DataError` when a split is missing or the targets do not suit the objective.
+        """
         row = find_objective(objective, "tmft")
         if len(splits_for(data, seed=0).items()) < 3:
             hint = "Give a folder with train, dev and test files, or one file to be divided."
             raise DataError(f"{data.name} has no train, dev and test set to fine-tune with.", hint=hint)
         row.check_targets(data)
         self.metric = row.metric
+        self._judges: tuple[RetrievalEvaluator, RetrievalEvaluator] | None = None
+        if judge is not None:
+            self.metric, self._judges = METRIC, halves(full, judge)
         self._full, self._data, self._objective = full, data, objective
         texts = data.texts()
         self._ids = dict(zip(texts, full.token_ids(texts), strict=True))
@@ -63,7 +75,7 @@ class LabelledTask:
                 )
             self._taught = dict(zip(texts, vectors, strict=True))
 
-    def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, Evaluator, Evaluator]:
+    def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
         """Examples of the train split, evaluators on dev and test; they share the classifier, where there is one."""
         row, (train, dev, test) = OBJECTIVES[self._objective], self._splits(seed)
         assert row.examples is not None
@@ -72,6 +84,8 @@ class LabelledTask:
         if self._taught and isinstance(examples, Pairs):
             sides = [pair.first for pair in train] + [pair.second for pair in train]
             examples.learn_vectors(torch.stack([self._taught[text] for text in sides]), self._weight)
+        if self._judges is not None:
+            return examples, *self._judges
         on_dev = row.evaluator(self._full, dev, examples, None)
         return examples, on_dev, row.evaluator(self._full, test, examples, on_dev)
 

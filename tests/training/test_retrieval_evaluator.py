@@ -5,10 +5,14 @@ import math
 import pytest
 import torch
 
+from tests.support.pairs import word_splits
+from tests.support.training import SHORT
 from truncate_kit.data import RetrievalSet
-from truncate_kit.distillation.judges import halves
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.retrieval_evaluator import halves
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -63,3 +67,34 @@ def test_lean_queries_may_search_the_full_models_documents(tiny_folder):
 def test_a_handful_of_queries_is_refused(tiny_folder):
     with pytest.raises(DataError, match="19 judged queries"):
         halves(load_encoder(tiny_folder("bert")), a_set(19))
+
+
+def test_finetune_chooses_epoch_and_layer_by_search(tiny_folder, tmp_path):
+    encoder, judge = load_encoder(tiny_folder("bert")), a_set(25)
+    result = finetune(
+        encoder,
+        word_splits(),
+        out=tmp_path,
+        settings=SweepSettings(layers="auto", seeds=(1,)),
+        training=SHORT,
+        judge=judge,
+    )
+    choosing, reporting = halves(encoder, judge)
+    lean = load_encoder(tmp_path / "lean")
+    chosen = next(trial for trial in result.trials if trial.layer == result.chosen == lean.depth)
+    assert chosen.dev == pytest.approx(choosing.score(lean)[0], abs=1e-3)
+    assert chosen.test == pytest.approx(reporting.score(lean)[0], abs=1e-3)
+    assert result.metric == "nDCG@10 of half the queries"
+    assert result.full.test == pytest.approx(reporting.score(load_encoder(tmp_path / "full"))[0], abs=1e-3)
+
+
+def test_training_pairs_with_a_text_that_judges_are_left_out():
+    data = word_splits()
+    seen = data.train.pairs[0].first
+    kept = data.without_texts({seen})
+    assert [pair for pair in data.train.pairs if seen not in (pair.first, pair.second)] == list(kept.train.pairs)
+    assert kept.dev == data.dev
+    assert f"{len(data.train) - len(kept.train)} training pairs were left out" in kept.notes[-1]
+    assert data.without_texts({"nothing of these"}).notes == data.notes
+    with pytest.raises(DataError, match="All training pairs"):
+        data.without_texts(data.train.texts())

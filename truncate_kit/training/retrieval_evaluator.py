@@ -1,4 +1,4 @@
-"""What judges choices besides agreement: a retrieval set, of whose queries one half chooses and the other reports."""
+"""A retrieval set that judges training: one half of its queries chooses, the other reports."""
 
 import numpy as np
 import torch
@@ -6,15 +6,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truncate_kit.data import RetrievalSet
-from truncate_kit.distillation.texts import prompted_ids
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
 from truncate_kit.retrieval.scores import QueryScores, score_queries
-from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, SearchVectors, search
+from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, SearchVectors, prompted_ids, search
 from truncate_kit.training.examples import Ids
 
 FEWEST_QUERIES = 10
 TOP = 10
+METRIC = "nDCG@10 of half the queries"
 
 
 class RetrievalEvaluator:
@@ -53,7 +53,7 @@ def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, Re
     if len(data.queries) < 2 * FEWEST_QUERIES:
         raise DataError(
             f"{data.name} has {len(data.queries)} judged queries: too few to choose by one half and report the other.",
-            hint=f"Give at least {2 * FEWEST_QUERIES}, or leave `data` out to choose by agreement.",
+            hint=f"Give at least {2 * FEWEST_QUERIES}, or leave `data` out to choose otherwise.",
         )
     order = torch.randperm(len(data.queries), generator=torch.Generator().manual_seed(0)).numpy()
     middle = len(order) // 2
