@@ -5,9 +5,11 @@ import json
 import pytest
 
 from tests.support.commands import fails_on_a_full_disk
+from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import encoder_digest, load_encoder
 from truncate_kit.files import run_lock
+from truncate_kit.training import retrieval_evaluator
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit_cli.app import main
 from truncate_kit_cli.priors import Priors
@@ -240,3 +242,19 @@ def test_bad_priors_are_one_line_and_a_hint(run, tiny_folder, single_file, optio
     assert "Traceback" not in err
     assert not (single_file.parent / "exported/lean").exists()
     assert not list(single_file.parent.glob("exported/adapted/*/model"))  # said before any adaptation
+
+
+def test_a_retrieval_folder_judges(run, single_file, tiny_folder, tmp_path, monkeypatch):
+    folder = retrieval_folder(tmp_path / "search")
+    command = ("finetune", tiny_folder("bert"), "--data", single_file, "--judge", folder, *FAST)
+    code, _, err = run(*command)
+    assert code == 1
+    assert "19 judged queries: too few" in err
+    monkeypatch.setattr(retrieval_evaluator, "FEWEST_QUERIES", 9)
+    code, out, err = run(*command)
+    assert code == 0, err
+    assert "nDCG@10 of half the queries" in out
+    (folder / "queries.jsonl").unlink()
+    code, _, err = run(*command)
+    assert code == 1
+    assert "queries" in err

@@ -1,5 +1,7 @@
 """Distillation of a real miniature: it learns, keeps to its budget, and survives being killed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from truncate_kit.distillation.results import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
 from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.hardware import bf16_instructions
 from truncate_kit.progress import silent
 
 SHORT = DistillSettings(batch_size=32, learning_rate=1e-3, held_out=200)
@@ -123,3 +126,12 @@ def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, texts,
     (tmp_path / "lean").mkdir()
     with pytest.raises(UsageError, match="holds the model to start from"):
         distill(model, texts, out=tmp_path)
+
+
+def test_learning_in_bf16_comes_as_close(full, texts, learned, tmp_path):
+    if bf16_instructions(full.device) is None:
+        pytest.skip("bf16 is emulated on this processor")
+    _, exact = learned
+    result = distill(full, texts, out=tmp_path, budget=Budget(blocks="2"), settings=replace(SHORT, precision="bf16"))
+    assert result.chosen == exact.chosen
+    assert result.student.best == pytest.approx(exact.student.best, abs=0.5)

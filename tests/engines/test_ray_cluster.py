@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,6 +18,9 @@ from tests.support.commands import run_both
 from tests.support.files import study_file
 from tests.support.squares import DEADLY, WRONG, Squares
 from tests.support.trials import read_trials
+from truncate_kit.distillation.teacher import teacher_vectors
+from truncate_kit.distillation.texts import RawTexts, store_texts
+from truncate_kit.encoders import load_encoder
 from truncate_kit.engines import Lost, RayCluster, Steps
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.progress import TrialWatcher
@@ -107,6 +112,14 @@ def test_a_killed_worker_and_shares_of_a_gpu(cluster, engine, tmp_path):
     assert found[DEADLY][0] == 3 * DEADLY**2
     assert {device for _, _, device in found.values()} == {"cuda"}
     assert [message.task for message in said if isinstance(message, Lost)] == [DEADLY]
+
+
+def test_the_full_models_vectors_are_the_same(engine, tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    store = store_texts(encoder, RawTexts(texts=[f"the cat {n} sat" for n in range(300)]), tmp_path / "texts")
+    here = teacher_vectors(encoder, store, tmp_path / "here")
+    shutil.copytree(tmp_path / "here/full", tmp_path / "there/full")  # the graph
+    assert np.array_equal(teacher_vectors(encoder, store, tmp_path / "there", engine=engine), here)
 
 
 def test_a_file_is_encoded_by_all(cluster, engine, tiny_folder, tmp_path, capfd):
