@@ -22,6 +22,7 @@ from .workspace import Workspace
 if TYPE_CHECKING:
     from truncate_kit.contrastive.results import ContrastiveResult
     from truncate_kit.data import PairSplits, TripletSet
+    from truncate_kit.encoders import Encoder
 
 SETTINGS = ContrastiveSettings()
 SEEDS = len(SETTINGS.seeds)
@@ -48,7 +49,7 @@ def contrast(
         ),
     ] = None,
     texts: Annotated[
-        Path | None, data_option("Raw text for the objective dropout; by default that of the train pairs.")
+        Path | None, data_option("Raw text for the objectives dropout and diffcse; by default that of the train pairs.")
     ] = None,
     data: options.Data = None,
     columns: options.Columns = None,
@@ -88,6 +89,10 @@ def contrast(
         int | None, training_option("Texts encoded at a time; any batch in little memory.")
     ] = SETTINGS.chunk,
     learning_rate: Annotated[float | None, training_option(RATE)] = SETTINGS.learning_rate,
+    generator: Annotated[
+        str | None,
+        training_option("Of diffcse: the masked language model that fills in words; by default MODEL as it came."),
+    ] = None,
     temperature: Annotated[float, training_option("Of the softmax.")] = SETTINGS.temperature,
     evaluate_every: Annotated[
         int | None, training_option("Steps between two evaluations on dev.")
@@ -138,9 +143,10 @@ def contrast(
         rows = _rows(settings.objective, learned, texts, pairs)
         workspace.note(rows.note)
         shown = _shown(sentences, pairs)
+        filling = _generator(generator, settings, encoder)
         with progress_bar(quiet=workspace.quiet) as progress:
             result = finetune_contrastive(
-                encoder, rows, pairs, out=folder, settings=settings, group=group, progress=progress
+                encoder, rows, pairs, out=folder, settings=settings, generator=filling, group=group, progress=progress
             )
         if group.leads:
             workspace.sweep_file.unlink(missing_ok=True)  # it describes the model whose place this one takes
@@ -159,6 +165,17 @@ def _pooling(name: str, attend: str | None, last_cls: bool | None) -> dict[str, 
     if asked and name != "layer-attention":
         raise UsageError(f"The pooling {name} leaves nothing to set up.", hint="Use --pooling layer-attention.")
     return {"pooling": row.pooling, "over": row.over, "last_cls": row.last_cls} | asked
+
+
+def _generator(name: str | None, settings: ContrastiveSettings, encoder: "Encoder") -> "Encoder | None":
+    """The model of `--generator`. Raises `UsageError` where the objective has none."""
+    from truncate_kit.encoders import load_encoder
+
+    if name is None:
+        return None
+    if settings.objective != "diffcse":
+        raise UsageError("--generator goes with --objective diffcse only.", hint="Leave out --generator.")
+    return load_encoder(name, device=encoder.device.type)
 
 
 def _attends(settings: ContrastiveSettings) -> bool:

@@ -133,8 +133,10 @@ def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files
         ),
         (("--objective", "in-batch", "--triplets", "TRIPLETS", "--sentences", "nowhere.txt"), "nowhere.txt does not"),
         (("--objective", "in-batch", "--triplets", "WRONG"), "Call the columns anchor, positive"),
-        (("--objective", "triplet"), "Use one of: in-batch, dropout, hard-negatives"),
+        (("--objective", "triplet"), "Use one of: in-batch, dropout, diffcse, hard-negatives"),
         (("--pooling", "cls", "--sentences", "raw.txt"), "does not keep"),
+        (("--objective", "dropout", "--generator", "mini-bert"), "goes with --objective diffcse only"),
+        (("--objective", "diffcse", "--epochs", "1"), "has no head that fills in hidden words"),
     ],
 )
 def test_what_is_refused(tiny_folder, files, tmp_path, capsys, asked, message):

@@ -32,7 +32,7 @@ def run(folder, data, out, **options):
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
-@pytest.mark.parametrize("objective", objective_names("contrast"))
+@pytest.mark.parametrize("objective", sorted({*objective_names("contrast")} - {"diffcse"}))  # it wants a masked head
 def test_every_pooling_with_every_objective(tiny_folder, data, tmp_path, pooling, objective):
     result = run(tiny_folder("bert"), data, tmp_path, objective=objective, pooling=pooling, layer=2, evaluate_every=2)
     lean = load_encoder(tmp_path / "lean")

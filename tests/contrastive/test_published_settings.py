@@ -18,6 +18,7 @@ in-batch       roberta 1024 256 1e-5 5e-5
 hard-negatives bert    768  256 5e-5 2e-5
 hard-negatives roberta 768  256 5e-5 3e-5
 hard-negatives roberta 1024 256 1e-5 5e-5
+diffcse        bert    768  64  7e-6 3e-5
 """
 
 

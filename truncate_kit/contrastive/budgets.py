@@ -25,6 +25,7 @@ TABLE_4: dict[tuple[str, str], Budget] = {
     ("dropout", "BERT-base"): Budget(64, 3e-5, 3e-5),
     ("dropout", "RoBERTa-base"): Budget(256, 1e-5, 1e-5),
     ("dropout", "RoBERTa-large"): Budget(256, 3e-5, 3e-5),
+    ("diffcse", "BERT-base"): Budget(64, 7e-6, 3e-5),
     ("in-batch", "BERT-base"): Budget(256, 5e-5, 1e-5),
     ("in-batch", "RoBERTa-base"): Budget(256, 5e-5, 3e-5),
     ("in-batch", "RoBERTa-large"): Budget(256, 1e-5, 5e-5),
@@ -46,4 +47,5 @@ def default_budget(objective: str, family: str, width: int) -> Budget:
         rate = default_learning_rate(width)
         return Budget(OBJECTIVES[objective].batch_size, rate, rate)
     base = "RoBERTa-base" if family in _ROBERTAS else "BERT-base"
-    return TABLE_4[objective, "RoBERTa-large" if width >= LARGE_WIDTH else base]
+    # The paper has DiffCSE on BERT-base alone.
+    return TABLE_4.get((objective, "RoBERTa-large" if width >= LARGE_WIDTH else base), TABLE_4[objective, "BERT-base"])

@@ -8,12 +8,13 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from truncate_kit.contrastive.card import contrastive_card
+from truncate_kit.contrastive.diffcse import DifferenceTexts, Generator
 from truncate_kit.contrastive.model import BareEvaluator, poolable_encoder, remove_pooler
 from truncate_kit.contrastive.results import ContrastiveResult
 from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
 from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.data.triplets import TripletSet
-from truncate_kit.encoders import Encoder, save_encoder
+from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
 from truncate_kit.errors import DataError
 from truncate_kit.progress import Progress, silent
 from truncate_kit.runs.output import output_folder
@@ -23,6 +24,7 @@ from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.objectives import OBJECTIVES
 
@@ -37,6 +39,7 @@ def finetune_contrastive(
     *,
     out: Path,
     settings: ContrastiveSettings | None = None,
+    generator: Encoder | None = None,
     group: Group = ALONE,
     progress: Progress = silent,
     stage_done: StageDone | None = None,
@@ -50,6 +53,7 @@ def finetune_contrastive(
         out: Gets `lean/` (a sentence-transformers folder), `contrastive.json` and `trials/`, from which the same call
             continues after a kill.
         settings: None is the authors' run.
+        generator: Fills in the hidden words of `diffcse`, frozen; None takes `encoder` as it came.
         group: Processes that train together; only the leading one writes.
         progress: Is called after each step.
         stage_done: Is called after each look at dev, see `TrainingRun.train`.
@@ -74,9 +78,10 @@ def finetune_contrastive(
     plain = settings.to_dict() | {"seeds": (), "layer": poolable_encoder(encoder, settings, seed=0).depth}
     training = settings.training(encoder.family.name, encoder.width)
     parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size))
-    key = run_key(encoder, *parts)
+    key = run_key(encoder, *parts, *([encoder_digest(generator)] if generator is not None else []))
     store = RunStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
-    run = _Run(encoder, columns, dev, data.test, settings, training, store, group, progress, stage_done)
+    fills = generator or encoder
+    run = _Run(encoder, fills, columns, dev, data.test, settings, training, store, group, progress, stage_done)
     with contextlib.ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(Path(out), encoder, "lean"))
@@ -111,6 +116,7 @@ class _Run:
     """All that the trials of a run share."""
 
     full: Encoder
+    generator: Encoder
     columns: Sequence[Sequence[str]]
     dev: PairSet
     test: PairSet | None
@@ -125,6 +131,20 @@ class _Run:
         """The finished trial; run again where its weights are gone, because another seed's were kept before."""
         kept = self.group.agree(self.store.has_weights(trial.name))
         return trial if kept else self.trial(trial.seed, again=True)
+
+    def _examples(self, encoder: Encoder, columns: list[list[Ids]]) -> ContrastiveTexts:
+        settings, temperature = self.settings, self.settings.temperature
+        if settings.objective != "diffcse":
+            return ContrastiveTexts(columns, temperature=temperature, chunk=settings.chunk, group=self.group)
+        return DifferenceTexts(
+            encoder,
+            columns[0],
+            Generator(self.generator, encoder),
+            temperature=temperature,
+            weight=settings.replaced_weight,
+            share=settings.masked_share,
+            group=self.group,
+        )
 
     def save(self, best: Trial, result: ContrastiveResult, out: Path) -> None:
         """Write the best model and the result; no other weights are kept."""
@@ -146,12 +166,7 @@ class _Run:
             return done
         limit = min(encoder.max_length, settings.max_tokens)
         reader = dataclasses.replace(encoder.reader, max_length=limit)
-        examples = ContrastiveTexts(
-            [reader.token_ids(column) for column in self.columns],
-            temperature=settings.temperature,
-            chunk=settings.chunk,
-            group=self.group,
-        )
+        examples = self._examples(encoder, [reader.token_ids(column) for column in self.columns])
         on_dev = PairEvaluator(encoder, self.dev)
         state = TrainingRun(
             encoder,

@@ -21,7 +21,8 @@ class ContrastiveSettings(Result):
     """One contrastive run; the defaults are those with which the authors of layer-wise attention pooling ran it.
 
     Attributes:
-        objective: `in-batch` (equation 6), `dropout` (7, raw text) or `hard-negatives` (8).
+        objective: `in-batch` (equation 6), `dropout` (7, raw text), `hard-negatives` (8) or `diffcse`
+            (7, and replaced words found from the vector; raw text).
         pooling: `layer-attention`, `cls`, `mean`, `first-last` (mean over embeddings and last layer), `concat` (CLS and
             mean of the last layer) or `mean-first-last` (mean of the last layer, then `first-last`). `TABLE_2` has the
             rows of the paper.
@@ -33,6 +34,8 @@ class ContrastiveSettings(Result):
             CLS state of the top layer, a mean stays a mean.
         layer: Where the model is cut; None keeps all.
         temperature: Of the softmax.
+        replaced_weight: Of the loss over replaced words in `diffcse`, beside 1 for equation 7.
+        masked_share: Share of the tokens that the generator of `diffcse` fills in.
         epochs: None follows the objective.
         batch_size: Rows of a step over all processes; None follows Table 4, see `default_budget`.
         learning_rate: Peak rate; None likewise.
@@ -56,6 +59,8 @@ class ContrastiveSettings(Result):
     keep_pooler: bool = True
     layer: int | None = None
     temperature: float = 0.05
+    replaced_weight: float = 0.005
+    masked_share: float = 0.3
     epochs: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
@@ -79,6 +84,7 @@ class ContrastiveSettings(Result):
             )
         self._check_removal()
         self._check_numbers()
+        self._check_difference()
         self.training("bert", BASE_WIDTH)
 
     def _check_removal(self) -> None:
@@ -102,6 +108,21 @@ class ContrastiveSettings(Result):
             raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
         check_numbers(self, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
         check_seeds(self.seeds)
+
+    def _check_difference(self) -> None:
+        if self.objective != "diffcse":
+            return
+        if not 0 < self.masked_share < 1 or not 0 <= self.replaced_weight <= 1000:
+            raise UsageError(
+                f"A share of {self.masked_share} with a weight of {self.replaced_weight} does not work.",
+                hint="Use `masked_share=0.3` and `replaced_weight=0.005`.",
+            )
+        for name, wrong in (("chunk", self.chunk is not None), ("mlp", not self.mlp)):
+            if wrong:
+                raise UsageError(
+                    f"The objective diffcse does not go with `{name}` as it is.",
+                    hint=f"Leave `{name}` out, or use another `objective`.",
+                )
 
     def training(self, family: str, width: int) -> TrainingSettings:
         """The loop's part for a model of this family and width: random batches, no warm-up, no weight decay.

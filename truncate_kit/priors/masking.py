@@ -20,18 +20,23 @@ JUDGE_BATCH = 64
 
 
 def mask_tokens(
-    input_ids: Tensor, maskable: Tensor, mask_id: int, vocabulary: int, generator: torch.Generator
+    input_ids: Tensor,
+    maskable: Tensor,
+    mask_id: int,
+    vocabulary: int,
+    generator: torch.Generator,
+    share: float = MASKED_SHARE,
 ) -> tuple[Tensor, Tensor]:
     """Hide tokens as BERT does (Devlin et al. 2019, section 3.1): returns new ids and labels, (b, t) each.
 
-    Each maskable token is chosen with a chance of 15 %; of the chosen, 80 % become `mask_id`, 10 % any id below
-    `vocabulary`, 10 % stay. A row without a chosen token gets one, so that no text is wasted. labels: the old id where
-    chosen, else -100. maskable: (b, t) bool.
+    Each maskable token is chosen with a chance of `share` (15 %); of the chosen, 80 % become `mask_id`, 10 % any id
+    below `vocabulary`, 10 % stay. A row without a chosen token gets one, so that no text is wasted. labels: the old id
+    where chosen, else -100. maskable: (b, t) bool.
     """
     shape = input_ids.shape
     draw = torch.rand(shape, generator=generator).masked_fill(~maskable, 2.0)
-    threshold = draw.min(dim=1, keepdim=True).values.clamp(min=MASKED_SHARE)
-    chosen = maskable & ((draw < MASKED_SHARE) | (draw == threshold))
+    threshold = draw.min(dim=1, keepdim=True).values.clamp(min=share)
+    chosen = maskable & ((draw < share) | (draw == threshold))
     labels = input_ids.masked_fill(~chosen, IGNORED)
     fate = torch.rand(shape, generator=generator)
     other = torch.randint(vocabulary, shape, generator=generator)
@@ -58,16 +63,20 @@ class HiddenWords:
         return states.flatten(0, 1).index_select(0, self.places)
 
 
-class _Masker:
-    """What `mask_tokens` needs to know of an encoder's tokenizer. Raises `ModelError` where it has no mask token."""
+class Masker:
+    """What `mask_tokens` needs to know of an encoder's tokenizer; share: of the tokens that are hidden.
 
-    def __init__(self, encoder: Encoder) -> None:
+    Raises `ModelError` where it has no mask token.
+    """
+
+    def __init__(self, encoder: Encoder, share: float = MASKED_SHARE) -> None:
         tokenizer = encoder.reader.tokenizer
         if tokenizer.mask_token_id is None:
             raise ModelError(
                 f"The tokenizer of {encoder.name} has no mask token.", hint="Adapt a model that was made with one."
             )
         self._mask_id, self._vocabulary = int(tokenizer.mask_token_id), int(encoder.backbone.config.vocab_size)
+        self._share = share
         self._special = torch.tensor(sorted(tokenizer.all_special_ids))
 
     def __call__(self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator) -> tuple[Batch, HiddenWords]:
@@ -75,7 +84,7 @@ class _Masker:
         batch = encoder.padded(ids)
         plain = batch["input_ids"]
         maskable = batch["attention_mask"].bool() & ~torch.isin(plain, self._special)
-        shown, labels = mask_tokens(plain, maskable, self._mask_id, self._vocabulary, generator)
+        shown, labels = mask_tokens(plain, maskable, self._mask_id, self._vocabulary, generator, self._share)
         hidden = HiddenWords.of(labels)  # counted here: on a GPU the processor would have to wait for it
         sent = encoder.moved(batch | {"input_ids": shown, "places": hidden.places, "words": hidden.words})
         return sent, HiddenWords(sent.pop("places"), sent.pop("words"))
@@ -106,7 +115,7 @@ class MaskedTexts(SingleTexts):
         group: Group = ALONE,  # shares the parts of every batch; what is hidden does not depend on its size
     ) -> None:
         super().__init__(ids)
-        self._masker = _Masker(encoder)
+        self._masker = Masker(encoder)
         self._part, self._group = part or len(ids), group
         self.head = head
         self._objective = objective
@@ -133,7 +142,7 @@ class MaskedEvaluator:
     """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden."""
 
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
-        generator, masker = torch.Generator().manual_seed(0), _Masker(encoder)
+        generator, masker = torch.Generator().manual_seed(0), Masker(encoder)
         self._head = head
         chunks = length_batches([len(row) for row in ids], JUDGE_BATCH)
         self.batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]

@@ -62,13 +62,13 @@ class ContrastiveTexts:
         own = self._group.share(batch)
         ids = [column[place] for column in self._columns for place in own]
         if self._chunk is None or len(ids) <= self._chunk:
-            return self._loss_of(_encoded(encoder, ids), len(batch))
+            return self._loss_of(encoded(encoder, ids), len(batch))
         chunks = [ids[start : start + self._chunk] for start in range(0, len(ids), self._chunk)]
         states, parts = [], []
         with torch.no_grad():
             for chunk in chunks:
                 states.append(_random_state(encoder.device))
-                parts.append(_encoded(encoder, chunk))
+                parts.append(encoded(encoder, chunk))
         vectors = torch.cat(parts).requires_grad_()
         with torch.enable_grad():
             loss = self._loss_of(vectors, len(batch))
@@ -88,7 +88,7 @@ class ContrastiveTexts:
         return contrastive_loss(columns[0], columns[1], negatives, self._temperature)
 
 
-def _encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
+def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
     """Vectors (n, d) in float32; none, with a gradient of nothing, where a batch has no row for this process."""
     if not ids:
         return torch.zeros((0, encoder.width), device=encoder.device, requires_grad=True)
@@ -108,7 +108,7 @@ def _backward(
     start = 0
     for chunk, state in zip(chunks, states, strict=True):
         with _as_before(state, encoder.device), torch.enable_grad(), torch.autocast(**autocast):
-            vectors = _encoded(encoder, chunk)
+            vectors = encoded(encoder, chunk)
         vectors.backward(wanted[start : start + len(chunk)] * scale)  # type: ignore[no-untyped-call]  # untyped in torch
         start += len(chunk)
 

@@ -1,0 +1,127 @@
+"""DiffCSE against a small implementation of its own, and a run from end to end."""
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, BertForMaskedLM
+
+from tests.support.pairs import make_pairs
+from truncate_kit.contrastive.diffcse import DifferenceTexts, Discriminator, Generator
+from truncate_kit.contrastive.model import poolable_encoder
+from truncate_kit.contrastive.running import finetune_contrastive
+from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.data import PairSplits, raw_texts
+from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.priors.masking import mask_tokens
+
+TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "a mat under the tree"]
+
+
+@pytest.fixture(scope="module")
+def masked(tiny_folder, tmp_path_factory):
+    """A tiny BERT with its head over masked words, wide enough that the likeliest word is no matter of rounding."""
+    folder = tmp_path_factory.mktemp("masked")
+    encoder = load_encoder(tiny_folder("bert"))
+    torch.manual_seed(0)
+    whole = AutoModelForMaskedLM.from_config(encoder.backbone.config)
+    for weight in whole.parameters():
+        weight.data.add_(0.2 * torch.randn_like(weight))
+    whole.save_pretrained(folder)
+    encoder.tokenizer.save_pretrained(folder)
+    return folder
+
+
+def by_hand(folder, encoder, discriminator, seed, *, weight, share):
+    """Equation 7 plus the detection of replaced words, a text at a time where that is possible, by transformers."""
+    generator = BertForMaskedLM.from_pretrained(folder).eval()
+    ids = encoder.token_ids(TEXTS) * 2
+    batch = encoder.pad(ids)
+    vectors = encoder(**batch)
+    sims = torch.cosine_similarity(vectors[:4].unsqueeze(1), vectors[4:].unsqueeze(0), dim=-1) / 0.05
+    contrast = -torch.stack([sims[i, i] - torch.logsumexp(sims[i], dim=0) for i in range(4)]).mean()
+
+    tokenizer = encoder.tokenizer
+    maskable = batch["attention_mask"].bool() & ~torch.isin(batch["input_ids"], torch.tensor(tokenizer.all_special_ids))
+    shown, labels = mask_tokens(
+        batch["input_ids"], maskable, tokenizer.mask_token_id, encoder.backbone.config.vocab_size,
+        torch.Generator().manual_seed(seed), share,
+    )  # fmt: skip
+    terms = []
+    for row, length in enumerate(map(len, ids)):
+        with torch.no_grad():
+            words = generator(shown[row : row + 1, :length]).logits[0].argmax(dim=-1)
+        hidden = labels[row, :length] != -100
+        original = torch.tensor(ids[row])
+        filled = torch.where(hidden, words, original)
+        embedded = discriminator.backbone.embeddings(filled.unsqueeze(0))
+        states = torch.cat([vectors[row].view(1, 1, -1), embedded[:, 1:]], dim=1)  # the vector instead of CLS
+        for block in discriminator.backbone.encoder.layer:
+            states = block(states)
+            states = states[0] if isinstance(states, tuple) else states
+        chances = (states[0] @ discriminator.replaced.weight.T + discriminator.replaced.bias).log_softmax(dim=-1)
+        truth = (filled != original).long()
+        terms += [-chances[place, truth[place]] for place in range(length)]
+    return contrast + weight * torch.stack(terms).mean()
+
+
+@pytest.mark.parametrize("pooling", ["cls", "layer-attention"])
+def test_both_losses_against_a_plain_implementation(masked, pooling):
+    full = load_encoder(masked)
+    settings = ContrastiveSettings(objective="diffcse", pooling=pooling)
+    encoder = poolable_encoder(full, settings, seed=1).eval()
+    examples = DifferenceTexts(
+        encoder, encoder.token_ids(TEXTS), Generator(full, encoder), temperature=0.05, weight=0.7, share=0.5
+    )
+    examples.head.eval()
+    torch.nn.init.normal_(examples.discriminator.replaced.weight)
+    torch.manual_seed(3)
+    seed = int(torch.randint(2**62, ()))
+    torch.manual_seed(3)
+    found = examples.loss(encoder, range(4))
+    expected = by_hand(masked, encoder, examples.discriminator, seed, weight=0.7, share=0.5)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    found.backward()
+    # The vector's gradient passes through the discriminator; the generator learns nothing.
+    assert all(weight.grad is not None for weight in examples.discriminator.replaced.parameters())
+    assert all(weight.grad is None for weight in full.parameters())
+    assert any(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in encoder.parameters())
+
+
+def test_the_discriminator_reads_the_vector_in_place_of_the_first_token(masked):
+    encoder = load_encoder(masked)
+    discriminator = Discriminator(encoder).eval()
+    batch = encoder.tokenize(TEXTS)
+    vectors = torch.randn(4, 16)
+    first = discriminator(**batch, vectors=vectors)
+    assert first.shape == (*batch["input_ids"].shape, 2)
+    other = batch["input_ids"].clone()
+    other[:, 0] = 5  # the first token itself is not read
+    torch.testing.assert_close(discriminator(other, batch["attention_mask"], vectors), first)
+    assert not torch.allclose(discriminator(**batch, vectors=vectors + 1), first, atol=1e-3)
+    assert not any(module._forward_pre_hooks for module in discriminator.modules())
+
+
+def test_a_run_saves_the_encoder_alone(masked, tmp_path):
+    pairs = PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
+    texts = raw_texts("texts", [pair.first for pair in make_pairs(12, seed=5)])
+    settings = ContrastiveSettings(objective="diffcse", batch_size=4, epochs=1, learning_rate=1e-3, seeds=(0,))
+    result = finetune_contrastive(load_encoder(masked), texts, pairs, out=tmp_path, settings=settings)
+    lean = load_encoder(tmp_path / "lean")
+    assert (lean.pooling_name, lean.depth) == ("layer-attention", 3)
+    assert "DiffCSE" in (tmp_path / "lean/README.md").read_text()
+    assert result.parameters == lean.num_parameters
+    before = load_encoder(masked).backbone.get_input_embeddings().weight
+    assert not torch.equal(lean.backbone.get_input_embeddings().weight, before)
+    again = finetune_contrastive(load_encoder(masked), texts, pairs, out=tmp_path, settings=settings)
+    assert again.trials == result.trials
+
+
+def test_what_cannot_be_a_generator(masked, tiny_folder):
+    encoder = load_encoder(masked)
+    with pytest.raises(UsageError, match="has no head that fills in"):
+        Generator(load_encoder(tiny_folder("bert")), encoder)
+    with pytest.raises((UsageError, ModelError)):
+        Generator(load_encoder(tiny_folder("gpt2")), encoder)
+    for wrong in ({"chunk": 8}, {"mlp": False}, {"masked_share": 0}, {"replaced_weight": -1}):
+        with pytest.raises(UsageError):
+            ContrastiveSettings(objective="diffcse", **wrong)
