@@ -173,6 +173,8 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
         f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s"
         + ("." if search.exact else ", by a beam.")
     )
+    if result.tryout_sentence:
+        say(result.tryout_sentence)
     if result.frontier is not None:
         graphs = frontier_table(result.frontier)
         table(graphs.title, graphs.columns, graphs.rows)

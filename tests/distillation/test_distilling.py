@@ -67,6 +67,18 @@ class KilledError(Exception):
     pass
 
 
+def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken(learned):
+    _, result = learned
+    leading = [one.blocks for one in result.search.leading if len(one.blocks) == 2]
+    assert leading[0] == result.search.of_size(2).blocks
+    assert [one.blocks for one in result.tryouts] == leading
+    assert len(leading) == 4
+    assert result.chosen == max(result.tryouts, key=lambda one: one.learned).blocks
+    assert all(one.learned > one.untrained for one in result.tryouts)
+    assert result.candidate.untrained == next(o.untrained for o in result.tryouts if o.blocks == result.chosen)
+    assert all(f"{one.learned:.2f}" in result.tryout_sentence for one in result.tryouts)
+
+
 def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path):
     out, result = learned
     steps = 0
@@ -111,7 +123,7 @@ def test_labelled_pairs_judge_where_they_are_given(full, texts, tmp_path):
     assert result.chosen == (2, 4)
     assert result.texts.excluded >= 60
     assert not result.notes
-    words = [" ".join(text.split()[:4]) for text in texts]
+    words = [" ".join(text.split()[:4]) for text in texts[:500]]
     again = distill(full, words, out=tmp_path / "short", budget=budget, settings=SHORT, data=pairs)
     assert "The texts of bundled are longer than those learned from: 95 of 100 have up to" in again.notes[0]
     assert result.scores.low <= result.scores.difference <= result.scores.high

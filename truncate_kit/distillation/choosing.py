@@ -14,11 +14,19 @@ from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.card import distill_card
 from truncate_kit.distillation.frontier import Frontier, measure_frontier
-from truncate_kit.distillation.results import DISTILL_FILE, Candidate, DistillResult, HeldOutScores, Sizes, Student
+from truncate_kit.distillation.results import (
+    DISTILL_FILE,
+    Candidate,
+    DistillResult,
+    HeldOutScores,
+    Sizes,
+    Student,
+    Tryout,
+)
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.speed import texts_per_second
-from truncate_kit.distillation.student import StudentRun, TaughtTexts, ids_of, student_run
-from truncate_kit.distillation.subsets import Blocks, Judge, SubsetSearch, search_subsets
+from truncate_kit.distillation.student import EVALUATIONS, StudentRun, TaughtTexts, ids_of, student_run
+from truncate_kit.distillation.subsets import Blocks, Judge, SubsetScore, SubsetSearch, search_subsets
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Encoder, keep, save_encoder
@@ -30,6 +38,9 @@ from truncate_kit.training.distributed import Group
 from truncate_kit.training.evaluators import Evaluator, PairEvaluator
 from truncate_kit.training.retrieval_evaluator import METRIC, RetrievalEvaluator, halves
 from truncate_kit.wording import counted
+
+FEW_TEXTS, FEW_TOKENS = 2000, 64
+"""Short texts that leading subsets of one size learn from before one is chosen; a tenth of all where these are few."""
 
 LONGER = 1.25  # times as many tokens are worth a note
 
@@ -59,6 +70,8 @@ class Distillation:
         held = max(42, min(settings.held_out, len(texts) // 10))
         choose, report, self._learned_from = order[: held // 2], order[held // 2 : held], order[held:]
         self._held_out = order[:held]
+        short = self._learned_from[texts.lengths()[self._learned_from] <= FEW_TOKENS]
+        self._few = short[: min(FEW_TEXTS, len(self._learned_from) // 10)]
         self._choose_ids = ids_of(texts, choose)
         self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
         self.judge: _Held = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
@@ -92,6 +105,7 @@ class Distillation:
             learning_rate=self.settings.rate(self.encoder.width),
             texts=self.texts.counts,
             search=search,
+            tryouts=tuple(self.runs.all(Tryout).values()),
             candidates=rows,
             students=students,
             chosen=chosen,
@@ -134,22 +148,47 @@ class Distillation:
         return list(found.candidates)
 
     def _choose(self, candidates: list[Candidate], budget: Budget) -> tuple[Blocks, bool]:
-        """The blocks of the lean model, and whether it keeps within the budget."""
+        """The blocks of the lean model, and whether it keeps within the budget; settles `candidates` that learn."""
         if budget.kind != "within":
-            return within_limit(candidates, budget).blocks, True
+            taken = within_limit(candidates, budget)
+            settled = candidates[candidates.index(taken)] = self._settled(taken, budget)
+            return settled.blocks, True
         # Scores rise with the number of blocks, but for noise: halving finds the first that holds in few runs.
-        smaller, low, best = candidates[:-1], 0, None
-        high = len(smaller) - 1
+        low, high, best = 0, len(candidates) - 2, None
         while low <= high:
             middle = (low + high) // 2
-            if self._learn(smaller[middle].blocks).best >= self.full_score - budget.points:
+            settled = candidates[middle] = self._settled(candidates[middle], budget)
+            if self._learn(settled.blocks).best >= self.full_score - budget.points:
                 best, high = middle, middle - 1
             else:
                 low = middle + 1
         if best is None:
             tried = {student.blocks: student.best for student in self.runs.all(Student).values()}
-            return closest(smaller, tried), False
-        return smaller[best].blocks, True
+            return closest(candidates[:-1], tried), False
+        return candidates[best].blocks, True
+
+    def _settled(self, row: Candidate, budget: Budget) -> Candidate:
+        """The row with those of its leading subsets that learn best from few texts.
+
+        What a subset gives without training does not tell how well it learns: of two blocks of all-MiniLM-L6-v2, 5 and
+        6 agree best with the full model untrained, and 1 and 6 by far after 2,000 texts (benchmarks/lean).
+        """
+        leading = [one for one in self._search().leading if len(one.blocks) == len(row.blocks)]
+        if len(budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or not len(self._few):
+            return row
+        best = max((self._tryout(one) for one in leading), key=lambda one: one.learned)
+        return replace(row, blocks=best.blocks, untrained=best.untrained)
+
+    def _tryout(self, one: SubsetScore) -> Tryout:
+        """What one subset gives after learning from few texts, from the store or by learning now."""
+        name = f"tryout-{_run_name(one.blocks)}"
+        found = self.runs.read(name, Tryout)
+        if found is None:
+            self.group.agree((one.blocks, True))
+            _, run = self._taught(one.blocks, few=True)
+            learned = max(run.state.scores)
+            found = self.runs.write(name, Tryout(blocks=one.blocks, untrained=one.score, learned=learned))
+        return found
 
     def _learn(self, blocks: Blocks, *, weights: bool = False) -> Student:
         """The student that keeps these blocks, from the store or by learning now; weights: whether they are needed."""
@@ -157,8 +196,8 @@ class Distillation:
         found = self.runs.read(name, Student)
         if found is not None and (self.runs.has_weights(name) or not weights):
             return found
-        self.group.agree(blocks)
-        student, run = self._taught(blocks)
+        self.group.agree((blocks, False))
+        student, run = self._taught(blocks, few=False)
         state = run.state
         record = Student(
             blocks=blocks,
@@ -182,21 +221,20 @@ class Distillation:
 
     def help(self) -> DistillResult | None:
         """Learn together with the leading process, as often as it does; None."""
-        while (blocks := self.group.agree(None)) is not None:
-            self._taught(blocks)
+        while (order := self.group.agree(None)) is not None:
+            self._taught(order[0], few=order[1])
         return None
 
-    def _taught(self, blocks: Blocks) -> tuple[Encoder, StudentRun]:
-        """A student with the weights that learned best, and the run that led there."""
-        student = keep(self.encoder, blocks)
-        full = self.encoder, blocks
-        examples = TaughtTexts(self.texts, self._learned_from, self.vectors, self.settings, full, self.group)
-        run = student_run(student, examples, self.judge, self.settings, self.group)
-        run.train(
-            checkpoint=self.runs.checkpoints.of(_run_name(blocks)),
-            progress=self.progress,
-            task=f"{counted(len(blocks), 'block')} ({', '.join(map(str, blocks))}) learning",
-        )
+    def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
+        """A student with the weights that learned best, and the run that led there. few: from few short texts."""
+        student, full, places = keep(self.encoder, blocks), (self.encoder, blocks), self._learned_from
+        settings, evaluations, checkpoint = self.settings, EVALUATIONS, self.runs.checkpoints.of(_run_name(blocks))
+        if few:
+            settings, evaluations, checkpoint, places = replace(settings, epochs=1), 1, None, self._few
+        examples = TaughtTexts(self.texts, places, self.vectors, settings, full, self.group)
+        run = student_run(student, examples, self.judge, settings, self.group, evaluations=evaluations)
+        task = f"{counted(len(blocks), 'block')} ({', '.join(map(str, blocks))}) {'tried out' if few else 'learning'}"
+        run.train(checkpoint=checkpoint, progress=self.progress, task=task)
         return student, run
 
     def _notes(self) -> tuple[str, ...]:

@@ -36,6 +36,15 @@ class Student(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tryout(Result):
+    """One subset after learning from few texts, in points: what tells subsets of one size apart."""
+
+    blocks: Blocks
+    untrained: float
+    learned: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Result):
     """One size: the best subset of that number of blocks.
 
@@ -113,6 +122,7 @@ class DistillResult(Result):
         learning_rate: Peak rate.
         texts: What was learned from.
         search: Of subsets, before learning.
+        tryouts: Subsets that learned from few texts, so that the best of their size would learn from all.
         candidates: By number of blocks, the full model last.
         students: Those that learned.
         chosen: The blocks of the lean model.
@@ -133,6 +143,7 @@ class DistillResult(Result):
     learning_rate: float
     texts: TextCounts
     search: SubsetSearch
+    tryouts: tuple[Tryout, ...]
     candidates: tuple[Candidate, ...]
     students: tuple[Student, ...]
     chosen: Blocks
@@ -155,6 +166,16 @@ class DistillResult(Result):
     def speedup(self) -> float:
         """Texts a second against the full model, in torch."""
         return self.candidate.texts_per_second / self.candidates[-1].texts_per_second
+
+    @property
+    def tryout_sentence(self) -> str:
+        """How the choices of as many blocks as the lean model has learned from few texts; empty where none did."""
+        size = len(self.chosen)
+        rows = sorted((one for one in self.tryouts if len(one.blocks) == size), key=lambda one: -one.learned)
+        if not rows:
+            return ""
+        scores = "; ".join(f"{', '.join(map(str, one.blocks))}: {one.learned:.2f}" for one in rows)
+        return f"Choices of {counted(size, 'block')} after learning from few texts – {scores}."
 
     @property
     def sentence(self) -> str:

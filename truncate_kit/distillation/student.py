@@ -132,9 +132,15 @@ class StudentRun(TrainingRun):
 
 
 def student_run(
-    student: Encoder, examples: TaughtTexts, evaluator: Evaluator, settings: DistillSettings, group: Group = ALONE
+    student: Encoder,
+    examples: TaughtTexts,
+    evaluator: Evaluator,
+    settings: DistillSettings,
+    group: Group = ALONE,
+    *,
+    evaluations: int = EVALUATIONS,
 ) -> StudentRun:
-    """The run that teaches `student` in place."""
+    """The run that teaches `student` in place. evaluations: in an epoch."""
     if not settings.train_embeddings:
         for path in student.family.embeddings.split(","):
             student.backbone.get_submodule(path).requires_grad_(False)
@@ -146,7 +152,7 @@ def student_run(
         precision=settings.precision,
     )
     steps = -(-len(examples) // settings.batch_size)
-    every = max(1, -(-steps // EVALUATIONS))
+    every = max(1, -(-steps // evaluations))
     return StudentRun(student, examples, evaluator, training, seed=settings.seed, evaluate_every=every, group=group)
 
 

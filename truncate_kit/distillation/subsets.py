@@ -22,6 +22,8 @@ Blocks = tuple[int, ...]
 EXACT_DEPTH = 12
 """Deepest model of which every subset is tried: 4,095 of them."""
 BEAM = 8
+LEADING = 4
+"""Subsets of one size that may learn better than the best one without training (benchmarks/lean)."""
 BATCH = 64
 
 
@@ -49,6 +51,7 @@ class SubsetSearch(Result):
 
     Attributes:
         best: The best subset of each number of blocks, the smallest first; the last is the full model.
+        leading: Up to `LEADING` subsets of each number of blocks, the best first; these may change places in learning.
         baselines: By the names of `baseline_blocks`: what each would keep, for the same numbers of blocks.
         tried: Number of subsets.
         exact: Whether these are all subsets that an ordinary checkpoint can hold; else those of a beam.
@@ -56,6 +59,7 @@ class SubsetSearch(Result):
     """
 
     best: tuple[SubsetScore, ...]
+    leading: tuple[SubsetScore, ...]
     baselines: dict[str, tuple[SubsetScore, ...]]
     tried: int
     exact: bool
@@ -102,12 +106,12 @@ def search_subsets(encoder: Encoder, judge: Judge, *, beam: int = BEAM, progress
         }
         for blocks in {one for found in baselines.values() for one in found} - set(scores):
             scores[blocks] = tree.score(blocks)
-    best: dict[int, SubsetScore] = {}
-    for blocks, score in sorted(scores.items()):
-        if len(blocks) not in best or score > best[len(blocks)].score:
-            best[len(blocks)] = SubsetScore(blocks=blocks, score=score)
+    ranked: dict[int, list[SubsetScore]] = {}
+    for blocks, score in sorted(scores.items(), key=lambda item: (len(item[0]), -item[1], item[0])):
+        ranked.setdefault(len(blocks), []).append(SubsetScore(blocks=blocks, score=score))
     return SubsetSearch(
-        best=tuple(best[size] for size in sorted(best)),
+        best=tuple(rows[0] for rows in ranked.values()),
+        leading=tuple(one for rows in ranked.values() for one in rows[:LEADING]),
         baselines={
             name: tuple(SubsetScore(blocks=blocks, score=scores[blocks]) for blocks in found)
             for name, found in baselines.items()
