@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.contrastive import examples, fresh, words
 from truncate_kit.contrastive.budgets import default_budget
 from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.contrastive.settings import ContrastiveSettings
@@ -47,3 +48,16 @@ def test_table_2_has_nine_rows_that_differ():
     assert [settings.pooling for settings in made].count("layer-attention") == 4
     with pytest.raises(UsageError, match="no pooling 'attention'"):  # a name of the command line
         ContrastiveSettings(pooling="attention")
+
+
+@pytest.mark.parametrize("name", TABLE_2)
+def test_every_row_of_table_2_learns(tiny_folder, name):
+    row = TABLE_2[name]
+    encoder = fresh(tiny_folder("bert"), row.pooling, over=row.over, last_cls=row.last_cls)
+    assert encoder.encode(words(3, 0)).shape == (3, 16)
+    examples(encoder).loss(encoder, range(13)).backward()
+    assert all(weight.grad is not None for weight in (*encoder.tail.parameters(), *_pooler(encoder)))
+
+
+def _pooler(encoder):
+    return [] if encoder.pooler is None else encoder.pooler.parameters()

@@ -152,7 +152,7 @@ def test_settings_of_modules_count_where_the_weights_are_the_same(tiny_folder):
     without = _tail()
     del without[2]
     attentions = []
-    for options in ({}, {"over": "cls"}, {"over": "mean"}, {"literal": True}, {"token": "last"}):
+    for options in ({}, {"over": "cls"}, {"over": "mean"}, {"literal": True}, {"token": "last"}, {"mlp": False}):
         torch.manual_seed(0)
         attentions.append(LayerAttentionPooling(16, **options))
     digests = []
@@ -164,14 +164,17 @@ def test_settings_of_modules_count_where_the_weights_are_the_same(tiny_folder):
         digests.append(encoder_digest(encoder))
     encoder.pool_with(None)
     norms = LayerPooling(16, layers=[1, 3], norm="layer"), LayerPooling(16, layers=[1, 3], norm="layer", eps=0.1)
-    for pooler in (*norms, LayerPooling(16, layers=[1, 3], norm="rms")):
+    last_first = LayerPooling(16, layers=[1, 3]), LayerPooling(16, layers=[1, 3], last=True)
+    for pooler in (*norms, LayerPooling(16, layers=[1, 3], norm="rms"), *last_first):
         encoder.pool_with(pooler)
         digests.append(encoder_digest(encoder))
     encoder.pool_with(None)
     for kind in ("exp", "sigmoid"):
         encoder.heads = make_heads(kind=kind)
         digests.append(encoder_digest(encoder))
-    assert len(set(digests)) == len(digests) == 15
+    encoder.heads.raw = True
+    digests.append(encoder_digest(encoder))
+    assert len(set(digests)) == len(digests) == 19
 
 
 def _with_tail(encoder):
