@@ -19,7 +19,8 @@ _NAMES = {  # by module
     "contrastive.running": "finetune_contrastive",
     "contrastive.settings": "ContrastiveSettings",
     "contrastive.weights": "layer_weights",
-    "data": "find_sts find_transfer load_pairs load_triplets raw_texts read_pairs read_retrieval read_texts",
+    "data": "complete_splits find_sts find_transfer load_pairs load_triplets raw_texts read_pairs read_retrieval "
+    "read_texts",
     "distillation.distilling": "distill",
     "distillation.results": "DistillResult",
     "distillation.settings": "Budget DistillSettings",

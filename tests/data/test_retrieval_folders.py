@@ -108,7 +108,7 @@ def test_what_is_wrong_is_said_in_one_sentence(folder, name, content, kind, said
 def test_options_of_the_other_kind_of_data(folder, tmp_path):
     with pytest.raises(UsageError, match="its own corpus"):
         read_retrieval(folder, corpus=tmp_path / "more.txt")
-    (tmp_path / "pairs.csv").write_text("query,relevant\na,b\n")
+    (tmp_path / "pairs.csv").write_text("query,document\na,b\n")
     with pytest.raises(UsageError, match="no splits"):
         read_retrieval(tmp_path / "pairs.csv", split="dev")
 

@@ -88,6 +88,14 @@ def test_what_a_session_is_told_on_cuda():
     assert second[0] == "CUDAExecutionProvider"
 
 
+def test_a_single_text_gives_one_vector(prompted):
+    encoder, folder = prompted
+    for model in (encoder, OnnxEncoder.load(folder)):
+        vector = model.encode("the cat sat")
+        assert vector.shape == (encoder.width,)
+        torch.testing.assert_close(vector, model.encode(["the cat sat"])[0])
+
+
 def test_no_texts_give_no_vectors(prompted):
     assert OnnxEncoder.load(prompted[1]).encode([]).shape == (0, 16)
 

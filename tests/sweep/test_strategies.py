@@ -10,11 +10,13 @@ from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.engines import Sequential
+from truncate_kit.errors import UsageError
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES
+from truncate_kit.sweep.trials import parse_layers
 from truncate_kit.training import exits
 from truncate_kit.training.exits import MultiExitEvaluator, MultiExitPairs, exit_vectors_of, probe
 from truncate_kit.training.tasks import LabelledTask
@@ -306,3 +308,9 @@ def test_layers_are_ranked_by_default(encoder, tmp_path):
     labelled = tuned(encoder, tmp_path / "labelled", None)
     assert labelled.settings.strategy == "rankings"
     assert "(best-dev, rankings search)" in labelled.choice
+
+
+def test_layers_may_be_numbers():
+    assert [SweepSettings(layers=layers).layers for layers in (3, (3, 6), range(2, 5))] == ["3", "3,6", "2,3,4"]
+    with pytest.raises(UsageError, match="names no layers"):
+        parse_layers(SweepSettings(layers=2.5).layers, range(7), 6)

@@ -21,6 +21,7 @@ _TEXT_PAIRS = (
     ("query", "relevant"),
     ("query", "positive"),
     ("query", "passage"),
+    ("query", "document"),
     ("question", "answer"),
 )
 _SCORES = ("score", "similarity", "similarityscore", "relatedness", "relatednessscore", "gold", "goldscore", "target")

@@ -251,8 +251,13 @@ class Encoder(nn.Module):
 
     # Texts to vectors
 
-    def encode(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
-        """Sentence vectors (n, out) in float32 on the CPU, in the order of `texts`; no gradients, no dropout."""
+    def encode(self, texts: str | Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
+        """Sentence vectors (n, out) in float32 on the CPU, in the order of `texts`; no gradients, no dropout.
+
+        A single text gives one vector, (out,).
+        """
+        if isinstance(texts, str):
+            return self.encode([texts], batch_size=batch_size, prompt=prompt)[0]
         return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
 
     @torch.inference_mode()

@@ -136,13 +136,17 @@ class OnnxEncoder:
             )
         return self._sessions[threads]
 
-    def encode(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
+    def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Tensor:
         """Sentence vectors (n, out) in float32, in the order of `texts`; repeated texts are computed once.
+
+        A single text gives one vector, (out,).
 
         prompt: put the model's default prompt before each text.
         """
         if self.reader is None:
             raise ModelError(f"{self.file} has no tokenizer beside it.", hint="Export a model that has one.")
+        if isinstance(texts, str):
+            return self.encode([texts], prompt=prompt)[0]
         distinct = list(dict.fromkeys(texts))
         vectors = self.encode_ids(self.reader.token_ids(distinct, prompt=prompt))
         if len(distinct) == len(texts):

@@ -12,7 +12,7 @@ class SweepSettings(Result):
     """What is searched and how the choice is made.
 
     Attributes:
-        layers: `auto`, `all`, or layer numbers as text ("3,6,9", "2..5").
+        layers: `auto`, `all`, layer numbers as text ("3,6,9", "2..5"), one number, or several; kept as text.
         strategy: Behind `auto`, a row of `STRATEGIES`; None is `rankings` for labelled pairs, which was most often
             within 0.3 points of an exhaustive search (benchmarks/tmft), and `guided` where there are none.
         pick: A row of `PICK_RULES`.
@@ -30,4 +30,7 @@ class SweepSettings(Result):
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.layers, str):  # a number or several, as people write them
+            named = self.layers if isinstance(self.layers, list | tuple | range) else [self.layers]
+            object.__setattr__(self, "layers", ",".join(map(str, named)))
         check_seeds(self.seeds)

@@ -54,7 +54,7 @@ class LabelledTask:
         """
         row = find_objective(objective, "tmft")
         if len(splits_for(data, seed=0).items()) < 3:
-            hint = "Give a folder with train, dev and test files, or one file to be divided."
+            hint = "Give a folder with train, dev and test files; one file is divided by complete_splits."
             raise DataError(f"{data.name} has no train, dev and test set to fine-tune with.", hint=hint)
         row.check_targets(data)
         self.metric = row.metric

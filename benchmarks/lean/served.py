@@ -1,0 +1,100 @@
+"""What is served: graphs of lean models beside the full model's, and static vectors of the same model; one table.
+
+Texts a second are those of STS Benchmark's test part, medians of rounds in which every contestant runs once. Static
+vectors are made by `model2vec` from the same model, without texts, where that package is installed.
+
+    pip install 'model2vec[distill]'
+    python -m benchmarks.lean.served --model MODEL --lean LEAN [--lean LEAN …] --data DATA --work WORK
+"""
+
+import importlib.util
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.common import new_parser, write_rows
+from truncate_kit.data import PairSet, load_pairs
+from truncate_kit.distillation.frontier import own_pairs
+from truncate_kit.distillation.speed import side_by_side
+from truncate_kit.encoders import load_encoder
+from truncate_kit.evaluation import evaluate
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.graph_files import graph_files
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.settings import ExportSettings
+
+ROWS = Path(__file__).parent / "served.csv"
+TEXTS = 256
+
+
+class Static:
+    """Vectors of model2vec: the mean of one vector a word piece."""
+
+    def __init__(self, folder: str) -> None:
+        from model2vec.distill import distill
+
+        self._model = distill(folder)
+        self.megabytes = self._model.embedding.nbytes / 1e6
+
+    def encode(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
+        """Vectors (n, 256)."""
+        return torch.from_numpy(self._model.encode(list(texts))).float()
+
+    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+        """Cosines."""
+        return torch.nn.functional.cosine_similarity(first, second)
+
+
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--model", required=True)
+PARSER.add_argument("--lean", action="append", default=[], help="folder of a lean model; repeatable")
+PARSER.add_argument("--data", type=Path, required=True)
+PARSER.add_argument("--work", type=Path, required=True)
+PARSER.add_argument("--threads", type=int, default=2)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the table."""
+    given = PARSER.parse_args(arguments)
+    torch.set_num_threads(given.threads)
+    data = load_pairs(str(given.data / "stsb" / "en"))
+    assert data.train is not None
+    assert data.test is not None
+    test: PairSet = data.test
+    contestants: list[tuple[str, OnnxEncoder | Static, float]] = []
+    for place, folder in enumerate((given.model, *given.lean)):
+        encoder = load_encoder(folder, max_length=256)
+        # The layers that stay in float are chosen by the model's own cosines between texts of train: no labels.
+        pairs = own_pairs(encoder, data.train.texts()[:2000])
+        for precision in ("fp32", "int8"):
+            out = given.work / f"{place}-{precision}"
+            export_onnx(encoder, out, ExportSettings(precision=precision), search_pairs=pairs)  # type: ignore[arg-type]
+            graph = OnnxEncoder.load(out, precision=precision, threads=given.threads)  # type: ignore[arg-type]
+            size = sum(file.stat().st_size for file in graph_files(graph.file)) / 1e6
+            contestants.append((f"{encoder.depth} blocks, {precision}", graph, size))
+    if importlib.util.find_spec("model2vec") is not None:
+        static = Static(given.model)
+        contestants.append(("model2vec", static, static.megabytes))
+    texts = test.texts()[:TEXTS]
+    rates = side_by_side([partial(encoder.encode, texts) for _, encoder, _ in contestants], len(texts))
+    rows = [
+        {
+            "contestant": name,
+            "stsb": f"{evaluate(encoder, test.pairs).spearman:.2f}",
+            "texts_per_second": f"{rate:.0f}",
+            "against_full_fp32": f"{rate / rates[0]:.2f}",
+            "against_full_int8": f"{rate / rates[1]:.2f}",
+            "megabytes": f"{size:.1f}",
+        }
+        for (name, encoder, size), rate in zip(contestants, rates, strict=True)
+    ]
+    for row in rows:
+        print(row, flush=True)
+    write_rows(ROWS, rows)
+
+
+if __name__ == "__main__":
+    main()
