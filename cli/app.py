@@ -21,6 +21,8 @@ PANELS = {
 """Every command by panel of the help; each is a function of the module that has its name."""
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 
+HELP = {"help_option_names": ["-h", "--help"]}
+
 app = typer.Typer(
     name="truncate-kit",
     cls=PanelGroup,
@@ -28,11 +30,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings=HELP,
 )
 for panel, names in PANELS.items():
     for name in names:
         command = getattr(import_module(f".{name}", __package__), name)
-        app.command(name, cls=PanelCommand, rich_help_panel=panel)(command)
+        app.command(name, cls=PanelCommand, rich_help_panel=panel, context_settings=HELP)(command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -44,7 +47,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Find the best layer of a text encoder, fine-tune it there, strip the rest, export it, and measure the gain."""

@@ -28,7 +28,8 @@ def run_with(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_version(capfd):
-    assert run(capfd, "--version") == (0, f"truncate-kit {__version__}\n", "")
+    for option in ("--version", "-V"):
+        assert run(capfd, option) == (0, f"truncate-kit {__version__}\n", "")
 
 
 def test_help_names_every_command(capfd):
@@ -45,6 +46,7 @@ def test_every_command_has_help(command, capfd):
     code, out, err = run(capfd, command, "--help")
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: truncate-kit {command} [OPTIONS]")
+    assert run(capfd, command, "-h") == (0, out, "")
 
 
 @pytest.mark.parametrize(

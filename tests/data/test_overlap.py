@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from truncate_kit.data import Overlap, PairSet, SharedPairs, TextPair, load_pairs
@@ -25,6 +27,17 @@ def test_overlap_equals_the_published_table(shared_data, name, train_dev, train_
     assert warning == splits.overlap.warning()
     assert f"{train_test[1]} test pairs ({train_test[0]} in the same order)" in warning
     assert f"{shared:,} of the {sentences:,} distinct test sentences" in warning
+
+
+def test_scores_that_look_like_classes_are_pointed_out():
+    def said(*scores: float) -> bool:
+        pairs = tuple(TextPair(f"a{place}", "b", score) for place, score in enumerate(scores))
+        splits = PairSplits(name="x", train=replace(_set(("a", "b")), pairs=pairs, scale=(0, 1)))
+        return any("the objective is paraphrase" in sentence for sentence in splits.statements())
+
+    assert said(0, 1, 1)
+    assert not said(0, 0.5, 1)
+    assert not said(1, 1)
 
 
 def test_no_overlap_no_warning_and_missing_splits_are_not_counted():

@@ -169,9 +169,11 @@ class PairSplits:
         """Sentences about the data for every command: sizes, scale, notes, and the overlap warning if there is one."""
         sizes = ", ".join(f"{name} {len(split):,}" for name, split in self.items())
         warning = self.overlap.warning()
+        binary = not self.evaluation.classes and {pair.target for _, pairs in self.items() for pair in pairs} == {0, 1}
         return (
             f"Data: {self.name} ({sizes} pairs).",
             self.evaluation.scale_sentence(),
+            *(["All scores are 0 or 1: where they mark paraphrases, the objective is paraphrase."] if binary else []),
             *self.notes,
             *([warning] if warning else []),
         )
