@@ -117,6 +117,21 @@ def two_processes() -> Iterator["Processes"]:
         yield engine
 
 
+# What starts a process that imports everything, a cluster, or one process after the other.
+_STARTING = {"Program", "RayCluster", "in_two_processes", "killed"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that start processes come first: then one worker has them all, and most processes are started once."""
+    starting = {
+        item.path
+        for item in items
+        if isinstance(item, pytest.Function)
+        and ("two_processes" in item.fixturenames or _STARTING & vars(item.module).keys())
+    }
+    items.sort(key=lambda item: item.path not in starting)
+
+
 def pytest_collection_finish() -> None:
     """What the libraries hold stays until the end: the garbage collector need not look through it again and again."""
     gc.collect()

@@ -105,15 +105,20 @@ def test_the_command_pushes_when_asked_and_never_else(hub, tiny_folder, tmp_path
         with pytest.raises(SystemExit) as end:
             main([*common, *wrong])
         assert (end.value.code, named in capsys.readouterr().err, hub.asked) == (1, True, [])
-    # In a process of its own the hub's address comes as users give it.
-    settings = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
-    code = "import sys; from truncate_kit_cli.app import main; main(sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *common, "--push-to", "me/lean"],
-        capture_output=True,
-        text=True,
-        env=os.environ | settings,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"Pushed: {hub.endpoint}/me/lean (private)" in done.stderr
+    with pytest.raises(SystemExit) as end:
+        main([*common, "--push-to", "me/lean"])
+    assert (end.value.code or 0) == 0
+    assert f"Pushed: {hub.endpoint}/me/lean (private)" in capsys.readouterr().err
     assert hub.repos["me/lean"]["files"]["model.onnx"] == (tmp_path / "out/lean/model.onnx").read_bytes()
+
+
+def test_the_hub_is_named_as_users_do(hub, folder):
+    """By variables of the environment, which are read once a process."""
+    settings = {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
+    code = "import pathlib, sys, truncate_kit.pushing as pushing\n"
+    code += "print(pushing.push_folder(pathlib.Path(sys.argv[1]), 'me/it').url)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(folder)], capture_output=True, text=True, env=os.environ | settings
+    )
+    assert done.stdout.strip() == f"{hub.endpoint}/me/it", done.stderr
+    assert "model.onnx" in hub.repos["me/it"]["files"]

@@ -60,11 +60,11 @@ def test_few_texts_have_no_coverage(model, tmp_path, capsys):
 
 
 def test_export_traces_the_cut_model_beside_its_tokenizer(model, tmp_path, capsys):
-    asked = ("--vocabulary-from", "texts.txt", "--layer", 2, "--data", "pairs.csv")
+    asked = ("--vocabulary-from", "texts.txt", "--layer", 1, "--data", "pairs.csv")
     _, err = run_both(capsys, "export", model, "--onnx", *asked)
     assert "word pieces are kept" in err
-    assert "cut at layer 2 and to" in run_both(capsys, "encode", "texts.txt", "--out", "vectors.npy")[1]
-    expected = truncate(load_encoder(model), 2).encode(TEXTS)
+    assert "cut at layer 1 and to" in run_both(capsys, "encode", "texts.txt", "--out", "vectors.npy")[1]
+    expected = truncate(load_encoder(model), 1).encode(TEXTS)
     torch.testing.assert_close(
         OnnxEncoder.load(tmp_path / "exported/lean").encode(TEXTS), expected, atol=1e-4, rtol=1e-4
     )

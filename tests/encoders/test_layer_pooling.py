@@ -121,16 +121,16 @@ def test_left_padding_changes_nothing(tiny_folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "over", "tokens", "fused"),
-    [("bert", "max", "mean", 2), ("electra", "mean", "max", 2), ("llama", "max", "last", 0)],
+    ("name", "layer", "over", "tokens", "fused"),
+    [("bert", 2, "max", "mean", 2), ("electra", 1, "mean", "max", 1), ("llama", 1, "max", "last", 0)],
 )
-def test_exported_with_the_maximum_inside_the_graph(tiny_folder, name, over, tokens, fused, tmp_path):
-    save_encoder(combined(tiny_folder(name), (0, 2), over, tokens), tmp_path / "m", model_card="kept")
+def test_exported_with_the_maximum_inside_the_graph(tiny_folder, name, layer, over, tokens, fused, tmp_path):
+    save_encoder(combined(tiny_folder(name), (0, layer), over, tokens), tmp_path / "m", model_card="kept")
     report = export_onnx(load_encoder(tmp_path / "m"), tmp_path / "m")
     assert (report.pooling, report.fused_attention_found) == (f"layer-{over}", fused)
     assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
     found = OnnxEncoder.load(tmp_path / "m").encode(TEXTS)
-    torch.testing.assert_close(found, plain(tiny_folder(name), (0, 2), over, tokens), atol=1e-4, rtol=0)
+    torch.testing.assert_close(found, plain(tiny_folder(name), (0, layer), over, tokens), atol=1e-4, rtol=0)
 
 
 def test_truncating_below_drops_it_and_keeps_how_tokens_are_pooled(tiny_folder):

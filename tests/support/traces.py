@@ -27,6 +27,7 @@ traced_anew = tracing._trace
 
 # Types of models whose graphs hold values that the tracer computed from weights, as those of all heads do.
 COMPUTED = ("deberta-v2", "gemma3_text")
+LARGE = 10_000_000  # parameters: only real models have as many, and each of them is exported as it is
 
 
 @functools.cache
@@ -84,7 +85,8 @@ def remembered_traces(folder: Path) -> Iterator[None]:
         return onnx_ir.serde.deserialize_model(onnx.ModelProto.FromString(file.read_bytes()))
 
     def trace(encoder: Encoder) -> Any:
-        if encoder.heads is not None or encoder.backbone.config.model_type in COMPUTED:
+        model_type = encoder.backbone.config.model_type
+        if encoder.heads is not None or model_type in COMPUTED or encoder.num_parameters > LARGE:
             return remembered(encoder)
         stand_in = _stand_in(encoder)
         model = remembered(stand_in)
