@@ -16,7 +16,7 @@ from .problems import EXIT_INTERRUPTED, describe
 PANELS = {
     "Main job": ("analyze", "finetune", "export", "bench", "demo"),
     "Other training": ("distill", "contrast", "freeze", "combine", "cut"),
-    "Measure and use": ("evaluate", "compare", "encode", "study", "status", "doctor"),
+    "Measure and use": ("evaluate", "compare", "encode", "study", "report", "status", "doctor"),
 }
 """Every command by panel of the help; each is a function of the module that has its name."""
 COMMANDS = tuple(name for names in PANELS.values() for name in names)

@@ -24,6 +24,7 @@ def demo(
     """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
     from truncate_kit.data.loading import BUNDLED, BUNDLED_FOLDER
     from truncate_kit.encoders import DEFAULT_MINIATURE
+    from truncate_kit.page.writing import write_page
 
     from .analyze import analyze
     from .export import export
@@ -42,6 +43,9 @@ def demo(
     say("")
     say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench;")
     say("or, where its end does not fall or there are no scores: truncate-kit distill MODEL --texts sentences.txt.")
+    say("")
+    for part in (folder, folder / "distilled"):
+        say(f"All of it on one page, with figures: {write_page(part).page}")
 
 
 def _summary(workspace: Workspace, report: "BenchReport") -> None:

@@ -5,53 +5,12 @@ from dataclasses import replace
 import matplotlib.image
 import numpy as np
 
+from tests.support.results import a_bench
 from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.bench.results import BenchedModel, BenchReport, Contestant, Cost, Machine
+from truncate_kit.bench.results import Cost
 from truncate_kit.bench.scenarios import timing
 from truncate_kit.report.bench_figure import _color, _marker, draw_bench
 from truncate_kit.report.bench_tables import absences, bench_tables
-
-MACHINE = Machine(
-    processor="Test",
-    cores=2,
-    threads=2,
-    device="cpu",
-    bf16_instructions=None,
-    python="3",
-    torch="2",
-    transformers="5",
-    onnxruntime=None,
-    others_busy=None,
-)
-
-
-def made_report() -> BenchReport:
-    places = {
-        ("lean", "torch-fp32"): (0.1, 80.0),
-        ("full", "torch-fp32"): (0.3, 82.0),
-        ("lean", "onnx-fp32"): (0.05, 80.1),
-    }
-    absent = Contestant(role="lean", backend="torch-bf16", absent="this processor has no bf16 instructions")
-    return BenchReport(
-        machine=MACHINE,
-        models=tuple(
-            BenchedModel(
-                role=role, name=role, layer=2, width=4, parameters=9, max_length=8, weights_bytes=None, fine_tuned=True
-            )
-            for role in ("lean", "full")
-        ),
-        contestants=(
-            *(Contestant(role=key[0], backend=key[1], absent=None, spearman=row[1]) for key, row in places.items()),
-            absent,
-        ),
-        timings=tuple(timing(key, "real set", (row[0],), sentences=50, tokens=300) for key, row in places.items()),
-        ceilings=(),
-        gains=(),
-        quality=None,
-        num_texts=50,
-        seconds=1.0,
-        notes=(),
-    )
 
 
 def test_no_two_runtimes_look_alike():
@@ -59,7 +18,7 @@ def test_no_two_runtimes_look_alike():
 
 
 def test_the_figure_is_drawn_and_follows_the_numbers(tmp_path):
-    report = made_report()
+    report = a_bench()
     first = matplotlib.image.imread(draw_bench(report, tmp_path / "a.png"))
     assert first.shape[1] >= 1000
     worse = replace(report, contestants=(replace(report.contestants[0], spearman=70.0), *report.contestants[1:]))
@@ -69,7 +28,7 @@ def test_the_figure_is_drawn_and_follows_the_numbers(tmp_path):
 
 
 def test_without_scores_there_is_no_figure(tmp_path):
-    report = made_report()
+    report = a_bench()
     bare = replace(report, contestants=tuple(replace(row, spearman=None) for row in report.contestants))
     assert draw_bench(bare, tmp_path / "none.png") is None
     assert draw_bench(replace(report, timings=()), tmp_path / "none.png") is None
@@ -77,13 +36,13 @@ def test_without_scores_there_is_no_figure(tmp_path):
 
 
 def test_what_was_not_measured_says_why():
-    assert absences(made_report()) == ["Not measured: lean, torch bf16: this processor has no bf16 instructions."]
+    assert absences(a_bench()) == ["Not measured: lean, torch bf16: this processor has no bf16 instructions."]
 
 
 def test_what_only_a_gpu_can_tell_has_its_columns_where_it_was_measured():
     shape = timing(("full", "torch-fp32"), "latency", (0.01, 0.01), sentences=1, tokens=16, shape=(1, 16))
     cost = Cost(role="full", backend="torch-fp32", hours_per_billion=2, dimensions=4, gigabytes_per_billion={"int8": 4})
-    report = replace(made_report(), timings=(shape,), costs=(cost,))
+    report = replace(a_bench(), timings=(shape,), costs=(cost,))
     bare = {cells.title.split()[0]: cells for cells in bench_tables(report)}
     assert not {"GPU p50 ms", "kWh of the GPU"} & {*bare["Fixed"].columns, *bare["A"].columns}
     report = replace(

@@ -28,7 +28,7 @@ def draw_bench(report: BenchReport, path: Path) -> Path | None:
     axes.set_title(f"Speed against quality on {report.machine.processor}, {_place(report)}", loc="left")
     plot_points(axes, points)
     axes.set_xlabel(f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)")
-    roles = {row.role: row.title for row in report.models}
+    roles: dict[str, str] = {row.role: row.title for row in report.models}
     # Beside the panel: inside, it would lie on the points that win.
     figure.legend(handles=point_keys(points, roles), fontsize="small", loc="outside right upper")
     return write_figure(figure, path)
@@ -113,7 +113,7 @@ def _place(report: BenchReport) -> str:
     return counted(machine.threads, "thread") if machine.device == "cpu" else machine.device
 
 
-def _key(marker: str, label: str, *, color: str = "#333333", filled: bool = True) -> Line2D:
+def _key(marker: str, label: str, *, color: str = "#000000", filled: bool = True) -> Line2D:
     face = color if filled else "none"
     return Line2D(
         [], [], marker=marker, linestyle="none", color=color, markerfacecolor=face, markeredgewidth=2, label=label

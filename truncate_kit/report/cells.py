@@ -1,5 +1,6 @@
 """Tables as text, for whoever draws them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 NONE = "–"
@@ -11,7 +12,7 @@ class TableCells:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
 
 def number(value: float | None, form: str = ".2f") -> str:

@@ -4,8 +4,10 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from truncate_kit.distillation.frontier import Frontier
 from truncate_kit.distillation.results import DistillResult
-from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, write_panel
+from truncate_kit.precisions import PRECISIONS, Precision
+from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, write_panel
 
 
 def draw_frontier(result: DistillResult, path: Path) -> Path:
@@ -56,4 +58,24 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
         axes.annotate(str(len(row.blocks)), (speed, row.score), xytext=(5, 6), textcoords="offset points")
     axes.set_xlabel("texts a second, full model = 1 (torch); numbers are blocks")
     axes.set_ylabel(f"score in points ({result.metric})")
+    axes.grid(alpha=0.3)
+
+
+def plot_graphs(axes: Axes, frontier: Frontier) -> None:
+    """Every graph with all dimensions and words by speed and score: colour is the precision, a number the blocks."""
+    full = frontier.points[0]
+    whole = [one for one in frontier.points if (one.dims, one.words) == (full.dims, full.words)]
+    marks: dict[Precision, str] = {"fp32": "D", "int8": "s"}
+    for precision, marker in marks.items():
+        found = [one for one in whole if one.precision == precision]
+        color = PRECISIONS[precision].color
+        for one in found:
+            speed, label = one.texts_per_second / full.texts_per_second, f"{len(one.blocks)} blocks in {precision}"
+            tip = f"{TIP}{label}: {speed:.2f} × the speed, score {one.score:.2f}, {one.megabytes:.1f} MB"
+            axes.plot(speed, one.score, marker, color=color, markersize=9, gid=tip)
+            axes.annotate(str(len(one.blocks)), (speed, one.score), xytext=(7, 7), textcoords="offset points")
+        if found:
+            axes.plot([], [], marker, color=color, label=f"ONNX Runtime {precision}")
+    axes.set_xlabel("texts a second, full model's float32 graph = 1; numbers are blocks")
+    axes.set_ylabel("score in points")
     axes.grid(alpha=0.3)

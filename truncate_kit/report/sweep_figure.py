@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from truncate_kit.blocks import blocks_in_words
-from truncate_kit.report.panel import BLUE, GREEN, GREY, LAYERS, ORANGE, VERMILION, open_panel, write_panel
+from truncate_kit.report.panel import BLUE, GREEN, GREY, LAYERS, ORANGE, VERMILION, open_panel, whole_axis, write_panel
 from truncate_kit.sweep.results import LayerScores, SweepResult
 from truncate_kit.wording import counted
 
@@ -19,13 +19,8 @@ RANKING_WORDS = {"probe": "a linear map on frozen states", "multi-exit": "one ep
 
 def draw_sweep(result: SweepResult, path: Path) -> Path:
     """Write the curve of a sweep as PNG and return its path. Raises `FileProblemError`."""
-    name, depth = Path(result.model).name, result.full.layer
-    if result.blocks is None:
-        figure, axes = open_panel(f"{name} fine-tuned at each layer ({result.data})", LAYERS)
-    else:
-        of = blocks_in_words(result.blocks, depth)
-        along = "last block that is kept (0 = embeddings)"
-        figure, axes = open_panel(f"{name}, {of}, fine-tuned at each layer ({result.data})", along)
+    of = "" if result.blocks is None else f", {blocks_in_words(result.blocks, result.full.layer)},"
+    figure, axes = open_panel(f"{Path(result.model).name}{of} fine-tuned at each layer ({result.data})", LAYERS)
     plot_sweep(axes, result)
     return write_panel(figure, axes, path)
 
@@ -33,6 +28,7 @@ def draw_sweep(result: SweepResult, path: Path) -> Path:
 def plot_sweep(axes: Axes, result: SweepResult) -> None:
     """Scores by layer, what the search saw of the others, the choice, the full model and the predicted drop."""
     depth = result.full.layer
+    whole_axis(axes, LAYERS if result.blocks is None else "last block that is kept (0 = embeddings)")
     if result.blocks is not None:
         ticks = dict(enumerate(map(str, (0, *result.blocks)))) | {depth: f"all {depth}"}
         axes.set_xticks([*ticks], [*ticks.values()])
@@ -70,7 +66,8 @@ def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str) -> N
     ends = [(layer, mean - spread, mean + spread) for layer, mean, spread in zip(layers, means, spreads, strict=True)]
     for here, there in pairwise(ends):  # the band over seeds; none over layers that were not trained
         if any(spreads) and there[0] == here[0] + 1:
-            axes.fill_between(*zip(here, there, strict=True), color=color, alpha=0.12, linewidth=0)
+            along, low, high = zip(here, there, strict=True)
+            axes.fill_between(along, low, high, color=color, alpha=0.12, linewidth=0)
     _join(axes, layers, means, color=color)
 
 

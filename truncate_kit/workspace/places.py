@@ -44,37 +44,37 @@ class Workspace:
         """What `finetune` found; as all of these None where there is no such result."""
         from truncate_kit.sweep.results import SweepResult
 
-        return _read(SweepResult, self.sweep_file)
+        return read_result(SweepResult, self.sweep_file)
 
     def contrast(self) -> "ContrastiveResult | None":
         """What contrastive training found; `lean` is its model, or the one that `finetune` made of it."""
         from truncate_kit.contrastive.results import ContrastiveResult
 
-        return _read(ContrastiveResult, self.contrast_file)
+        return read_result(ContrastiveResult, self.contrast_file)
 
     def cut(self) -> "CutResult | None":
         """What `lean` was cut from, where it was not trained."""
         from truncate_kit.runs.cutting import CUT_FILE, CutResult
 
-        return _read(CutResult, self.lean / CUT_FILE)
+        return read_result(CutResult, self.lean / CUT_FILE)
 
     def distilled(self) -> "DistillResult | None":
         """What `lean` learned from, where that is a full model's vectors."""
         from truncate_kit.distillation.results import DISTILL_FILE, DistillResult
 
-        return _read(DistillResult, self.lean / DISTILL_FILE)
+        return read_result(DistillResult, self.lean / DISTILL_FILE)
 
     def heads(self) -> "FrozenReport | None":
         """What training heads over a frozen model found."""
         from truncate_kit.frozen.results import FrozenReport
 
-        return _read(FrozenReport, self.frozen_heads / "frozen.json")
+        return read_result(FrozenReport, self.frozen_heads / "frozen.json")
 
     def combinations(self) -> "CombinationReport | None":
         """What the search of combinations of layers found."""
         from truncate_kit.combine.report import CombinationReport
 
-        return _read(CombinationReport, self.combination / "combination.json")
+        return read_result(CombinationReport, self.combination / "combination.json")
 
     def remembered(self) -> Sources:
         """What the last commands worked on."""
@@ -88,8 +88,9 @@ class Workspace:
         Sources(model or last.model, data or last.data, triplets or last.triplets).write(self._sources)
 
 
-def _read(kind: type[Kind], path: Path) -> Kind | None:
+def read_result(kind: type[Kind], path: Path) -> Kind | None:
+    """The result in a file, None where there is none or it is damaged."""
     try:
         return kind.read(path)
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -1,0 +1,49 @@
+"""`truncate-kit report` on the command line."""
+
+import json
+
+import pytest
+
+from tests.support.commands import fails, run, run_both
+from tests.support.results import write_run
+from truncate_kit.encoders import load_encoder, save_encoder
+
+
+@pytest.fixture(scope="module")
+def made(tiny_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made")
+    save_encoder(load_encoder(tiny_folder("bert")), folder / "lean")
+    return write_run(folder / "run", folder / "lean")
+
+
+def test_the_page_and_what_would_add_to_it_are_named(made, capfd):
+    said = run(capfd, "report", made).splitlines()
+    assert f"To add what is missing: truncate-kit analyze 'mini <b>' --workspace {made}" in said
+    assert said[-1].startswith(f"Page: {made / 'report.html'} (")
+    assert (made / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_json_is_all_that_is_printed(made, tmp_path, capfd):
+    out, err = run_both(capfd, "report", made, "--out", tmp_path / "page.html", "--json")
+    found = json.loads(out)
+    assert err == ""
+    assert found["page"] == str(tmp_path / "page.html")
+    assert found["file_bytes"] == (tmp_path / "page.html").stat().st_size
+    assert len(found["recommendations"]) == len(found["grounds"]) == 1
+
+
+def test_two_runs_are_compared(made, capfd):
+    assert str(made / "comparison.html") in run(capfd, "report", made, made)
+
+
+def test_it_opens_in_the_browser_that_the_system_names(made, tmp_path, capfd, monkeypatch):
+    program = tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\necho "$1" > {tmp_path / "opened"}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("BROWSER", f"{program} %s")
+    run(capfd, "report", made, "--open")
+    assert (tmp_path / "opened").read_text().strip() == (made / "report.html").as_uri()
+
+
+def test_a_folder_without_results_is_refused(tmp_path, capfd):
+    assert "No command has left a result" in fails(capfd, "report", tmp_path)

@@ -1,0 +1,62 @@
+"""The lines that a page offers for copying run as they stand and give the vectors of the model."""
+
+import shlex
+
+import numpy
+import pytest
+
+from truncate_kit import export_onnx, load_encoder
+from truncate_kit.encoders import save_encoder, truncate
+from truncate_kit.export.record import read_exports
+from truncate_kit.page.loading import snippets
+from truncate_kit_cli.app import main
+
+SENTENCES = ["A dog runs.", "A puppy is running."]
+
+
+def made(folder, tiny_folder, pooling):
+    encoder = truncate(load_encoder(tiny_folder("bert"), pooling=pooling), 2)
+    save_encoder(encoder, folder)
+    return encoder.encode(SENTENCES).numpy()
+
+
+def ran(text):
+    names = {}
+    exec(text, names)  # what a reader pastes
+    return numpy.asarray(names["vectors"])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
+def test_lines_of_a_folder_without_a_graph(tiny_folder, tmp_path, pooling):
+    expected = made(tmp_path / "it's", tiny_folder, pooling)
+    found = {snippet.title: snippet.text for snippet in snippets(tmp_path / "it's", None)}
+    assert set(found) == {"Command line", "Python", "sentence-transformers", "transformers"}
+    for title in ("Python", "sentence-transformers", "transformers"):
+        numpy.testing.assert_allclose(ran(found[title]), expected, atol=1e-5, err_msg=title)
+
+
+def test_lines_of_an_exported_folder(tiny_folder, tmp_path, monkeypatch):
+    expected = made(tmp_path / "lean", tiny_folder, "mean")
+    export_onnx(load_encoder(tmp_path / "lean"), tmp_path / "lean")
+    (report,) = read_exports(tmp_path / "lean").graphs
+    monkeypatch.chdir(tmp_path)
+    found = {snippet.title: snippet.text for snippet in snippets(tmp_path / "lean", report)}
+    assert len(found) == 5
+    for title in ("Python", "ONNX Runtime, without torch"):
+        numpy.testing.assert_allclose(ran(found[title]), expected, atol=1e-4, err_msg=title)
+    (tmp_path / "texts.txt").write_text("\n".join(SENTENCES))
+    with pytest.raises(SystemExit) as end:
+        main(shlex.split(found["Command line"])[1:])
+    assert not end.value.code
+    numpy.testing.assert_allclose(numpy.load("vectors.npy"), expected, atol=1e-4)
+
+
+def test_ways_that_would_give_other_vectors_are_left_out(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.lower_case = True
+    save_encoder(encoder, tmp_path / "lean")
+    assert [snippet.title for snippet in snippets(tmp_path / "lean", None)] == [
+        "Command line",
+        "Python",
+        "sentence-transformers",
+    ]

@@ -1,0 +1,232 @@
+"""The page of a run: what it recommends, that nothing in it comes from elsewhere, that no string becomes HTML."""
+
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.support.pairs import TEXTS, pairs_of
+from tests.support.results import a_bench, a_distillation, a_quality, a_sweep, an_export, write_run
+from truncate_kit.analysis import AnalysisSettings, profile
+from truncate_kit.distillation.results import HeldOutScores
+from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.errors import UsageError
+from truncate_kit.page.writing import PageReport, write_page
+from truncate_kit.runs.cutting import CutResult
+
+EVIL = "</script><img src=x onerror=alert(1)>\"'><b>"
+
+
+@pytest.fixture(scope="module")
+def lean(tiny_folder, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "lean"
+    save_encoder(load_encoder(tiny_folder("bert")), folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def looked_at(tiny_folder):
+    encoder, other = load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("electra"))
+    return profile(encoder, TEXTS, reference=other, pairs=pairs_of(TEXTS), settings=AnalysisSettings())
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, and all text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.text = [], ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def of(self, tag):
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+def page_of(folder, *others):
+    return Elements(Path(write_page(folder, *others).page).read_text(encoding="utf-8"))
+
+
+def judged(quality, *, factor=6.0):
+    """The bench of the chosen layer with this interval, lean being `factor` times as fast as full."""
+    report = a_bench()
+    base = next(row for row in report.timings if (row.role, row.backend) == ("full", "torch-fp32"))
+    timings = [
+        replace(row, sentences_per_second=base.sentences_per_second * (factor if row.role == "lean" else 1))
+        for row in report.timings
+    ]
+    return replace(report, timings=tuple(timings), quality=quality)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "factor", "sentence"),
+    [
+        (1, 3, 6, "Take the lean model (layer 5 of 8): it scores higher (82.0 against 80.0 for the full model) and "
+                  "encodes 6.0 times the sentences a second."),
+        (-1, 2, 6, "Take the lean model (layer 5 of 8): it encodes 6.0 times the sentences a second, and no difference "
+                   "in score is shown (80.5 against 80.0)."),
+        (-3, -1, 6, "The lean model (layer 5 of 8) encodes 6.0 times the sentences a second and scores 2.0 points less "
+                    "(78.0 against 80.0): take it where speed is worth that."),
+        (-3, -1, 1.05, "Keep the full model: the lean one (layer 5 of 8) scores 78.0 against 80.0 and is hardly faster "
+                       "(1.05 times)."),
+    ],
+)  # fmt: skip
+def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high, factor, sentence):
+    bench = judged(a_quality(low, high), factor=factor)
+    found = write_page(write_run(tmp_path / "run", lean, bench=bench))
+    assert found.recommendations == (sentence,)
+    assert f"interval {low:+.2f} to {high:+.2f} (paired bootstrap over 500 test pairs)" in found.grounds[0][0]
+
+
+def test_the_last_layer_is_kept_whatever_was_measured(lean, tmp_path):
+    sweep = replace(a_sweep(), chosen=8, choice="Layer 8: the best.")
+    found = write_page(write_run(tmp_path / "run", lean, sweep=sweep, bench=judged(a_quality(1, 3))))
+    assert found.recommendations == ("Keep all 8 layers: Layer 8: the best.",)
+
+
+def test_without_a_bench_nothing_is_said_of_speed(lean, tmp_path):
+    found = write_page(write_run(tmp_path / "run", lean, bench=None, graph=None))
+    assert found.recommendations[0].endswith("(+2.60); how fast it is has not been measured.")  # 56.4 less 53.8
+    folder = tmp_path / "run"
+    for words in ("bench", "export --onnx", "analyze 'mini <b>'"):
+        assert f"truncate-kit {words} --workspace {folder}" in found.commands
+
+
+def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):
+    other = judged(a_quality(1, 3))
+    other = replace(other, models=tuple(replace(row, parameters=77) for row in other.models))
+    found = write_page(write_run(tmp_path / "run", lean, bench=other))
+    assert "has not been measured" in found.recommendations[0]
+
+
+def test_a_distilled_model_is_told_by_its_agreement(lean, tmp_path):
+    run = write_run(tmp_path / "run", lean, sweep=None, bench=None, distilled=a_distillation())
+    found, page = write_page(run), page_of(run)
+    assert found.recommendations[0].startswith("Try the lean model (2 of 4 blocks): 2.0 times the texts a second")
+    assert any("No labels were used" in ground for ground in found.grounds[0])
+    assert len(page.of("svg")) == 2
+    assert "4.00 ×" in page.text  # the int8 graph's speed
+    assert "How many blocks" in page.text
+    assert "Which layer" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "begins"),
+    [(0.5, 1, "Take the lean"), (-1, 1, "Take the lean"), (-2, -1, "The lean model (2 of 4 blocks) encodes 2.0 times")],
+)
+def test_a_distilled_model_with_scores_is_told_by_their_interval(lean, tmp_path, low, high, begins):
+    middle = (low + high) / 2
+    scores = HeldOutScores(
+        data="set", metric="nDCG", lean=50 + middle, full=50.0, mixed=None, difference=middle, low=low, high=high
+    )
+    result = replace(a_distillation(), scores=scores)
+    run = write_run(tmp_path / "run", lean, sweep=None, bench=None, distilled=result)
+    assert write_page(run).recommendations[0].startswith(begins)
+
+
+def test_a_cut_in_the_folder_of_an_earlier_sweep_is_what_counts(lean, tmp_path):
+    cut = CutResult(model="mini", layer=2, depth=8, parameters=2000, full_parameters=8000)
+    found = write_page(write_run(tmp_path / "run", lean, bench=None, cut=cut))
+    assert found.recommendations == (f"{cut.sentence} What it scores has not been measured.",)
+
+
+def test_a_profile_alone_is_told(looked_at, tmp_path):
+    (tmp_path / "analysis").mkdir()
+    looked_at.write(tmp_path / "analysis/profile.json")
+    found, page = write_page(tmp_path), page_of(tmp_path)
+    assert found.recommendations == (f"Nothing is cut yet. {looked_at.sentence}",)
+    assert len(page.of("svg")) == 3  # curve, heat map, untrained scores
+    assert f"truncate-kit finetune --workspace {tmp_path}" in found.commands
+
+
+def test_nothing_there_is_one_sentence_and_a_hint(tmp_path):
+    with pytest.raises(UsageError, match="No command has left a result"):
+        write_page(tmp_path)
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo/workspace.json").write_text("{}")
+    with pytest.raises(UsageError) as refused:
+        write_page(tmp_path)
+    assert refused.value.hint == f"Name {tmp_path / 'demo'}."
+
+
+def test_the_table_is_what_was_measured(lean, tmp_path):
+    page = page_of(write_run(tmp_path / "run", lean, bench=judged(a_quality(1, 3))))
+    full = 50 / 0.3  # sentences a second
+    assert "lean, ONNX Runtime fp32" in page.text or "lean, torch fp32" in page.text
+    for cell in (f"{full:,.0f}", f"{6 * full:,.0f}", "6.0 × as many", "+2.0 points [+1.0, +3.0]", "1.60 × smaller"):
+        assert cell in page.text, cell
+    assert "Every trial" in page.text
+    assert "a linear map on frozen states" in page.text
+
+
+def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path):
+    run = write_run(tmp_path / "run", lean, profile=looked_at, bench=judged(a_quality(1, 3)))
+    page = page_of(run)
+    assert len(page.of("script")) == 1
+    assert len(page.of("svg")) == 5
+    for _, attributes in page.found:
+        for name, value in attributes.items():
+            assert not name.startswith("on"), (name, value)
+            if name in ("href", "src", "xlink:href", "action", "srcset"):
+                assert value.startswith(("#", "data:")), value
+    (policy,) = [row["content"] for row in page.of("meta") if row.get("http-equiv") == "Content-Security-Policy"]
+    assert policy.startswith("default-src 'none';")
+    ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    assert (run / "report.html").stat().st_size < 6 * 2**20
+
+
+def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_path):
+    bench = judged(a_quality(1, 3))
+    bench = replace(
+        bench,
+        machine=replace(bench.machine, processor=EVIL),
+        notes=(EVIL,),
+        contestants=tuple(replace(row, absent=row.absent and EVIL) for row in bench.contestants),
+    )
+    sweep = replace(a_sweep(), model=EVIL, data=EVIL, choice=EVIL, metric=f"{EVIL} $\\frac{{$")
+    task = replace(an_export().task, data=EVIL)
+    seen = replace(looked_at, model=EVIL, reference=EVIL)
+    graph = replace(an_export(), task=task, mask_reason=EVIL)
+    clean = page_of(write_run(tmp_path / "clean", lean, bench=judged(a_quality(1, 3)), profile=looked_at))
+    page = page_of(write_run(tmp_path / "run", lean, bench=bench, sweep=sweep, profile=seen, graph=graph))
+    assert page.of("img") == []
+    assert page.of("b") == []
+    assert len(page.of("script")) == len(clean.of("script"))
+    assert page.text.count("onerror=alert(1)") >= 8  # it is shown as it is
+
+
+def test_the_same_run_gives_the_same_bytes(lean, looked_at, tmp_path):
+    run = write_run(tmp_path / "run", lean, profile=looked_at)
+    first = write_page(run)
+    content = (run / "report.html").read_bytes()
+    assert write_page(run) == first == PageReport.from_dict(first.to_dict())
+    assert (run / "report.html").read_bytes() == content
+
+
+def test_two_runs_stand_side_by_side_and_what_differs_is_said(lean, tmp_path):
+    first = write_run(tmp_path / "a", lean, bench=judged(a_quality(1, 3)))
+    bench = judged(a_quality(-3, -1))
+    bench = replace(bench, machine=replace(bench.machine, processor="Another"))
+    second = write_run(tmp_path / "b", lean, bench=bench, sweep=replace(a_sweep(), data_fingerprint="other"))
+    found = write_page(first, second)
+    assert found.page == str(first / "comparison.html")
+    assert len(found.recommendations) == 2
+    page = page_of(first, second)
+    assert "different data" in page.text
+    assert "different machines" in page.text
+    assert "A lean, " in page.text
+    assert "B full, " in page.text
+    assert len(page.of("svg")) == 2
+
+
+def test_a_damaged_bench_is_named(lean, tmp_path):
+    run = write_run(tmp_path / "run", lean)
+    (run / "bench-2.json").write_text("{")
+    assert "bench-2.json cannot be read and is left out." in write_page(run).grounds[0]

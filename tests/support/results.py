@@ -1,0 +1,207 @@
+"""Made results of every command, for tables, figures and pages; their numbers are round and easily recognised."""
+
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from truncate_kit.bench.results import BenchedModel, BenchReport, Contestant, Key, Machine, QualityDifference, Role
+from truncate_kit.bench.scenarios import timing
+from truncate_kit.distillation.agreement import Agreement
+from truncate_kit.distillation.frontier import Frontier, FrontierPoint
+from truncate_kit.distillation.results import Candidate, DistillResult, Student
+from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.distillation.subsets import SubsetScore, SubsetSearch
+from truncate_kit.distillation.texts import TextCounts
+from truncate_kit.export.record import REPORT_FILE, record_with
+from truncate_kit.export.results import Check, ExportReport, TaskScore
+from truncate_kit.results import Result
+from truncate_kit.runs.trial import Trial
+from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.sweep.ranking import Ranking
+from truncate_kit.sweep.results import LayerScores, SweepResult
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.configuration import TrainingSettings
+
+MACHINE = Machine(
+    processor="Test",
+    cores=2,
+    threads=2,
+    device="cpu",
+    bf16_instructions=None,
+    python="3",
+    torch="2",
+    transformers="5",
+    onnxruntime=None,
+    others_busy=None,
+)
+
+# The last layers of the two models of `a_sweep`.
+MODELS: dict[Role, int] = {"lean": 5, "full": 8}
+
+
+def a_bench() -> BenchReport:
+    """Of the models of `a_sweep`, in three runtimes; one could not be measured."""
+    places: dict[Key, tuple[float, float]] = {
+        ("lean", "torch-fp32"): (0.1, 80.0),
+        ("full", "torch-fp32"): (0.3, 82.0),
+        ("lean", "onnx-fp32"): (0.05, 80.1),
+    }
+    absent = Contestant(role="lean", backend="torch-bf16", absent="this processor has no bf16 instructions")
+    return BenchReport(
+        machine=MACHINE,
+        models=tuple(
+            BenchedModel(
+                role=role,
+                name=role,
+                layer=layer,
+                width=4,
+                parameters=1000 * layer,
+                max_length=8,
+                weights_bytes=4000 * layer,
+                fine_tuned=True,
+            )
+            for role, layer in MODELS.items()
+        ),
+        contestants=(
+            *(Contestant(role=key[0], backend=key[1], absent=None, spearman=row[1]) for key, row in places.items()),
+            absent,
+        ),
+        timings=tuple(timing(key, "real set", (row[0],), sentences=50, tokens=300) for key, row in places.items()),
+        ceilings=(),
+        gains=(),
+        quality=None,
+        num_texts=50,
+        seconds=1.0,
+        notes=(),
+    )
+
+
+def _row(layer: int, dev: float, test: float, spread: float) -> LayerScores:
+    return LayerScores(
+        layer=layer,
+        parameters=1000 * layer,
+        seeds=(0, 1),
+        dev=dev,
+        dev_std=spread,
+        test=test,
+        test_std=spread,
+        test_pearson=test,
+        test_pearson_std=spread,
+    )
+
+
+def _trial(layer: int, dev: float) -> Trial:
+    return Trial(
+        layer=layer,
+        seed=0,
+        epochs=1,
+        steps=4,
+        dev_scores=(dev,),
+        best_epoch=1,
+        dev=dev,
+        dev_pearson=dev,
+        test=None,
+        test_pearson=None,
+        seconds=1.0,
+    )
+
+
+def a_sweep() -> SweepResult:
+    """Of eight layers, all trained, with one ranking; the fifth was chosen."""
+    dev, test = [50.7, 69.6, 68.0, 67.6, 68.3, 67.3, 65.0, 64.0, 61.5], [40, 54, 55.7, 56.7, 57.6, 56.4, 54.7, 55, 53.8]
+    rows = tuple(_row(layer, dev[layer], test[layer], 0.6) for layer in range(9))
+    return SweepResult(
+        model="mini <b>", data="stsb", data_fingerprint="", settings=SweepSettings(),
+        training=TrainingSettings(epochs=2), learning_rate=1e-4, layers=rows,
+        search=tuple(_trial(layer, dev[layer] - 4) for layer in range(9)), trials=(),
+        chosen=5, chosen_seed=0, full=rows[-1], choice="Layer 5.", metric="Spearman × 100", search_cost=1,
+        exhaustive_cost=2, seconds=1.0,
+        prediction=DropPrediction(
+            falls=True, from_layer=6, confidence=0.8, sentence="It falls.", with_reference=True, signs=()
+        ),
+        rankings={"probe": Ranking(layers=tuple(range(9)), scores=tuple(40.0 + layer for layer in range(9)))},
+    )  # fmt: skip
+
+
+# Blocks, precision, score and texts a second of graphs.
+GRAPHS: tuple[tuple[tuple[int, ...], Literal["fp32", "int8"], float, float], ...] = (
+    ((1, 2, 3, 4), "fp32", 100.0, 100.0),
+    ((1, 3), "fp32", 97.0, 190.0),
+    ((1, 3), "int8", 96.5, 400.0),
+)
+
+
+def a_distillation() -> DistillResult:
+    """Of a model of four blocks; two of them learned."""
+    subsets = ((1,), (1, 3), (1, 2, 4), (1, 2, 3, 4))
+    scores = tuple(SubsetScore(blocks=blocks, score=70.0 + 10 * len(blocks)) for blocks in subsets)
+    first = tuple(SubsetScore(blocks=tuple(range(1, n + 1)), score=60.0 + 10 * n) for n in (1, 2, 3, 4))
+    agreement = Agreement(correlation=97.0, low=96.5, high=97.5, overlap=80.0, num_texts=250)
+    return DistillResult(
+        model="mini", depth=4, before="", metric="agreement with the full model", full_score=100.0,
+        budget=Budget(blocks="2"), settings=DistillSettings(), learning_rate=5e-4,
+        texts=TextCounts(num_texts=5000, num_queries=0, repeated=3, excluded=0, tokens=60000, middle=12, long=17,
+                         cut=0),
+        search=SubsetSearch(best=scores, baselines={"first": first}, tried=15, exact=True, seconds=1.0),
+        candidates=tuple(
+            Candidate(blocks=row.blocks, untrained=row.score, learned=97.0 if row.blocks == (1, 3) else None,
+                      texts_per_second=400.0 / len(row.blocks), parameters=1000 * len(row.blocks))
+            for row in scores
+        ),
+        students=(Student(blocks=(1, 3), scores=(96.0, 97.0), best=97.0, agreement=agreement, steps=9, seconds=1.0),),
+        chosen=(1, 3), holds=True, scores=None, notes=(),
+        frontier=Frontier(
+            points=tuple(
+                FrontierPoint(blocks=blocks, precision=precision, dims=16, words=100, score=score, megabytes=1.0,
+                              texts_per_second=speed)
+                for blocks, precision, score, speed in GRAPHS
+            ),
+            words=None, all_words=100, covered=0.0, seconds=1.0,
+        ),
+    )  # fmt: skip
+
+
+def an_export() -> ExportReport:
+    """Of a graph that nobody has; its digests are empty."""
+    return ExportReport(
+        model="mini", encoder="", precision="fp32", target="cpu", family="bert", layers=2, width=16, pooling="mean",
+        normalized=False, max_length=64, file="model.onnx", file_bytes=5_000_000, opset=20,
+        versions={"torch": "2", "onnxruntime": "1.31"}, fused_attention_expected=2, fused_attention_found=2,
+        fused_nodes={"Attention": 2}, mask="tokens", mask_reason="it is the fastest", sha256="",
+        checks=tuple(Check(name=name, difference=1e-7, limit=1e-4) for name in ("padding", "length 2")),
+        task=TaskScore(data="stsb/test", num_pairs=49, spearman_before=57.6, spearman_after=57.6, pearson_before=57.0,
+                       pearson_after=57.0),
+    )  # fmt: skip
+
+
+def a_quality(low: float, high: float) -> QualityDifference:
+    """Lean less full with this interval around its middle; full has 80."""
+    middle = (low + high) / 2
+    return QualityDifference(
+        backend="torch-fp32", lean=80 + middle, full=80.0, difference=middle, low=low, high=high, level=0.95,
+        resamples=2000, seed=0, num_pairs=500,
+    )  # fmt: skip
+
+
+def write_run(folder: Path, lean: Path, **results: Result | None) -> Path:
+    """A workspace as `finetune`, `export` and `bench` leave it, with `lean` as its model; returns it.
+
+    results: What stands in `sweep`, `bench`, `profile`, `distilled`, `cut` and `graph` instead; None leaves it out.
+    """
+    shutil.copytree(lean, folder / "lean")
+    found = {"sweep": a_sweep(), "bench": a_bench(), "graph": an_export(), **results}
+    places = {
+        "sweep": "sweep.json",
+        "bench": "bench.json",
+        "profile": "analysis/profile.json",
+        "distilled": "lean/distill.json",
+        "cut": "lean/cut.json",
+    }
+    for name, place in places.items():
+        if (result := found.get(name)) is not None:
+            (folder / place).parent.mkdir(exist_ok=True)
+            result.write(folder / place)
+    if isinstance(graph := found["graph"], ExportReport):
+        (folder / "lean" / graph.file).write_bytes(b"no graph")
+        (folder / "lean" / REPORT_FILE).write_text(record_with(folder / "lean", graph))
+    return folder

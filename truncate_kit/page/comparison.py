@@ -1,0 +1,64 @@
+"""Two runs side by side."""
+
+from truncate_kit.page.charts import speed_chart
+from truncate_kit.page.layout import Page, Section
+from truncate_kit.page.measures import Measures, lean_and_full, side_by_side
+from truncate_kit.page.run import Run
+from truncate_kit.page.verdict import verdict
+
+
+def comparison(first: Run, second: Run) -> Page:
+    """What was measured of both, and what speaks against comparing them."""
+    runs = {"A": first, "B": second}
+    return Page(
+        title=f"A: {first.name}, B: {second.name}",
+        subtitle="Two workspaces side by side.",
+        verdicts=tuple((f"{letter}: {run.name}", verdict(run)) for letter, run in runs.items()),
+        sections=(_measures(runs), *_charts(runs)),
+    )
+
+
+def _measures(runs: dict[str, Run]) -> Section:
+    found: dict[str, Measures] = {}
+    for letter, run in runs.items():
+        if run.bench is not None:
+            lean, full = lean_and_full(run.bench)
+            found |= {f"{letter} {one.role}": one for one in (lean, full) if one is not None}
+    missing = [
+        (f"{letter} was not measured", run.command("bench")) for letter, run in runs.items() if run.bench is None
+    ]
+    return Section(
+        key="measures",
+        title="Measured",
+        sentences=_cautions(runs),
+        tables=(side_by_side(found),) if found else (),
+        missing=missing,
+    )
+
+
+def _cautions(runs: dict[str, Run]) -> list[str]:
+    """Why figures of one may say nothing of the other."""
+    found = []
+    data = {run.sweep.data_fingerprint for run in runs.values() if run.sweep is not None}
+    if len(data) > 1:
+        found.append("Trained and tested on different data: scores of A and B cannot be compared.")
+    benches = [run.bench for run in runs.values() if run.bench is not None]
+    if len({(row.machine.processor, row.machine.threads, row.machine.device) for row in benches}) > 1:
+        found.append("Timed on different machines or numbers of threads: compare factors, not seconds.")
+    if len({row.num_texts for row in benches}) > 1:
+        found.append("Timed on sets of different sizes, and so perhaps of different lengths.")
+    if len({row.quality.num_pairs for row in benches if row.quality is not None}) > 1:
+        found.append("Scored on different numbers of pairs: scores of A and B cannot be compared.")
+    if any((row.machine.others_busy or 0.0) >= 0.1 for row in benches):
+        found.append("Other processes were busy while one of them was timed: speeds are rough.")
+    return found or ["Nothing in the results speaks against comparing them: same machine, same number of pairs."]
+
+
+def _charts(runs: dict[str, Run]) -> list[Section]:
+    sections = []
+    for letter, run in runs.items():
+        chart = None if run.bench is None else speed_chart([run.bench], name=f"speed-{letter}")
+        if chart is not None:
+            title = f"{letter}: speed against quality"
+            sections.append(Section(key=f"speed-{letter}", title=title, charts=(chart,)))
+    return sections

@@ -1,0 +1,135 @@
+"""What was measured of one model in one runtime, side by side with others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from truncate_kit.bench.backends import BACKENDS, BASE
+from truncate_kit.bench.results import BenchReport, Role, Timing
+from truncate_kit.blocks import place_in_words
+from truncate_kit.report.cells import NONE, TableCells, number
+
+_MEBI = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """One model in one runtime; None where something was not measured.
+
+    Attributes:
+        role: Lean or full.
+        title: Its role, and what it has of the whole model.
+        backend: Name of the runtime.
+        layers: Number of blocks.
+        parameters: Their number, pooler excluded.
+        spearman: × 100.
+        sentences_per_second: Of the real set, tokeniser included.
+        milliseconds: Median of one sentence.
+        peak_bytes: Of memory.
+        weights_bytes: Of the safetensors.
+        file_bytes: What this runtime loads.
+    """
+
+    role: Role
+    title: str
+    backend: str
+    layers: int
+    parameters: int
+    spearman: float | None
+    sentences_per_second: float | None
+    milliseconds: float | None
+    peak_bytes: int | None
+    weights_bytes: int | None
+    file_bytes: int | None
+
+    @property
+    def runtime(self) -> str:
+        """What to call the runtime."""
+        return BACKENDS[self.backend].title
+
+
+def measures(report: BenchReport, role: Role, backend: str) -> Measures | None:
+    """What a bench measured of a model in a runtime, None where that did not take part."""
+    model = next((row for row in report.models if row.role == role), None)
+    row = next((row for row in report.measured() if (row.role, row.backend) == (role, backend)), None)
+    if model is None or row is None:
+        return None
+    speed, one = report.timing(role, backend, "real set"), _one_sentence(report, role, backend)
+    return Measures(
+        role=role,
+        title=f"{role}: {place_in_words(model.layer, model.blocks)}",
+        backend=backend,
+        layers=model.layer,
+        parameters=model.parameters,
+        spearman=row.spearman,
+        sentences_per_second=None if speed is None else speed.sentences_per_second,
+        milliseconds=None if one is None else 1e3 * one.p50_seconds,
+        peak_bytes=None if row.memory is None else row.memory.peak_bytes,
+        weights_bytes=model.weights_bytes,
+        file_bytes=row.file_bytes,
+    )
+
+
+def _one_sentence(report: BenchReport, role: Role, backend: str) -> Timing | None:
+    return report.timing(role, backend, "one sentence") or report.timing(role, backend, "latency")
+
+
+def best_runtime(report: BenchReport, role: Role = "lean") -> str | None:
+    """The runtime in which a model encodes the most sentences a second; None where none was timed so."""
+    found = [timing for timing in report.timings if timing.role == role and timing.scenario == "real set"]
+    return max(found, key=lambda timing: timing.sentences_per_second).backend if found else None
+
+
+def lean_and_full(report: BenchReport) -> tuple[Measures | None, Measures | None]:
+    """The lean model in its fastest runtime, and the full one as most people run it, in torch."""
+    backend = best_runtime(report)
+    return (None if backend is None else measures(report, "lean", backend)), measures(report, "full", BASE)
+
+
+def against_table(report: BenchReport) -> TableCells | None:
+    """Lean against full, with what lean gained; None where one of the two was not measured."""
+    lean, full = lean_and_full(report)
+    if lean is None or full is None:
+        return None
+    quality = report.quality
+    if quality is None:
+        score = _ratio(lean.spearman, full.spearman, "{:+.2f} points", difference=True)
+    else:
+        score = f"{quality.difference:+.1f} points [{quality.low:+.1f}, {quality.high:+.1f}]"
+    gained = (
+        score,
+        _ratio(lean.sentences_per_second, full.sentences_per_second, "{:.1f} × as many"),
+        _ratio(full.milliseconds, lean.milliseconds, "{:.1f} × as fast"),
+        _ratio(full.peak_bytes, lean.peak_bytes, "{:.2f} × less"),
+        _ratio(full.weights_bytes, lean.weights_bytes, "{:.2f} × smaller"),
+        _ratio(full.file_bytes, lean.file_bytes, "{:.2f} × smaller"),
+        _ratio(full.layers, lean.layers, "{:.1f} × fewer"),
+        _ratio(full.parameters, lean.parameters, "{:.2f} × fewer"),
+    )
+    cells = side_by_side({"lean": lean, "full": full})
+    rows = [(*row, gain) for row, gain in zip(cells.rows, gained, strict=True)]
+    return TableCells(cells.title, (*cells.columns, "lean against full"), rows)
+
+
+def side_by_side(found: Mapping[str, Measures]) -> TableCells:
+    """One column for each, under its name and runtime."""
+    models = tuple(found.values())
+    rows: list[tuple[str, ...]] = [
+        ("score, Spearman × 100", *(number(one.spearman, ".2f") for one in models)),
+        ("sentences a second", *(number(one.sentences_per_second, ",.0f") for one in models)),
+        ("one sentence, milliseconds", *(number(one.milliseconds, ".2f") for one in models)),
+        ("peak memory, MiB", *(number(one.peak_bytes and one.peak_bytes / _MEBI, ",.0f") for one in models)),
+        ("weights, MB", *(number(one.weights_bytes and one.weights_bytes / 1e6, ",.1f") for one in models)),
+        ("file that runs, MB", *(number(one.file_bytes and one.file_bytes / 1e6, ",.1f") for one in models)),
+        ("blocks", *(f"{one.layers:,}" for one in models)),
+        ("parameters", *(f"{one.parameters:,}" for one in models)),
+    ]
+    columns = ("measure", *(f"{name}, {one.runtime}" for name, one in found.items()))
+    return TableCells("; ".join(one.title for one in models), columns, rows)
+
+
+def _ratio(above: float | None, below: float | None, form: str, *, difference: bool = False) -> str:
+    if above is None or below is None:
+        return NONE
+    if difference:
+        return form.format(above - below)
+    return form.format(above / below) if below else NONE

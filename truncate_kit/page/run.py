@@ -1,0 +1,151 @@
+"""All that a workspace holds, read at once, and what it lacks."""
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from truncate_kit.analysis.results import LayerProfile
+from truncate_kit.bench.results import BenchReport
+from truncate_kit.combine.report import CombinationReport
+from truncate_kit.contrastive.results import ContrastiveResult
+from truncate_kit.distillation.results import DistillResult
+from truncate_kit.errors import UsageError
+from truncate_kit.export.record import read_exports
+from truncate_kit.export.results import ExportReport
+from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.results import Result
+from truncate_kit.runs.cutting import CutResult
+from truncate_kit.sweep.results import SweepResult
+from truncate_kit.workspace.places import Workspace, read_result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The results of one workspace; None and empty where a command has not run there.
+
+    Attributes:
+        workspace: Where they are.
+        model: Folder of the model that came out: the lean one, else the combined or the frozen one.
+        profile: Of `analyze`.
+        sweep: Of `finetune`, where the lean model is its.
+        contrast: Of `contrast`, likewise.
+        cut: Of `cut`, likewise.
+        distilled: Of `distill`, likewise.
+        heads: Of `freeze`.
+        combined: Of `combine`.
+        benches: Of `bench`, the first that of the lean model where there is one.
+        graphs: Of `export`.
+    """
+
+    workspace: Workspace
+    model: Path | None
+    profile: LayerProfile | None
+    sweep: SweepResult | None
+    contrast: ContrastiveResult | None
+    cut: CutResult | None
+    distilled: DistillResult | None
+    heads: FrozenReport | None
+    combined: CombinationReport | None
+    benches: tuple[BenchReport, ...]
+    graphs: tuple[ExportReport, ...]
+    notes: tuple[str, ...] = ()  # what a reader has to know of the files themselves
+
+    @property
+    def name(self) -> str:
+        """What to call it: its model, as it was named, and the folder."""
+        source = self.origin
+        return f"{Path(source).name} in {self.workspace.folder}" if source else str(self.workspace.folder)
+
+    @property
+    def origin(self) -> str:
+        """Name of the model that all began with; nothing where no result says it."""
+        made = self.cut or self.distilled or self.sweep or self.contrast or self.heads or self.combined or self.profile
+        return "" if made is None else made.model
+
+    @property
+    def bench(self) -> BenchReport | None:
+        """The bench of the model that came out."""
+        return next((report for report in self.benches if self._is_of_model(report)), None)
+
+    def _is_of_model(self, report: BenchReport) -> bool:
+        lean = next(row for row in report.models if row.role == "lean")
+        known = self.parameters
+        return known is None or lean.parameters == known
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of those of the lean model, None where no result says it."""
+        if self.cut is not None:
+            return self.cut.parameters
+        if self.distilled is not None:
+            return self.distilled.candidate.parameters
+        return None if self.sweep is None else self.sweep.lean.parameters
+
+    def command(self, *words: str) -> str:
+        """A command on this workspace, as it is typed."""
+        return shlex.join(["truncate-kit", *words, "--workspace", str(self.workspace.folder)])
+
+
+def read_run(folder: Path) -> Run:
+    """Read what commands left in a workspace. Raises `UsageError` where there is nothing, `ModelError` as `export`."""
+    workspace = Workspace(folder)
+    cut, distilled, sweep, contrast = (
+        workspace.cut(),
+        workspace.distilled(),
+        workspace.sweep(),
+        workspace.contrast(),
+    )
+    # Each command writes the same folder: what lies in it says whose it is, as in `contents`.
+    if cut is not None:
+        distilled = sweep = contrast = None
+    elif distilled is not None:
+        sweep = contrast = None
+    elif sweep is not None:
+        contrast = None
+    models = (workspace.lean, workspace.combined, workspace.frozen)
+    model = next((path for path in models if path.is_dir()), None)
+    files = sorted(folder.glob("bench*.json"), key=lambda path: (len(path.name), path.name))
+    read = {path: read_result(BenchReport, path) for path in files}
+    run = Run(
+        workspace=workspace,
+        model=model,
+        profile=read_result(LayerProfile, workspace.profile),
+        sweep=sweep,
+        contrast=contrast,
+        cut=cut,
+        distilled=distilled,
+        heads=workspace.heads(),
+        combined=workspace.combinations(),
+        benches=tuple(report for report in read.values() if report is not None),
+        graphs=() if model is None else read_exports(model).graphs,
+        notes=(*_unreadable(read), *_older(workspace, read)),
+    )
+    if model is None and run.profile is None and not run.benches:
+        inside = sorted(path.parent for path in folder.glob("*/workspace.json"))
+        hint = f"Name {inside[0]}." if inside else "Name a workspace that analyze, finetune or demo has written."
+        raise UsageError(f"No command has left a result in {folder}.", hint=hint)
+    return run
+
+
+def _unreadable(read: dict[Path, "BenchReport | None"]) -> list[str]:
+    return [f"{path.name} cannot be read and is left out." for path, report in read.items() if report is None]
+
+
+def _older(workspace: Workspace, read: dict[Path, "BenchReport | None"]) -> list[str]:
+    """A sentence where the model was made anew after it was measured."""
+    weights, bench = workspace.lean / "model.safetensors", workspace.bench
+    if read.get(bench) is None or not weights.exists() or weights.stat().st_mtime <= bench.stat().st_mtime + 1:
+        return []
+    return [f"{bench.name} is older than the lean model: what it measured may be another one. Run bench again."]
+
+
+def newest(folder: Path) -> float:
+    """When the last of a workspace's results was written, seconds since 1970."""
+    found = [path.stat().st_mtime for path in (*folder.glob("*.json"), *folder.glob("*/*.json"))]
+    return max(found, default=0.0)
+
+
+def suite_reports(folder: Path, kinds: dict[str, type[Result]]) -> dict[str, Result]:
+    """The results of suites that are there, by their names."""
+    found = {name: read_result(kind, folder / f"suite-{name}.json") for name, kind in kinds.items()}
+    return {name: report for name, report in found.items() if report is not None}

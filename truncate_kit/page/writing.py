@@ -1,0 +1,92 @@
+"""From results to one HTML file that opens without a network."""
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from truncate_kit import __version__
+from truncate_kit.errors import ModelError
+from truncate_kit.files import write_text
+from truncate_kit.page.comparison import comparison
+from truncate_kit.page.layout import TEXTS, Page
+from truncate_kit.page.origins import origins
+from truncate_kit.page.run import Run, read_run
+from truncate_kit.page.sections import sections
+from truncate_kit.page.verdict import verdict
+from truncate_kit.results import Result
+
+MOST_BYTES = 6 * 2**20
+"""What a mail server lets through."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageReport(Result):
+    """A page that was written.
+
+    Attributes:
+        page: The file.
+        file_bytes: Its size.
+        recommendations: One sentence for each run.
+        grounds: How sure each is.
+        commands: What would add the parts that are missing.
+    """
+
+    page: str
+    file_bytes: int
+    recommendations: tuple[str, ...]
+    grounds: tuple[tuple[str, ...], ...]
+    commands: tuple[str, ...]
+
+
+def write_page(run: Path, other: Path | None = None, *, out: Path | None = None) -> PageReport:
+    """Write what a workspace holds, or two of them side by side, as one HTML file.
+
+    Args:
+        run: The workspace.
+        other: Another one to compare it with.
+        out: The file; by default `report.html` in `run`, or `comparison.html` for two.
+
+    Raises:
+        UsageError: Nothing is there.
+        ModelError: A model or its export is damaged.
+        FileProblemError: The file cannot be written.
+    """
+    runs = [read_run(folder) for folder in (run, *([] if other is None else [other]))]
+    page = _page(runs[0]) if len(runs) == 1 else comparison(*runs)
+    path = out or run / ("report.html" if other is None else "comparison.html")
+    text = rendered(page)
+    if len(text.encode()) > MOST_BYTES:
+        raise ModelError(f"The page would have {len(text) / 2**20:.1f} MiB.", hint="Remove some bench-*.json files.")
+    write_text(path, text)
+    return PageReport(
+        page=str(path),
+        file_bytes=path.stat().st_size,
+        recommendations=tuple(found.sentence for _, found in page.verdicts),
+        grounds=tuple(found.grounds for _, found in page.verdicts),
+        commands=tuple(dict.fromkeys(command for part in page.sections for _, command in part.missing)),
+    )
+
+
+def _page(run: Run) -> Page:
+    return Page(
+        title=run.name,
+        subtitle="What truncate-kit found, measured and made in this workspace.",
+        verdicts=(("", verdict(run)),),
+        sections=(*sections(run), *origins(run)),
+    )
+
+
+def rendered(page: Page) -> str:
+    """The HTML. Every string is escaped but style, script and drawings, which come from this package."""
+    own = files(__package__)
+    style, script = (own.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = environment.from_string(own.joinpath("page.html").read_text(encoding="utf-8"))
+    own_texts = {"style": Markup(style), "script": Markup(script)}
+    return template.render(page=page, TEXTS=TEXTS, digest=digest, version=__version__, **own_texts)
