@@ -14,6 +14,7 @@ from benchmarks.comparison.run import HERE as COMPARISON
 from benchmarks.comparison.run import Row
 from benchmarks.drop.run import HERE as DROP
 from benchmarks.drop.run import LayerProfile
+from benchmarks.frozen.path import REPORTS as FREEZE_PATH
 from benchmarks.frozen.run import REPORTS as FROZEN
 from benchmarks.frozen.run import FrozenReport
 from benchmarks.layer_attention.run import REPORTS as POOLINGS
@@ -57,7 +58,8 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
         (COMBINATIONS, CombinationReport, 10),
         (COMPARISON / "reports.jsonl", Row, 20),
         (FROZEN.path, FrozenReport, 5),
-        (POOLINGS, Cell, 0),
+        (POOLINGS, Cell, 1),
+        (FREEZE_PATH, FrozenReport, 6),
         (DROP / "profiles.jsonl", LayerProfile, 26),
     ],
 )
