@@ -127,6 +127,7 @@ class DistillResult(Result):
         students: Those that learned.
         chosen: The blocks of the lean model.
         holds: Whether the chosen one keeps within the budget.
+        needed: The score after learning that keeps `within`; None for other budgets.
         scores: On test pairs or the other half of the queries; None where neither was given.
         notes: Sentences that the user has to see.
         frontier: Graphs in two precisions, dimensions and words, of the full model and all that learned; None where it
@@ -148,6 +149,7 @@ class DistillResult(Result):
     students: tuple[Student, ...]
     chosen: Blocks
     holds: bool
+    needed: float | None
     scores: HeldOutScores | None
     notes: tuple[str, ...]
     frontier: Frontier | None = None
@@ -195,5 +197,6 @@ class DistillResult(Result):
             if self.scores.mixed is not None:
                 said += f" Lean queries on the full model's documents: {self.scores.mixed:.2f}."
         if not self.holds:
-            said += f" No cut loses {self.budget.points:g} points or less: this is the one that loses the fewest."
+            wanted = f"{self.needed:.2f} that stand for {self.budget.points:g} points"
+            said += f" No cut reaches the {wanted}: this is the closest."
         return said

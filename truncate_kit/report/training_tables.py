@@ -31,7 +31,8 @@ def sizes_table(result: DistillResult) -> TableCells:
     """One row for each number of blocks, the full model last."""
     full = result.candidates[-1]
     return TableCells(
-        f"Best choice of blocks by {result.metric}; the full model has {result.full_score:.2f}",
+        f"Best choice of blocks by {result.metric}; the full model has {result.full_score:.2f}"
+        + ("" if result.needed is None else f", {result.needed:.2f} is within {result.budget.points:g} points"),
         ("blocks", "without training", "after learning", "speed", "MB", ""),
         [
             (
