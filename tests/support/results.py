@@ -142,14 +142,15 @@ def a_distillation() -> DistillResult:
         budget=Budget(blocks="2"), settings=DistillSettings(), learning_rate=5e-4,
         texts=TextCounts(num_texts=5000, num_queries=0, repeated=3, excluded=0, tokens=60000, middle=12, long=17,
                          cut=0),
-        search=SubsetSearch(best=scores, baselines={"first": first}, tried=15, exact=True, seconds=1.0),
+        search=SubsetSearch(best=scores, leading=scores, baselines={"first": first}, tried=15, exact=True,
+                            seconds=1.0),
         candidates=tuple(
             Candidate(blocks=row.blocks, untrained=row.score, learned=97.0 if row.blocks == (1, 3) else None,
                       texts_per_second=400.0 / len(row.blocks), parameters=1000 * len(row.blocks))
             for row in scores
         ),
         students=(Student(blocks=(1, 3), scores=(96.0, 97.0), best=97.0, agreement=agreement, steps=9, seconds=1.0),),
-        chosen=(1, 3), holds=True, scores=None, notes=(),
+        chosen=(1, 3), holds=True, scores=None, notes=(), tryouts=(), needed=None,
         frontier=Frontier(
             points=tuple(
                 FrontierPoint(blocks=blocks, precision=precision, dims=16, words=100, score=score, megabytes=1.0,
