@@ -6,7 +6,7 @@ from huggingface_hub import ModelCard as HubCard
 from tests.support.heads import with_heads
 from truncate_kit.combine.model import combined_encoder
 from truncate_kit.encoders import load_encoder
-from truncate_kit.runs.card import ModelCard, ScoreTable
+from truncate_kit.runs.card import Evaluation, ModelCard, ScoreTable
 
 NAME = 'me/"odd" | <b>name</b> [x](y)'
 
@@ -25,6 +25,30 @@ def test_the_hub_reads_the_front_matter(tiny_folder, tmp_path):
     heads = HubCard(card().text(with_heads(tiny_folder("bert"))))
     assert heads.data.library_name == "truncate-kit"  # sentence-transformers cannot load it
     assert heads.data.tags == ["sentence-similarity"]
+
+
+def test_scores_stand_in_the_form_of_the_hub(tiny_folder):
+    scores = [Evaluation(data=NAME, metric="spearman_cosine", value=0.58342), Evaluation(data="b", metric="m", value=1)]
+    found = HubCard(card(evaluations=scores).text(load_encoder(tiny_folder("bert")))).data
+    assert [(row.dataset_name, row.metric_type, row.metric_value) for row in found.eval_results] == [
+        (NAME, "spearman_cosine", 0.5834),
+        ("b", "m", 1),
+    ]
+
+
+def test_a_local_folder_is_no_base_model_but_hands_on_its_own(tiny_folder, tmp_path):
+    encoder, folder = load_encoder(tiny_folder("bert")), tmp_path / "mine"
+    folder.mkdir()
+    made = ModelCard(base_model=str(folder), title=f"{folder}, cut", summary="Half.")
+    text = made.text(encoder)
+    assert HubCard(text).data.base_model is None
+    assert str(tmp_path) not in text
+    assert "\n# mine, cut\n" in text
+    (folder / "README.md").write_text("---\nbase_model: org/model\nlicense: mit\nlanguage: de\n---\n")
+    found = HubCard(made.text(encoder)).data
+    assert (found.base_model, found.license, found.language) == ("org/model", "mit", "de")
+    (folder / "README.md").write_text("---\n: [\n---\n")
+    assert HubCard(made.text(encoder)).data.license is None
 
 
 def test_text_from_outside_opens_nothing(tiny_folder):

@@ -39,8 +39,8 @@ def contrastive_card(result: ContrastiveResult) -> ModelCard:
             (what, rows),
             (
                 "Budget",
-                f"{result.epochs} epochs, batch {result.batch_size}, peak learning rate {result.learning_rate:g}, "
-                f"{settings.precision}, {processes}",
+                f"{counted(result.epochs, 'epoch')}, batch {result.batch_size}, peak learning rate "
+                f"{result.learning_rate:g}, {settings.precision}, {processes}",
             ),
             ("Evaluated on", f"{result.data}, dev; evaluation {chosen.best_epoch} of {len(chosen.dev_scores)} is kept"),
             (

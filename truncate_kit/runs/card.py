@@ -1,8 +1,13 @@
 """The model card of every saved model: one writer, to which each method hands its facts."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+from huggingface_hub import ModelCard as HubCard
+from yaml import YAMLError
 
 from truncate_kit import __version__
 from truncate_kit.encoders import Encoder
@@ -25,6 +30,15 @@ class ScoreTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """A score for the hub's list. data: the set; metric: as the hub names it; value: as that metric is, not × 100."""
+
+    data: str
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCard:
     """What a model card says, as plain text: the writer escapes names from outside."""
 
@@ -35,10 +49,16 @@ class ModelCard:
     scores: ScoreTable | None = None
     notes: Sequence[str] = ()  # paragraphs below the scores
     tags: Sequence[str] = ()  # for the hub, beside those that every sentence encoder has
+    evaluations: Sequence[Evaluation] = ()  # of the saved model on test pairs
+
+    def shown(self, text: str) -> str:
+        """A text with the folder of a local model as its name alone: a path says nothing to others."""
+        name = Path(self.base_model)
+        return text.replace(self.base_model, name.resolve().name) if name.is_dir() else text
 
     def text(self, encoder: Encoder) -> str:
         """Markdown with the front matter that the hub and sentence-transformers read. encoder: as it is saved."""
-        parts = [_front_matter(self, encoder), f"# {_line(self.title)}", _line(self.summary)]
+        parts = [_front_matter(self, encoder), f"# {_line(self.shown(self.title))}", _line(self.summary)]
         if self.facts:
             parts.append(_table(("", ""), self.facts))
         if self.scores is not None:
@@ -49,20 +69,47 @@ class ModelCard:
 
 
 def _front_matter(card: ModelCard, encoder: Encoder) -> str:
+    """What the hub reads: what the model is, what it was made from, and how it scores."""
     # A folder with heads is read by this package alone.
-    library = "sentence-transformers" if encoder.heads is None else "truncate-kit"
-    tags = ["sentence-transformers", "feature-extraction"] if encoder.heads is None else []
-    return "\n".join(
-        (
-            "---",
-            f"library_name: {library}",
-            "pipeline_tag: sentence-similarity",
-            f"base_model: {json.dumps(card.base_model)}",
-            "tags:",
-            *(f"- {tag}" for tag in (*tags, "sentence-similarity", *card.tags)),
-            "---",
-        )
+    plain = encoder.heads is None
+    tags = ["sentence-transformers", "feature-extraction"] if plain else []
+    base, inherited = _parent(card.base_model)
+    data = ModelCardData(
+        library_name="sentence-transformers" if plain else "truncate-kit",
+        pipeline_tag="sentence-similarity",
+        base_model=base,
+        tags=[*tags, "sentence-similarity", *card.tags],
+        model_name=card.shown(card.title),
+        eval_results=[
+            EvalResult(
+                task_type="semantic-similarity",
+                dataset_type=found.data,
+                dataset_name=found.data,
+                metric_type=found.metric,
+                metric_value=round(found.value, 4),
+            )
+            for found in card.evaluations
+        ]
+        or None,
+        **inherited,
     )
+    return f"---\n{data.to_yaml()}\n---"
+
+
+def _parent(name: str) -> tuple[str | None, dict[str, Any]]:
+    """A name for `base_model`, None for a folder that nobody else has, and what its own card says for all of its kind.
+
+    A folder's card names the model that it was made from, which then is this one's as well.
+    """
+    if not Path(name).is_dir():
+        return name, {}
+    try:
+        found = HubCard((Path(name) / "README.md").read_text(encoding="utf-8")).data.to_dict()
+    except (OSError, ValueError, YAMLError):
+        return None, {}
+    base = found.get("base_model")
+    known = isinstance(base, str) and not Path(base).exists()
+    return (base if known else None), {key: found[key] for key in ("language", "license") if key in found}
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], marked: int | None = None) -> str:

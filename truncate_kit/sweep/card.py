@@ -1,11 +1,11 @@
 """What the model card of a fine-tuned model says: layer, parameters, data, scores, seeds."""
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.runs.card import ModelCard, ScoreTable
+from truncate_kit.runs.card import Evaluation, ModelCard, ScoreTable
 from truncate_kit.runs.trial import Trial
 from truncate_kit.sweep.results import SweepResult
 from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.wording import capitalized, points
+from truncate_kit.wording import capitalized, counted, points
 
 
 def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard:
@@ -15,10 +15,11 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard
     place = result.place(trial.layer)
     name, _, numbers = place.partition(" ")
     kept = f"the first {trial.layer} of {depth} layers" if trial.layer < depth else f"all {depth} layers, the yardstick"
+    uncut = trial.layer == depth
     done, kept = ("truncated at", kept) if name == "layer" else ("cut to", f"{place} of {depth}")
     budget = (
-        f"{OBJECTIVES[training.objective].card}; {trial.epochs} epochs, batch {training.batch_size}, peak learning "
-        f"rate {result.learning_rate:g}, {training.precision}."
+        f"{OBJECTIVES[training.objective].card}; {counted(trial.epochs, 'epoch')}, batch {training.batch_size}, peak "
+        f"learning rate {result.learning_rate:g}, {training.precision}."
     )
     facts = [
         (capitalized(name), f"{numbers} of {depth}"),
@@ -43,7 +44,7 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard
     ]
     return ModelCard(
         base_model=result.model,
-        title=f"{result.model}, {done} {place}",
+        title=f"{result.model}, fine-tuned" if uncut else f"{result.model}, {done} {place}",
         summary=f"A sentence encoder that keeps {kept}: {row.parameters:,} parameters.",
         facts=[(name, value) for name, value in facts if value],
         scores=ScoreTable(
@@ -53,5 +54,16 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard
             marked=layers.index(trial.layer),
         ),
         notes=(f"These weights: dev {trial.dev:.2f}, test {points(trial.test)}.",),
-        tags=("truncated",),
+        tags=() if uncut else ("truncated",),
+        evaluations=_evaluations(result, trial),
     )
+
+
+def _evaluations(result: SweepResult, trial: Trial) -> list[Evaluation]:
+    """The correlations of these weights on test; none for other scores, which the hub has no one name for."""
+    if trial.test is None or not result.metric.startswith("Spearman"):
+        return []
+    found = [Evaluation(data=result.data, metric="spearman_cosine", value=trial.test / 100)]
+    if trial.test_pearson is not None:
+        found.append(Evaluation(data=result.data, metric="pearson_cosine", value=trial.test_pearson / 100))
+    return found
