@@ -104,12 +104,12 @@ def _parent(name: str) -> tuple[str | None, dict[str, Any]]:
     if not Path(name).is_dir():
         return name, {}
     try:
-        found = HubCard((Path(name) / "README.md").read_text(encoding="utf-8")).data.to_dict()
+        found = HubCard((Path(name) / "README.md").read_text(encoding="utf-8")).data
     except (OSError, ValueError, YAMLError):
         return None, {}
-    base = found.get("base_model")
+    base = getattr(found, "base_model", None)
     known = isinstance(base, str) and not Path(base).exists()
-    return (base if known else None), {key: found[key] for key in ("language", "license") if key in found}
+    return (base if known else None), {key: getattr(found, key, None) for key in ("language", "license")}
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], marked: int | None = None) -> str:
