@@ -18,12 +18,12 @@ SECONDS = 60
 
 
 def browser_program() -> str:
-    """The browser that is installed; skips the test where there is none, and fails it in CI."""
+    """The browser that is installed; skips the test where there is none, and fails it in CI where one could be installed."""
     named = os.environ.get("TRUNCATE_KIT_BROWSER")
     found = next((path for path in map(shutil.which, (named,) if named else NAMES) if path), None)
     if found is None:
         why = f"needs a Chromium (one of {', '.join(NAMES)}, or its path in TRUNCATE_KIT_BROWSER)"
-        if os.environ.get("CI") == "true":
+        if os.environ.get("CI") == "true" and "TRUNCATE_KIT_WITHOUT_BROWSER" not in os.environ:
             pytest.fail(f"{why}, and CI must run this test")
         pytest.skip(why)
     return found
