@@ -18,7 +18,7 @@ SECONDS = 60
 
 
 def browser_program() -> str:
-    """The browser that is installed; skips the test where there is none, and fails it in CI where one could be installed."""
+    """The browser that is installed; skips the test without one, fails it in CI unless none can be installed there."""
     named = os.environ.get("TRUNCATE_KIT_BROWSER")
     found = next((path for path in map(shutil.which, (named,) if named else NAMES) if path), None)
     if found is None:
