@@ -1,15 +1,25 @@
 """What the package returns: frozen dataclasses with raw values, JSON out and in."""
 
 import dataclasses
+import functools
+import hashlib
 import json
+import logging
+import sys
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from truncate_kit.errors import FileProblemError, first_line
 from truncate_kit.files import write_json
 
-_NEEDED = dataclasses.MISSING  # the default of a field that every file has to hold
+FORMAT = 2
+"""Version of everything that is written as JSON: 1 had neither a version nor a digest."""
+_FORMAT, _DIGEST = "format", "digest"
+_logger = logging.getLogger(__name__)
+Found = TypeVar("Found")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,38 +36,127 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`. Raises KeyError on a missing field; unknown fields are ignored."""
-        hints = typing.get_type_hints(cls)
+        """The inverse of `to_dict`; unknown fields are ignored.
+
+        Raises KeyError on a missing field, ValueError naming the field for a value of another type than it has, also
+        for a number that is not finite, and what the class itself raises.
+        """
+        if not isinstance(values, dict):
+            raise ValueError(f"a {type(values).__name__} where an object is needed")
+        hints = _hints(cls)
         return cls(
             **{
-                field.name: _restore(hints[field.name], values[field.name])
+                field.name: _restore(hints[field.name], values[field.name], field.name)
                 for field in dataclasses.fields(cls)
-                if field.name in values or (field.default, field.default_factory) == (_NEEDED, _NEEDED)
+                if field.name in values or _is_needed(field)
             }
         )
 
     def write(self, path: Path) -> None:
-        """Write the JSON under a temporary name and rename it. Raises `FileProblemError`."""
-        write_json(path, self.to_dict())
+        """Write the JSON, sealed, under a temporary name and rename it. Raises `FileProblemError`."""
+        write_json(path, sealed(self.to_dict()))
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote."""
-        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")))
+        """Read what `write` wrote.
+
+        Raises OSError where that cannot be read, `FileProblemError` for a later format, ValueError or KeyError for
+        damage.
+        """
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except RecursionError as error:
+            raise ValueError(f"{path} is nested too deeply") from error
+        return cls.from_dict(unsealed(values, path))
 
 
-def _restore(hint: Any, value: Any) -> Any:
-    """Turn a JSON value back into the annotated type: nested results and tuples of them."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if value is None:
+def read_or_pass_over(read: Callable[[Path], Found], path: Path) -> Found | None:
+    """What `read` makes of a file; None where there is none, or where it is damaged, which the log says.
+
+    For files that a command writes anew. Raises `FileProblemError` for one of a later format.
+    """
+    try:
+        return read(path)
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except FileProblemError:
+        raise
+    except (OSError, ValueError, KeyError) as error:
+        _logger.warning("%s is passed over, for it cannot be read: %s.", path, first_line(error))
+        return None
+
+
+def sealed(values: dict[str, Any]) -> dict[str, Any]:
+    """`values` with the version of the format, and a digest of it all that shows damage."""
+    versioned = {_FORMAT: FORMAT} | values
+    return versioned | {_DIGEST: _digest(versioned)}
+
+
+def unsealed(values: Any, path: Path) -> dict[str, Any]:
+    """What was sealed; values of the first format, which had no seal, as they are.
+
+    Raises `FileProblemError` for a later format, ValueError where the digest is that of something else.
+    """
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds a {type(values).__name__} where an object is needed")
+    check_format(values.get(_FORMAT, 1), path)
+    found = {key: value for key, value in values.items() if key != _DIGEST}
+    if (_FORMAT in values or _DIGEST in values) and values.get(_DIGEST) != _digest(found):
+        raise ValueError(f"{path} was changed after it was written: its digest is that of something else")
+    return {key: value for key, value in found.items() if key != _FORMAT}
+
+
+def check_format(version: Any, path: Path) -> None:
+    """Raise `FileProblemError` where a file is of a later format, ValueError where its version is no number."""
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ValueError(f"{path} has the format {version!r}")
+    if version > FORMAT:
+        raise FileProblemError(
+            f"{path} was written by a later version of truncate-kit (format {version}; this one reads up to {FORMAT}).",
+            hint="Update truncate-kit, or use another folder.",
+        )
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
+def _is_needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+@functools.cache
+def _hints(kind: type[Result]) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _restore(hint: Any, value: Any, name: str) -> Any:
+    """Turn a JSON value back into the annotated type, or raise ValueError. name: of the field, for the message."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        inner = [argument for argument in arguments if argument is not type(None)]
-        return _restore(inner[0], value) if len(inner) == 1 else value
+        (inner,) = (argument for argument in arguments if argument is not types.NoneType)  # others are not in use
+        return None if value is None else _restore(inner, value, name)
     if origin is tuple:
-        return tuple(_restore(arguments[0], item) for item in value)
+        _check(isinstance(value, (list, tuple)), hint, value, name)
+        kinds = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
+        _check(len(kinds) == len(value), hint, value, name)
+        return tuple(_restore(kind, item, name) for kind, item in zip(kinds, value, strict=True))
     if origin is dict:
-        return {key: _restore(arguments[1], item) for key, item in value.items()}
+        _check(isinstance(value, dict), hint, value, name)
+        return {key: _restore(arguments[1], item, f"{name}.{key}") for key, item in value.items()}
     if isinstance(hint, type) and issubclass(hint, Result):
         return hint.from_dict(value)
+    if origin is typing.Literal:
+        _check(isinstance(value, str) and value in arguments, hint, value, name)
+    elif hint is float:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        _check(is_number and abs(value) <= sys.float_info.max, hint, value, name)
+    elif hint in (int, str, bool):
+        _check(type(value) is hint, hint, value, name)
     return value
+
+
+def _check(fits: bool, hint: Any, value: Any, name: str) -> None:
+    if not fits:
+        kind = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
+        raise ValueError(f"{name} is {str(value)[:40]!r}, not {kind}")

@@ -1,7 +1,6 @@
 """Records, weights and checkpoints of runs: what a kill leaves, what is damaged, what one process may do."""
 
 import dataclasses
-import json
 import multiprocessing
 import pickle
 
@@ -11,6 +10,7 @@ import torch
 from tests.support.trials import read_trials
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import FileProblemError
+from truncate_kit.results import FORMAT
 from truncate_kit.runs.journal import Journal
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial, trial_name
@@ -76,7 +76,7 @@ def test_a_store_of_a_later_version_is_refused(tmp_path):
     store, one = RunStore(tmp_path, KEY), trial()
     store.write(one.name, one)
     file = tmp_path / "trials.jsonl"
-    file.write_text(file.read_text().replace('"format": 1', '"format": 2'))
+    Journal(file).append({"store": store.key, "kind": "settings", "format": FORMAT + 1})
     with pytest.raises(FileProblemError, match="later version"):
         RunStore(tmp_path, KEY).read(one.name, Trial)
     assert RunStore(tmp_path, "1" * 64).read(one.name, Trial) is None  # what others wrote does not matter
@@ -101,20 +101,19 @@ def test_records_come_back_equal_and_the_first_stays(tmp_path):
         assert again.read(first.name, Trial) == first
         assert again.all(Trial) == {first.name: first}
     assert read_trials(tmp_path / "trials.jsonl") == {store.key: (first,)}
-    assert json.loads((tmp_path / "trials.jsonl").read_text().splitlines()[0]) == {
-        "store": store.key, "kind": "settings", "format": 1, "model": "m",
+    assert Journal(tmp_path / "trials.jsonl").read()[0][0] == {
+        "store": store.key, "kind": "settings", "format": FORMAT, "model": "m",
     }  # fmt: skip
 
 
 def test_stores_share_a_file_and_nothing_else(tmp_path):
     one, other = RunStore(tmp_path, KEY), RunStore(tmp_path, "1" * 64)
     with one.open(), other.open():
-        one.write("a", trial(1))
-        other.write("a", trial(2))
-        one.write("b", trial(3))
+        for store, found in ((one, trial(1)), (other, trial(2)), (one, trial(3))):
+            store.write(found.name, found)
     stores = [RunStore(tmp_path, store.key) for store in (one, other)]
     assert [{name: found.layer for name, found in store.all(Trial).items()} for store in stores] == [
-        {"a": 1, "b": 3}, {"a": 2},
+        {trial(1).name: 1, trial(3).name: 3}, {trial(2).name: 2},
     ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.support.files import pairs_file, words_folder
 from tests.support.pairs import make_pairs
 from truncate_kit.combine.report import CombinationReport
+from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.data import PairSplits, load_pairs, split_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.sweep.finetune import finetune
@@ -85,15 +86,12 @@ def test_pairs_that_were_seen_are_those_of_train_and_dev(workspace, file, tmp_pa
 def test_layers_that_were_chosen_on_the_same_pairs(tmp_path):
     workspace = Workspace(tmp_path)
     assert chosen_on(workspace, workspace.combined, "pairs") is None
-    values = dict.fromkeys(CombinationReport.__dataclass_fields__) | {
-        "data": "pairs",
-        "unseen": 71.234,
-        "num_unseen": 1200,
-        "splits": (),
-        "chosen": (),
-        "settings": None,
-    }
-    CombinationReport.write(CombinationReport(**values), workspace.combination / "combination.json")
+    report = CombinationReport(
+        model="m", data="pairs", settings=CombineSettings(), pooling="mean", depth=3, method="exact", up_to=4,
+        up_to_reason=None, num_subsets=15, num_pairs=1550, splits=(), chosen=(), chosen_dev=0.0, unseen=71.234,
+        num_unseen=1200, beam_loss=None, beam_layers=None, seconds=1.0,
+    )  # fmt: skip
+    report.write(workspace.combination / "combination.json")
     said = "Its layers were chosen on a part of these pairs; on the 1,200 others it has 71.23."
     assert chosen_on(workspace, workspace.combined, "pairs") == said
     assert chosen_on(workspace, workspace.combined, "other pairs") is None

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from truncate_kit.blocks import place_in_words
-from truncate_kit.results import Result
+from truncate_kit.results import Result, read_or_pass_over
 
 Role = Literal["lean", "full"]
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
@@ -223,7 +223,5 @@ def file_for(report: BenchReport, path: Path) -> Path:
 
 
 def _may_replace(report: BenchReport, path: Path) -> bool:
-    try:
-        return report.covers(BenchReport.read(path))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # none is there, or none that can be read
-        return True
+    before = read_or_pass_over(BenchReport.read, path)
+    return before is None or report.covers(before)

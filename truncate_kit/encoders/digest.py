@@ -112,3 +112,12 @@ def _module_values(module: nn.Module) -> list[Any]:
 
 def _settings(module: nn.Module) -> dict[str, Any]:
     return {key: value for key, value in vars(module).items() if key[0] != "_" and key != "training"}
+
+
+def folder_digest(folder: Path) -> str:
+    """SHA-256 of all files in a folder and the folders in it, with their names."""
+    digest = Digest()
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.add(str(file.relative_to(folder)))
+        digest.add_file(file)
+    return digest.hexdigest()

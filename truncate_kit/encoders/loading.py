@@ -13,7 +13,7 @@ from truncate_kit.encoders.pooling import ConcatPooling, check_pooling
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.encoders.text_reader import usable_length
 from truncate_kit.encoders.tokenizer import position_limit, reader_of
-from truncate_kit.encoders.weights import load_backbone
+from truncate_kit.encoders.weights import check_finite, load_backbone
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.hardware import select_device
 
@@ -60,6 +60,9 @@ def load_encoder(
     )
     if pipeline.combination is not None:
         encoder.combine_layers(pipeline.combination)
+    for part in (encoder.tail, pipeline.pooler, pipeline.heads):
+        if part is not None:
+            check_finite(part, resolve(name))
     return encoder.to(target).eval()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from truncate_kit.encoders.families import family_of
@@ -41,13 +42,18 @@ def load_backbone(
     if pooler is not None and (missing or not keep_pooler):
         setattr(backbone, pooler, None)
     _check_complete(folder, report["missing_keys"] - missing, report["mismatched_keys"])
-    for name, parameter in backbone.named_parameters():
-        if not torch.isfinite(parameter).all():
+    check_finite(backbone, folder)
+    loaded: PreTrainedModel = backbone.eval()
+    return loaded
+
+
+def check_finite(module: nn.Module, folder: Path) -> None:
+    """Raise `ModelError` where a weight that was read from `folder` is not a number: so would be all vectors."""
+    for name, weight in module.state_dict().items():
+        if not torch.isfinite(weight).all():
             raise ModelError(
                 f"The weight {name} in {folder} holds NaN or infinity.", hint="Use an undamaged checkpoint."
             )
-    loaded: PreTrainedModel = backbone.eval()
-    return loaded
 
 
 def _check_size(folder: Path, config: PretrainedConfig) -> None:

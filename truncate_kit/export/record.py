@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.errors import DeviceError, ModelError
+from truncate_kit.errors import DeviceError, FileProblemError, ModelError
 from truncate_kit.export.results import ExportReport, Exports
 from truncate_kit.hardware import multiplies_narrow
 from truncate_kit.precisions import (
@@ -21,6 +21,7 @@ from truncate_kit.precisions import (
     other_graph,
     precisions_for,
 )
+from truncate_kit.results import FORMAT, check_format
 
 REPORT_FILE = "export.json"
 _DIGEST = "digest"
@@ -51,7 +52,10 @@ def read_exports(folder: Path) -> Exports:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         exports = Exports.from_dict(values)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        check_format(values.get("format", 1), path)
+    except FileProblemError:
+        raise
+    except (OSError, ValueError, KeyError, RecursionError) as error:
         raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}.", hint=_ALL_ANEW) from error
     if _DIGEST not in values:
         raise ModelError(
@@ -66,7 +70,7 @@ def record_with(folder: Path, report: ExportReport) -> str:
     """The text of a folder's export.json with one report more; those on graphs that are gone are left out."""
     before = read_exports(folder).graphs
     kept = tuple(item for item in before if item.file in GRAPH_FILES.values() and (folder / item.file).is_file())
-    values = Exports(graphs=kept).with_report(report).to_dict()
+    values = {"format": FORMAT} | Exports(graphs=kept).with_report(report).to_dict()
     return json.dumps(values | {_DIGEST: _digest(values)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

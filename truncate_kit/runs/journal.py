@@ -3,21 +3,23 @@
 import fcntl
 import json
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from truncate_kit.errors import FileProblemError, cannot_write
 
-FORMAT = 1  # version of what is written line by line; it stands in the first line of each owner
+_CHECKSUM = "crc32"  # of a line as it is without it; lines of the first format have none
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """JSON objects, one a line; several processes may append to one file.
+    """JSON objects, one a line, each with its checksum; several processes may append to one file.
 
     Each line is on the disk when `append` returns. A last line without its end is what a killed process was writing: it
-    is ignored, and the next `append` cuts it off. Another line that cannot be read is left out and counted.
+    is ignored, and the next `append` cuts it off. Another line that cannot be read, or does not fit its checksum, is
+    left out and counted. The version of the format stands in the first line of each owner.
     """
 
     file: Path
@@ -30,19 +32,18 @@ class Journal:
             return [], 0
         except OSError as error:
             raise FileProblemError(f"{self.file} cannot be read: {error.strerror}.", hint="Allow it.") from error
-        found = []
+        found, sealed = [], False
         for line in lines:
-            try:
-                values = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(values, dict):
+            values = _read(line)
+            # The first format had no checksums; nothing of it follows a line that has one.
+            if values is not None and (_CHECKSUM in values or not sealed):
+                sealed |= values.pop(_CHECKSUM, None) is not None
                 found.append(values)
         return found, len(lines) - len(found)
 
     def append(self, *records: dict[str, Any]) -> None:
         """Write records, a line each. Raises `FileProblemError`."""
-        lines = [json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n" for values in records]
+        lines = [_text(values | {_CHECKSUM: zlib.crc32(_text(values))}) + b"\n" for values in records]
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a+b") as stream:
@@ -64,9 +65,17 @@ def _end_of_whole_lines(stream: BinaryIO) -> int:
     return stream.read().rfind(b"\n") + 1
 
 
-def check_format(values: dict[str, Any], file: Path) -> None:
-    """Raise `FileProblemError` where the first line of an owner is of a later version."""
-    if values.get("format", FORMAT) > FORMAT:
-        raise FileProblemError(
-            f"{file} was written by a later version of truncate-kit.", hint="Update, or use another folder."
-        )
+def _text(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _read(line: bytes) -> dict[str, Any] | None:
+    """The object of a line; None where it is damaged."""
+    try:
+        values = json.loads(line)
+        if not isinstance(values, dict):
+            return None
+        plain = {key: value for key, value in values.items() if key != _CHECKSUM}
+        return values if values.get(_CHECKSUM, fits := zlib.crc32(_text(plain))) == fits else None
+    except (ValueError, RecursionError):
+        return None

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.errors import UsageError, cannot_write
-from truncate_kit.runs.journal import FORMAT, Journal, check_format
+from truncate_kit.results import FORMAT, check_format
+from truncate_kit.runs.journal import Journal
 
 
 class StoredRows:
@@ -53,19 +54,24 @@ class StoredRows:
         """The checksums by the first row of their chunks, and the number of those that cannot be read."""
         records, damaged = self._journal.read()
         settings = next((record for record in records if "format" in record), None)
-        chunks = {record["start"]: record for record in records if "start" in record}
+        chunks = {record["start"]: record for record in records if self._is_chunk(record)}
         if settings is None:  # a new file, or nobody knows what it was made from
             self._journal.file.unlink(missing_ok=True)
             self._journal.append({"format": FORMAT, "made_from": made_from})
             return {}, len(range(0, self.num_rows, self.chunk)) if chunks or damaged else 0
-        check_format(settings, self._journal.file)
-        if settings["made_from"] != made_from:
-            rows = sum(record["rows"] for record in chunks.values())
+        check_format(settings["format"], self._journal.file)
+        if settings.get("made_from") != made_from:
+            rows = sum(map(self._rows, chunks))
             raise UsageError(
                 f"{self.file.parent} holds {rows:,} rows of another run: of another input, model or option.",
                 hint="Finish that one with its own call, name another file as `out`, or remove that folder.",
             )
         return {start: record["checksum"] for start, record in chunks.items()}, damaged
+
+    def _is_chunk(self, record: dict[str, Any]) -> bool:
+        """Whether a record is that of a chunk of this file."""
+        start, checksum = record.get("start"), record.get("checksum")
+        return type(start) is int and start in range(0, self.num_rows, self.chunk) and type(checksum) is int
 
     def write(self, start: int, rows: bytes) -> None:
         """Write the chunk that begins at row `start`, and then its checksum. Raises `FileProblemError`."""

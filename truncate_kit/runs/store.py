@@ -10,18 +10,20 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
-from truncate_kit.encoders.digest import Digest
-from truncate_kit.files import remove_leftovers, replacing, run_lock
-from truncate_kit.results import Result
-from truncate_kit.runs.journal import FORMAT, Journal, check_format
+from truncate_kit.encoders.digest import Digest, folder_digest
+from truncate_kit.files import remove_leftovers, replacing, run_lock, write_text
+from truncate_kit.results import FORMAT, Result, check_format
+from truncate_kit.runs.journal import Journal
+from truncate_kit.runs.trial import BaseTrial
 
 RECORDS_FILE = "trials.jsonl"
 _SETTINGS = "settings"  # kind of the first line of a store
+_CHECKSUM = "sha256"  # in the header of a tensor's file
 
 _logger = logging.getLogger(__name__)
 Record = TypeVar("Record", bound=Result)
@@ -76,6 +78,7 @@ class RunStore:
         self._journal = Journal(self.folder.parent / RECORDS_FILE)
         self._settings = {"store": self.key, "kind": _SETTINGS, "format": FORMAT} | (description or {})
         self._loaded: dict[str, dict[str, Any]] | None = None
+        self._whole: set[str] = set()  # names of runs whose weights are known to be as they were written
 
     @contextmanager
     def open(self) -> Iterator[None]:
@@ -93,9 +96,9 @@ class RunStore:
             if damaged:
                 self._note(f"{self._journal.file}: {damaged} damaged lines. What they held is computed again.")
             own = [record for record in found if record.get("store") == self.key]
-            for record in own:
-                check_format(record, self._journal.file)
-            self._loaded = {record["name"]: record for record in own if "name" in record}
+            for version in (record["format"] for record in own if "format" in record):
+                check_format(version, self._journal.file)
+            self._loaded = {record["name"]: record for record in own if isinstance(record.get("name"), str)}
         return self._loaded
 
     def _note(self, text: str) -> None:
@@ -108,8 +111,13 @@ class RunStore:
         if values is None:
             return None
         try:
-            return kind.from_dict(values)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            if values.get("kind") != kind.__name__:
+                raise ValueError(f"a record of the kind {values.get('kind')!r}")
+            record = kind.from_dict(values)
+            if isinstance(record, BaseTrial) and not record.belongs_to(name):
+                raise ValueError(f"the record of layer {record.layer}, seed {record.seed}")
+            return record
+        except (KeyError, ValueError):
             del self._records[name]
             self._note(f"{self._journal.file}: {name} was damaged and is computed again.")
             return None
@@ -126,6 +134,8 @@ class RunStore:
         """
         if weights is not None:
             weights(self.weights(name))
+            write_text(self._seal(name), folder_digest(self.weights(name)))
+            self._whole.add(name)
         # A run that was done again for its weights keeps its first record.
         first = self.read(name, type(record))
         if first is None:
@@ -140,8 +150,19 @@ class RunStore:
         return self.folder / name
 
     def has_weights(self, name: str) -> bool:
-        """Whether the weights of a run are kept."""
-        return self.weights(name).is_dir()
+        """Whether the weights of a run are kept, and are as they were written; damaged ones are as good as gone."""
+        if not self.weights(name).is_dir():
+            return False
+        if name not in self._whole and self._seal(name).is_file():  # stores of the first format have none
+            if self._seal(name).read_text(encoding="utf-8", errors="replace") != folder_digest(self.weights(name)):
+                self._note(f"{self.weights(name)} was damaged: that run is done again.")
+                return False
+            self._whole.add(name)
+        return True
+
+    def _seal(self, name: str) -> Path:
+        """Digest of the weights of a run."""
+        return self.folder / f"{name}.sha256"
 
     def load(self, name: str, read: Callable[[Path], Weights]) -> Weights | None:
         """The kept weights of a run as `read` reads them from their folder; None where they are gone or damaged."""
@@ -166,6 +187,7 @@ class RunStore:
         for folder in self.folder.iterdir():
             if folder.is_dir() and not folder.name.startswith(".") and folder.name not in keep:
                 shutil.rmtree(folder)
+                self._seal(folder.name).unlink(missing_ok=True)
 
     def read_tensor(self, name: str) -> Tensor | None:
         """The tensor of that name, None where there is none."""
@@ -173,8 +195,13 @@ class RunStore:
         if not path.exists():
             return None
         try:
-            return load_file(path)[name]
-        except (OSError, KeyError, SafetensorError):
+            with safe_open(path, "pt") as file:
+                found: Tensor = file.get_tensor(name)
+                notes = file.metadata()  # None in the first format
+            if notes is None or notes.get(_CHECKSUM) == _checksum(found):
+                return found
+            raise ValueError("another tensor")
+        except (OSError, ValueError, SafetensorError):
             self._note(f"{path} was damaged.")
             return None
 
@@ -184,8 +211,14 @@ class RunStore:
         if found is None:
             found = compute()
             with replacing(self._tensor_path(name)) as target:
-                save_file({name: found.contiguous()}, target)
+                save_file({name: found.contiguous()}, target, metadata={_CHECKSUM: _checksum(found)})
         return found
 
     def _tensor_path(self, name: str) -> Path:
         return self.folder / f"{name}.safetensors"
+
+
+def _checksum(tensor: Tensor) -> str:
+    digest = Digest()
+    digest.add_weights({"": tensor})
+    return digest.hexdigest()

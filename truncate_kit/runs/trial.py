@@ -10,6 +10,14 @@ def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None
     return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
 
 
+def _check(trial: "BaseTrial", **least: int) -> None:
+    """Raise ValueError where a number of a record is smaller than it can be."""
+    for name, bound in least.items():
+        value = getattr(trial, name)
+        if value is not None and value < bound:
+            raise ValueError(f"{name} is {value}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTrial(Result):
     """What every kind of trial has; scores in points."""
@@ -24,6 +32,13 @@ class BaseTrial(Result):
     test_pearson: float | None
     seconds: float  # training and evaluation
 
+    def __post_init__(self) -> None:
+        _check(self, layer=0, seed=0, best_epoch=1)
+
+    def belongs_to(self, name: str) -> bool:
+        """Whether a record or file of this name is that of this layer and seed."""
+        return name.endswith(f"{self.layer:02d}-seed{self.seed}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(BaseTrial):
@@ -33,6 +48,14 @@ class Trial(BaseTrial):
     steps: int
     # epochs run of a trial that a race stopped; None for the others, which ran all `epochs`
     stopped_after: int | None = None
+
+    def __post_init__(self) -> None:
+        BaseTrial.__post_init__(self)
+        _check(self, epochs=1, steps=0, stopped_after=1)
+
+    def belongs_to(self, name: str) -> bool:
+        """Whether a record or file of this name is that of this layer, seed and budget."""
+        return name == self.name or ("epochs" not in name and BaseTrial.belongs_to(self, name))
 
     @property
     def name(self) -> str:

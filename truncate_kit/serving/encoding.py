@@ -25,6 +25,7 @@ from truncate_kit.export.record import digest_of
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import run_lock
 from truncate_kit.progress import Progress, silent
+from truncate_kit.results import read_or_pass_over
 from truncate_kit.runs.rows import StoredRows
 from truncate_kit.serving.results import EncodedFile, EncodingJob, EncodingNote, job_file
 from truncate_kit.serving.work import Chunk, EncodingWork
@@ -98,7 +99,7 @@ def _is_done(out: Path, job: EncodingJob) -> bool:
     """Whether `out` is what this job would give. Raises `UsageError` where it is something else."""
     if not out.exists():
         return False
-    noted = _noted(job_file(out))
+    noted = read_or_pass_over(EncodingNote.read, job_file(out))
     if noted is None or noted.job != job:
         raise UsageError(
             f"{out} is there already and was made from something else: another input, model or option.",
@@ -110,14 +111,6 @@ def _is_done(out: Path, job: EncodingJob) -> bool:
             hint="Remove it to encode the texts again, or name another file as `out`.",
         )
     return True
-
-
-def _noted(file: Path) -> EncodingNote | None:
-    """What stands beside an output; None where there is nothing or it is damaged."""
-    try:
-        return EncodingNote.read(file)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
 
 
 def _encode(

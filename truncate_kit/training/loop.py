@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.errors import FileProblemError, TruncateKitError
-from truncate_kit.files import replacing
+from truncate_kit.errors import TruncateKitError
 from truncate_kit.progress import Progress, silent
+from truncate_kit.training.checkpoints import read_checkpoint, unusable, write_checkpoint
 from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import Evaluator
@@ -232,13 +231,12 @@ class TrainingRun:
             "random": random,
             "cuda_random": cuda_random,
         }
-        with replacing(path) as target, target.open("wb") as handle:
-            torch.save(values, handle)
+        write_checkpoint(path, values)
 
     def restore(self, path: Path) -> None:
         """Continue from what `store` wrote."""
+        values = read_checkpoint(path, self.encoder.device)
         try:
-            values = torch.load(path, map_location=self.encoder.device, weights_only=True)
             self.state = Progressed(**values["state"])
             self.trained.load_state_dict(values["weights"])
             self.best = self._copied() if values["best"] is None else values["best"]
@@ -246,10 +244,8 @@ class TrainingRun:
             torch.set_rng_state(values["random"][self.group.rank].cpu())
             if values["cuda_random"]:
                 torch.cuda.set_rng_state(values["cuda_random"][self.group.rank].cpu(), self.encoder.device)
-        except (RuntimeError, KeyError, IndexError, TypeError, ValueError, pickle.UnpicklingError) as error:
-            raise FileProblemError(
-                f"{path} is damaged or comes from another version.", hint="Delete it to start this trial again."
-            ) from error
+        except (RuntimeError, KeyError, IndexError, TypeError, ValueError) as error:  # of another run
+            raise unusable(path) from error
 
 
 def bucketed(order: Sequence[int], lengths: Sequence[int], batch_size: int, buckets: bool) -> list[list[int]]:

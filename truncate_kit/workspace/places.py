@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from truncate_kit.results import Result
+from truncate_kit.results import Result, read_or_pass_over
 from truncate_kit.workspace.sources import DataSource, ModelSource, Sources, TripletSource
 
 if TYPE_CHECKING:
@@ -89,8 +89,5 @@ class Workspace:
 
 
 def read_result(kind: type[Kind], path: Path) -> Kind | None:
-    """The result in a file, None where there is none or it is damaged."""
-    try:
-        return kind.read(path)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None
+    """The result in a file, None where there is none or it is damaged; raises `FileProblemError` for a later format."""
+    return read_or_pass_over(kind.read, path)

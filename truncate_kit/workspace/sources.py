@@ -1,11 +1,10 @@
 """What a command worked on, by name, noted for the next one."""
 
-import contextlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, TypeVar
 
-from truncate_kit.results import Result
+from truncate_kit.results import Result, read_or_pass_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,7 @@ class Sources(Result):
     @classmethod
     def read(cls, path: Path) -> Self:
         """What `write` wrote; nothing where there was none or it is damaged."""
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-            return super(Sources, cls).read(path)
-        return cls()
+        return read_or_pass_over(super(Sources, cls).read, path) or cls()
 
     def write(self, path: Path) -> None:
         """Write a JSON file; paths are made absolute."""
