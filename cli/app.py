@@ -11,7 +11,8 @@ import typer
 from truncate_kit import __version__
 
 from .help_panels import PanelCommand, PanelGroup
-from .problems import EXIT_INTERRUPTED, describe
+from .problems import EXIT_INTERRUPTED, check_arguments, describe
+from .streams import prepare_streams
 
 PANELS = {
     "Main job": ("analyze", "finetune", "export", "bench", "demo"),
@@ -55,7 +56,9 @@ def options(
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line. Exit code 1: something the user can mend; 2: usage; 70: a defect; 130: interrupted."""
+    prepare_streams()
     try:
+        check_arguments(sys.argv[1:] if argv is None else argv)
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # what typer makes of KeyboardInterrupt

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from truncate_kit.errors import UsageError
+from truncate_kit.files import local_path
 
 from . import options
 from .options import layers_option, machine_option, names_in, refuse, whole_numbers_in
@@ -135,7 +136,7 @@ def _model(name: str) -> "Model":
     """A folder as it is, whose graphs are used; what is only known by name, loaded."""
     from truncate_kit.encoders import load_encoder
 
-    path = Path(name).expanduser()
+    path = local_path(name)
     return path if path.is_dir() else load_encoder(name)
 
 

@@ -52,6 +52,7 @@ def encode(
     """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
     from truncate_kit.export.record import graph_sentence, graphs_in, suited_precision
     from truncate_kit.export.runtime import OnnxEncoder
+    from truncate_kit.files import local_path
     from truncate_kit.serving import encode_file, gives_unit_vectors
     from truncate_kit.vectors import VectorFormat
 
@@ -60,7 +61,7 @@ def encode(
     workspace = Workspace(folder, quiet=as_json)
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     source = workspace.finished_model(model, pooling, max_length)
-    place, inside = Path(source.name).expanduser(), bool(source.pooling or source.max_length)
+    place, inside = local_path(source.name), bool(source.pooling or source.max_length)
     where = "cuda" if gpus_per_worker or (device or "").startswith("cuda") else "cpu"  # of those that encode
     if graph is None and runtime != "torch" and not inside:
         graph = suited_precision(place, where)

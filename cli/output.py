@@ -1,5 +1,6 @@
 """The one way out: tables and JSON on stdout; notes, progress and problems on stderr."""
 
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from truncate_kit.wording import capitalized, lasting
+
+from .streams import writes_everything
 
 if TYPE_CHECKING:
     from truncate_kit.progress import Progress
@@ -35,7 +38,8 @@ def note(text: str, *, quiet: bool = False) -> None:
 
 def print_json(result: "Result") -> None:
     """The result as one JSON document on stdout."""
-    typer.echo(result.to_json())
+    text = result.to_json()
+    typer.echo(text if writes_everything() else json.dumps(json.loads(text), indent=2))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, marked: int | None = None) -> None:

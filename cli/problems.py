@@ -3,7 +3,7 @@
 import errno
 import sys
 
-from truncate_kit.errors import TruncateKitError
+from truncate_kit.errors import TruncateKitError, UsageError
 
 from .parameters import in_options
 
@@ -23,6 +23,24 @@ _OS_HINTS = {
     errno.ENOMEM: _MEMORY,
     errno.EMFILE: "Raise the limit of open files (ulimit -n) and run the same command again.",
 }
+
+
+def check_arguments(arguments: list[str]) -> None:
+    """Raise `UsageError` for an argument that no file of results could hold: names are kept there as UTF-8."""
+    for argument in arguments:
+        if "\0" in argument or (not argument.isprintable() and _is_broken(argument)):
+            raise UsageError(
+                f"The argument {argument!a} is not UTF-8 text.",
+                hint="Rename the file or folder, or set a locale with UTF-8.",
+            )
+
+
+def _is_broken(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def describe(error: Exception, command: str) -> tuple[str, str, int]:

@@ -1,13 +1,16 @@
 """Nothing is lost: temporary names, renames, locks."""
 
+import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from truncate_kit import files
 from truncate_kit.errors import FileProblemError
 from truncate_kit.files import remove_leftovers, replacing, run_lock, write_json, write_text
 
@@ -120,3 +123,59 @@ def test_leftovers_of_a_killed_process_are_removed_and_nothing_else(tmp_path):
         (tmp_path / name).mkdir()
     remove_leftovers(tmp_path)
     assert sorted(item.name for item in tmp_path.iterdir()) == [".lock", "a.json", "b.tmp"]
+
+
+def test_an_existing_folder_is_never_missing_while_it_is_replaced(tmp_path):
+    """Whatever rename is about to happen, a whole folder stands under the name: the old one or the new one."""
+    folder, seen = tmp_path / "lean", []
+    with replacing(folder) as target:
+        target.mkdir()
+        (target / "weights").write_text("old")
+
+    def watch(event, arguments):
+        if watching and event in ("os.rename", "ctypes.call_function", "shutil.rmtree", "os.remove"):
+            seen.append((folder / "weights").read_text())
+
+    watching = True
+    sys.addaudithook(watch)
+    with replacing(folder) as target:
+        target.mkdir()
+        (target / "weights").write_text("new")
+    watching = False
+    assert seen
+    assert set(seen) <= {"old", "new"}
+    assert (folder / "weights").read_text() == "new"
+    assert [item.name for item in tmp_path.iterdir()] == ["lean"]
+
+
+def test_where_folders_cannot_be_exchanged_the_old_one_is_moved_aside(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_exchanged", lambda one, other: False)  # an old kernel, a network file system
+    for name in ("one", "two"):
+        with replacing(tmp_path / "model") as target:
+            target.mkdir()
+            (target / name).write_text(name)
+    assert [item.name for item in (tmp_path / "model").iterdir()] == ["two"]
+    assert [item.name for item in tmp_path.iterdir()] == ["model"]
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_lives_stays(tmp_path):
+    for name in (".lean.dead.tmp", ".other.dead.tmp"):
+        (tmp_path / name / "lean").mkdir(parents=True)
+    with replacing(tmp_path / "lean") as living:
+        living.mkdir()
+        write_text(tmp_path / "lean.txt", "x")
+        with replacing(tmp_path / "lean") as second:  # another writer of the same name: the first one lives
+            second.mkdir()
+        assert living.is_dir()
+        left = {item.name for item in tmp_path.iterdir()}
+    assert ".lean.dead.tmp" not in left
+    assert ".other.dead.tmp" in left
+    remove_leftovers(tmp_path)
+    assert {item.name for item in tmp_path.iterdir()} == {"lean", "lean.txt"}
+
+
+def test_names_of_users_and_pipes(tmp_path):
+    assert files.local_path("~no-such-user/x") == Path("~no-such-user/x")
+    os.mkfifo(tmp_path / "r.json")
+    with pytest.raises(OSError, match="pipe"):
+        files.read_text(tmp_path / "r.json")

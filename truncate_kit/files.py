@@ -1,6 +1,7 @@
 """Writing so that nothing is lost: a temporary name first, then a rename; one process per run folder."""
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import json
@@ -16,26 +17,31 @@ from truncate_kit.errors import FileProblemError, TruncateKitError, cannot_write
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 _TEMPORARY = ".tmp"
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it becomes `path`, on any failure it is removed.
 
-    Write a file or a folder to it. An existing file is replaced atomically, an existing folder is moved aside first
-    and removed once the new one stands. Raises `FileProblemError` on a full disk or a read-only place.
+    Write a file or a folder to it. What is there already is replaced atomically; where a file system cannot exchange
+    two folders, the old one is moved aside first and removed once the new one stands. What a killed process left of
+    such a write is removed. Raises `FileProblemError` on a full disk or a read-only place.
     """
     path = Path(path)
-    temporary: Path | None = None
+    temporary, lock = None, -1
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent))
+        remove_leftovers(path.parent, path.name)
+        temporary, lock = _temporary(path)
         target = temporary / path.name
         yield target
         _sync(target)
-        if target.is_dir() and path.is_dir():
+        if target.is_dir() and path.is_dir() and not _exchanged(target, path):
             path.rename(temporary / "replaced")
-        target.replace(path)
+        if not (target.is_dir() and path.is_dir()):
+            target.replace(path)
+        _flush(path.parent)  # else a power cut could take the name back
     except TruncateKitError:
         raise
     except Exception as error:
@@ -49,6 +55,28 @@ def replacing(path: Path) -> Iterator[Path]:
             if replaced.exists() and not path.exists():  # the second rename failed: bring the old folder back
                 replaced.rename(path)
             shutil.rmtree(temporary, ignore_errors=True)
+        if lock >= 0:
+            os.close(lock)
+
+
+def _temporary(path: Path) -> tuple[Path, int]:
+    """A new folder for what is to become `path`, and the lock that says that its writer lives."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent))
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.is_dir():
+            return folder, lock
+        os.close(lock)  # another process took it for a dead one's before it was locked
+
+
+def _exchanged(one: Path, other: Path) -> bool:
+    """Exchange two folders in one step; False where the system or the file system cannot."""
+    try:
+        exchange = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:  # an older C library, or another system
+        return False
+    return exchange(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
@@ -63,9 +91,29 @@ def _refusal(error: BaseException | None) -> OSError | None:
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Remove what a killed process had begun to write in `folder`, of one file if it is named; only under its lock."""
-    for left in folder.glob(f".{name}.*{_TEMPORARY}" if name else f".*{_TEMPORARY}"):
-        shutil.rmtree(left, ignore_errors=True)
+    """Remove what killed processes had begun to write in `folder`, of one file if it is named; what lives stays."""
+    start = f".{name}." if name else "."
+    with contextlib.suppress(OSError):  # no folder, or one that cannot be read: then nothing is left of ours
+        lefts = [item for item in os.scandir(folder) if item.name.startswith(start) and item.name.endswith(_TEMPORARY)]
+        for left in lefts:
+            with contextlib.suppress(OSError), _opened_folder(left.path) as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left.path, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _opened_folder(folder: Path | str) -> Iterator[int]:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
+
+
+def _flush(folder: Path) -> None:
+    """Flush the names in a folder to the disk, where its file system can."""
+    with contextlib.suppress(OSError), _opened_folder(folder) as handle:
+        os.fsync(handle)
 
 
 def _sync(path: Path) -> None:
@@ -74,6 +122,23 @@ def _sync(path: Path) -> None:
     for file in files:
         with file.open("rb") as handle:
             os.fsync(handle.fileno())
+    for folder in {file.parent for file in files if path.is_dir()}:
+        _flush(folder)
+
+
+def local_path(name: str | Path) -> Path:
+    """A name as a path, "~" and "~user" replaced by the home folder where there is such a user."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of a regular file. Raises OSError, also for a pipe, which would wait; UnicodeDecodeError."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(errno.EINVAL, "It is a pipe or a device, not a file", str(path))
+    return path.read_text(encoding="utf-8")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from truncate_kit.errors import FileProblemError, first_line
-from truncate_kit.files import write_json
+from truncate_kit.files import read_text, write_json
 
 FORMAT = 2
 """Version of everything that is written as JSON: 1 had neither a version nor a digest."""
@@ -43,7 +43,7 @@ class Result:
         """
         if not isinstance(values, dict):
             raise ValueError(f"a {type(values).__name__} where an object is needed")
-        hints = _hints(cls)
+        hints = _hints(cls)  # type: ignore[arg-type]  # a class is hashable
         return cls(
             **{
                 field.name: _restore(hints[field.name], values[field.name], field.name)
@@ -64,7 +64,7 @@ class Result:
         damage.
         """
         try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
+            values = json.loads(read_text(Path(path)))
         except RecursionError as error:
             raise ValueError(f"{path} is nested too deeply") from error
         return cls.from_dict(unsealed(values, path))

@@ -50,11 +50,16 @@ def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
         raise DataError(f"{path} does not exist.", hint="Check the path; a relative one starts in this folder.")
     if path.is_dir():
         raise DataError(f"{path} is a folder, not a file.", hint="Name one file in it.")
+    if not path.is_file():
+        raise DataError(f"{path} is a pipe or a device.", hint="Write it to a file first: it is read more than once.")
     try:
         with _open(path) as stream:
             yield stream
     except DataError:
         raise
+    except MemoryError as error:
+        hint = "Divide it into smaller files; a small packed file of great size may be meant to do harm."
+        raise DataError(f"{path} holds more than there is memory for.", hint=hint) from error
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         hint = "Copy or download the file again; `gzip -t` or `xz -t` checks whether it is whole."
         raise DataError(f"{path}: the packed data is broken or ends too early ({error}).", hint=hint) from error

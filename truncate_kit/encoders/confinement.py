@@ -31,6 +31,8 @@ def check_links(folder: Path, place: Path) -> None:
     """Raise `ModelError` where a file to be read from `place` is a link that leads out of the model's `folder`."""
     # Below `folder` itself only its own files count: its other folders are no part of the model, unless they are named.
     for file in place.glob("*") if place == folder else place.rglob("*"):
+        if file.exists() and not file.is_file() and not file.is_dir():
+            raise ModelError(f"{file} is a pipe or a device.", hint="Do not use this folder: it would wait for ever.")
         if (file.is_symlink() or place != folder) and file.suffix in _READ and not _inside(folder, file):
             raise ModelError(
                 f"{file} is a link to {file.resolve()}, outside the model's own folder.",

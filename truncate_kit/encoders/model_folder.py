@@ -15,6 +15,7 @@ from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.errors import ModelError, first_line
+from truncate_kit.files import local_path, read_text
 
 # Fields that say how many parts of a model are built one after another, under the names of all families.
 _COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inner_group_num")
@@ -29,7 +30,7 @@ def resolve(name: str | Path) -> Path:
     The hub is asked only when the name is neither a path nor a miniature. Raises `ModelError`.
     """
     text = str(name)
-    path = Path(text).expanduser()
+    path = local_path(text)
     if path.is_dir():
         return path
     if path.exists():
@@ -71,13 +72,13 @@ def _download(name: str) -> Path:
 
 def load_config(name: str | Path) -> PretrainedConfig:
     """The configuration in a model folder, in a JSON file, or of a hub name. Raises `ModelError`."""
-    path = Path(str(name)).expanduser()
+    path = local_path(name)
     if not path.is_file():
         path = read_pipeline(resolve(name)).transformer / "config.json"
     if not path.is_file():
         raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
         family = SimpleNamespace(model_type=values.get("model_type"))
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(

@@ -10,12 +10,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from truncate_kit.errors import ModelError, first_line
+from truncate_kit.files import read_text
 
 
 def read_json(path: Path) -> Any:
     """The JSON in a file. Raises `ModelError`."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_text(path))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"Cannot read {path}: {first_line(error)}.", hint="Download or save the model again."

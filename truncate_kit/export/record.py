@@ -12,6 +12,7 @@ from typing import Any
 
 from truncate_kit.errors import DeviceError, FileProblemError, ModelError
 from truncate_kit.export.results import ExportReport, Exports
+from truncate_kit.files import read_text
 from truncate_kit.hardware import multiplies_narrow
 from truncate_kit.precisions import (
     GRAPH_FILES,
@@ -50,7 +51,7 @@ def read_exports(folder: Path) -> Exports:
     if not path.exists():
         return Exports(graphs=())
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_text(path))
         exports = Exports.from_dict(values)
         check_format(values.get("format", 1), path)
     except FileProblemError:

@@ -20,6 +20,7 @@ from truncate_kit.export.graph_files import INPUTS, OUTPUT, graph_files
 from truncate_kit.export.record import check_runnable, find_graph
 from truncate_kit.export.results import ExportReport
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
+from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores
 
 RUNTIMES = ("torch", "onnx")
@@ -96,7 +97,7 @@ class OnnxEncoder:
             UsageError: a precision is given for one file.
             MissingExtraError: ONNX Runtime is not installed.
         """
-        path, where = Path(path).expanduser(), select_device(device).type
+        path, where = local_path(path), select_device(device).type
         if precision is not None and path.is_file():
             raise UsageError(f"{path} is one graph.", hint="Name its folder to choose one by precision.")
         file = find_graph(path, precision, where) if path.is_dir() else path

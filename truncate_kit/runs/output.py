@@ -6,13 +6,13 @@ from pathlib import Path
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import UsageError
-from truncate_kit.files import run_lock
+from truncate_kit.files import local_path, run_lock
 
 
 @contextmanager
 def output_folder(out: Path, encoder: Encoder, *models: str) -> Iterator[None]:
     """Hold `out`, into which folders of the names `models` are saved. Raises `UsageError`, `FileProblemError`."""
-    source = Path(encoder.name).expanduser()
+    source = local_path(encoder.name)
     for name in models:
         # It would be replaced, and a run that was killed and continued would start from another model.
         if source.is_dir() and source.resolve().is_relative_to((out / name).resolve()):

@@ -11,7 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.data.files import opened_text
+from truncate_kit.errors import DataError, UsageError, first_line
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 
 PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # as the scores by layer call them
@@ -53,10 +54,12 @@ def read_published(path: str | None) -> Published:
     found: Published = {}
     for file in files:
         try:
-            with file.open(newline="", encoding="utf-8") as handle:
-                found |= dict(_figures(csv.DictReader(handle)))
-        except (OSError, KeyError, ValueError) as error:
-            raise _without_figures(str(file), str(error)) from error
+            with opened_text(file, newline="") as handle:
+                found |= dict(_figures(csv.DictReader(handle, strict=True)))
+        except DataError:
+            raise
+        except (OSError, KeyError, TypeError, AttributeError, ValueError, csv.Error) as error:
+            raise _without_figures(str(file), first_line(error)) from error
     if not found:
         raise _without_figures(path, "there are none")
     return found

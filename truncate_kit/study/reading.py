@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 from truncate_kit.blocks import blocks_in_words, blocks_named
 from truncate_kit.data.loading import holds_words
 from truncate_kit.encoders import kept_config, load_config
-from truncate_kit.errors import DataError, ModelError, UsageError
+from truncate_kit.errors import DataError, ModelError, UsageError, first_line
+from truncate_kit.files import read_text
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
@@ -29,11 +30,13 @@ def read_study(path: Path) -> Study:
     Raises `DataError` when the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
     """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(path))
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"{path} is not TOML: {error}.", hint="Correct the line it names.") from error
+    except RecursionError as error:
+        raise DataError(f"{path} is nested too deeply.", hint="Write it as README shows.") from error
+    except ValueError as error:  # not UTF-8, no TOML, or a number of too many digits
+        raise DataError(f"{path} is not TOML: {first_line(error)}.", hint="Correct the line it names.") from error
     with _naming(str(path)):
         return _study(values, path.resolve().parent)
 
