@@ -6,6 +6,7 @@ import json
 import matplotlib.image
 import pytest
 
+from tests.support.files import kept_in
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
 from truncate_kit.data import load_pairs
@@ -71,7 +72,7 @@ def test_json_alone_is_on_stdout_and_equals_the_library(run, tmp_path, tiny_fold
     code, out, err = run(tiny_folder("bert"), "--data", pairs_file, "--scale", "0,5", "--json", "--workspace", "other")
     assert code == 0
     assert err == ""
-    assert json.loads(out) == json.loads((tmp_path / "other/analysis/profile.json").read_text(encoding="utf-8"))
+    assert json.loads(out) == kept_in(tmp_path / "other/analysis/profile.json")
     assert (tmp_path / "other/analysis/curve.png").exists()
     assert not (tmp_path / "exported").exists()
     encoder = load_encoder(tiny_folder("bert"))

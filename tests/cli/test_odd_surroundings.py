@@ -1,5 +1,7 @@
 """Names, streams and files as a hostile or careless surrounding hands them over: one clear line, nothing waits."""
 
+import gzip
+import io
 import json
 import os
 import subprocess
@@ -48,13 +50,11 @@ def test_closed_streams_are_not_the_next_file_that_is_opened(tmp_path):
 
 
 def test_characters_that_a_terminal_lacks_are_written_another_way(monkeypatch, tmp_path):
-    import io
-
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
     streams.prepare_streams()
     assert not streams.writes_everything()
-    print("3 × 4")
+    print("3 × 4", flush=True)
     from truncate_kit.workspace.sources import DataSource
     from truncate_kit_cli.output import print_json
 
@@ -66,12 +66,9 @@ def test_characters_that_a_terminal_lacks_are_written_another_way(monkeypatch, t
 
 
 def test_what_unpacks_to_more_than_the_memory_is_said(tmp_path):
-    """A small file that holds 150 megabytes in one line, read with 400 MB of address space in all."""
-    import gzip
-
-    with gzip.open(tmp_path / "bomb.jsonl.gz", "wb", compresslevel=1) as stream:
-        for _ in range(150):
-            stream.write(b"a" * 1_000_000)
+    """A small file that holds 600 megabytes in one line, read with 400 MB of address space in all."""
+    packed = gzip.compress(b"a" * 10_000_000, compresslevel=1, mtime=0)
+    (tmp_path / "bomb.jsonl.gz").write_bytes(packed * 60)
     script = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (400 << 20,) * 2)\n"
         "from pathlib import Path\nfrom truncate_kit.data.files import opened_text\n"

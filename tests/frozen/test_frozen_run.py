@@ -26,6 +26,7 @@ from truncate_kit.frozen.reading import nli_scores
 from truncate_kit.frozen.results import FrozenReport
 from truncate_kit.frozen.run import choose, finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
+from truncate_kit.runs.journal import Journal
 from truncate_kit.suites.encoding import text_features
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
@@ -211,8 +212,8 @@ def test_a_damaged_trial_is_run_again_and_said(whole, gpt2):
     lines = file.read_text().splitlines(keepends=True)
     (place,) = (number for number, line in enumerate(lines) if json.loads(line).get("name") == "siamese-blocks02-seed1")
     values = json.loads(lines[place])
-    lines[place] = json.dumps({key: values[key] for key in ("store", "name", "kind", "step", "layer")}) + "\n"
-    file.write_text("".join(lines))
+    file.write_text("".join(lines[:place] + lines[place + 1 :]))
+    Journal(file).append({key: values[key] for key in ("store", "name", "kind", "step", "layer")})
     again = finetune_frozen(gpt2, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW)
     assert without_seconds(replace(again, notes=())) == without_seconds(report)
     assert "siamese-blocks02-seed1 was damaged" in again.notes[0]

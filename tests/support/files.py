@@ -1,11 +1,14 @@
-"""Files that commands and studies read."""
+"""Files that commands and studies read, and write."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from truncate_kit.encoders import load_encoder
+from truncate_kit.results import unsealed
 
 NOUNS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
 PHRASES = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "under a tree"]
@@ -58,3 +61,8 @@ def study_file(model: Path, home: Path, *, epochs: int = 20) -> Path:
         """
     )
     return home / "study.toml"
+
+
+def kept_in(path: Path) -> dict[str, Any]:
+    """The values of a result in a file, whose digest is checked."""
+    return unsealed(json.loads(path.read_text(encoding="utf-8")), path)

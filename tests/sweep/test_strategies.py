@@ -12,6 +12,7 @@ from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.engines import Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import TrialWatcher
+from truncate_kit.runs.journal import Journal
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
@@ -163,8 +164,7 @@ def stored_ranking(records, name) -> dict:
 
 def replace_ranking(records, name, scores) -> None:
     values = {"layers": list(scores), "scores": list(scores.values())}
-    with records.open("a") as file:  # of several records the last one counts
-        file.write(json.dumps(stored_ranking(records, name) | values) + "\n")
+    Journal(records).append(stored_ranking(records, name) | values)  # of several records the last one counts
 
 
 def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
@@ -175,8 +175,7 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     result = tuned(encoder, tmp_path, "multi-exit")
     assert {trial.layer for trial in result.search} == {1, 2}
     assert rankings_in(path)["multi-exit"][2] == 99.0
-    with path.open("a") as file:
-        file.write(json.dumps(stored_ranking(path, "multi-exit")) + "\n")  # without its scores
+    Journal(path).append(stored_ranking(path, "multi-exit"))  # without its scores
     tuned(encoder, tmp_path, "multi-exit")
     assert rankings_in(path)["multi-exit"] == pytest.approx(scores)
 

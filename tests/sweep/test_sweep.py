@@ -10,6 +10,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from tests.support.files import kept_in
 from tests.support.pairs import word_splits
 from tests.support.processes import Program
 from tests.support.training import SHORT
@@ -286,7 +287,7 @@ finetune(load_encoder(sys.argv[1]), word_splits(), out=Path(sys.argv[2]),
 
 
 def _comparable(path: Path) -> dict:
-    values = json.loads(path.read_text())
+    values = kept_in(path)
     values.pop("seconds")
     for trial in values["trials"] + values["search"]:
         trial.pop("seconds")

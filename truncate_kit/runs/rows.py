@@ -61,7 +61,7 @@ class StoredRows:
             return {}, len(range(0, self.num_rows, self.chunk)) if chunks or damaged else 0
         check_format(settings["format"], self._journal.file)
         if settings.get("made_from") != made_from:
-            rows = sum(map(self._rows, chunks))
+            rows = sum(record["rows"] for record in records if type(record.get("rows")) is int)
             raise UsageError(
                 f"{self.file.parent} holds {rows:,} rows of another run: of another input, model or option.",
                 hint="Finish that one with its own call, name another file as `out`, or remove that folder.",
