@@ -129,7 +129,7 @@ FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
 def family_of(config: PretrainedConfig | Any) -> Family:
     """The row of a configuration's `model_type`. Raises `ModelError` naming what is missing."""
     name = getattr(config, "model_type", "") or ""
-    if name not in FAMILIES:
+    if not isinstance(name, str) or name not in FAMILIES:
         raise ModelError(
             f"The architecture {name!r} has no row in the family table, so nothing says where its blocks are, "
             "whether a final norm follows them and what else in its configuration depends on the depth.",

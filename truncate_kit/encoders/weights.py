@@ -33,7 +33,7 @@ def load_backbone(
             f"The weights in {folder} are missing or cannot be read: {first_line(error)}.",
             hint="The file may be cut short; download or save the model again.",
         ) from error
-    except (ValueError, RuntimeError, ImportError) as error:
+    except Exception as error:  # each architecture checks, or does not, in its own way
         raise ModelError(
             f"The model in {folder} cannot be loaded: {first_line(error)}.",
             hint="Check that config.json and the weights belong together.",
