@@ -76,7 +76,7 @@ def _exchanged(one: Path, other: Path) -> bool:
         exchange = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:  # an older C library, or another system
         return False
-    return exchange(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
+    return int(exchange(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)) == 0
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
