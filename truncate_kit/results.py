@@ -108,7 +108,7 @@ def unsealed(values: Any, path: Path) -> dict[str, Any]:
 
 def check_format(version: Any, path: Path) -> None:
     """Raise `FileProblemError` where a file is of a later format, ValueError where its version is no number."""
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise ValueError(f"{path} has the format {version!r}")
     if version > FORMAT:
         raise FileProblemError(

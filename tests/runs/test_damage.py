@@ -244,3 +244,14 @@ def test_a_workspace_passes_over_what_is_damaged_and_refuses_what_is_later(tmp_p
     for read in (place.sweep, place.contrast, place.cut):
         with pytest.raises(FileProblemError, match="later version"):
             read()
+
+
+@pytest.mark.parametrize("version", [[[]], "2", None, True, -1, 0, 1.5])
+def test_a_line_whose_format_is_no_version_says_nothing_of_the_others(tmp_path, version):
+    """Found by the fuzzer."""
+    store = RunStore(tmp_path, KEY)
+    store.write(TRIAL.name, TRIAL)
+    lines = (tmp_path / "trials.jsonl").read_text().splitlines()[1:]
+    first = json.dumps({"store": store.key, "kind": "settings", "format": version})
+    (tmp_path / "trials.jsonl").write_text("\n".join([first, *lines, ""]))
+    assert RunStore(tmp_path, KEY).read(TRIAL.name, Trial) == TRIAL

@@ -53,7 +53,7 @@ class StoredRows:
     def _known(self, made_from: dict[str, Any]) -> tuple[dict[int, int], int]:
         """The checksums by the first row of their chunks, and the number of those that cannot be read."""
         records, damaged = self._journal.read()
-        settings = next((record for record in records if "format" in record), None)
+        settings = next((record for record in records if _has_format(record)), None)
         chunks = {record["start"]: record for record in records if self._is_chunk(record)}
         if settings is None:  # a new file, or nobody knows what it was made from
             self._journal.file.unlink(missing_ok=True)
@@ -104,3 +104,9 @@ class StoredRows:
                 f"{self.file} needs {needed / 1e9:,.1f} GB more, and {self.file.parent} has {free / 1e9:,.1f} GB left.",
                 hint="Free some space, name another place as `out`, or store less.",
             )
+
+
+def _has_format(record: dict[str, Any]) -> bool:
+    """Whether a record is the first one of a file, which says how it was made."""
+    version = record.get("format")
+    return type(version) is int and version > 0

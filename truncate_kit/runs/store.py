@@ -96,8 +96,9 @@ class RunStore:
             if damaged:
                 self._note(f"{self._journal.file}: {damaged} damaged lines. What they held is computed again.")
             own = [record for record in found if record.get("store") == self.key]
-            for version in (record["format"] for record in own if "format" in record):
-                check_format(version, self._journal.file)
+            for version in (record.get("format") for record in own):
+                if type(version) is int and version > 0:  # else that line is damaged, and says nothing of the others
+                    check_format(version, self._journal.file)
             self._loaded = {record["name"]: record for record in own if isinstance(record.get("name"), str)}
         return self._loaded
 

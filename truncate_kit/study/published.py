@@ -56,8 +56,6 @@ def read_published(path: str | None) -> Published:
         try:
             with opened_text(file, newline="") as handle:
                 found |= dict(_figures(csv.DictReader(handle, strict=True)))
-        except DataError:
-            raise
         except (OSError, KeyError, TypeError, AttributeError, ValueError, csv.Error) as error:
             raise _without_figures(str(file), first_line(error)) from error
     if not found:
