@@ -112,7 +112,7 @@ def _with_change(document: Any, draw: Random) -> Any:
     elif kind == 1 and isinstance(holder, dict):
         holder[draw.choice(("name", "layer", "", "x" * 300))] = holder.pop(key)
     elif kind == 2 and isinstance(value, (int, float)) and not isinstance(value, bool):
-        holder[key] = value * draw.choice((-1, 2, 1e6, 0.5)) + draw.choice((0, 1))
+        holder[key] = value * draw.choice((-1, 2, 10**6)) + draw.choice((0, 1, 0.5) if abs(value) < 1e9 else (0, 1))
     else:
         holder[key] = draw.choice(VALUES)
     return document
