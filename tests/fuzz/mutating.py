@@ -1,5 +1,6 @@
 """Changes of valid files: of bytes, of lines, of the values in JSON. All is drawn from one generator, so it repeats."""
 
+import copy
 import json
 from random import Random
 from typing import Any
@@ -105,7 +106,7 @@ def _with_change(document: Any, draw: Random) -> Any:
         key = draw.choice(list(value) if isinstance(value, dict) else range(len(value)))
         value = holder[key]
     if holder is None:
-        return draw.choice(VALUES)
+        return copy.deepcopy(draw.choice(VALUES))
     kind = draw.randrange(5)
     if kind == 0:
         del holder[key]
@@ -114,5 +115,5 @@ def _with_change(document: Any, draw: Random) -> Any:
     elif kind == 2 and isinstance(value, (int, float)) and not isinstance(value, bool):
         holder[key] = value * draw.choice((-1, 2, 10**6)) + draw.choice((0, 1, 0.5) if abs(value) < 1e9 else (0, 1))
     else:
-        holder[key] = draw.choice(VALUES)
+        holder[key] = copy.deepcopy(draw.choice(VALUES))
     return document
