@@ -134,6 +134,14 @@ def local_path(name: str | Path) -> Path:
         return Path(name)
 
 
+def is_there(path: Path) -> bool:
+    """Whether a path exists; False also for a name that no file could have."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def read_text(path: Path) -> str:
     """The UTF-8 text of a regular file. Raises OSError, also for a pipe, which would wait; UnicodeDecodeError."""
     if path.exists() and not path.is_file() and not path.is_dir():

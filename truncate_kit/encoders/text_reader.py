@@ -7,6 +7,8 @@ from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
+from truncate_kit.errors import ModelError, first_line
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReader:
@@ -36,9 +38,14 @@ class TextReader:
             texts = [prefix + text for text in texts]
         if self.lower_case:
             texts = [text.lower() for text in texts]
-        encoded = self.tokenizer(
-            texts, truncation=True, max_length=self.max_length, padding=False, return_attention_mask=False
-        )
+        try:
+            encoded = self.tokenizer(
+                texts, truncation=True, max_length=self.max_length, padding=False, return_attention_mask=False
+            )
+        except (TypeError, KeyError, OverflowError) as error:
+            raise ModelError(
+                f"The tokenizer cannot read texts: {first_line(error)}.", hint="Download or save the model again."
+            ) from error
         return cast("list[list[int]]", encoded["input_ids"])
 
 

@@ -13,7 +13,7 @@ from truncate_kit.blocks import blocks_in_words, blocks_named
 from truncate_kit.data.loading import holds_words
 from truncate_kit.encoders import kept_config, load_config
 from truncate_kit.errors import DataError, ModelError, UsageError, first_line
-from truncate_kit.files import read_text
+from truncate_kit.files import is_there, read_text
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
@@ -152,7 +152,7 @@ def _found(name: str, home: Path) -> str:
     full = os.path.expandvars(name)
     if "$" in full:
         raise UsageError(f"{name} names an environment variable that is not set.", hint="Set it before the command.")
-    return str(home / full) if (home / full).exists() else full
+    return str(home / full) if is_there(home / full) else full
 
 
 def _check_names(study: Study) -> None:
