@@ -49,7 +49,7 @@ def combine(
 ) -> None:
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
     from truncate_kit.combine.bert_lc import combine as run
-    from truncate_kit.encoders import load_pooler_head
+    from truncate_kit.encoders import find_pooler_head, load_pooler_head
     from truncate_kit.hardware import usable_cores
 
     settings = CombineSettings(
@@ -62,7 +62,7 @@ def combine(
     else:
         source = workspace.starting_model(model, pooling, max_length)
     encoder = workspace.load(source, device=device)
-    trained = load_pooler_head(source.name) if head else None
+    trained = (load_pooler_head if head else find_pooler_head)(source.name)  # without --head a baseline alone
     found, _ = workspace.data(data, columns, scale)
     pairs = workspace.unseen(found).split(split)
     if len(pairs) // 2 < dev_pairs:
@@ -71,7 +71,7 @@ def combine(
         report = run(
             encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
         )
-    show(report, workspace, _save(encoder, report, trained, workspace))
+    show(report, workspace, _save(encoder, report, trained if head else None, workspace))
 
 
 def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None", workspace: Workspace) -> str:

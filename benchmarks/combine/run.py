@@ -1,4 +1,4 @@
-"""BERT-LC on real models: best combination against last layer, CLS, last four and random layers (its Table 2 and 3).
+"""BERT-LC on real models: best combination against last layer, CLS, last four and random layers (its Tables 2 and 3).
 
     python -m benchmarks.combine.run --data FOLDER_OF_STSB_EN --model MODEL [--model MODEL …] [--over max] [--head]
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
-from truncate_kit.combine.bert_lc import combine
+from truncate_kit.combine.bert_lc import BASELINES, combine
 from truncate_kit.combine.report import CombinationReport
 from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.data import load_pairs
-from truncate_kit.encoders import load_encoder, load_pooler_head
+from truncate_kit.encoders import find_pooler_head, load_encoder, load_pooler_head
 from truncate_kit.hardware import usable_cores
 from truncate_kit.wording import points
 
@@ -27,10 +27,10 @@ def cell(report: CombinationReport, name: str | None, side: str = "test") -> str
     return "–" if span is None else points(span.mean, span.std)
 
 
-def row(report: CombinationReport, baselines: Sequence[str]) -> list[str]:
+def row(report: CombinationReport) -> list[str]:
     """One model's line of the table."""
     how = f"{report.pooling}, {'head over mean' if report.settings.head else report.settings.over}"
-    scores = [cell(report, name) for name in (None, *baselines)]
+    scores = [cell(report, name) for name in (None, *BASELINES)]
     return [report.model, how, report.data, *scores, ", ".join(map(str, report.chosen))]
 
 
@@ -52,14 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         name, folder = named_model(model)
         encoder = load_encoder(folder, pooling=options.pooling)
         encoder.name = name
-        head = load_pooler_head(folder) if options.head else None
+        head = (load_pooler_head if options.head else find_pooler_head)(folder)
         report = combine(encoder, pairs, settings=settings, head=head, threads=usable_cores())
         how = "head" if options.head else options.over
         records.add(f"{encoder.name}_{encoder.pooling}_{how}", report.to_dict())
     reports = [CombinationReport.from_dict(report) for report in records.values()]
-    baselines = [row.name for row in reports[0].splits[0].baselines] if reports else []
-    columns = ["model", "vectors", "data", "best combination", *baselines, "layers"]
-    print_table(columns, [row(report, baselines) for report in reports])
+    columns = ["model", "vectors", "data", "best combination", *BASELINES, "layers"]
+    print_table(columns, [row(report) for report in reports])
 
 
 if __name__ == "__main__":

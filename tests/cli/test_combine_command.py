@@ -29,7 +29,7 @@ def test_the_winner_is_saved_and_scored(tiny_folder, pairs_file, tmp_path, capsy
     shown = run(capsys, "combine", tiny_folder("bert"), "--data", pairs_file, "--splits", "2", "--workspace", out)
     report = CombinationReport.read(out / "combination/combination.json")
     assert "15 combinations of 4 layers by a mean over layers (every one), chosen on 20 pairs, 2 random splits" in shown
-    for row in ("best combination", "last layer", "CLS of the last layer", "last four layers", "random layers"):
+    for row in ("best combination", "last layer", "CLS of the last layer", "CLS pooler", "last four layers"):
         assert row in shown
     layers = ", ".join(map(str, report.chosen))
     assert f"Chosen: layer{'s' * (len(report.chosen) > 1)} {layers} (dev {report.chosen_dev:.2f}" in shown

@@ -10,11 +10,12 @@ from transformers import AutoModel
 
 from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
-from truncate_kit.combine.bert_lc import CLS, LAST, LAST_FOUR, RANDOM, combine, random_combinations
+from truncate_kit.combine.bert_lc import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, combine, random_combinations
 from truncate_kit.combine.report import CombinationReport
+from truncate_kit.combine.searching import divide
 from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.data import TextPair
-from truncate_kit.encoders import load_encoder, load_pooler_head
+from truncate_kit.encoders import find_pooler_head, load_encoder, load_pooler_head
 from truncate_kit.errors import DataError, ModelError, UsageError
 
 
@@ -73,8 +74,6 @@ def test_best_baselines_sizes_and_effects(tiny_folder, family):
 
 def divided(split, pairs):
     """The dev and test places, found again from how they are drawn: whole groups of equal texts, by a hash."""
-    from truncate_kit.combine.searching import divide
-
     division = divide(pairs, split.seed, 18)
     assert (len(division.dev), len(division.test)) == (split.num_dev, split.num_test) == (18, 22)
     assert sorted(division.dev + division.test) == list(range(40))
@@ -87,8 +86,6 @@ def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
     assert len(report.splits) == 5
     assert report.chosen in {split.best.layers for split in report.splits}
     states = plain_states(encoder, pairs)
-    from truncate_kit.combine.searching import divide
-
     dev = [divide(pairs, seed, 12).dev for seed in range(5)]
     means = {
         split.best.layers: np.mean([spearman(states, split.best.layers, places, pairs) for places in dev])
@@ -101,8 +98,6 @@ def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
 
 
 def test_a_pair_and_its_mirror_are_never_on_two_sides():
-    from truncate_kit.combine.searching import divide
-
     pairs = sentence_pairs()
     mirrored = replace(pairs, pairs=pairs.pairs + tuple(TextPair(p.second, p.first, p.target) for p in pairs))
     division = divide(mirrored, 0, 30)
@@ -139,6 +134,41 @@ def test_maximum_and_head(tiny_folder):
         vectors = torch.tanh(dense(states[list(best.layers)].mean(dim=0)))
     assert best.test == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
     assert through.num_subsets == most.num_subsets == 15
+
+
+@pytest.mark.parametrize("over", ["mean", "max"])
+def test_the_first_token_itself_and_through_the_trained_pooler_are_baselines_by_name(tiny_folder, over):
+    folder, pairs = tiny_folder("bert"), sentence_pairs()
+    encoder, settings = load_encoder(folder), CombineSettings(over=over, dev_pairs=18, splits=1)
+    (split,) = combine(encoder, pairs, settings=settings, head=find_pooler_head(folder)).splits
+    assert tuple(row.name for row in split.baselines) == BASELINES
+    scores = {row.name: row for row in split.baselines}
+    dev, test = divided(split, pairs)
+    firsts = plain_states(encoder, pairs, "cls")[-1]
+    with torch.no_grad():
+        pooled = AutoModel.from_pretrained(folder).pooler(firsts[:, None])  # its own: linear and tanh of the first
+    for name, vectors in ((CLS, firsts), (POOLER, pooled)):
+        assert scores[name].dev == pytest.approx(spearman(vectors[None], [0], dev, pairs), abs=1e-6)
+        assert scores[name].test == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
+    assert scores[CLS].test != scores[POOLER].test
+    (without,) = combine(encoder, pairs, settings=settings).splits
+    assert without.best == split.best
+    assert POOLER not in {row.name for row in without.baselines}
+    assert find_pooler_head(tiny_folder("electra")) is None
+
+
+def test_maximum_over_tokens_and_layers(tiny_folder):
+    folder, pairs = tiny_folder("bert"), sentence_pairs(24)
+    encoder = load_encoder(folder, pooling="max")
+    (split,) = combine(encoder, pairs, settings=CombineSettings(over="max", dev_pairs=12, splits=1)).splits
+    model = AutoModel.from_pretrained(folder).eval()
+    vectors = []
+    for text in [pair.first for pair in pairs] + [pair.second for pair in pairs]:
+        with torch.no_grad():
+            hidden = model(torch.tensor(encoder.token_ids([text])), output_hidden_states=True).hidden_states
+        vectors.append(torch.cat([hidden[layer][0] for layer in split.best.layers]).amax(dim=0))
+    test = divide(pairs, split.seed, 12).test
+    assert split.best.test == pytest.approx(spearman(torch.stack(vectors)[None], [0], test, pairs), abs=1e-6)
 
 
 def test_what_cannot_be_searched(tiny_folder):

@@ -19,7 +19,9 @@ from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress, silent
 
-LAST, CLS, LAST_FOUR, RANDOM = "last layer", "CLS of the last layer", "last four layers", "random layers"
+LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
+CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler
+BASELINES = (LAST, CLS, POOLER, LAST_FOUR, RANDOM)
 RANDOM_DRAWS = 100
 
 
@@ -41,7 +43,7 @@ def combine(
         encoder: Not trained.
         pairs: With graded scores.
         settings: None for the defaults.
-        head: The model's trained pooler, needed for `settings.head`.
+        head: The model's trained pooler where it has one: the baseline "CLS pooler"; `settings.head` needs it.
         threads: Cores for the exact search over means.
         progress: Called while states are read and combinations searched.
 
@@ -54,7 +56,7 @@ def combine(
     start = perf_counter()
     divisions = draw_divisions(pairs, settings)
     if settings.has_grams:
-        search = search_means(encoder, pairs, divisions, settings, threads, progress)
+        search = search_means(encoder, pairs, divisions, settings, head, threads, progress)
     else:
         search = search_vectors(encoder, pairs, divisions, settings, head, progress)
     splits = tuple(
@@ -113,7 +115,7 @@ def _split_report(search: Search, division: Division, best_subsets: BestSubsets)
 
 
 def _baselines(search: Search, division: Division, num_layers: int) -> tuple[Baseline, ...]:
-    """Last layer, CLS, last four layers, and the mean score of random combinations, drawn from those searched."""
+    """`BASELINES`, the pooler where there is one; random: the mean score of combinations drawn from those searched."""
 
     def both(cosines: Floats) -> tuple[float | None, float | None]:
         return _points(division.dev_ranks, cosines[division.dev]), _points(division.test_ranks, cosines[division.test])
@@ -123,7 +125,8 @@ def _baselines(search: Search, division: Division, num_layers: int) -> tuple[Bas
     scorer, drawn = search.scorer, random_combinations(num_layers, search.up_to, division.seed)
     draws = [both(scorer.cosines(layers)) for layers in drawn]
     known = [(dev, test) for dev, test in draws if dev is not None and test is not None]
-    rows = {LAST: both(scorer.cosines(last)), CLS: both(search.cls), LAST_FOUR: both(scorer.cosines(last_four))}
+    rows = {LAST: both(scorer.cosines(last)), **dict(zip((CLS, POOLER), map(both, search.cls), strict=False))}
+    rows[LAST_FOUR] = both(scorer.cosines(last_four))
     rows[RANDOM] = (
         (sum(dev for dev, _ in known) / len(known), sum(test for _, test in known) / len(known))
         if known

@@ -11,6 +11,7 @@ from truncate_kit.combine.grams import Floats, PairGrams, pair_grams, row_cosine
 from truncate_kit.combine.statewise import Rule, StatePairs
 from truncate_kit.data import PairSet, PlacedPairs, TextPair
 from truncate_kit.encoders import Encoder, pool
+from truncate_kit.encoders.tail import Dense
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import iter_states
 
@@ -24,23 +25,25 @@ class Scorer(Protocol):
         """Cosine of the combination of these layers for each pair, (n,)."""
 
 
-def read_grams(encoder: Encoder, pairs: PairSet, progress: Progress = silent) -> tuple[PairGrams, Floats]:
-    """The Gram matrices of all pairs, and their cosines by the CLS state of the last layer; window by window."""
+def read_grams(
+    encoder: Encoder, pairs: PairSet, pooler: Dense | None = None, progress: Progress = silent
+) -> tuple[PairGrams, Floats]:
+    """The Gram matrices of all pairs, and `_first_cosines`; window by window."""
     forms, cls = [], []
     for start in range(0, len(pairs), _WINDOW):
         window = pairs.pairs[start : start + _WINDOW]
         states, firsts, first, second = _states(encoder, window, progress)
         forms.append(pair_grams(states, first, second, threads=torch.get_num_threads()).forms)
-        cls.append(_plain_cosines(firsts, first, second))
-    return PairGrams(np.concatenate(forms, axis=3)), np.concatenate(cls)
+        cls.append(_first_cosines(firsts, first, second, pooler))
+    return PairGrams(np.concatenate(forms, axis=3)), np.concatenate(cls, axis=1)
 
 
 def read_state_pairs(
-    encoder: Encoder, pairs: PairSet, rule: Rule, progress: Progress = silent
+    encoder: Encoder, pairs: PairSet, rule: Rule, pooler: Dense | None = None, progress: Progress = silent
 ) -> tuple[StatePairs, Floats]:
-    """The states of all pairs under a rule, in memory, and their cosines by the CLS state of the last layer."""
+    """The states of all pairs under a rule, in memory, and `_first_cosines`."""
     states, firsts, first, second = _states(encoder, pairs.pairs, progress)
-    return StatePairs.of(states, first, second, rule), _plain_cosines(firsts, first, second)
+    return StatePairs.of(states, first, second, rule), _first_cosines(firsts, first, second, pooler)
 
 
 def _states(
@@ -56,5 +59,10 @@ def _states(
     return states, cls, first, second
 
 
-def _plain_cosines(vectors: Tensor, first: list[int], second: list[int]) -> Floats:
-    return row_cosines(vectors[first].double().numpy(), vectors[second].double().numpy())
+def _first_cosines(cls: Tensor, first: list[int], second: list[int], pooler: Dense | None) -> Floats:
+    """Cosines of n pairs by the last layer's CLS states (texts, d), and by these through the pooler, (1 or 2, n)."""
+    every = [cls]
+    if pooler is not None:
+        with torch.no_grad():
+            every.append(pooler.cpu()(cls))
+    return np.stack([row_cosines(rows[first].double().numpy(), rows[second].double().numpy()) for rows in every])

@@ -64,7 +64,7 @@ class Search:
     """What was searched and what was found; the other fields are those of `CombinationReport`."""
 
     scorer: Scorer  # the pairs
-    cls: Floats  # their cosines by the CLS state of the last layer
+    cls: Floats  # their cosines by the CLS state of the last layer, and by that through the pooler, (1 or 2, n)
     method: str
     up_to: int
     up_to_reason: str | None
@@ -74,10 +74,16 @@ class Search:
 
 
 def search_means(
-    encoder: Encoder, pairs: PairSet, divisions: Divisions, settings: CombineSettings, threads: int, progress: Progress
+    encoder: Encoder,
+    pairs: PairSet,
+    divisions: Divisions,
+    settings: CombineSettings,
+    head: Dense | None,
+    threads: int,
+    progress: Progress,
 ) -> Search:
     """Combinations by their mean, from Gram matrices. Raises `UsageError` where there are too many, `ModelError`."""
-    grams, cls = read_grams(encoder, pairs, progress)
+    grams, cls = read_grams(encoder, pairs, head, progress)
     method, up_to, reason = _plan(encoder.depth + 1, settings)
     found = _on_divisions(grams, divisions, settings, method, up_to, threads, progress)
     search = Search(scorer=grams, cls=cls, method=method, up_to=up_to, up_to_reason=reason, found=found)
@@ -98,7 +104,7 @@ def search_vectors(
     """Combinations by their maximum, or by their mean through the head: each is computed. Raises `ModelError`."""
     if settings.head and head is None:
         raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave out `head`.")
-    states, cls = read_state_pairs(encoder, pairs, _rule(head), progress)
+    states, cls = read_state_pairs(encoder, pairs, _rule(head if settings.head else None), head, progress)
     up_to, reason = _state_plan(encoder.depth + 1, settings)
     union = sorted({place for division in divisions for place in division.dev})
     where = {place: index for index, place in enumerate(union)}

@@ -3,7 +3,7 @@
 from truncate_kit.encoders.digest import encoder_digest
 from truncate_kit.encoders.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.encoders.layer_heads import LayerHeads
-from truncate_kit.encoders.loading import load_encoder, load_pooler_head, random_encoder
+from truncate_kit.encoders.loading import find_pooler_head, load_encoder, load_pooler_head, random_encoder
 from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE, default_reference
 from truncate_kit.encoders.model_folder import load_config, resolve
 from truncate_kit.encoders.pooling import PoolingMode, pool
@@ -30,6 +30,7 @@ __all__ = [
     "default_reference",
     "encoder_digest",
     "evaluating",
+    "find_pooler_head",
     "keep",
     "keep_words",
     "kept_config",

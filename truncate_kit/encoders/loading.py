@@ -78,18 +78,27 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights", at
 
 
 def load_pooler_head(name: str | Path) -> Dense:
+    """`find_pooler_head`; raises `ModelError` where there is none."""
+    head = find_pooler_head(name)
+    if head is None:
+        raise ModelError(
+            f"{name} has no trained pooler head.",
+            hint="Leave out `head`: truncate-kit and sentence-transformers drop the head when they save a model.",
+        )
+    return head
+
+
+def find_pooler_head(name: str | Path) -> Dense | None:
     """The pooler of a model that was trained with one: the linear layer and tanh over a state, (b, d) to (b, d).
 
-    Raises `ModelError` where the family has none or the checkpoint lacks its weights.
+    None where the family has none or the checkpoint lacks its weights.
     """
     folder = read_pipeline(resolve(name)).transformer
     config = load_config(folder)
-    pooler: Any = getattr(load_backbone(folder, config, keep_pooler=True), family_of(config).pooler or "", None)
+    attribute = family_of(config).pooler
+    pooler: Any = attribute and getattr(load_backbone(folder, config, keep_pooler=True), attribute, None)
     if pooler is None:
-        raise ModelError(
-            f"{folder} has no trained pooler head.",
-            hint="Leave out `head`: truncate-kit and sentence-transformers drop the head when they save a model.",
-        )
+        return None
     linear = getattr(pooler, "dense", pooler)
     head = Dense(linear.in_features, linear.out_features, bias=True, activation="Tanh")
     head.linear.load_state_dict(linear.state_dict())
