@@ -104,3 +104,12 @@ def test_a_name_of_the_study_may_be_the_published_one(tmp_path):
     for model, task in (("name", "name"), ("published", "name"), ("name", "published")):
         study = study_of(tmp_path, f'{model} = "BERT-base"', f'{task} = "stsb/en"')
         check_published(study, read_published(study.published))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1e999"])
+def test_a_figure_that_is_not_finite_is_said(tmp_path, value):
+    """Found by the fuzzer."""
+    file = tmp_path / "figures.csv"
+    file.write_text(f"name,setting,dataset,layer,split,metric,mean\nbert,plain,sts,3,test,spearman,{value}\n")
+    with pytest.raises(DataError, match="layer 3, is not finite"):
+        read_published(str(file))

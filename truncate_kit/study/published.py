@@ -6,6 +6,7 @@ Single figures of its text: task, language, model, layer, metric, value.
 """
 
 import csv
+import math
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -60,6 +61,9 @@ def read_published(path: str | None) -> Published:
             raise _without_figures(str(file), first_line(error)) from error
     if not found:
         raise _without_figures(path, "there are none")
+    endless = next((place for place, value in found.items() if not math.isfinite(value)), None)
+    if endless is not None:
+        raise _without_figures(path, f"that of {endless.model}, layer {endless.layer}, is not finite")
     return found
 
 
