@@ -37,7 +37,7 @@ def demo(
     export(onnx=True, folder=folder)
     say("\n4 of 5  bench --quick: the lean model against the full one, trained with the same budget.")
     _summary(Workspace(folder), bench(quick=True, threads=threads, folder=folder))
-    say(f"\n5 of 5  distill {WHOLE} --blocks {HALF}: where the end does not fall, half of the blocks learn it all.")
+    say(f"\n5 of 5  distill {WHOLE} --blocks {HALF}: half of the blocks learn the vectors of all.")
     texts = BUNDLED_FOLDER / "train.csv"
     distill(model=WHOLE, texts=texts, blocks=HALF, epochs=PASSES, threads=threads, folder=folder / "distilled")
     say("")

@@ -128,7 +128,7 @@ def finetune(
             out=folder,
             settings=settings,
             training=training,
-            prediction=_prediction(encoder, source, pairs) if layer in ("auto", "all") else None,
+            prediction=_prediction(encoder, source, pairs) if layer in ("auto", "all") and row.is_graded else None,
             before=Before(
                 prior=priors.word_prior(encoder, workspace),
                 full=full if encoder.depth < full.depth else None,

@@ -15,6 +15,7 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     """The result as JSON, or as sentences, a table and a figure."""
     from truncate_kit.report.sweep_figure import draw_sweep
     from truncate_kit.report.training_tables import sweep_table
+    from truncate_kit.training.objectives import OBJECTIVES
 
     curve = draw_sweep(result, workspace.folder / "curve.png")
     if workspace.quiet:
@@ -23,9 +24,12 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     if result.prediction is not None:
         whose = "" if result.blocks is None else f" Its layers are those of {blocks_in_words(result.blocks)} alone."
         say(result.prediction.sentence + whose)
+    elif result.settings.layers in ("auto", "all") and not OBJECTIVES[result.training.objective].is_graded:
+        say("Whether the last layers are worse cannot be told before training where classes or labels are learned.")
     cells, layers = sweep_table(result), [row.layer for row in result.rows]
     table(cells.title, cells.columns, cells.rows, marked=layers.index(result.chosen))
-    say(result.choice)
+    for sentence in result.choice_sentences:
+        say(sentence)
     if result.search_cost:
         share = 100 * result.search_cost / max(1, result.exhaustive_cost)
         say(

@@ -14,7 +14,7 @@ from truncate_kit.errors import DataError
 from truncate_kit.results import Result
 from truncate_kit.vectors import similarities
 
-_DIGITS = 12  # the cosine of a vector with itself differs from 1 by 1e-16 at most, vectors hold 7 digits
+DIGITS = 12  # the cosine of a vector with itself differs from 1 by 1e-16 at most, vectors hold 7 digits
 
 
 class TextEncoder(Protocol):
@@ -72,7 +72,7 @@ def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = No
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
     """The `Evaluation` of given similarities against given targets."""
     # Pairs of identical texts then have one and the same similarity, whatever its rounding, and share a rank.
-    cosines = [round(value, _DIGITS) for value in cosines]
+    cosines = [round(value, DIGITS) for value in cosines]
     if len(targets) < 3 or len(set(targets)) < 2:
         raise DataError(
             f"A correlation needs at least three pairs with two different scores; here are {len(targets)} pairs.",

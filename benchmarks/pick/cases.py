@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from truncate_kit.runs.trial import Trial
 from truncate_kit.sweep.picking import Picker
 
 HERE = Path(__file__).parent
-CASES = HERE / "cases.csv"
+CASES, MEASURED = HERE / "cases.csv", HERE / "measured.csv"
+SWEEP = ("model", "task", "train_pairs", "rate", "epochs", "dev_pairs")  # columns of `MEASURED` that make a case
 PUBLISHED, FIRST, BUNDLED_NOW, RANDOM, PUBLIC = "published", "first", "bundled", "random", "public"
 STORES = {
     FIRST: HERE.parent / "tmft" / "study" / "trials" / "trials.jsonl",
@@ -168,43 +170,53 @@ def published(path: Path) -> Iterator[Case]:
             )
 
 
-def of_stores(weights: str) -> Iterator[Case]:
-    """The whole sweeps among the trials of a file of stores."""
+Records = list[dict[str, Any]]
+
+
+def of_stores(weights: str) -> Iterator[tuple[Case, Records]]:
+    """The whole sweeps among the trials of a file of stores, each with the records of its store."""
     records = Journal(STORES[weights]).read()[0]
-    settings = {record["store"]: record for record in records if record["kind"] == "settings"}
-    for store, said in settings.items():
-        mine = [record for record in records if record["store"] == store]
-        budget, training = said["training"]["epochs"], said["training"]
-        trials = [
-            Trial.from_dict(record) for record in mine if record["kind"] == "Trial" and record["test"] is not None
-        ]
-        ranked = {
-            record["name"].partition("-seed")[0]: dict(zip(record["layers"], record["scores"], strict=True))
-            for record in mine
-            if record["kind"] == "Ranking"
-        }
-        model = said["model"] if isinstance(said["model"], str) else said["model"]["name"]
-        model = MINILM if model == "model" else model
-        layers = _layers([(t.layer, t.seed, t.dev, t.test) for t in trials if t.test is not None], ranked)
-        if layers is None:
-            continue
-        steps = trials[0].steps // budget
-        task = said.get("data", said.get("task")).removeprefix("data/")
-        yield _case(
-            (
-                model.partition(",")[0],
-                RANDOM if "random" in model else PUBLIC if model == MINILM else weights,
-                task,
-                METRICS[training["objective"]],
-                str(next(pairs for pairs in TRAIN_PAIRS if -(-pairs // training["batch_size"]) == steps)),
-                str(DEV_PAIRS.get(task.partition("/")[0], 500)),
-                str(training["learning_rate"] or USUAL_RATES.get(model, 1e-4)),
-                str(budget),
-                str(len({trial.seed for trial in trials})),
-                STORES[weights].relative_to(HERE.parent).parts[0],
-            ),
-            layers,
-        )
+    for said in (record for record in records if record["kind"] == "settings"):
+        mine = [record for record in records if record["store"] == said["store"] and record is not said]
+        case = _of_store(weights, said, mine)
+        if case is not None:
+            yield case, mine
+
+
+def _of_store(weights: str, said: dict[str, Any], records: Records) -> Case | None:
+    training = said["training"]
+    trials = [Trial.from_dict(one) for one in records if one["kind"] == "Trial" and one["test"] is not None]
+    model = said["model"] if isinstance(said["model"], str) else said["model"]["name"]
+    model = MINILM if model == "model" else model
+    layers = _layers([(t.layer, t.seed, t.dev, t.test) for t in trials if t.test is not None], rankings_in(records))
+    if layers is None:
+        return None
+    steps = trials[0].steps // training["epochs"]
+    task = str(said.get("data", said.get("task"))).removeprefix("data/")
+    return _case(
+        (
+            model.partition(",")[0],
+            RANDOM if "random" in model else PUBLIC if model == MINILM else weights,
+            task,
+            METRICS[training["objective"]],
+            str(next(pairs for pairs in TRAIN_PAIRS if -(-pairs // training["batch_size"]) == steps)),
+            str(DEV_PAIRS.get(task.partition("/")[0], 500)),
+            str(training["learning_rate"] or USUAL_RATES.get(model, 1e-4)),
+            str(training["epochs"]),
+            str(len({trial.seed for trial in trials})),
+            STORES[weights].relative_to(HERE.parent).parts[0],
+        ),
+        layers,
+    )
+
+
+def rankings_in(records: Records) -> dict[str, dict[int, float]]:
+    """The scores by layer of each cheap ranking among the records of a store."""
+    return {
+        one["name"].partition("-seed")[0]: dict(zip(one["layers"], one["scores"], strict=True))
+        for one in records
+        if one["kind"] == "Ranking"
+    }
 
 
 def _layers(
@@ -246,38 +258,40 @@ def _with_words(rows: Sequence[dict[str, str]], column: str) -> list[Layer]:
     return [replace(one, few_shared_words=few[one.layer]) for one in layers]
 
 
-def measured(path: Path) -> Iterator[Case]:
-    """The sweeps of `measure.py`, with the seeds that every layer has."""
+def measured(path: Path) -> Iterator[tuple[Case, list[dict[str, str]]]]:
+    """The sweeps of `measure.py`, with the seeds that every layer has, each with its rows."""
     groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
     for row in read_rows(path):
-        said = (row["model"], row["task"], row["train_pairs"], row["dev_pairs"], row["rate"], row["epochs"])
-        groups.setdefault(said, []).append(row)
-    for (model, task, train_pairs, dev_pairs, rate, epochs), rows in groups.items():
-        depth = 6 if model == MINILM else 8
-        seeds = [
-            seed
-            for seed in sorted({row["seed"] for row in rows})
-            if {int(row["layer"]) for row in rows if row["seed"] == seed} == set(range(depth + 1))
-        ]
+        groups.setdefault(tuple(row[name] for name in SWEEP), []).append(row)
+    ranked = read_rows(path.with_name("rankings.csv")) if path.with_name("rankings.csv").exists() else []
+    for said, rows in groups.items():
+        model, task, train_pairs, rate, epochs, dev_pairs = said
+        layers = set(range((6 if model == MINILM else 8) + 1))
+        by_seed = {row["seed"]: {int(one["layer"]) for one in rows if one["seed"] == row["seed"]} for row in rows}
+        seeds = [seed for seed, held in sorted(by_seed.items()) if held == layers]
         mine = [row for row in rows if row["seed"] in seeds]
         if not mine:
             continue
         weights = PUBLIC if model == MINILM else BUNDLED_NOW
-        key = (
-            model,
-            weights,
-            task,
-            METRICS["cosine"],
-            train_pairs,
-            dev_pairs,
-            rate,
-            epochs,
-            str(len(seeds)),
-            "measured",
-        )
+        seeds_held, source = str(len(seeds)), "measured"
+        key = (model, weights, task, METRICS["cosine"], train_pairs, dev_pairs, rate, epochs, seeds_held, source)
+        cheap = {int(row["layer"]): row for row in ranked if tuple(row[name] for name in SWEEP[:4]) == said[:4]}
         errors = gap_errors(mine, seeds)
-        layers = [replace(one, gap_se=errors[one.layer]) for one in _with_words(mine, "dev_few_shared_words")]
-        yield _case(key, layers)
+        yield (
+            _case(
+                key,
+                [
+                    replace(
+                        one,
+                        gap_se=errors[one.layer],
+                        probe=float(cheap[one.layer]["probe"]) if cheap else None,
+                        multi_exit=float(cheap[one.layer]["multi_exit"]) if cheap else None,
+                    )
+                    for one in _with_words(mine, "dev_few_shared_words")
+                ],
+            ),
+            mine,
+        )
 
 
 def gap_errors(rows: Sequence[dict[str, str]], seeds: Sequence[str]) -> dict[int, float]:
@@ -305,7 +319,8 @@ def all_cases(published_figures: Path | None) -> list[Case]:
         if published_figures
         else [case for case in read_cases() if case.weights == PUBLISHED]
     )
-    return [*theirs, *of_stores(FIRST), *second_dev(), *of_stores(BUNDLED_NOW), *measured(HERE / "measured.csv")]
+    first, later = of_stores(FIRST), [*of_stores(BUNDLED_NOW), *measured(MEASURED)]
+    return [*theirs, *(case for case, _ in first), *second_dev(), *(case for case, _ in later)]
 
 
 def table_rows(cases: Sequence[Case]) -> list[dict[str, object]]:

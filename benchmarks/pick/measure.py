@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -28,22 +29,28 @@ from benchmarks.pick.second_dev import halves
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
 from truncate_kit.encoders import Encoder, layers_held, load_encoder, truncate
 from truncate_kit.evaluation import correlate
+from truncate_kit.sweep.ranking import RankingOrder, RankingWork
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask
 
 MEASURED = Path(__file__).parent / "measured.csv"
+RANKINGS = MEASURED.with_name("rankings.csv")
 MINIATURES = ("mini-electra-generator", "mini-bert", "mini-electra-discriminator")
 MINILM, SLICES = "all-MiniLM-L6-v2", {"all-MiniLM-L6-v2, 192 dimensions": 192, "all-MiniLM-L6-v2, 256 dimensions": 256}
 HEAD = 32  # dimensions of a head of all-MiniLM-L6-v2
-RATES = (5e-4, 1e-3, 2e-3, 2e-4, 1e-4)
-SWEEP_RATES = dict.fromkeys(MINIATURES, 1e-3) | {MINILM: 1e-4}  # the best of `RATES` on dev
+RATES = (2e-4, 5e-4, 1e-4, 4e-5, 1e-3, 2e-3)
+LOWEST = 1e-4  # but for all-MiniLM-L6-v2, whose default was 4e-5
+SWEEP_RATES = dict.fromkeys(MINIATURES, 5e-4) | {MINILM: 1e-4}  # good at every layer, by `RATES`
 TASKS = {"stsb/en": "stsb/en", "sick": "sick", "bundled": BUNDLED, "stsb/de": "stsb/de"}
+SIZES = (500, 2000)  # training pairs
+WIDTHS = dict(zip(MINIATURES, (64, 128, 128), strict=True)) | SLICES | {MINILM: 384}
+DEPTHS = dict.fromkeys(MINIATURES, 8) | dict.fromkeys((MINILM, *SLICES), 6)
 DEV_PAIRS, TEST_PAIRS = 500, 2000  # at most, at equal distances
 EPOCHS = {500: 10, 2000: 5}  # by number of training pairs
 DRAWS = 100  # resamples of the dev pairs
-SEEDS = 3
+SEEDS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,29 +70,21 @@ class Job:
         return {name: str(value) for name, value in asdict(self).items()} | {"epochs": str(EPOCHS[self.train_pairs])}
 
 
-def rate_jobs(depths: dict[str, int]) -> Iterator[Job]:
-    """Half and whole of each model at every rate, one seed."""
-    for model, depth in depths.items():
-        extra = (4e-5,) if model == MINILM else ()  # what the default was at this width
-        for layer in (depth // 4 or 1, depth):
-            for rate in (*RATES, *extra):
+def rate_jobs(models: Sequence[str]) -> Iterator[Job]:
+    """A low layer and the last one of each model at every rate, one seed; what costs least comes first."""
+    places = [(layer, model) for model in models for layer in (DEPTHS[model] // 4, DEPTHS[model])]
+    for layer, model in sorted(places, key=lambda place: place[0] * WIDTHS[place[1]] ** 2):
+        for rate in RATES:
+            if rate >= LOWEST or model == MINILM:
                 yield Job(model=model, task="stsb/en", train_pairs=500, rate=rate, layer=layer)
 
 
 def sweep_jobs(models: Sequence[str]) -> Iterator[Job]:
     """Every layer with every seed, set after set."""
-    for train_pairs, task in ((500, "stsb/en"), (500, "sick"), (2000, "stsb/en"), (500, "bundled"), (2000, "sick")):
-        for model in models:
-            for seed in range(SEEDS):
-                for layer in range(9 if model in MINIATURES else 7):
-                    yield Job(
-                        model=model,
-                        task=task,
-                        train_pairs=train_pairs,
-                        rate=SWEEP_RATES[model],
-                        layer=layer,
-                        seed=seed,
-                    )
+    for train_pairs, task, seed, model in product(SIZES, TASKS, range(SEEDS), models):
+        for layer in range(DEPTHS[model] + 1):
+            rate = SWEEP_RATES[model]
+            yield Job(model=model, task=task, train_pairs=train_pairs, rate=rate, layer=layer, seed=seed)
 
 
 def sliced(folder: str, width: int) -> Encoder:
@@ -125,6 +124,11 @@ def splits(folder: str, job: Job) -> PairSplits:
     return part_of_train(data, job.train_pairs)
 
 
+def settings_of(job: Job) -> TrainingSettings:
+    """As the job is trained."""
+    return TrainingSettings(epochs=EPOCHS[job.train_pairs], learning_rate=job.rate, precision="bf16")
+
+
 def measure(full: Encoder, data: PairSplits, job: Job) -> dict[str, str]:
     """Train one trial; its scores."""
     assert data.dev is not None
@@ -132,8 +136,7 @@ def measure(full: Encoder, data: PairSplits, job: Job) -> dict[str, str]:
     encoder = truncate(full, job.layer)
     examples, dev, test = LabelledTask(full, data).trial(encoder, job.seed)
     assert isinstance(dev, PairEvaluator)
-    settings = TrainingSettings(epochs=EPOCHS[job.train_pairs], learning_rate=job.rate, precision="bf16")
-    state = TrainingRun(encoder, examples, dev, settings, seed=job.seed).train()
+    state = TrainingRun(encoder, examples, dev, settings_of(job), seed=job.seed).train()
     cosines, targets = dev.cosines(encoder.encode_ids(dev.texts())), data.dev.scores()
     drawn = np.random.default_rng(0).integers(0, len(targets), (DRAWS, len(targets)))
     few = halves(data.dev, data.train)["few_shared_words"]
@@ -147,6 +150,7 @@ def measure(full: Encoder, data: PairSplits, job: Job) -> dict[str, str]:
         "dev_few_shared_words": f"{score(few):.3f}",
         "test": f"{test.score(encoder)[0]:.3f}",
         "seconds": f"{state.seconds:.0f}",
+        "dev_scores": ";".join(f"{one:.2f}" for one in state.scores),
         "dev_draws": ";".join(f"{score(row):.2f}" for row in drawn.tolist()),
     }
 
@@ -176,14 +180,37 @@ def run(jobs: Iterator[Job], options: argparse.Namespace) -> None:
             continue
         found = measure(full, splits(options.data, job), job)
         append(options.out, job.cells | found)
-        shown = {name: value for name, value in (job.cells | found).items() if name != "dev_draws"}
+        shown = {name: value for name, value in (job.cells | found).items() if name not in ("dev_draws", "dev_scores")}
         print(time.strftime("%H:%M:%S"), *shown.values(), flush=True)
+
+
+def rank(jobs: Iterator[Job], options: argparse.Namespace) -> None:
+    """The two cheap rankings of `--layer auto` for each sweep among the jobs, where they are missing."""
+    done = {
+        tuple(row[name] for name in ("model", "task", "train_pairs", "rate"))
+        for row in (read_rows(options.rankings) if options.rankings.exists() else [])
+    }
+    for job in {(job.model, job.task, job.train_pairs, job.rate): job for job in jobs}.values():
+        if (job.model, job.task, str(job.train_pairs), str(job.rate)) in done:
+            continue
+        full, data = load(job.model, options.minilm), splits(options.data, job)
+        work = RankingWork(full, LabelledTask(full, data), settings_of(job))
+        layers = layers_held(full.backbone.config)
+        probe, exits = (
+            work.perform(RankingOrder(name=name, layers=layers, seed=0), lambda _: None)
+            for name in ("probe", "multi-exit")
+        )
+        for layer in layers:
+            row = job.cells | {"layer": str(layer), "probe": f"{probe[layer]:.3f}", "multi_exit": f"{exits[layer]:.3f}"}
+            append(options.rankings, row)
+        print(time.strftime("%H:%M:%S"), "ranked", job, flush=True)
 
 
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--data", required=True, help="folder that holds stsb/en and sick")
 PARSER.add_argument("--minilm", help="folder of all-MiniLM-L6-v2, for the rates at widths from 192 to 384")
 PARSER.add_argument("--out", type=Path, default=MEASURED)
+PARSER.add_argument("--rankings", type=Path, default=RANKINGS)
 PARSER.add_argument("--only", choices=("rates", "sweeps"))
 PARSER.add_argument("--models", type=names, default=list(MINIATURES), help="of the sweeps, separated by commas")
 PARSER.add_argument("--threads", type=int, default=1)
@@ -193,13 +220,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Train what is missing."""
     options = PARSER.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    depths = dict.fromkeys(MINIATURES, 8)
     if options.only != "sweeps":
-        run(rate_jobs(depths), options)
+        run(rate_jobs((*MINIATURES, *([MINILM, *SLICES] if options.minilm else []))), options)
     if options.only != "rates":
         run(sweep_jobs(options.models), options)
-    if options.only != "sweeps" and options.minilm:
-        run(rate_jobs(dict.fromkeys((*SLICES, MINILM), 6)), options)
+        rank(sweep_jobs(options.models), options)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python -m benchmarks.tmft.cases
 
 Reads the tables beside it that run.py wrote; writes cases.csv, one row for each strategy under each pick rule, and
-each-case.csv, one row for each case under the defaults of `finetune`.
+each-case.csv, one row for each case under what were the defaults of `finetune`.
 """
 
 from collections.abc import Sequence
@@ -12,13 +12,12 @@ from pathlib import Path
 from statistics import fmean, median
 
 from benchmarks.common import new_parser, print_table, read_rows, write_rows
-from truncate_kit.sweep.picking import DEFAULT_RULE
 
 HERE = Path(__file__).parent
 TOLERATED = 0.3  # points of search regret
 CHEAP = 0.1  # of the exhaustive search cost
 DROP = 2.0  # points between the best layer and the last, and more than two pooled deviations
-DEFAULT_STRATEGY = "rankings"
+DEFAULT_RULE, DEFAULT_STRATEGY = "depth-bonus", "rankings"  # of `finetune` when these tables were made
 SEEDS = 3  # sweeps with fewer are no case: their best layer may be luck
 
 Record = dict[str, str]

@@ -6,7 +6,8 @@ from statistics import fmean, stdev
 import pytest
 
 from benchmarks.common import read_rows
-from benchmarks.pick import cases, rules
+from benchmarks.drop import foresight
+from benchmarks.pick import cases, rules, searches
 from tests.support.trials import read_trials
 
 
@@ -92,3 +93,45 @@ def test_committed_tables_are_those_of_the_cases(tmp_path, capsys):
     assert capsys.readouterr().out in (rules.HERE / "README.md").read_text(encoding="utf-8")
     for name in ("rules.csv", "picks.csv"):
         assert read_rows(tmp_path / name) == read_rows(rules.HERE / name)
+
+
+def test_searches_are_replayed_as_they_were_run(tmp_path):
+    """The BERT, first weights, on English pairs: what the runner of that day found under the bonus, and its cost."""
+    searches.main(["--out", str(tmp_path)])
+    rows = read_rows(tmp_path / "searches.csv")
+    assert rows == read_rows(searches.HERE / "searches.csv")
+    old = {
+        (row["sweep"], row["model"], row["strategy"]): row
+        for row in read_rows(cases.STORES[cases.FIRST].parents[2] / "choices.csv")
+        if row["rule"] == "depth-bonus"
+    }
+    mine = [row for row in rows if row["case"].startswith("mini-bert, stsb/en, 5749") and row["rule"] == "depth-bonus"]
+    for row in mine:
+        was = old["stsb-en", "mini-bert", row["strategy"]]
+        assert (row["layer"], row["search_regret"]) == (was["layer"], was["search_regret"])
+        assert row["share_of_exhaustive"] == was["share_of_exhaustive"]
+    assert {row["strategy"] for row in mine} == set(searches.SHOWN)
+
+
+def test_forecasts_are_judged_without_the_model(tmp_path):
+    foresight.main(["--out", str(tmp_path)])
+    for name in ("foresight.csv", "foresight-brier.csv"):
+        assert read_rows(tmp_path / name) == read_rows(foresight.HERE / name)
+    rows = [row for row in read_rows(tmp_path / "foresight.csv") if row["kind"] == "similarity"]
+    brier = {row["forecast"]: row for row in read_rows(tmp_path / "foresight-brier.csv") if row["of"] == "similarity"}
+    said = [float(row["confidence"]) if row["said"] == "falls" else 1 - float(row["confidence"]) for row in rows]
+    squares = [(chance - int(row["falls"])) ** 2 for chance, row in zip(said, rows, strict=True)]
+    assert float(brier["the confidence as it is"]["brier"]) == pytest.approx(fmean(squares), abs=6e-4)
+    assert float(brier["never falls"]["brier"]) == pytest.approx(fmean(int(row["falls"]) for row in rows), abs=6e-4)
+
+
+def test_what_was_said_alike_counts_in_other_models_only():
+    def one(model: str, test: list[float], *, said: bool) -> foresight.Foreseen:
+        return foresight.Foreseen(case=one_case(model, [0.0] * 3, test), said=said, sure=0.7)
+
+    fell, stayed = [50.0, 60.0, 50.0], [50.0, 55.0, 60.0]
+    cases_ = [one("a", fell, said=True), one("b", fell, said=True), one("b", stayed, said=False)]
+    found = foresight.forecasts(cases_)
+    assert found["share of falls where the same was said"] == pytest.approx([2 / 3, 2 / 3, 1 / 2])
+    assert found["base rate of the other models"] == pytest.approx([1 / 2, 1.0, 1.0])
+    assert found["the confidence as it is"] == pytest.approx([0.7, 0.7, 0.3])

@@ -93,6 +93,7 @@ def test_the_last_layer_is_kept_whatever_was_measured(lean, tmp_path):
 def test_without_a_bench_nothing_is_said_of_speed(lean, tmp_path):
     found = write_page(write_run(tmp_path / "run", lean, bench=None, graph=None))
     assert found.recommendations[0].endswith("(+2.60); how fast it is has not been measured.")  # 56.4 less 53.8
+    assert "Layers 4 and 5 are alike on dev." in found.grounds[0]
     folder = tmp_path / "run"
     for words in ("bench", "export --onnx", "analyze 'mini <b>'"):
         assert f"truncate-kit {words} --workspace {folder}" in found.commands

@@ -17,6 +17,7 @@ from truncate_kit.export.results import Check, ExportReport, TaskScore
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.sweep.certainty import Certainty
 from truncate_kit.sweep.ranking import Ranking
 from truncate_kit.sweep.results import LayerScores, SweepResult
 from truncate_kit.sweep.settings import SweepSettings
@@ -120,6 +121,10 @@ def a_sweep() -> SweepResult:
             falls=True, from_layer=6, confidence=0.8, sentence="It falls.", with_reference=True, signs=()
         ),
         rankings={"probe": Ranking(layers=tuple(range(9)), scores=tuple(40.0 + layer for layer in range(9)))},
+        certainty=Certainty(
+            best=5, alike=(4, 5), compared=(4, 5, 6), low=(-1.0, 0.0, 1.0), high=(2.0, 0.0, 3.0), level=0.95, seeds=2,
+            sentence="Layers 4 and 5 are alike on dev.",
+        ),
     )  # fmt: skip
 
 

@@ -255,14 +255,9 @@ def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
 
 def test_wrong_settings_fail_before_any_training(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
-    for settings in (
-        SweepSettings(pick="best"),
-        SweepSettings(strategy="fast"),
-        SweepSettings(seeds=()),
-        SweepSettings(within=-1.0),
-    ):
+    for wrong in ({"pick": "best"}, {"strategy": "fast"}, {"seeds": ()}, {"within": -1.0}):
         with pytest.raises(UsageError):
-            finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT)
+            finetune(encoder, word_splits(), out=tmp_path, settings=SweepSettings(**wrong), training=SHORT)
     with pytest.raises(LayerOutOfRangeError):
         finetune(encoder, word_splits(), out=tmp_path, settings=SweepSettings(layers="9"), training=SHORT)
     assert not (tmp_path / "trials").exists()

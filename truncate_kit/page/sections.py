@@ -85,7 +85,7 @@ def layers(run: Run) -> Section | None:
     return Section(
         key="layers",
         title="Which layer",
-        sentences=(sweep.choice, *([cost] if sweep.search_cost else [])),
+        sentences=(*sweep.choice_sentences, *([cost] if sweep.search_cost else [])),
         charts=(layers_chart(sweep),),
         tables=(sweep_table(sweep),),
         folded=tuple(_search_tables(run)),

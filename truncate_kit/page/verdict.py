@@ -131,7 +131,7 @@ def _grounds(run: Run) -> list[str]:
     if bench is not None:
         found += _speed(bench)
     if sweep is not None:
-        found += [_seeds(sweep), f"{capitalized(sweep.choice)}"]
+        found += [_seeds(sweep), *map(capitalized, sweep.choice_sentences)]
         if sweep.prediction is not None:
             found.append(sweep.prediction.sentence)
     if run.distilled is not None:

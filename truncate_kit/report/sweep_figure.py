@@ -34,8 +34,9 @@ def plot_sweep(axes: Axes, result: SweepResult) -> None:
         axes.set_xticks([*ticks], [*ticks.values()])
     rows = result.rows
     _search(axes, result)
-    draw_curve(axes, rows, "dev", DEV)
-    draw_curve(axes, rows, "test", TEST)
+    gaps = not result.rankings  # where every layer was ranked, their curves run over those that were not trained
+    draw_curve(axes, rows, "dev", DEV, gaps=gaps)
+    draw_curve(axes, rows, "test", TEST, gaps=gaps)
     axes.axhline(result.full.test, color=TEST, linestyle=":", linewidth=1, label="full model, test")
     axes.plot(
         result.chosen,
@@ -55,8 +56,8 @@ def plot_sweep(axes: Axes, result: SweepResult) -> None:
     axes.set_xlim(-0.5, depth + 0.5)
 
 
-def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str) -> None:
-    """Means of `dev` or `test` by layer with bars of one deviation over seeds; dotted over layers that are missing."""
+def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str, *, gaps: bool = True) -> None:
+    """Means of `dev` or `test` by layer with bars of one deviation over seeds; gaps: dotted over missing layers."""
     layers = [row.layer for row in rows]
     means = [getattr(row, split) for row in rows]
     spreads = [getattr(row, f"{split}_std") or 0.0 for row in rows]
@@ -68,13 +69,14 @@ def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str) -> N
         if any(spreads) and there[0] == here[0] + 1:
             along, low, high = zip(here, there, strict=True)
             axes.fill_between(along, low, high, color=color, alpha=0.12, linewidth=0)
-    _join(axes, layers, means, color=color)
+    _join(axes, layers, means, gaps=gaps, color=color)
 
 
-def _join(axes: Axes, layers: Sequence[int], values: Sequence[float], **style: Any) -> None:
-    """Lines between points: dotted where layers between them were not trained, so that nobody reads values there."""
+def _join(axes: Axes, layers: Sequence[int], values: Sequence[float], *, gaps: bool = True, **style: Any) -> None:
+    """Lines between points; over layers that were not trained dotted, or none, so that nobody reads values there."""
     for (left, here), (right, there) in pairwise(zip(layers, values, strict=True)):
-        axes.plot([left, right], [here, there], "-" if right == left + 1 else ":", **style)
+        if gaps or right == left + 1:
+            axes.plot([left, right], [here, there], "-" if right == left + 1 else ":", **style)
 
 
 def _search(axes: Axes, result: SweepResult) -> None:

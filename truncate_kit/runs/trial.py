@@ -48,6 +48,9 @@ class Trial(BaseTrial):
     steps: int
     # epochs run of a trial that a race stopped; None for the others, which ran all `epochs`
     stopped_after: int | None = None
+    # Main dev scores of resamples of the dev pairs, the same for every trial on the same data, so that trials are
+    # compared pair by pair; empty where a trial only searches, and in results, which say what came of them.
+    dev_draws: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         BaseTrial.__post_init__(self)
@@ -86,4 +89,5 @@ class Trial(BaseTrial):
             test_pearson=None,
             seconds=self.seconds * epochs / self.epochs,
             stopped_after=epochs,
+            dev_draws=(),
         )

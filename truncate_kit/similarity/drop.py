@@ -2,11 +2,12 @@
 
 The rule, in three steps.
 
-1. *Necessary.* Where sentence scores fall at the end, CKA falls there first (the TMFT paper; the reverse does not
-   hold). CKA falls when the last layer lies more than `CKA_FALL` below the level of its curve. The curve is CKA to a
-   reference, and its level the median over the lower half of the blocks: a discriminator may part from its reference
-   long before its end. Or it is, without a reference, CKA to the model's own middle layer, and its level, like that of
-   every other curve here, the median over the middle half of the layers.
+1. *CKA.* Where sentence scores fell at the end in the TMFT paper, CKA fell there first. That is a pattern and not a
+   condition: the bundled BERT and generator fall without it (benchmarks/drop/foresight.csv). CKA falls when the last
+   layer lies more than `CKA_FALL` below the level of its curve. The curve is CKA to a reference, and its level the
+   median over the lower half of the blocks: a discriminator may part from its reference long before its end. Or it is,
+   without a reference, CKA to the model's own middle layer, and its level, like that of every other curve here, the
+   median over the middle half of the layers.
 2. *Corroborated.* CKA also falls when a model's end becomes something else that is just as good, or when it is the
    reference that falls. So the fall must show in the model itself: in the untrained Spearman scores where there are
    any, else in a collapse of the effective rank. With a reference and neither of the two, step 1 decides alone.
@@ -14,7 +15,8 @@ The rule, in three steps.
    interval, and by the share of the other signs that agree.
 
 The constants were chosen on a handful of small models (a BERT, an ELECTRA pair, a sentence encoder and random
-weights): the confidence is not calibrated, and the result says so.
+weights): the confidence is not calibrated, and the result says so. Of models that came later it told nothing where no
+fall was predicted: the sentence says there that it cannot tell (benchmarks/drop/foresight-brier.csv).
 """
 
 from collections.abc import Sequence
@@ -32,12 +34,12 @@ SPEARMAN_FALL = 2.0  # points; what counts as a drop elsewhere in this package
 CROWDED = 0.9  # a mean cosine between unrelated texts above which cosine scores have little room left
 # Block Influence of the last block, in medians of the others: it rewrites the tokens rather than refining them.
 BUSY = 2.0
-CEILING_FALLS = 0.8  # with a reference: the fall of CKA is necessary, not sufficient
+CEILING_FALLS = 0.8  # with a reference: CKA also falls in models whose scores do not
 # A fall of CKA to a reference and nothing else: a sentence encoder that gets better at its end shows the same.
 CEILING_UNCORROBORATED = 0.65
-CEILING_STAYS = 0.9  # with a reference: without the necessary sign a fall would be news
+CEILING_STAYS = 0.9  # with a reference: without a fall of CKA
 CEILING_ALONE = 0.65  # without a reference: only the model itself has been seen
-CEILING_CONTRADICTED = 0.6  # when the necessary and the corroborating sign disagree
+CEILING_CONTRADICTED = 0.6  # when CKA and the corroborating sign disagree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ class DropPrediction(Result):
     confidence: float  # 0.5 (a guess) to 1, not calibrated
     sentence: str  # the prediction and its reasons, for the user
     with_reference: bool
-    signs: tuple[Sign, ...]  # what was measured, the necessary sign first
+    signs: tuple[Sign, ...]  # what was measured, CKA first
     calibrated: bool = False
 
 
@@ -93,15 +95,13 @@ def predict_drop(
     level, last = _level(cka) if reference is None else _median(cka, list(range(1, depth // 2 + 1))), cka[-1]
     if last is None:
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
-    necessary = Sign(
-        name="CKA lost at the end", value=level - last, threshold=CKA_FALL, says_fall=level - last > CKA_FALL
-    )
+    by_cka = Sign(name="CKA lost at the end", value=level - last, threshold=CKA_FALL, says_fall=level - last > CKA_FALL)
     corroborating, others = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
-    falls = necessary.says_fall and (corroborating is None or corroborating.says_fall)
-    near = (high if necessary.says_fall else low) or cka
+    falls = by_cka.says_fall and (corroborating is None or corroborating.says_fall)
+    near = (high if by_cka.says_fall else low) or cka
     margin = level - (near[-1] if near[-1] is not None else last) - CKA_FALL
-    strength = min(1.0, max(0.0, margin if necessary.says_fall else -margin) / CKA_FALL)
-    ceiling = _ceiling(necessary, corroborating, with_reference=reference is not None)
+    strength = min(1.0, max(0.0, margin if by_cka.says_fall else -margin) / CKA_FALL)
+    ceiling = _ceiling(by_cka, corroborating, with_reference=reference is not None)
     agreeing = sum(sign.says_fall == falls for sign in others) / len(others) if others else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
     from_layer = _first_fallen(cka, level - CKA_FALL) if falls else None
@@ -109,20 +109,20 @@ def predict_drop(
         falls=falls,
         from_layer=from_layer,
         confidence=confidence,
-        sentence=_sentence(falls, from_layer, (level, last), confidence, reference, necessary, corroborating),
+        sentence=_sentence(falls, from_layer, (level, last), confidence, reference, by_cka, corroborating),
         with_reference=reference is not None,
-        signs=(necessary, *others),
+        signs=(by_cka, *others),
     )
 
 
-def _ceiling(necessary: Sign, corroborating: Sign | None, *, with_reference: bool) -> float:
+def _ceiling(by_cka: Sign, corroborating: Sign | None, *, with_reference: bool) -> float:
     if not with_reference:
         ceiling = CEILING_ALONE
-    elif not necessary.says_fall or (corroborating is not None and not corroborating.says_fall):
+    elif not by_cka.says_fall or (corroborating is not None and not corroborating.says_fall):
         ceiling = CEILING_STAYS
     else:
         ceiling = CEILING_UNCORROBORATED if corroborating is None else CEILING_FALLS
-    if corroborating is not None and corroborating.says_fall != necessary.says_fall:
+    if corroborating is not None and corroborating.says_fall != by_cka.says_fall:
         ceiling = min(ceiling, CEILING_CONTRADICTED)
     return ceiling
 
@@ -185,7 +185,7 @@ def _sentence(
     ends: tuple[float, float],
     confidence: float,
     reference: str | None,
-    necessary: Sign,
+    by_cka: Sign,
     corroborating: Sign | None,
 ) -> str:
     compared = f"CKA to {reference}" if reference else "CKA to the model's own middle layer"
@@ -194,12 +194,15 @@ def _sentence(
         said = f"The end of this model is expected to fall: from layer {from_layer} on {compared} "
         said += f"leaves its plateau {move}"
     else:
-        said = f"The end of this model is not expected to fall: {compared} "
-        said += f"drops {move}" if necessary.says_fall else f"keeps its level {move}"
+        said = f"Whether the end of this model falls cannot be told. No fall is predicted: {compared} "
+        said += f"drops {move}" if by_cka.says_fall else f"keeps its level {move}"
     if corroborating is not None:
-        joint = ", and" if corroborating.says_fall == necessary.says_fall else ", but"
+        joint = ", and" if corroborating.says_fall == by_cka.says_fall else ", but"
         verb = "says so too" if joint == ", and" else "says otherwise"
         said += f"{joint} the {corroborating.name} ({corroborating.value:.2f}) {verb}"
+    if not falls:  # Brier scores and misses of models that came later: benchmarks/drop/foresight-brier.csv
+        said += "; ends fell in models of which the same was said"
+        return said + ("." if reference else ", and there is no reference model.")
     said += f"; confidence {confidence:.2f}, not calibrated"
     return said + ("." if reference else ", and lower because there is no reference model.")
 

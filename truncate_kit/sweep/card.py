@@ -29,7 +29,7 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard
         ("Before it", result.before),
         ("Training", budget),
         ("Seeds", f"{', '.join(map(str, row.seeds))}; these weights: seed {trial.seed}, epoch {trial.best_epoch}"),
-        ("Choice", result.choice),
+        ("Choice", " ".join(result.choice_sentences)),
     ]
     layers = sorted(rows)
     cells = [

@@ -9,6 +9,7 @@ from truncate_kit.encoders import Encoder, parameters_kept
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.sweep.certainty import Certainty
 from truncate_kit.sweep.ranking import Ranking
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
@@ -59,11 +60,18 @@ class SweepResult(Result):
     blocks: tuple[int, ...] | None = None
     # Cheap scores of all layers that led the search, by the names of the strategies that need nothing else.
     rankings: dict[str, Ranking] = field(default_factory=dict)
+    # Which layers dev and seeds cannot tell apart; None where fewer than two were trained out.
+    certainty: Certainty | None = None
 
     @property
     def lean(self) -> LayerScores:
         """The scores of the chosen layer."""
         return next(row for row in self.layers if row.layer == self.chosen)
+
+    @property
+    def choice_sentences(self) -> tuple[str, ...]:
+        """Why this layer, and which others dev and seeds cannot tell apart."""
+        return (self.choice,) if self.certainty is None else (self.choice, self.certainty.sentence)
 
     @property
     def rows(self) -> list[LayerScores]:

@@ -11,6 +11,7 @@ from truncate_kit.encoders import save_encoder
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import sweep_card
+from truncate_kit.sweep.certainty import certainty
 from truncate_kit.sweep.picking import Picker
 from truncate_kit.sweep.ranking import Ranking
 from truncate_kit.sweep.results import SweepResult, scores_by_layer
@@ -66,7 +67,8 @@ class Sweep:
             learning_rate=training.learning_rate or default_learning_rate(encoder.width),
             layers=scores_by_layer(encoder, own),
             search=(*found.search.short, *found.search.stopped),
-            trials=_unique([*own, *yardstick]),
+            trials=tuple(replace(trial, dev_draws=()) for trial in _unique([*own, *yardstick])),
+            certainty=certainty(own),
             chosen=found.search.chosen,
             chosen_seed=found.best.seed,
             full=scores_by_layer(self.full.full, yardstick)[0],

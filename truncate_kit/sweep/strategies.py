@@ -32,6 +32,11 @@ class Candidates:
     seeds: Sequence[int]  # of the full trials; a search that uses one only takes the first
     picker: Picker  # decides once there are scores
 
+    @property
+    def early(self) -> Picker:
+        """Decides among layers that have not been trained out."""
+        return self.picker.unfinished()
+
 
 @dataclass(frozen=True, slots=True)
 class Search:
@@ -68,11 +73,12 @@ def guided(among: Candidates) -> Search:
         trials = runner.run_all([(layer, seed) for layer in candidates], epochs=epochs)
         short += trials
         dev = {trial.layer: trial.dev for trial in trials}
+        picker = among.picker if epochs == runner.settings.epochs else among.early
         if len(candidates) <= 2 or epochs * HALVING**2 > runner.settings.epochs:
-            return Search(among.picker.pick(dev), short=tuple(short))
+            return Search(picker.pick(dev), short=tuple(short))
         # Layers from a predicted drop on get the first epoch, so that the tolerance is measured against the true best,
         # but no more unless one of them is that best.
-        candidates = among.picker.contenders(dev, max(2, -(-len(candidates) // HALVING)))
+        candidates = picker.contenders(dev, max(2, -(-len(candidates) // HALVING)))
         epochs *= HALVING
 
 
@@ -80,13 +86,13 @@ def multi_exit(among: Candidates) -> Search:
     """One epoch of the full model with the loss on all exits ranks the layers; the best two race."""
     (ranked,) = among.runner.rank(["multi-exit"], among.layers, among.seeds[0])
     # Such a run does not replace TMFT, because the layers disturb each other (arXiv 2411.17299).
-    return _race(among, among.picker.contenders(ranked, 2), _exits_cost(among), {"multi-exit": ranked})
+    return _race(among, among.early.contenders(ranked, 2), _exits_cost(among), {"multi-exit": ranked})
 
 
 def probe(among: Candidates) -> Search:
     """A linear map on the frozen states of each layer, trained on the task, ranks them; the best two race."""
     (ranked,) = among.runner.rank(["probe"], among.layers, among.seeds[0])
-    return _race(among, among.picker.contenders(ranked, 2), _probe_cost(among), {"probe": ranked})
+    return _race(among, among.early.contenders(ranked, 2), _probe_cost(among), {"probe": ranked})
 
 
 def rankings(among: Candidates) -> Search:
@@ -95,10 +101,10 @@ def rankings(among: Candidates) -> Search:
     # and one epoch for all exits leaves both ends behind.
     frozen, exits = among.runner.rank(["probe", "multi-exit"], among.layers, among.seeds[0])
     cost, both = _probe_cost(among) + _exits_cost(among), {"probe": frozen, "multi-exit": exits}
-    picked = {among.picker.pick(ranked) for ranked in (frozen, exits)}
+    picked = {among.early.pick(ranked) for ranked in (frozen, exits)}
     if len(picked) == 1:
         return Search(picked.pop(), other_cost=cost, rankings=both)
-    contending = picked.union(among.picker.contenders(frozen, 2), among.picker.contenders(exits, 1))
+    contending = picked.union(among.early.contenders(frozen, 2), among.early.contenders(exits, 1))
     return _race(among, contending, cost, both)
 
 
@@ -123,7 +129,8 @@ def _race(among: Candidates, contending: Collection[int], cost: int, ranked: "di
     epochs = min(max(1, epochs), budget)
     stop_after = epochs if epochs < budget else None
     trials = runner.run_all(((layer, seed) for layer in sorted(contending)), stop_after=stop_after)
-    chosen = among.picker.pick({trial.layer: trial.dev for trial in trials})
+    picker = among.picker if stop_after is None else among.early
+    chosen = picker.pick({trial.layer: trial.dev for trial in trials})
     if stop_after is None:
         return Search(chosen, full=trials, other_cost=cost, rankings=ranked)
     for layer in set(contending) - {chosen}:

@@ -13,6 +13,7 @@ from truncate_kit.progress import PlannedTrial, Progress
 from truncate_kit.runs.store import Checkpoints
 from truncate_kit.runs.trial import Trial, trial_name
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import Task
 from truncate_kit.wording import counted
@@ -110,6 +111,9 @@ class TrialWork:
         )
         scores = tuple(state.scores[: order.stop_after])  # the checkpoint of a killed run may be further
         dev_score, dev_pearson = dev.score(encoder) if order.stop_after is None else (max(scores), None)
+        draws: tuple[float, ...] = ()
+        if isinstance(dev, HeldOutPairs) and not order.searching:
+            draws = dev.resampled(encoder.encode_ids(dev.texts()))
         test_score, test_pearson = (None, None) if order.searching else test.score(encoder)
         trial = Trial(
             layer=layer,
@@ -124,6 +128,7 @@ class TrialWork:
             test_pearson=test_pearson,
             seconds=state.seconds,
             stopped_after=order.stop_after,
+            dev_draws=draws,
         )
         return TrialOutcome(trial, _weights(encoder) if order.keep_weights else None)
 

@@ -4,13 +4,17 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Protocol
 
+import numpy as np
 import torch
+from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSet, PlacedPairs
 from truncate_kit.encoders import Encoder
-from truncate_kit.evaluation import correlate, pair_similarities
+from truncate_kit.evaluation import DIGITS, correlate, pair_similarities
 from truncate_kit.training.examples import Ids
+
+DRAWS = 200  # resamples of the pairs
 
 
 class Evaluator(Protocol):
@@ -57,6 +61,20 @@ class HeldOutPairs:
         """Cosine of each pair, from vectors (n, d) of `texts()`."""
         return pair_similarities(vectors, self._places)
 
+    def resampled(self, vectors: Tensor) -> tuple[float, ...]:
+        """Main scores, in points, of `DRAWS` resamples of the pairs (a bootstrap), the same ones for every encoder."""
+        said, true = np.asarray(self.outcomes(vectors)), np.asarray(self._targets)
+        drawn = np.random.default_rng(0).integers(0, len(true), (DRAWS, len(true)))
+        return tuple(round(score, 3) for score in self.score_each(said[drawn], true[drawn]))
+
+    def outcomes(self, vectors: Tensor) -> list[float]:
+        """What is judged of each pair: its cosine, unless a subclass says otherwise."""
+        return self.cosines(vectors)
+
+    def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:
+        """Main score of each row; outcomes and targets: (draws, pairs)."""
+        raise NotImplementedError
+
 
 class PairEvaluator(HeldOutPairs):
     """Spearman and Pearson correlation on graded pairs."""
@@ -65,6 +83,13 @@ class PairEvaluator(HeldOutPairs):
         """Spearman and Pearson, × 100."""
         evaluation = correlate(self.cosines(vectors), self._targets)
         return evaluation.spearman, evaluation.pearson
+
+    def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:
+        """Spearman × 100: the correlation of ranks; 0 where a row has one value only."""
+        said, true = (rankdata(values.round(DIGITS), axis=1) for values in (outcomes, targets))
+        said, true = (ranks - ranks.mean(1, keepdims=True) for ranks in (said, true))
+        product, norms = (said * true).sum(1), np.sqrt((said**2).sum(1) * (true**2).sum(1))
+        return (100 * product / np.where(norms > 0, norms, 1.0)).tolist()  # type: ignore[no-any-return]
 
 
 class ParaphraseEvaluator(HeldOutPairs):
@@ -88,6 +113,14 @@ class ParaphraseEvaluator(HeldOutPairs):
         """F1 × 100 with the threshold that is best on these very pairs; no Pearson."""
         return self._f1(self.cosines(vectors), None), None
 
+    def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:
+        """F1 × 100, each row with the threshold that is best on it."""
+        scores = []
+        for said, true in zip(outcomes.tolist(), targets.tolist(), strict=True):
+            threshold = best_threshold(said, true)
+            scores.append(100 * f1([float(cosine >= threshold) for cosine in said], true, 1.0))
+        return scores
+
     def _f1(self, cosines: list[float], threshold: float | None) -> float:
         if threshold is None:
             threshold = best_threshold(cosines, self._targets)
@@ -103,11 +136,22 @@ class ClassEvaluator(HeldOutPairs):
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """Mean over the classes of F1 × 100, as many as the set has; no Pearson."""
+        return self._macro_f1(self.outcomes(vectors), self._targets), None
+
+    def outcomes(self, vectors: Tensor) -> list[float]:
+        """The class that is predicted for each pair."""
         with torch.inference_mode():
             vectors = vectors.float().to(next(self._classifier.parameters()).device)
             first, second = vectors[self._places.first], vectors[self._places.second]
             predicted: list[float] = self._classifier(first, second).argmax(dim=-1).tolist()
-        return 100 * fmean(f1(predicted, self._targets, float(place)) for place in range(self._num_classes)), None
+        return predicted
+
+    def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:
+        """Macro F1 × 100."""
+        return [self._macro_f1(*row) for row in zip(outcomes.tolist(), targets.tolist(), strict=True)]
+
+    def _macro_f1(self, predicted: Sequence[float], true: Sequence[float]) -> float:
+        return 100 * fmean(f1(predicted, true, float(place)) for place in range(self._num_classes))
 
 
 def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> float:

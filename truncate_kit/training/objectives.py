@@ -58,6 +58,11 @@ class Objective:
     # and the evaluator on dev where the split is test
     evaluator: "Callable[[Encoder, PairSet, Examples, Any], VectorEvaluator]" = _spearman
 
+    @property
+    def is_graded(self) -> bool:
+        """Whether graded similarity is learned; of other tasks nobody knows beforehand whether the last layers fall."""
+        return self.method == "tmft" and self.data == "scores"
+
     def check_targets(self, data: "PairSplits") -> None:
         """Raise `DataError` where the targets of a split do not suit an objective for labelled pairs."""
         for _, pairs in data.items() if self.method == "tmft" else ():

@@ -1,0 +1,107 @@
+"""Which layers dev cannot tell apart: resampled scores against scores of the resamples, intervals by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.pairs import labelled_splits, word_splits
+from tests.support.training import SHORT
+from truncate_kit.encoders import load_encoder
+from truncate_kit.evaluation import correlate
+from truncate_kit.runs.trial import Trial
+from truncate_kit.sweep.certainty import certainty, layers_in_words
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.results import SweepResult
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.evaluators import DRAWS, best_threshold, f1
+from truncate_kit.training.tasks import LabelledTask
+
+
+def resamples(count):
+    return np.random.default_rng(0).integers(0, count, (DRAWS, count)).tolist()
+
+
+def test_resampled_scores_are_the_scores_of_the_resamples(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    _, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
+    vectors = encoder.encode_ids(dev.texts())
+    cosines, targets = dev.cosines(vectors), word_splits().dev.scores()
+    found = dev.resampled(vectors)
+    assert len(found) == DRAWS
+    for row, score in list(zip(resamples(len(targets)), found, strict=True))[:20]:
+        expected = correlate([cosines[place] for place in row], [targets[place] for place in row]).spearman
+        assert score == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("objective", ["paraphrase", "entailment"])
+def test_classes_are_resampled_likewise(tiny_folder, objective):
+    encoder = load_encoder(tiny_folder("bert"))
+    pairs = labelled_splits((0.5,) if objective == "paraphrase" else (0.2, 0.6))
+    examples, dev, _ = LabelledTask(encoder, pairs, objective).trial(encoder, 0)
+    vectors, targets = encoder.encode_ids(dev.texts()), pairs.dev.scores()
+    said = dev.cosines(vectors)
+    if objective == "entailment":
+        torch.nn.init.normal_(examples.head.linear.weight)
+        said = dev.outcomes(vectors)
+    for row, score in list(zip(resamples(len(targets)), dev.resampled(vectors), strict=True))[:10]:
+        mine, true = [said[place] for place in row], [targets[place] for place in row]
+        if objective == "paraphrase":
+            threshold = best_threshold(mine, true)
+            expected = f1([float(one >= threshold) for one in mine], true, 1.0)
+        else:
+            expected = np.mean([f1(mine, true, float(place)) for place in range(3)])
+        assert score == pytest.approx(100 * expected, abs=1e-3)
+
+
+def trial(layer, seed, dev, draws):
+    return Trial(
+        layer=layer, seed=seed, epochs=1, steps=4, dev_scores=(dev,), best_epoch=1, dev=dev, dev_pearson=None,
+        test=None, test_pearson=None, seconds=1.0, dev_draws=tuple(draws),
+    )  # fmt: skip
+
+
+def test_the_interval_is_that_of_the_paired_difference():
+    noise = np.random.default_rng(1).normal(0, 5, DRAWS)  # the same pairs are hard for every layer
+    own = np.random.default_rng(2).normal(0, 0.5, DRAWS)
+    trials = [trial(1, 0, 70.0, 70 + noise), trial(2, 0, 70.2, 70.2 + noise + own), trial(3, 0, 60.0, 60 + noise)]
+    found = certainty(trials)
+    assert (found.best, found.alike, found.compared) == (2, (1, 2), (1, 2, 3))
+    assert (found.low[0], found.high[0]) == pytest.approx(np.quantile(0.2 + own, (0.025, 0.975)), abs=1e-3)
+    assert "Layers 1 and 2, of the 3 that were trained out, cannot be told apart" in found.sentence
+    assert "1 is the smallest" in found.sentence
+    alone = certainty([trials[0], trials[2]])
+    assert alone.alike == (1,)
+    assert alone.sentence.startswith("Layer 1 is better on dev than every other layer that was trained out")
+
+
+def test_seeds_that_disagree_widen_the_interval():
+    trials = [trial(layer, seed, 0.0, [0.0] * DRAWS) for layer in (1, 2) for seed in (0, 1)]
+    lead = [trial(3, 0, 6.0, [6.0] * DRAWS), trial(3, 1, -1.0, [-1.0] * DRAWS)]
+    found = certainty([*trials, *lead])
+    assert found.best == 3
+    assert found.low[:2] == (-1.0, -1.0)  # both seeds may be the second one
+    assert found.high[:2] == (6.0, 6.0)
+    assert found.alike == (1, 2, 3)
+
+
+def test_nothing_is_said_of_one_layer_or_without_resamples():
+    assert certainty([trial(1, 0, 70.0, [70.0] * DRAWS)]) is None
+    assert certainty([trial(1, 0, 70.0, ()), trial(2, 0, 70.0, ())]) is None
+    assert certainty([trial(1, 0, 70.0, [70.0] * DRAWS), trial(2, 1, 70.0, [70.0] * DRAWS)]) is None
+
+
+@pytest.mark.parametrize(
+    ("layers", "words"), [((1, 2, 3), "1 to 3"), ((1, 2), "1 and 2"), ((1, 2, 6), "1, 2 and 6"), ((4,), "4")]
+)
+def test_layers_in_words(layers, words):
+    assert layers_in_words(layers) == words
+
+
+def test_finetune_says_it_and_keeps_resamples_in_the_store_alone(tiny_folder, tmp_path):
+    settings = SweepSettings(layers="1,2,3", seeds=(0, 1))
+    result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=settings, training=SHORT)
+    assert result.certainty.compared == (1, 2, 3)
+    assert result.certainty.best == result.chosen  # best-dev is the default
+    assert result.certainty.sentence in (tmp_path / "lean" / "README.md").read_text()
+    assert SweepResult.from_dict(result.to_dict()) == result
+    assert all(trial.dev_draws == () for trial in result.trials)
