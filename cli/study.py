@@ -38,7 +38,7 @@ def study(
       [[tasks]]
       data = "bundled"
 
-    README, under "A study", explains the keys. At the top: seeds, layers, read_earlier, cka, published. [training] and
+    docs/guides/study.md explains the keys. At the top: seeds, layers, read_earlier, cka, published. [training] and
     each task: objective, epochs, batch_size, learning_rate, precision. [[models]]: model, name, weights, pooling,
     max_length, blocks, published. [[priors]], learned before the tasks: words, texts, name, layer, epochs, batch_size,
     learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, read_earlier, published, models.

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import tomllib
 from pathlib import Path
 
@@ -35,6 +36,30 @@ def test_the_nightly_job_takes_the_newest_versions():
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
 def test_workflows_may_write_nothing(file):
     assert yaml.safe_load(file.read_text(encoding="utf-8"))["permissions"] == {"contents": "read"}
+
+
+def test_a_release_is_uploaded_without_a_secret():
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    assert "secrets." not in text
+    jobs = yaml.safe_load(text)["jobs"]
+    assert [job.get("permissions") for job in jobs.values()] == [None, {"id-token": "write"}]
+    assert not any("run" in step for step in jobs["publish"]["steps"])  # what may upload runs nothing of ours
+
+
+def test_a_release_says_where_the_project_is():
+    release = runpy.run_path(str(ROOT / ".ci" / "release.py"))
+    place, tag = "https://host.example/owner/name", "v0.1.0"
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    before, after = tomllib.loads(text), tomllib.loads(release["with_urls"](text, place))
+    urls = after["project"].pop("urls")
+    assert after == before
+    assert urls["Repository"] == place
+    page = release["absolute"]((ROOT / "README.md").read_text(encoding="utf-8"), place, tag)
+    assert f"]({place}/raw/{tag}/docs/images/front.png)" in page
+    assert f"]({place}/blob/{tag}/CHANGELOG.md)" in page
+    assert all(link.startswith("https://") for link in re.findall(r"\]\(([^)]+)\)", page))
+    with pytest.raises(SystemExit, match="not v"):
+        release["main"](place, "v0")
 
 
 def test_hooks_call_the_environment_of_the_project():

@@ -1,5 +1,9 @@
-"""READMEs of benchmarks, pages of papers: their commands have options that scripts and product take, links lead on."""
+"""README, docs and READMEs of benchmarks: commands have options that scripts and product take, links lead on.
 
+The site made of them is checked by `mkdocs build --strict`; what is here needs no more than the package.
+"""
+
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -9,12 +13,16 @@ from pathlib import Path
 import pytest
 import typer
 
-from truncate_kit_cli.app import app
+import truncate_kit
+from truncate_kit_cli.app import COMMANDS, app
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-PAGES = sorted([*BENCHMARKS.rglob("README.md"), *(ROOT / "docs/papers").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *BENCHMARKS.rglob("README.md")])
+LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")  # to a file, without the heading
+LEADS = re.compile(r"^(?:\S+/bin/|torchrun .*\$\(which )truncate-kit\)?(?= |$)", re.MULTILINE)
 SCRIPTS = sorted(path for path in BENCHMARKS.rglob("*.py") if "\nif __name__ ==" in path.read_text(encoding="utf-8"))
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 FENCED, INDENTED = re.compile(r"```sh\n(.*?)```", re.DOTALL), re.compile(r"(?:^    .*\n)+", re.MULTILINE)
 QUOTED = re.compile(r"`((?:[A-Z]+=\S+ )*(?:python -m benchmarks\.|truncate-kit )[^`]+)`")
 
@@ -22,8 +30,9 @@ QUOTED = re.compile(r"`((?:[A-Z]+=\S+ )*(?:python -m benchmarks\.|truncate-kit )
 def commands(text: str) -> Iterator[list[str]]:
     """Words of every command of these scripts or the product; what is set before it and comments are left out."""
     blocks = [*FENCED.findall(text), *INDENTED.findall(text)]
-    for line in [line for block in blocks for line in block.replace("\\\n", " ").splitlines()] + QUOTED.findall(text):
-        words = shlex.split(line, comments=True)
+    lines = [line for block in blocks for line in re.split(r"\n|&&", block.replace("\\\n", " "))]
+    for line in lines + QUOTED.findall(text):
+        words = shlex.split(LEADS.sub("truncate-kit", line.strip()), comments=True)
         while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
             words = words[1:]
         if (words[:2] == ["python", "-m"] and words[2].startswith("benchmarks.")) or words[:1] == ["truncate-kit"]:
@@ -55,8 +64,28 @@ def test_every_command_of_a_page_is_found():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
 def test_links_lead_to_files(page):
-    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8"))
+    links = LINK.findall(page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_readme_is_a_front_page():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 150
+    assert max(map(len, lines)) <= 120
+    assert [line for line in lines if line.startswith("## ")][-1] == "## Test"
+
+
+def test_every_command_of_the_product_is_in_a_guide():
+    found = [words for page in (ROOT / "docs/guides").glob("*.md") for words in commands(page.read_text("utf-8"))]
+    assert {words[1] for words in found if words[0] == "truncate-kit"} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.stem}")
+def test_python_takes_names_that_are_public(page):
+    for block in PYTHON.findall(page.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module == "truncate_kit":
+                assert {name.name for name in node.names} <= set(truncate_kit.__all__)
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=module)

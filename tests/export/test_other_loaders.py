@@ -78,17 +78,18 @@ def test_auto_model(exported):
     torch.testing.assert_close((states * mask).sum(dim=1) / mask.sum(dim=1), vectors, atol=1e-5, rtol=1e-4)
 
 
-def readme_snippet() -> str:
-    """The block of README.md that runs the graph with onnxruntime and tokenizers alone."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+def documented_snippet() -> str:
+    """The block of the page on serving that runs the graph with onnxruntime and tokenizers alone."""
+    page = (ROOT / "docs/guides/serve.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     found = [block for block in blocks if "onnxruntime" in block and "Tokenizer" in block]
-    assert len(found) == 1, "README.md has one block that uses onnxruntime and tokenizers alone"
+    assert len(found) == 1, "the page has one block that uses onnxruntime and tokenizers alone"
     return found[0]
 
 
-def test_the_lines_of_the_readme_give_these_vectors(exported, monkeypatch):
+def test_the_lines_of_the_page_give_these_vectors(exported, monkeypatch):
     vectors, folder = exported
-    snippet = readme_snippet()
+    snippet = documented_snippet()
     assert len([line for line in snippet.splitlines() if line.strip()]) <= 10
     assert "truncate_kit" not in snippet
     texts = re.search(r"texts = \[.*\]", snippet)

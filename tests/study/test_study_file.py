@@ -1,4 +1,4 @@
-"""The file of a study: what README, --help and the plan say of it, the paper's own, and what is said of a slip."""
+"""The file of a study: what its page, --help and the plan say of it, the paper's own, and what is said of a slip."""
 
 import re
 from dataclasses import fields
@@ -24,10 +24,8 @@ KEYS = {field.name for kind in (Study, StudyModel, StudyPrior, StudyTask) for fi
 EVERYDAY = {"objective", "epochs", "batch_size", "learning_rate", "precision"}
 
 
-def study_section() -> str:
-    page = (ROOT / "README.md").read_text(encoding="utf-8")
-    (section,) = re.findall(r"\n## A study\n(.*?)\n## ", page, flags=re.DOTALL)
-    return section
+def study_page() -> str:
+    return (ROOT / "docs/guides/study.md").read_text(encoding="utf-8")
 
 
 def read(folder: Path, text: str) -> Study:
@@ -35,8 +33,8 @@ def read(folder: Path, text: str) -> Study:
     return read_study(folder / "study.toml")
 
 
-def test_the_example_of_the_readme_is_a_study(tmp_path):
-    (example,) = re.findall(r"```toml\n(.*?)```", study_section(), flags=re.DOTALL)
+def test_the_example_of_the_page_is_a_study(tmp_path):
+    (example,) = re.findall(r"```toml\n(.*?)```", study_page(), flags=re.DOTALL)
     study = read(tmp_path, example)
     assert {model.weights for model in study.models} == {"pretrained", "random"}
     assert {task.data for task in study.tasks} == {"bundled"}
@@ -52,11 +50,11 @@ def test_the_example_of_the_plan_has_every_key(tmp_path):
     assert {key for key in KEYS if not re.search(rf"^(\[+)?{key}( = |\])", example, flags=re.MULTILINE)} == set()
 
 
-def test_readme_and_help_name_every_key(capfd):
+def test_page_and_help_name_every_key(capfd):
     with pytest.raises(SystemExit):
         main(["study", "--help"])
     said, _ = capfd.readouterr()
-    for text in (said, study_section()):
+    for text in (said, study_page()):
         assert {key for key in KEYS | EVERYDAY if not re.search(rf"\b{key}\b", text)} == set()
 
 
