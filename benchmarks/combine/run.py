@@ -5,6 +5,7 @@
 Each model's report goes to reports.jsonl beside this script; the table of all reports is printed as Markdown.
 """
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from truncate_kit.combine.bert_lc import BASELINES, combine
 from truncate_kit.combine.report import CombinationReport
 from truncate_kit.combine.settings import CombineSettings
 from truncate_kit.data import load_pairs
-from truncate_kit.encoders import find_pooler_head, load_encoder, load_pooler_head
+from truncate_kit.encoders import Encoder, find_pooler_head, load_encoder, load_pooler_head
+from truncate_kit.encoders.tail import Dense
 from truncate_kit.hardware import usable_cores
 from truncate_kit.wording import points
 
@@ -34,28 +36,44 @@ def row(report: CombinationReport) -> list[str]:
     return [report.model, how, report.data, *scores, ", ".join(map(str, report.chosen))]
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Models, and how their layers are combined."""
+    parser.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
+    parser.add_argument("--over", default="mean", help="mean or max over the layers")
+    parser.add_argument("--head", action="store_true", help="the mean through the trained pooler")
+    parser.add_argument("--pooling", help="mean, cls, max or last over the tokens; by default the model's own")
+    parser.add_argument("--up-to", type=int, help="most layers in a combination; the paper: 8 of large models")
+
+
+def asked_settings(options: argparse.Namespace) -> CombineSettings:
+    """What `add_options` says of the combinations."""
+    return CombineSettings(over=options.over, head=options.head, up_to=options.up_to)
+
+
+def asked_model(model: str, options: argparse.Namespace) -> tuple[Encoder, Dense | None, str]:
+    """The encoder, its pooler where it has one, and the name of its records."""
+    name, folder = named_model(model)
+    encoder = load_encoder(folder, pooling=options.pooling)
+    encoder.name = name
+    head = (load_pooler_head if options.head else find_pooler_head)(folder)
+    how = ("head" if options.head else options.over) + (f"_{options.up_to}" if options.up_to else "")
+    return encoder, head, f"{name}_{encoder.pooling}_{how}"
+
+
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--data", required=True)
-PARSER.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
-PARSER.add_argument("--over", default="mean")
-PARSER.add_argument("--head", action="store_true")
-PARSER.add_argument("--pooling")
+add_options(PARSER)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Search for each model, then print one row for every report there is."""
     options = PARSER.parse_args(arguments)
-    settings = CombineSettings(over=options.over, head=options.head)
     pairs = load_pairs(options.data).evaluation
     records = Records(REPORTS)
     for model in options.model:
-        name, folder = named_model(model)
-        encoder = load_encoder(folder, pooling=options.pooling)
-        encoder.name = name
-        head = (load_pooler_head if options.head else find_pooler_head)(folder)
-        report = combine(encoder, pairs, settings=settings, head=head, threads=usable_cores())
-        how = "head" if options.head else options.over
-        records.add(f"{encoder.name}_{encoder.pooling}_{how}", report.to_dict())
+        encoder, head, record = asked_model(model, options)
+        report = combine(encoder, pairs, settings=asked_settings(options), head=head, threads=usable_cores())
+        records.add(record, report.to_dict())
     reports = [CombinationReport.from_dict(report) for report in records.values()]
     columns = ["model", "vectors", "data", "best combination", *BASELINES, "layers"]
     print_table(columns, [row(report) for report in reports])

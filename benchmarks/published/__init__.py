@@ -8,5 +8,5 @@ PUBLISHED = Path(__file__).parent
 
 
 def published(paper: str) -> list[dict[str, str]]:
-    """The rows of `layer_attention` or `freeze`."""
+    """The rows of `bert_lc`, `layer_attention` or `freeze`."""
     return read_rows(PUBLISHED / f"{paper}.csv")

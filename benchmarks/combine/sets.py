@@ -1,0 +1,112 @@
+"""BERT-LC's Tables 2 and 3: every STS set of a folder, chosen on 350 of its pairs and tested on the rest, five times.
+
+    python -m benchmarks.combine.sets --data FOLDER_OF_SETS --model MODEL [--published BERT-B-uncased]
+        [--over max] [--pooling max] [--head] [--up-to 8]
+
+A set is a file or a folder of its name, all its subsets joined (`find_sts`). Each report goes to sets.jsonl beside this
+script and is not made again; for each model a Markdown table is printed: a row for every set, and their mean. With
+`--published` the paper's rows for that model stand beside.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from benchmarks.combine.run import add_options, asked_model, asked_settings, cell
+from benchmarks.common import new_parser, print_table
+from benchmarks.published import published
+from benchmarks.records import Records
+from truncate_kit.combine.bert_lc import BASELINES, combine
+from truncate_kit.combine.report import CombinationReport
+from truncate_kit.data import PairSet, StsSet, find_sts
+from truncate_kit.hardware import usable_cores
+from truncate_kit.wording import points
+
+HERE = Path(__file__).parent
+SETS = 7  # in the paper
+FEW = 3  # with fewer sets than that a mean over sets says little
+PAPER = published("bert_lc")
+
+
+def as_pairs(one: StsSet, folder: Path) -> PairSet:
+    """The set as pairs to divide; ranks need no scale, so it is that of the scores."""
+    scores = [pair.target for pair in one.pairs]
+    columns = ("sentence1", "sentence2", "score")
+    return PairSet(
+        name=one.name,
+        pairs=one.pairs,
+        scale=(min(scores), max(scores)),
+        scale_source="inferred",
+        path=str(folder),
+        columns=columns,
+    )
+
+
+def mean_cell(reports: Sequence[CombinationReport], name: str | None) -> str:
+    """Mean over the sets of a baseline, or of the best combination, on test; its deviation over the splits."""
+    by_set = [
+        [split.best.test for split in report.splits]
+        if name is None
+        else [row.test for split in report.splits for row in split.baselines if row.name == name]
+        for report in reports
+    ]
+    found = [[score for score in scores if score is not None] for scores in by_set]
+    if any(len(scores) < len(report.splits) for scores, report in zip(found, reports, strict=True)):
+        return "–"
+    means = [fmean(split) for split in zip(*found, strict=True)]
+    return points(fmean(means), stdev(means) if len(means) > 1 else None)
+
+
+def table(reports: Sequence[CombinationReport], model: str | None) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows: ours by set and in the mean, then the paper's for `model`."""
+    beside = [row for row in PAPER if row["model"] == model]
+    columns = ["set", "pairs", "best combination", *BASELINES, "layers"]
+    columns += [f"the paper, {row['model']}: {row['vectors']}" for row in beside]
+    rows = []
+    for report in reports:
+        ours = [cell(report, name) for name in (None, *BASELINES)]
+        printed = [row[report.data.lower().replace("-", "_")] or "–" for row in beside]
+        rows.append([report.data, f"{report.num_pairs:,}", *ours, ", ".join(map(str, report.chosen)), *printed])
+    ours = [mean_cell(reports, name) for name in (None, *BASELINES)]
+    printed = [row["avg"] or "–" if len(reports) == SETS else "–" for row in beside]  # theirs is over all seven
+    rows.append([f"mean of {len(reports)}", "", *ours, "", *printed])
+    return columns, rows
+
+
+def search_sets(model: str, sets: Sequence[StsSet], options: argparse.Namespace) -> list[CombinationReport]:
+    """The report of each set, as far as it is not there already."""
+    encoder, head, name = asked_model(model, options)
+    records, found = Records(HERE / "sets.jsonl"), []
+    for one in sets:
+        record = f"{name}_{one.name}"
+        if record not in records:
+            pairs, settings = as_pairs(one, options.data), asked_settings(options)
+            report = combine(encoder, pairs, settings=settings, head=head, threads=usable_cores())
+            records.add(record, report.to_dict())
+            print(f"done: {record}", flush=True)
+        found.append(CombinationReport.from_dict(records[record]))
+    return found
+
+
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", type=Path, required=True)
+PARSER.add_argument("--published", choices=sorted({row["model"] for row in PAPER}), help="the paper's rows beside")
+add_options(PARSER)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Search each set with each model, and print a table for each model."""
+    options = PARSER.parse_args(arguments)
+    sets = find_sts(options.data)
+    if len(sets) < FEW:
+        names = ", ".join(one.name for one in sets)
+        print(f"{options.data} holds {len(sets)} of the paper's {SETS} sets ({names}): their mean is no table of it.")
+    for model in options.model:
+        reports = search_sets(model, sets, options)
+        print(f"\n{reports[0].model}, {reports[0].pooling} over tokens. {reports[0].statements()[0]}\n")
+        print_table(*table(reports, options.published))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""BERT-LC's protocol over a folder of sets: what is divided and scored, what is said, and its published tables."""
+
+import pytest
+from scipy import stats
+
+from benchmarks.combine import sets
+from benchmarks.published import published
+from benchmarks.records import Records
+from tests.support.pairs import sentence_pairs
+from truncate_kit.combine.bert_lc import BASELINES, LAST
+from truncate_kit.combine.report import CombinationReport
+from truncate_kit.combine.searching import divide
+from truncate_kit.data import find_sts
+from truncate_kit.encoders import load_encoder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    lines = [f"{pair.first},{pair.second},{pair.target:g}" for pair in sentence_pairs(40)]
+    for name, rows in (("sts12/one", lines[:20]), ("sts12/two", lines[20:]), ("sts13/test", lines[:24])):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_all_sets_in_one_go_and_their_mean(tiny_folder, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sets, "HERE", tmp_path)
+    asked = ["--data", str(folder), "--model", f"tiny={tiny_folder('bert')}", "--published", "BERT-B-uncased"]
+    sets.main(asked)
+    out = capsys.readouterr().out
+    assert "holds 2 of the paper's 7 sets (STS12, STS13)" in out
+    reports = [CombinationReport.from_dict(report) for report in Records(tmp_path / "sets.jsonl").values()]
+    assert [(report.data, report.num_pairs, len(report.splits)) for report in reports] == [
+        ("STS12", 40, 5),
+        ("STS13", 24, 5),
+    ]
+    # Both subsets of STS12 are divided together; the last layer, by the encoder's own vectors.
+    encoder, one = load_encoder(tiny_folder("bert")), find_sts(folder)[0]
+    first, second = (encoder.encode([getattr(pair, side) for pair in one.pairs]) for side in ("first", "second"))
+    cosines = (first * second).sum(1) / ((first**2).sum(1) * (second**2).sum(1)) ** 0.5
+    tests = [divide(sets.as_pairs(one, folder), seed, 20).test for seed in range(5)]
+    scores = [
+        100
+        * stats.spearmanr([round(float(cosines[place]), 6) for place in places], [one.pairs[p].target for p in places])[
+            0
+        ]
+        for places in tests
+    ]
+    last = reports[0].baseline(LAST, "test")
+    assert (last.mean, last.std) == pytest.approx((sum(scores) / 5, stats.tstd(scores)), abs=1e-4)
+    lines = [line.strip("| ").split(" | ") for line in out.splitlines() if line.startswith("|")]
+    header, rows = lines[0], {line[0]: line for line in lines[2:]}
+    assert header[2 : 3 + len(BASELINES)] == ["best combination", *BASELINES]
+    best = [[split.best.test for split in report.splits] for report in reports]
+    mean = [(one + two) / 2 for one, two in zip(*best, strict=True)]
+    assert rows["mean of 2"][2] == f"{sum(mean) / 5:.2f} ± {stats.tstd(mean):.2f}"
+    assert rows["STS12"][header.index("the paper, BERT-B-uncased: LC")] == "50.89"
+    assert rows["mean of 2"][-1] == "–"  # theirs is over seven sets
+    sets.main(asked)
+    assert "done" not in capsys.readouterr().out
+
+
+def test_the_published_rows_have_the_means_that_are_printed():
+    rows = published("bert_lc")
+    assert len(rows) == 32 + 28  # Table 2; what Table 3 adds: the last four layers and random ones of 14 models
+    for row in rows:
+        scores = [
+            float(row[name]) for name in ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick_r") if row[name]
+        ]
+        if row["avg"]:
+            assert sum(scores) / 7 == pytest.approx(float(row["avg"]), abs=0.011)
+        else:
+            assert len(scores) < 7  # cells that could not be read are empty
