@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     table = Table(
         machine=platform.processor() or platform.machine(),
         threads=torch.get_num_threads(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         transformers=transformers.__version__,
         rows=tuple(rows),
     )

@@ -426,8 +426,8 @@ def test_cuda_asked_for_and_not_active_is_an_error(duo):
     ("options", "match"),
     [
         ({"backends": ["tensorrt"]}, "no backend 'tensorrt'"),
-        ({"repeats": 0}, "`repeats` has to be 1"),
-        ({"batch_sizes": (1, 0)}, "`batch_sizes` has to be 1"),
+        ({"repeats": 0}, "`repeats` 0 is too small"),
+        ({"batch_sizes": (1, 0)}, "`batch_sizes` 0 is too small"),
         ({"lengths": (500,)}, "A length of 500 tokens does not fit"),
     ],
 )

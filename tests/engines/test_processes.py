@@ -99,7 +99,7 @@ def test_one_after_another_gives_the_same():
 
 
 def test_more_processes_than_gpus_are_refused():
-    with pytest.raises(UsageError, match="0 processes"):
+    with pytest.raises(UsageError, match="`count` 0 is too small"):
         Processes(0)
     with pytest.raises(DeviceError, match=r"CUDA was asked for|need a GPU each"):
         Processes(torch.cuda.device_count() + 1, device="cuda")

@@ -47,7 +47,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         bf16_instructions=bf16_instructions(device),
         python=platform.python_version(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),  # a subclass of str
         transformers=str(installed_version("transformers")),
         onnxruntime=installed_version("onnxruntime") or installed_version("onnxruntime-gpu"),
         others_busy=others_busy,
