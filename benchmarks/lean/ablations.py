@@ -55,7 +55,7 @@ USUAL = Variant()
 
 def learning(**changes: object) -> Variant:
     """The usual variant with other settings."""
-    return replace(USUAL, settings=replace(USUAL.settings, **changes))  # type: ignore[arg-type]
+    return replace(USUAL, settings=replace(USUAL.settings, **changes))  # type: ignore[arg-type]  # checked by the settings
 
 
 VARIANTS = {

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.common import new_parser, write_rows
 from truncate_kit.data import PairSet, load_pairs
-from truncate_kit.distillation.frontier import own_pairs
+from truncate_kit.distillation.frontier import PRECISIONS, own_pairs
 from truncate_kit.distillation.speed import side_by_side
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import evaluate
@@ -69,10 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         encoder = load_encoder(folder, max_length=256)
         # The layers that stay in float are chosen by the model's own cosines between texts of train: no labels.
         pairs = own_pairs(encoder, data.train.texts()[:2000])
-        for precision in ("fp32", "int8"):
+        for precision in PRECISIONS:
             out = given.work / f"{place}-{precision}"
-            export_onnx(encoder, out, ExportSettings(precision=precision), search_pairs=pairs)  # type: ignore[arg-type]
-            graph = OnnxEncoder.load(out, precision=precision, threads=given.threads)  # type: ignore[arg-type]
+            export_onnx(encoder, out, ExportSettings(precision=precision), search_pairs=pairs)
+            graph = OnnxEncoder.load(out, precision=precision, threads=given.threads)
             size = sum(file.stat().st_size for file in graph_files(graph.file)) / 1e6
             contestants.append((f"{encoder.depth} blocks, {precision}", graph, size))
     if importlib.util.find_spec("model2vec") is not None:

@@ -101,7 +101,7 @@ def has(case: Case, column: str) -> bool:
 
 
 def correlation_error(points: float, pairs: int) -> float:
-    """Standard error, in points, of a Spearman correlation × 100 over so many pairs (Bonett and Wright 2000)."""
+    """Standard error, in points, of a Spearman correlation × 100 over that number of pairs (Bonett and Wright 2000)."""
     rho = points / 100
     return 100 * (1 - rho**2) * sqrt((1 + rho**2 / 2) / (pairs - 3))
 

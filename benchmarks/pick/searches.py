@@ -108,6 +108,7 @@ def rows_of(case: Case, kept_trials: Replay, rule: str) -> list[dict[str, object
     rows: list[dict[str, object]] = []
     for name in SHOWN:
         try:
+            # A replay has what strategies use of a runner, and no more.
             found = STRATEGIES[name](Candidates(kept_trials, layers, seeds, picker))  # type: ignore[arg-type]
         except KeyError:  # `guided` needs shorter trials, which only the stores have
             continue

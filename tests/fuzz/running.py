@@ -154,7 +154,8 @@ class Fuzzer:
         except BaseException as error:
             own = [part for part in traceback.extract_tb(error.__traceback__) if "truncate_kit" in part.filename]
             place_in = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "nowhere of ours"
-            return "raw exception", f"{type(error).__name__}: {str(error)[:80]!a} at {place_in}"
+            said = str(error).replace(str(self.home), "FOLDER")[:80]
+            return "raw exception", f"{type(error).__name__}: {said!a} at {place_in}"
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             self.watch.on = False

@@ -77,7 +77,7 @@ def _place(run: Run) -> str:
 
 
 def _by_interval(run: Run, found: QualityDifference | HeldOutScores, gain: float | None, what: str) -> str:
-    """By the interval of lean − full and the factor of speed. what: sentences or texts, of which so many a second."""
+    """By the interval of lean − full and the factor of speed. what: sentences or texts, which are counted by second."""
     place, scores = _place(run), f"{found.lean:.1f} against {found.full:.1f}"
     faster = "was not timed" if gain is None else f"encodes {gain:.1f} times the {what} a second"
     if found.low > 0:

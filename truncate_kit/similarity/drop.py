@@ -15,7 +15,7 @@ The rule, in three steps.
    interval, and by the share of the other signs that agree.
 
 The constants were chosen on a handful of small models (a BERT, an ELECTRA pair, a sentence encoder and random
-weights): the confidence is not calibrated, and the result says so. Of models that came later it told nothing where no
+weights): the confidence is not calibrated, and the result says so. Of models that came later it said nothing where no
 fall was predicted: the sentence says there that it cannot tell (benchmarks/drop/foresight-brier.csv).
 """
 
