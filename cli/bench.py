@@ -16,7 +16,7 @@ from .parameters import in_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.bench.results import BenchReport
+    from truncate_kit.bench.bench_report import BenchReport
     from truncate_kit.encoders import Encoder
 
     Model = Path | Encoder
@@ -142,7 +142,7 @@ def _model(name: str) -> "Model":
 
 def show(report: "BenchReport", workspace: Workspace) -> None:
     """The report into the workspace, and as JSON, or as tables and sentences."""
-    from truncate_kit.bench.results import file_for
+    from truncate_kit.bench.bench_report import file_for
     from truncate_kit.report.bench_figure import draw_bench
     from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
 

@@ -20,7 +20,7 @@ from .pushing import check_push, push
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.contrastive.results import ContrastiveResult
+    from truncate_kit.contrastive.contrastive_result import ContrastiveResult
     from truncate_kit.data import PairSplits, TripletSet
     from truncate_kit.encoders import Encoder
 

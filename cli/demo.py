@@ -10,7 +10,7 @@ from .output import say, table
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.bench.results import BenchReport
+    from truncate_kit.bench.bench_report import BenchReport
 
 EPOCHS, SEEDS = 3, 1  # small enough for a few minutes on two cores; real work takes the defaults of finetune
 WHOLE, HALF, PASSES = "mini-bert", "4", 3  # of eight blocks; passes over the few thousand texts that come with it
@@ -50,7 +50,7 @@ def demo(
 
 def _summary(workspace: Workspace, report: "BenchReport") -> None:
     """What a newcomer wants to know, in one table and three sentences."""
-    from truncate_kit.sweep.results import SweepResult
+    from truncate_kit.sweep.sweep_result import SweepResult
 
     sweep = SweepResult.read(workspace.sweep_file)
     lean, full = sweep.lean, sweep.full

@@ -16,7 +16,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, RetrievalSet
-    from truncate_kit.distillation.results import DistillResult
+    from truncate_kit.distillation.distill_result import DistillResult
 
 USUAL = DistillSettings()
 

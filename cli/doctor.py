@@ -11,7 +11,7 @@ from .parameters import in_options
 from .problems import EXIT_PROBLEM
 
 if TYPE_CHECKING:
-    from truncate_kit.doctor.results import Diagnosis
+    from truncate_kit.doctor.facts import Diagnosis
 
 
 def doctor(
@@ -30,7 +30,7 @@ def doctor(
     Exit code 1 when something that was asked for cannot run.
     """
     from truncate_kit.doctor.diagnosis import diagnose
-    from truncate_kit.doctor.results import Request
+    from truncate_kit.doctor.facts import Request
 
     diagnosis = diagnose(Request(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision))
     if as_json:

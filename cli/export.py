@@ -16,7 +16,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
-    from truncate_kit.export.results import ExportReport
+    from truncate_kit.export.export_report import ExportReport
 
 
 def export(

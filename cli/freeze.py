@@ -16,7 +16,7 @@ from .workspace import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSet
-    from truncate_kit.frozen.results import FrozenReport
+    from truncate_kit.frozen.frozen_report import FrozenReport
 
 SETTINGS = FrozenSettings()
 SEEDS = len(SETTINGS.seeds)

@@ -22,7 +22,7 @@ def named_tasks(names: Sequence[str]) -> list[Any]:
 def run_mteb(tasks: Sequence[Any], run: SuiteRun, against: str | None, device: str | None) -> None:
     """Score the model, and the one to compare it with; write the result into the workspace, and show it."""
     from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
-    from truncate_kit.mteb.results import MtebComparison
+    from truncate_kit.mteb.mteb_report import MtebComparison
     from truncate_kit.mteb.running import evaluate_mteb
     from truncate_kit.report.mteb_tables import mteb_comparison_table, mteb_sentences, mteb_table
 

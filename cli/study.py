@@ -13,7 +13,7 @@ from .priors import check_shared
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.study.results import StudyResult
+    from truncate_kit.study.study_result import StudyResult
 
 
 def study(
@@ -43,8 +43,8 @@ def study(
     max_length, blocks, published. [[priors]], learned before the tasks: words, texts, name, layer, epochs, batch_size,
     learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, read_earlier, published, models.
     """
-    from truncate_kit.study.reading import read_study
     from truncate_kit.study.running import adapt_all, run_study
+    from truncate_kit.study.study_file import read_study
     from truncate_kit.training.distributed import joined
 
     machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
@@ -85,7 +85,7 @@ def _write(result: "StudyResult", out: Path) -> None:
 def show(result: "StudyResult", out: Path) -> None:
     """The best layers of each task, and where everything is."""
     from truncate_kit.report.study_tables import PAGE, SCORES
-    from truncate_kit.study.results import summaries
+    from truncate_kit.study.study_result import summaries
     from truncate_kit.wording import points
 
     lines = summaries(result)

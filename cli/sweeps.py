@@ -8,7 +8,7 @@ from .output import print_json, say, table
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.sweep.results import SweepResult
+    from truncate_kit.sweep.sweep_result import SweepResult
 
 
 def show(result: "SweepResult", workspace: Workspace) -> None:

@@ -18,7 +18,7 @@ from truncate_kit.export.settings import ExportSettings
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.hardware import check_threads
 from truncate_kit.priors.adapting import AdaptationSettings
-from truncate_kit.study.reading import read_study
+from truncate_kit.study.study_file import read_study
 from truncate_kit.suites.settings import TransferSettings
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings

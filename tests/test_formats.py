@@ -15,8 +15,8 @@ from truncate_kit.results import FORMAT
 from truncate_kit.runs.cutting import CutResult
 from truncate_kit.runs.store import RECORDS_FILE, RunStore
 from truncate_kit.runs.trial import Trial
-from truncate_kit.serving.results import EncodingNote
-from truncate_kit.sweep.results import SweepResult
+from truncate_kit.serving.encoded_file import EncodingNote
+from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace
 
 KEPT = Path(__file__).parent / "formats"

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.common import COMMAND, timed, write_rows
 from benchmarks.layer_attention.rows import training_rows
 from truncate_kit.data import find_sts, load_pairs, read_texts
-from truncate_kit.distillation.results import DISTILL_FILE, DistillResult
+from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.evaluation import evaluate
 

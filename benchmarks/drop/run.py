@@ -31,7 +31,7 @@ from benchmarks.trials import trial_runner
 from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder
-from truncate_kit.study.results import DROP_DEVIATIONS, DROP_POINTS
+from truncate_kit.study.study_result import DROP_DEVIATIONS, DROP_POINTS
 from truncate_kit.training.configuration import TrainingSettings
 
 HERE = Path(__file__).parent

@@ -32,8 +32,8 @@ from truncate_kit.bench.roofline import ceiling_calls, flops
 from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.encoders import Encoder, load_encoder, truncate
 from truncate_kit.evaluation import evaluate
+from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.results import ExportReport
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import write_json

@@ -22,7 +22,7 @@ from benchmarks.published import published
 from benchmarks.records import Records
 from truncate_kit.data import PairSplits, complete_splits, load_pairs, read_texts
 from truncate_kit.encoders import Encoder, load_encoder
-from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, LOWER_SHARE, SIAMESE, UPPER_SHARE, FrozenSettings
 from truncate_kit.report.frozen_figures import draw_correlations, draw_reconstruction

@@ -22,7 +22,7 @@ from truncate_kit.encoders import Encoder, load_encoder, resolve
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.frozen.settings import STEPS, FrozenSettings
 from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction

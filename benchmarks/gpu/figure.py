@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator
 
 from benchmarks.common import new_parser
 from truncate_kit.bench.backends import BACKENDS, Backend
-from truncate_kit.bench.results import BenchReport
+from truncate_kit.bench.bench_report import BenchReport
 
 HERE = Path(__file__).parent
 KINDS = ("ours", "torch", "others")

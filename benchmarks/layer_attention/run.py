@@ -24,8 +24,8 @@ from benchmarks.common import named_model, names, new_parser, print_table
 from benchmarks.layer_attention.rows import training_rows
 from benchmarks.published import published
 from benchmarks.records import Records
+from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.poolings import TABLE_2
-from truncate_kit.contrastive.results import ContrastiveResult
 from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import PairSplits, TripletSet, load_pairs

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from truncate_kit.bench.bench_report import Timing
 from truncate_kit.bench.gains import costs, vector_width
-from truncate_kit.bench.results import Timing
 from truncate_kit.encoders import load_encoder
 from truncate_kit.encoders.tail import Dense
 

@@ -4,8 +4,8 @@ import statistics
 
 import pytest
 
+from truncate_kit.bench.bench_report import Ceiling, percentile
 from truncate_kit.bench.gains import gains
-from truncate_kit.bench.results import Ceiling, percentile
 from truncate_kit.bench.scenarios import spread, timing, with_shares
 from truncate_kit.bench.timing import interleaved
 

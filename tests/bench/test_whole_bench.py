@@ -12,10 +12,10 @@ import torch
 from tests.support.families import TINY_CONFIGS, WORDS
 from truncate_kit.bench.backends import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench.backends import select_backends
+from truncate_kit.bench.bench_report import BenchReport, Contestant, file_for
 from truncate_kit.bench.machine import OtherWork
 from truncate_kit.bench.onnx_runner import OnnxRunner
 from truncate_kit.bench.peer_runner import PeerRunner
-from truncate_kit.bench.results import BenchReport, Contestant, file_for
 from truncate_kit.bench.run import bench as bench_with
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject

@@ -6,7 +6,7 @@ import matplotlib.image
 import pytest
 import torch
 
-from truncate_kit.bench.results import BenchReport
+from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit_cli.app import main
 

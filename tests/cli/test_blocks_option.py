@@ -9,7 +9,7 @@ import torch
 from tests.support.commands import fails, run, run_both
 from tests.support.files import pairs_file
 from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
-from truncate_kit.bench.results import BenchReport
+from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import keep, load_encoder
 from truncate_kit.evaluation import evaluate
@@ -17,8 +17,8 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.priors.adapting import AdaptationSettings, adapt
 from truncate_kit.runs.cutting import CutResult
 from truncate_kit.sweep.finetune import Before, finetune
-from truncate_kit.sweep.results import SweepResult
 from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.training.configuration import TrainingSettings
 
 TEXTS = ["the cat sat on the mat", "a dog ran under a tree", "a red cat"]

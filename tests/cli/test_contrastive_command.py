@@ -10,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 from tests.support.commands import refused, run
 from tests.support.distributed import in_two_processes
 from tests.support.pairs import make_pairs, word_triplets
-from truncate_kit.contrastive.results import ContrastiveResult, LayerWeights
+from truncate_kit.contrastive.contrastive_result import ContrastiveResult, LayerWeights
 from truncate_kit.contrastive.weights import layer_weights
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import evaluate

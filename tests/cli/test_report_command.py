@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.commands import fails, run, run_both
-from tests.support.results import write_run
+from tests.support.made_results import write_run
 from truncate_kit.encoders import load_encoder, save_encoder
 
 

@@ -6,8 +6,8 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.heads import with_heads
 from tests.support.pairs import make_pairs, word_triplets
+from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.model import BareEvaluator, poolable_encoder, remove_pooler
-from truncate_kit.contrastive.results import ContrastiveResult
 from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import POOLINGS, ContrastiveSettings
 from truncate_kit.contrastive.weights import layer_weights

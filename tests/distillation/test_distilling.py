@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.distilling import distill
-from truncate_kit.distillation.results import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
 from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError

@@ -3,7 +3,7 @@
 import pytest
 
 from truncate_kit.distillation.budget import closest, within_limit
-from truncate_kit.distillation.results import Candidate
+from truncate_kit.distillation.distill_result import Candidate
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.errors import UsageError
 

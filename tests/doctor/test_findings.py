@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from truncate_kit.doctor.facts import CudaVersions, Diagnosis, Facts, Processor, Provider, Request, Requirement
 from truncate_kit.doctor.findings import PINS, find_problems
 from truncate_kit.doctor.packages import requirements
 from truncate_kit.doctor.providers import CPU, CUDA, TORCH_CUDA, cudnn_version
-from truncate_kit.doctor.results import CudaVersions, Diagnosis, Facts, Processor, Provider, Request, Requirement
 from truncate_kit.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]

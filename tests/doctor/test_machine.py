@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from truncate_kit.doctor.diagnosis import diagnose
+from truncate_kit.doctor.facts import Request
 from truncate_kit.doctor.providers import start_provider
-from truncate_kit.doctor.results import Request
 from truncate_kit.hardware import core_quota
 from truncate_kit_cli.app import main
 

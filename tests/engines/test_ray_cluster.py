@@ -22,8 +22,8 @@ from truncate_kit.encoders import load_encoder
 from truncate_kit.engines import Lost, RayCluster, Steps
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.progress import TrialWatcher
-from truncate_kit.study.reading import read_study
 from truncate_kit.study.running import run_study
+from truncate_kit.study.study_file import read_study
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs Ray")

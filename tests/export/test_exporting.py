@@ -19,10 +19,10 @@ from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import DataError, ModelError
 from truncate_kit.export import tracing
 from truncate_kit.export.checks import check_graph
+from truncate_kit.export.export_report import Exports
 from truncate_kit.export.exporting import export_graph, export_onnx
 from truncate_kit.export.graph_files import save_graph, strip_notes
 from truncate_kit.export.record import check_record
-from truncate_kit.export.results import Exports
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph

@@ -10,6 +10,7 @@ import pytest
 from tests.support.records import HALF, INVARIANCE, QUANTIZED, TASK
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DeviceError, FileProblemError, ModelError
+from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import (
     check_device,
@@ -20,7 +21,6 @@ from truncate_kit.export.record import (
     record_with,
     suited_precision,
 )
-from truncate_kit.export.results import ExportReport
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 

@@ -22,8 +22,8 @@ from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.frozen.reading import nli_scores
-from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.frozen.frozen_report import FrozenReport
+from truncate_kit.frozen.material import nli_scores
 from truncate_kit.frozen.run import choose, finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.runs.journal import Journal

@@ -34,7 +34,7 @@ def _cut(folder: Path) -> Any:
 
 def _note(folder: Path) -> Any:
     from truncate_kit.results import read_or_pass_over
-    from truncate_kit.serving.results import EncodingNote
+    from truncate_kit.serving.encoded_file import EncodingNote
 
     return read_or_pass_over(EncodingNote.read, folder / "vectors.npy.json")
 

@@ -185,7 +185,7 @@ def _study(folder: Path) -> None:
 
 
 def _read_study(folder: Path) -> None:
-    from truncate_kit.study.reading import read_study
+    from truncate_kit.study.study_file import read_study
 
     study = read_study(folder / "study.toml")
     for task in study.tasks:

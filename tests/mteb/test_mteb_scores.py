@@ -17,7 +17,7 @@ from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.mteb.adapter import MtebEncoder
-from truncate_kit.mteb.results import MtebComparison, MtebReport
+from truncate_kit.mteb.mteb_report import MtebComparison, MtebReport
 from truncate_kit.mteb.running import evaluate_mteb, find_tasks
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
 from truncate_kit.retrieval.searching import MEASURES

@@ -5,9 +5,9 @@ from dataclasses import replace
 import matplotlib.image
 import numpy as np
 
-from tests.support.results import a_bench
+from tests.support.made_results import a_bench
 from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.bench.results import Cost
+from truncate_kit.bench.bench_report import Cost
 from truncate_kit.bench.scenarios import timing
 from truncate_kit.report.bench_figure import _color, _marker, draw_bench
 from truncate_kit.report.bench_tables import absences, bench_tables

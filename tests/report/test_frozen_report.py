@@ -6,7 +6,7 @@ import pytest
 from matplotlib import image
 
 from truncate_kit.data import overlap_of
-from truncate_kit.frozen.results import FrozenReport, FrozenTrial, Reconstruction, WorstPair
+from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction
 from truncate_kit.report.frozen_tables import step_table, worst_table

@@ -10,7 +10,7 @@ from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
 from truncate_kit.encoders import load_encoder
 from truncate_kit.report.tensorboard import TensorboardLog
-from truncate_kit.study.results import StudyResult
+from truncate_kit.study.study_result import StudyResult
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 

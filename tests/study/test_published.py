@@ -6,8 +6,8 @@ import pytest
 
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.study.published import Place, check_published, read_published
-from truncate_kit.study.reading import read_study
 from truncate_kit.study.running import run_study
+from truncate_kit.study.study_file import read_study
 
 
 def test_all_figures_of_the_paper_are_read_and_its_tables_win(shared_data):

@@ -13,12 +13,12 @@ from tests.support.killing import killed
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
 from truncate_kit.study.loading import load_model
-from truncate_kit.study.reading import read_study
-from truncate_kit.study.results import StudyResult, StudyRow, pareto_front, summaries
 from truncate_kit.study.running import run_study
+from truncate_kit.study.study_file import read_study
+from truncate_kit.study.study_result import StudyResult, StudyRow, pareto_front, summaries
 from truncate_kit.sweep.finetune import finetune
-from truncate_kit.sweep.results import LayerScores
 from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.sweep_result import LayerScores
 from truncate_kit.wording import points
 from truncate_kit_cli.app import main
 

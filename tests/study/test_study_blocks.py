@@ -10,8 +10,8 @@ from truncate_kit.encoders.layer_pooling import LayerPooling
 from truncate_kit.errors import UsageError
 from truncate_kit.report.study_tables import write_tables
 from truncate_kit.study.loading import load_model
-from truncate_kit.study.reading import read_study
 from truncate_kit.study.running import run_study
+from truncate_kit.study.study_file import read_study
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.trials import kept_encoder

@@ -10,8 +10,8 @@ from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.report.study_tables import page
-from truncate_kit.study.reading import read_study
 from truncate_kit.study.running import run_study
+from truncate_kit.study.study_file import read_study
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask
 

@@ -3,8 +3,8 @@
 from matplotlib.figure import Figure
 
 from truncate_kit.report.study_figures import COLORS, curve_style, draw_layers, draw_pareto
-from truncate_kit.study.results import StudyResult, StudyRow
-from truncate_kit.sweep.results import LayerScores
+from truncate_kit.study.study_result import StudyResult, StudyRow
+from truncate_kit.sweep.sweep_result import LayerScores
 
 
 def row(model: str, task: str, layer: int) -> StudyRow:

@@ -14,7 +14,7 @@ from truncate_kit.study import plan
 from truncate_kit.study.loading import check_study, load_model, task_data
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.published import check_published, published_name, read_published
-from truncate_kit.study.reading import read_study
+from truncate_kit.study.study_file import read_study
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit_cli.app import main
 

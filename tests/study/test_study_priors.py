@@ -9,9 +9,9 @@ from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.priors.adapting import AdaptationSettings, adapt
 from truncate_kit.priors.words import WordPrior
-from truncate_kit.study.reading import read_study
-from truncate_kit.study.results import StudyResult
 from truncate_kit.study.running import run_study
+from truncate_kit.study.study_file import read_study
+from truncate_kit.study.study_result import StudyResult
 from truncate_kit.sweep.finetune import Before, finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings

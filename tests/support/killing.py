@@ -9,7 +9,7 @@ from truncate_kit.runs.journal import Journal
 _STUDY = """
 import os, sys
 from pathlib import Path
-from truncate_kit.study.reading import read_study
+from truncate_kit.study.study_file import read_study
 from truncate_kit.study.running import run_study
 
 # The number given, where it is not 0, kills the process at that moment of its writing: when a temporary file is begun,

@@ -1,6 +1,6 @@
 """Made values for the record of an export."""
 
-from truncate_kit.export.results import FloatLayer, HalfPrecision, Invariance, Quantization, TaskScore
+from truncate_kit.export.export_report import FloatLayer, HalfPrecision, Invariance, Quantization, TaskScore
 
 QUANTIZED = Quantization(
     layers=9,

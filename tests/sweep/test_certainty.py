@@ -11,8 +11,8 @@ from truncate_kit.evaluation import correlate
 from truncate_kit.runs.trial import Trial
 from truncate_kit.sweep.certainty import certainty, layers_in_words
 from truncate_kit.sweep.finetune import finetune
-from truncate_kit.sweep.results import SweepResult
 from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.training.evaluators import DRAWS, best_threshold, f1
 from truncate_kit.training.tasks import LabelledTask
 

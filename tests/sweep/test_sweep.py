@@ -22,8 +22,8 @@ from truncate_kit.progress import TrialWatcher
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.finetune import Before, check_sweep, finetune
 from truncate_kit.sweep.picking import PICK_RULES, Picker, PickRule
-from truncate_kit.sweep.results import SweepResult
 from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.sweep.trials import parse_layers
 
 # Table of the bundled discriminator's README: dev by layer, predicted to fall from layer 6.

@@ -10,8 +10,8 @@ from tests.support.training import SETTINGS
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.study.reading import read_study
 from truncate_kit.study.running import run_study
+from truncate_kit.study.study_file import read_study
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
+from truncate_kit.analysis.layer_profile import LayerProfile, called
 from truncate_kit.analysis.measuring import Measurement, Measurer
-from truncate_kit.analysis.results import LayerProfile, called
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.data import PlacedPairs, RetrievalSet, TextPair, distinct_texts

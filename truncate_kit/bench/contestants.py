@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 
 from truncate_kit.bench.backends import BACKENDS, Backend
+from truncate_kit.bench.bench_report import Contestant, Key
 from truncate_kit.bench.guarding import ContestantError, Guarded, failure_reason
-from truncate_kit.bench.results import Contestant, Key
 from truncate_kit.bench.runners import make_runner
 from truncate_kit.bench.running import AbsentError, Runner, first_calls, random_ids
 from truncate_kit.bench.subjects import Subject

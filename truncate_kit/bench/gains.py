@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from truncate_kit.bench.results import Cost, Gain, Role, Timing
+from truncate_kit.bench.bench_report import Cost, Gain, Role, Timing
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.vectors import PRECISIONS, VectorFormat

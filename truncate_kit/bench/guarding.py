@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from truncate_kit.bench.backends import Backend
-from truncate_kit.bench.results import Key
+from truncate_kit.bench.bench_report import Key
 from truncate_kit.bench.running import Ids, Runner
 from truncate_kit.errors import TruncateKitError
 

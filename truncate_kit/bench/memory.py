@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.bench.bench_report import PeakMemory
 from truncate_kit.bench.contestants import Contestants
-from truncate_kit.bench.results import PeakMemory
 from truncate_kit.progress import Progress
 
 _WORKER = Path(__file__).with_name("memory_worker.py")

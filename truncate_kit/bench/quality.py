@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.bench.results import QualityDifference
+from truncate_kit.bench.bench_report import QualityDifference
 from truncate_kit.evaluation import correlate
 
 Array = NDArray[np.float64]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from truncate_kit.bench.results import Ceiling
+from truncate_kit.bench.bench_report import Ceiling
 from truncate_kit.encoders import Encoder
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.training.kernels import linear, onednn_pays

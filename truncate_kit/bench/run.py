@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from truncate_kit.bench.backends import BASE, select_backends
+from truncate_kit.bench.bench_report import BenchReport, Ceiling, Role, Timing
 from truncate_kit.bench.contestants import Contestants
 from truncate_kit.bench.energy import EnergyMeter
 from truncate_kit.bench.gains import costs, gains
 from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.memory import measure_memory
 from truncate_kit.bench.preparing import fitting_lengths, roomy_compiler, torch_threads
-from truncate_kit.bench.results import BenchReport, Ceiling, Role, Timing
 from truncate_kit.bench.scenarios import Sentences, spread, time_one_sentence, time_real_set, time_shape, with_shares
 from truncate_kit.bench.scoring import score_pairs
 from truncate_kit.bench.settings import BenchSettings

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.bench.bench_report import Ceiling, Key, Role, Scenario, Timing, percentile
 from truncate_kit.bench.energy import EnergyMeter
-from truncate_kit.bench.results import Ceiling, Key, Role, Scenario, Timing, percentile
 from truncate_kit.bench.roofline import ceiling, ceiling_calls, flops
 from truncate_kit.bench.running import Runner, random_ids
 from truncate_kit.bench.timing import Stopwatch, interleaved

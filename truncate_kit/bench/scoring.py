@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 
+from truncate_kit.bench.bench_report import Key, QualityDifference
 from truncate_kit.bench.contestants import Contestants
 from truncate_kit.bench.quality import quality_difference
-from truncate_kit.bench.results import Key, QualityDifference
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair
 from truncate_kit.evaluation import Evaluation, evaluate

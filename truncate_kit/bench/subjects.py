@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 
 from truncate_kit.bench.backends import Backend
-from truncate_kit.bench.results import BenchedModel, Role
+from truncate_kit.bench.bench_report import BenchedModel, Role
 from truncate_kit.bench.running import AbsentError
 from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, save_encoder
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError

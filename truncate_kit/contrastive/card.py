@@ -1,7 +1,7 @@
 """What the model card of a contrastive run says."""
 
+from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.poolings import TABLE_2
-from truncate_kit.contrastive.results import ContrastiveResult
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.runs.card import ModelCard
 from truncate_kit.training.objectives import OBJECTIVES

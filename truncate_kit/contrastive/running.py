@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from truncate_kit.contrastive.card import contrastive_card
+from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.diffcse import DifferenceTexts, Generator
 from truncate_kit.contrastive.model import BareEvaluator, poolable_encoder, remove_pooler
-from truncate_kit.contrastive.results import ContrastiveResult
 from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
 from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.data.triplets import TripletSet

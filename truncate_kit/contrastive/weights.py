@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from truncate_kit.contrastive.results import LayerWeights
+from truncate_kit.contrastive.contrastive_result import LayerWeights
 from truncate_kit.encoders import Encoder, evaluating
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.errors import DataError, UsageError

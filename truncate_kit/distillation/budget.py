@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from truncate_kit.distillation.results import Candidate
+from truncate_kit.distillation.distill_result import Candidate
 from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.subsets import Blocks
 from truncate_kit.errors import UsageError

@@ -1,6 +1,6 @@
 """What the model card of a distilled model says."""
 
-from truncate_kit.distillation.results import DistillResult
+from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.runs.card import ModelCard, ScoreTable
 from truncate_kit.wording import points
 

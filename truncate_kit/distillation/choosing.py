@@ -13,8 +13,7 @@ from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.card import distill_card
-from truncate_kit.distillation.frontier import Frontier, measure_frontier
-from truncate_kit.distillation.results import (
+from truncate_kit.distillation.distill_result import (
     DISTILL_FILE,
     Candidate,
     DistillResult,
@@ -23,6 +22,7 @@ from truncate_kit.distillation.results import (
     Student,
     Tryout,
 )
+from truncate_kit.distillation.frontier import Frontier, measure_frontier
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.speed import texts_per_second
 from truncate_kit.distillation.student import EVALUATIONS, StudentRun, TaughtTexts, ids_of, student_run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.choosing import Distillation
-from truncate_kit.distillation.results import DistillResult
+from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.subsets import check_blocks
 from truncate_kit.distillation.teacher import read_vectors, teacher_vectors

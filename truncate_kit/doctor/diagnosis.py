@@ -4,10 +4,10 @@ import os
 import platform
 
 from truncate_kit import hardware
+from truncate_kit.doctor.facts import Diagnosis, Facts, Processor, Request
 from truncate_kit.doctor.findings import find_problems
 from truncate_kit.doctor.packages import onnxruntime_wheels, requirements
 from truncate_kit.doctor.providers import cuda_versions, probe_providers, probe_torch_cuda
-from truncate_kit.doctor.results import Diagnosis, Facts, Processor, Request
 from truncate_kit.errors import first_line
 
 

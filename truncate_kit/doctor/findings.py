@@ -7,8 +7,8 @@ in both), or what it says of itself once imported. torch from PyPI is built for 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from truncate_kit.doctor.facts import Facts, Finding, Request
 from truncate_kit.doctor.providers import CPU, CUDA, TORCH_CUDA
-from truncate_kit.doctor.results import Facts, Finding, Request
 from truncate_kit.precisions import PRECISIONS, other_graph
 
 _GPU_WHEEL, _CPU_WHEEL = "onnxruntime-gpu", "onnxruntime"

@@ -6,8 +6,8 @@ from importlib import metadata
 
 from packaging.requirements import Requirement as Wanted
 
+from truncate_kit.doctor.facts import Requirement
 from truncate_kit.doctor.metadata import PACKAGE, extras, wanted
-from truncate_kit.doctor.results import Requirement
 
 # Every one of them installs the module `onnxruntime` into the same folder.
 WHEELS = (

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from truncate_kit.doctor.facts import CudaVersions, Provider
 from truncate_kit.doctor.packages import onnxruntime_wheels
-from truncate_kit.doctor.results import CudaVersions, Provider
 from truncate_kit.errors import first_line
 
 CPU, CUDA, TORCH_CUDA = "CPUExecutionProvider", "CUDAExecutionProvider", "torch on CUDA"

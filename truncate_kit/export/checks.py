@@ -13,9 +13,9 @@ from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, evaluating
 from truncate_kit.errors import ModelError, failed_check
 from truncate_kit.evaluation import evaluate
+from truncate_kit.export.export_report import Check, TaskScore
 from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
 from truncate_kit.export.normalization import ends_normalized
-from truncate_kit.export.results import Check, TaskScore
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.scores import check_scores
 from truncate_kit.export.sessions import open_session

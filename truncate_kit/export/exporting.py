@@ -11,6 +11,7 @@ from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_en
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check
 from truncate_kit.export.checks import check_graph, check_score, odd_inputs
 from truncate_kit.export.embeddings import fuse_embeddings
+from truncate_kit.export.export_report import ExportReport, HalfPrecision, Quantization
 from truncate_kit.export.graph_files import (
     GRAPH_FILE,
     count_fused_attention,
@@ -23,7 +24,6 @@ from truncate_kit.export.invariance import measure_invariance
 from truncate_kit.export.masks import REASONS, choose_mask, set_mask
 from truncate_kit.export.normalization import ends_normalized, with_normalization
 from truncate_kit.export.record import REPORT_FILE, digest_of, read_exports, record_with
-from truncate_kit.export.results import ExportReport, HalfPrecision, Quantization
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.searching import search_layers
 from truncate_kit.export.settings import ExportSettings

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from truncate_kit.data import PairSet, PlacedPairs
 from truncate_kit.evaluation import correlate, pair_similarities
-from truncate_kit.export.results import Invariance
+from truncate_kit.export.export_report import Invariance
 from truncate_kit.export.runtime import OnnxEncoder, padded
 
 _MOST_PAIRS = 200

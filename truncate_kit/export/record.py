@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.errors import DeviceError, FileProblemError, ModelError
-from truncate_kit.export.results import ExportReport, Exports
+from truncate_kit.export.export_report import ExportReport, Exports
 from truncate_kit.files import read_text
 from truncate_kit.hardware import multiplies_narrow
 from truncate_kit.precisions import (

@@ -16,9 +16,9 @@ from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.encoders.tokenizer import load_reader
 from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.graph_files import INPUTS, OUTPUT, graph_files
 from truncate_kit.export.record import check_runnable, find_graph
-from truncate_kit.export.results import ExportReport
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
 from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores

@@ -14,9 +14,9 @@ from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.errors import DataError, failed_check
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.calibrating import calibrate
+from truncate_kit.export.export_report import FloatLayer, Quantization
 from truncate_kit.export.graph_files import save_graph
 from truncate_kit.export.quantizing import Quantizable, quantizable, quantize
-from truncate_kit.export.results import FloatLayer, Quantization
 from truncate_kit.export.runtime import OnnxEncoder, padded
 from truncate_kit.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.progress import Progress, silent

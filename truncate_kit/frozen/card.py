@@ -1,6 +1,6 @@
 """What the model card of a frozen model with heads says."""
 
-from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.runs.card import ModelCard, ScoreTable
 from truncate_kit.wording import points
 

@@ -18,6 +18,7 @@ from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import spearman
 from truncate_kit.frozen.autoencoders import BlockAutoencoders, pretrain
 from truncate_kit.frozen.card import frozen_card
+from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair, frozen_name
 from truncate_kit.frozen.heads import (
     PairsEvaluator,
     StatePairs,
@@ -27,8 +28,7 @@ from truncate_kit.frozen.heads import (
     save_heads,
     train_heads,
 )
-from truncate_kit.frozen.reading import Material, check_pairs, draw_sentences, nli_scores, read_material
-from truncate_kit.frozen.results import FrozenReport, FrozenTrial, Reconstruction, WorstPair, frozen_name
+from truncate_kit.frozen.material import Material, check_pairs, draw_sentences, nli_scores, read_material
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
 from truncate_kit.progress import Progress, silent
 from truncate_kit.runs.output import output_folder

@@ -13,7 +13,7 @@ from truncate_kit.errors import DataError, TruncateKitError, UsageError, first_l
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.mteb.adapter import MtebEncoder
-from truncate_kit.mteb.results import MtebReport, MtebScore
+from truncate_kit.mteb.mteb_report import MtebReport, MtebScore
 from truncate_kit.progress import Progress, silent
 
 _NEAR = 5  # names of tasks in a hint

@@ -9,16 +9,16 @@ from matplotlib.axes import Axes
 from matplotlib.container import Container
 from matplotlib.figure import Figure
 
-from truncate_kit.analysis.results import LayerProfile
-from truncate_kit.bench.results import BenchReport
-from truncate_kit.distillation.results import DistillResult
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.page.layout import Chart
 from truncate_kit.page.svg import INK, inline_svg
 from truncate_kit.report.analysis_figure import plot_cka, plot_matrix, plot_untrained
 from truncate_kit.report.bench_figure import plot_points, point_keys, quality_points
 from truncate_kit.report.frontier_figure import plot_frontier, plot_graphs
 from truncate_kit.report.sweep_figure import plot_sweep
-from truncate_kit.sweep.results import SweepResult
+from truncate_kit.sweep.sweep_result import SweepResult
 
 _STYLE: Any = {
     "font.size": 11,

@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.export.results import ExportReport
+from truncate_kit.export.export_report import ExportReport
 from truncate_kit.page.layout import Snippet
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from truncate_kit.bench.backends import BACKENDS, BASE
-from truncate_kit.bench.results import BenchReport, Role, Timing
+from truncate_kit.bench.bench_report import BenchReport, Role, Timing
 from truncate_kit.blocks import place_in_words
 from truncate_kit.report.cells import NONE, TableCells, number
 

@@ -70,7 +70,7 @@ def _statements(run: Run, fingerprint: str) -> list[str]:
 
 def _suites(run: Run) -> Section | None:
     """Scores of evaluation suites, where some were run."""
-    from truncate_kit.mteb.results import MtebReport
+    from truncate_kit.mteb.mteb_report import MtebReport
     from truncate_kit.report.mteb_tables import mteb_table
     from truncate_kit.report.suite_tables import retrieval_table, sts_table, transfer_table
     from truncate_kit.suites.reports import RetrievalReport, StsReport, TransferReport

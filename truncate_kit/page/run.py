@@ -4,18 +4,18 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from truncate_kit.analysis.results import LayerProfile
-from truncate_kit.bench.results import BenchReport
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.combine.report import CombinationReport
-from truncate_kit.contrastive.results import ContrastiveResult
-from truncate_kit.distillation.results import DistillResult
+from truncate_kit.contrastive.contrastive_result import ContrastiveResult
+from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.errors import UsageError
+from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.record import read_exports
-from truncate_kit.export.results import ExportReport
-from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.results import Result
 from truncate_kit.runs.cutting import CutResult
-from truncate_kit.sweep.results import SweepResult
+from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace, read_result
 
 

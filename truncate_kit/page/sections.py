@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from truncate_kit.bench.results import BenchReport
+from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.page.charts import cka_charts, layers_chart, sizes_charts, speed_chart
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets

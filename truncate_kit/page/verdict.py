@@ -1,11 +1,11 @@
 """The recommendation in one sentence, and how sure it is."""
 
-from truncate_kit.bench.results import BenchReport, QualityDifference
-from truncate_kit.distillation.results import DistillResult, HeldOutScores
+from truncate_kit.bench.bench_report import BenchReport, QualityDifference
+from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores
 from truncate_kit.page.layout import Verdict
 from truncate_kit.page.measures import lean_and_full
 from truncate_kit.page.run import Run
-from truncate_kit.sweep.results import SweepResult
+from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.wording import capitalized, counted, points
 
 FASTER = 1.1  # below this factor nobody would change a model for speed

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from truncate_kit.analysis.results import LayerProfile, called
+from truncate_kit.analysis.layer_profile import LayerProfile, called
 from truncate_kit.report.cells import NONE, TableCells, number
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from truncate_kit.contrastive.results import LayerWeights
+from truncate_kit.contrastive.contrastive_result import LayerWeights
 from truncate_kit.report.panel import LAYERS, write_figure
 
 _LONGEST = 48  # characters of a sentence beside its row

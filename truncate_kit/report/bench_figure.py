@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from truncate_kit.bench.backends import BACKENDS
-from truncate_kit.bench.results import BenchReport
+from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.panel import TIP, write_figure
 from truncate_kit.wording import counted

@@ -1,7 +1,7 @@
 """The cells of a bench's tables; the command line draws them."""
 
 from truncate_kit.bench.backends import BACKENDS, BASE
-from truncate_kit.bench.results import BenchReport, Contestant, Cost, Timing, percentile
+from truncate_kit.bench.bench_report import BenchReport, Contestant, Cost, Timing, percentile
 from truncate_kit.report.cells import NONE, TableCells, number
 
 _MEBI = 2**20

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 
+from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.frontier import Frontier
-from truncate_kit.distillation.results import DistillResult
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, write_panel
 

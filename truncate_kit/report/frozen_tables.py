@@ -1,6 +1,6 @@
 """The cells of the tables of frozen heads; the command line draws them."""
 
-from truncate_kit.frozen.results import FrozenReport
+from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.report.cells import TableCells
 from truncate_kit.wording import counted, points
 

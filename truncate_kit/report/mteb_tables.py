@@ -1,6 +1,6 @@
 """The cells of MTEB scores."""
 
-from truncate_kit.mteb.results import MtebComparison, MtebReport, MtebScore
+from truncate_kit.mteb.mteb_report import MtebComparison, MtebReport, MtebScore
 from truncate_kit.report.cells import TableCells, number
 
 

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from truncate_kit.report import panel
 from truncate_kit.report.sweep_figure import DEV, TEST, draw_curve
-from truncate_kit.study.results import StudyResult, StudyRow, pareto_front
+from truncate_kit.study.study_result import StudyResult, StudyRow, pareto_front
 
 COLORS = (panel.BLUE, panel.VERMILION, panel.GREEN, panel.PURPLE, panel.ORANGE, panel.SKY)
 LINES = ("-", "--", "-.", ":")

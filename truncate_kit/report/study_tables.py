@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from truncate_kit.files import write_text
-from truncate_kit.study.results import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
+from truncate_kit.study.study_result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.wording import counted, points
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.report.panel import BLUE, GREEN, GREY, LAYERS, ORANGE, VERMILION, open_panel, whole_axis, write_panel
-from truncate_kit.sweep.results import LayerScores, SweepResult
+from truncate_kit.sweep.sweep_result import LayerScores, SweepResult
 from truncate_kit.wording import counted
 
 DEV, TEST, CHOICE, DROP, SEARCH = ORANGE, BLUE, GREEN, VERMILION, GREY

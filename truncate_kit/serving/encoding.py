@@ -27,7 +27,7 @@ from truncate_kit.files import run_lock
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import read_or_pass_over
 from truncate_kit.runs.rows import StoredRows
-from truncate_kit.serving.results import EncodedFile, EncodingJob, EncodingNote, job_file
+from truncate_kit.serving.encoded_file import EncodedFile, EncodingJob, EncodingNote, job_file
 from truncate_kit.serving.work import Chunk, EncodingWork
 from truncate_kit.vectors import VectorFormat
 

@@ -15,7 +15,7 @@ from truncate_kit.representations import layer_states
 from truncate_kit.runs.trial import Trial, trial_name
 from truncate_kit.similarity.cka import cka_matrix
 from truncate_kit.similarity.compare import relative_layers, without_nan
-from truncate_kit.study.results import CKARow
+from truncate_kit.study.study_result import CKARow
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.tasks import LabelledTask
 

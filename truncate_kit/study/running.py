@@ -18,8 +18,8 @@ from truncate_kit.study.alignment import LayerStates, cka_rows
 from truncate_kit.study.loading import check_study, load_model, prior_words, study_layers, task_data
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.published import Place, Published, prior_setting, published_name, read_published
-from truncate_kit.study.results import CKARow, StudyResult, StudyRow
-from truncate_kit.sweep.results import scores_by_layer
+from truncate_kit.study.study_result import CKARow, StudyResult, StudyRow
+from truncate_kit.sweep.sweep_result import scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.tasks import LabelledTask

@@ -3,7 +3,7 @@
 from truncate_kit.encoders import Encoder
 from truncate_kit.runs.card import Evaluation, ModelCard, ScoreTable
 from truncate_kit.runs.trial import Trial
-from truncate_kit.sweep.results import SweepResult
+from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.wording import capitalized, counted, points
 

@@ -13,10 +13,10 @@ from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.picking import Picker
-from truncate_kit.sweep.results import SweepResult
 from truncate_kit.sweep.running import Sweep
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import check_strategy
+from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.sweep.trials import TrialRunner, layers_named
 from truncate_kit.sweep.work import Prior
 from truncate_kit.training.configuration import TrainingSettings

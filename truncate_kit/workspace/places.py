@@ -8,11 +8,11 @@ from truncate_kit.workspace.sources import DataSource, ModelSource, Sources, Tri
 
 if TYPE_CHECKING:
     from truncate_kit.combine.report import CombinationReport
-    from truncate_kit.contrastive.results import ContrastiveResult
-    from truncate_kit.distillation.results import DistillResult
-    from truncate_kit.frozen.results import FrozenReport
+    from truncate_kit.contrastive.contrastive_result import ContrastiveResult
+    from truncate_kit.distillation.distill_result import DistillResult
+    from truncate_kit.frozen.frozen_report import FrozenReport
     from truncate_kit.runs.cutting import CutResult
-    from truncate_kit.sweep.results import SweepResult
+    from truncate_kit.sweep.sweep_result import SweepResult
 
 Kind = TypeVar("Kind", bound=Result)
 
@@ -42,13 +42,13 @@ class Workspace:
 
     def sweep(self) -> "SweepResult | None":
         """What `finetune` found; as all of these None where there is no such result."""
-        from truncate_kit.sweep.results import SweepResult
+        from truncate_kit.sweep.sweep_result import SweepResult
 
         return read_result(SweepResult, self.sweep_file)
 
     def contrast(self) -> "ContrastiveResult | None":
         """What contrastive training found; `lean` is its model, or the one that `finetune` made of it."""
-        from truncate_kit.contrastive.results import ContrastiveResult
+        from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 
         return read_result(ContrastiveResult, self.contrast_file)
 
@@ -60,13 +60,13 @@ class Workspace:
 
     def distilled(self) -> "DistillResult | None":
         """What `lean` learned from, where that is a full model's vectors."""
-        from truncate_kit.distillation.results import DISTILL_FILE, DistillResult
+        from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 
         return read_result(DistillResult, self.lean / DISTILL_FILE)
 
     def heads(self) -> "FrozenReport | None":
         """What training heads over a frozen model found."""
-        from truncate_kit.frozen.results import FrozenReport
+        from truncate_kit.frozen.frozen_report import FrozenReport
 
         return read_result(FrozenReport, self.frozen_heads / "frozen.json")
 

@@ -4,23 +4,23 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from truncate_kit.bench.results import BenchedModel, BenchReport, Contestant, Key, Machine, QualityDifference, Role
+from truncate_kit.bench.bench_report import BenchedModel, BenchReport, Contestant, Key, Machine, QualityDifference, Role
 from truncate_kit.bench.scenarios import timing
 from truncate_kit.distillation.agreement import Agreement
+from truncate_kit.distillation.distill_result import Candidate, DistillResult, Student
 from truncate_kit.distillation.frontier import Frontier, FrontierPoint
-from truncate_kit.distillation.results import Candidate, DistillResult, Student
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.subsets import SubsetScore, SubsetSearch
 from truncate_kit.distillation.texts import TextCounts
+from truncate_kit.export.export_report import Check, ExportReport, TaskScore
 from truncate_kit.export.record import REPORT_FILE, record_with
-from truncate_kit.export.results import Check, ExportReport, TaskScore
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.certainty import Certainty
 from truncate_kit.sweep.ranking import Ranking
-from truncate_kit.sweep.results import LayerScores, SweepResult
 from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.sweep_result import LayerScores, SweepResult
 from truncate_kit.training.configuration import TrainingSettings
 
 MACHINE = Machine(

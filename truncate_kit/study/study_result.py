@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from truncate_kit.results import Result
 from truncate_kit.sweep.picking import Picker
-from truncate_kit.sweep.results import LayerScores
+from truncate_kit.sweep.sweep_result import LayerScores
 
 DROP_POINTS, DROP_DEVIATIONS = 2.0, 2.0
 
