@@ -56,7 +56,9 @@ def distill(
     epochs: Annotated[int, training_option("Passes over the texts; ends earlier where agreement stops growing.")] = (
         USUAL.epochs
     ),
-    batch_size: Annotated[int, training_option("Texts per step.")] = USUAL.batch_size,
+    batch_size: Annotated[
+        int, training_option("Texts per step; 64 and more keep a GPU busy, few teach more.")
+    ] = USUAL.batch_size,
     learning_rate: Annotated[
         float | None, training_option("Peak learning rate; by default 5e-4, less for models wider than 384.")
     ] = USUAL.learning_rate,

@@ -68,7 +68,6 @@ VARIANTS = {
     "embeddings": learning(train_embeddings=True),
     "rate 1e-3": learning(learning_rate=1e-3),
     "rate 2.5e-4": learning(learning_rate=2.5e-4),
-    "batch 32": learning(batch_size=32),
     "sentences": replace(USUAL, passages=0.0, joined=0.0),
     "joined": replace(USUAL, passages=0.0, joined=0.3),
 }
@@ -79,6 +78,7 @@ PARSER.add_argument("--work", type=Path, required=True, help="folder of texts an
 PARSER.add_argument("--variants", default=",".join(VARIANTS))
 PARSER.add_argument("--seeds", type=int, default=1)
 PARSER.add_argument("--texts", type=int, default=24_000)
+PARSER.add_argument("--batch-size", type=int, default=BF16.batch_size)
 PARSER.add_argument("--threads", type=int, default=2)
 
 
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name in given.variants.split(","):
             variant = VARIANTS[name]
             number = variant.texts or given.texts
-            key = {"variant": name, "seed": str(seed), "asked": str(number)}
+            key = {"variant": name, "seed": str(seed), "asked": str(number), "batch": str(given.batch_size)}
             rows = read_rows(ROWS) if ROWS.exists() else []
             if any(all(row[column] == value for column, value in key.items()) for row in rows):
                 continue
@@ -104,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             vectors = teacher_vectors(full, store, folder / "vectors")
             order = np.random.default_rng(0).permutation(len(store))
             held, learned_from = order[:HELD], order[HELD:]
-            settings = replace(variant.settings, seed=seed)
+            settings = replace(variant.settings, seed=seed, batch_size=given.batch_size)
             student = keep(full, variant.blocks)
             examples = TaughtTexts(store, learned_from, vectors, settings, (full, variant.blocks))
             judge = AgreementEvaluator(ids_of(store, held), rows_of(vectors, held.tolist()))

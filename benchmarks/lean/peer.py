@@ -25,6 +25,7 @@ from truncate_kit.encoders import Encoder, keep, load_encoder, save_encoder
 
 ROWS = Path(__file__).parent / "peer.csv"
 ROUNDS = 3
+BATCH = 64
 
 
 class _Flat:
@@ -53,7 +54,7 @@ def ours(full: Encoder, blocks: tuple[int, ...], work: Path, texts: list[str], p
     """Rates of the lean loop."""
     store = store_texts(full, RawTexts(texts=texts), work / "texts")
     vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
-    settings = DistillSettings(precision=precision)  # type: ignore[arg-type]  # checked by the settings themselves
+    settings = DistillSettings(batch_size=BATCH, precision=precision)  # type: ignore[arg-type]  # checked there
     examples = TaughtTexts(store, np.arange(len(store)), vectors, settings)
     run = student_run(keep(full, blocks), examples, _Flat(), settings)
     return timed(run.train, len(store))
@@ -74,7 +75,7 @@ def theirs(student: Path, full: Encoder, texts: list[str], work: Path, *, bf16: 
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(work / "peer"),
         num_train_epochs=1,
-        per_device_train_batch_size=64,
+        per_device_train_batch_size=BATCH,
         learning_rate=5e-4,
         warmup_ratio=0.05,
         bf16=bf16,
@@ -102,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(given.threads)
     full, blocks = load_encoder(given.model, max_length=256), tuple(int(part) for part in given.blocks.split(","))
     student = save_encoder(keep(full, blocks), given.work / "student")
-    texts = list(dict.fromkeys(mixed(corpus_lines(given.data), 64 * given.steps, 0.1, 0.1)))
+    texts = list(dict.fromkeys(mixed(corpus_lines(given.data), BATCH * given.steps, 0.1, 0.1)))
     found: dict[str, list[Rates]] = {}
     for _ in range(ROUNDS):
         for name, measure in {

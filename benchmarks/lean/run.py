@@ -21,7 +21,8 @@ from truncate_kit.encoders import keep, load_encoder
 
 ROWS = Path(__file__).parent / "rows.csv"
 COLUMNS = (
-    *("name", "asked", "blocks", "seed", "texts", "tokens", "excluded", "learning_minutes", "minutes", "speedup"),
+    *("name", "asked", "blocks", "seed", "batch", "epochs", "threads", "texts", "tokens", "excluded"),
+    *("learning_minutes", "minutes", "speedup"),
     *("agreement", "overlap", *Scores.__dataclass_fields__),
 )
 
@@ -97,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "asked": blocks,
             "blocks": " ".join(map(str, result.chosen)),
             "seed": given.seed,
+            "batch": given.batch_size,
+            "epochs": given.epochs,
+            "threads": given.threads,
             "texts": result.texts.num_texts,
             "tokens": result.texts.tokens,
             "excluded": result.texts.excluded,

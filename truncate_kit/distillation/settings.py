@@ -67,7 +67,8 @@ class DistillSettings(Result):
 
     Attributes:
         epochs: Passes over the texts; learning ends earlier where agreement stops growing.
-        batch_size: Texts of a step, of like length.
+        batch_size: Texts of a step, of like length. What is to be met is exact, so gradients of few texts point well,
+            and small steps learn more from the same texts than large ones.
         learning_rate: Peak rate, None is 5e-4 at width 384, in inverse proportion to the width, at most 1e-3.
         warmup: Share of the steps.
         similarity: Weight of the mean squared error between the cosines of both models within a batch, beside the
@@ -84,7 +85,7 @@ class DistillSettings(Result):
     """
 
     epochs: int = 1
-    batch_size: int = 64
+    batch_size: int = 16
     learning_rate: float | None = None
     warmup: float = 0.05
     similarity: float = 0.0
