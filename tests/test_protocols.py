@@ -39,7 +39,9 @@ def test_frozen_heads():
 
 def test_transfer():
     settings = TransferSettings()
-    assert (settings.splits, settings.test_share, settings.max_layers) == (10, 0.15, 4)
+    assert (settings.splits, settings.test_share) == (10, 0.15)
+    assert (settings.inner_splits, settings.inner_share) == (10, 0.18)
+    assert (settings.largest_subset(13), settings.largest_subset(25), settings.largest_subset(3)) == (4, 3, 3)
     assert (settings.penalty, settings.tolerance, settings.iterations) == (10, 0.01, 200)
     assert (settings.fractions, settings.max_rows) == ((1.0,), None)
 

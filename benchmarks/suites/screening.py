@@ -17,7 +17,7 @@ from benchmarks.common import new_parser
 from truncate_kit.data import find_transfer
 from truncate_kit.encoders import load_encoder
 from truncate_kit.progress import silent
-from truncate_kit.suites.fitting import accuracies, divisions, inner_folds
+from truncate_kit.suites.fitting import accuracies, divisions, inner_divisions
 from truncate_kit.suites.settings import TransferSettings
 from truncate_kit.suites.transfer import layered_task, prepare_task
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     assert layered is not None
     labels = layered.task.labels.numpy()
     rows = divisions(labels, settings)[0][0]
-    folds = inner_folds(labels[rows], settings.folds, settings.seed)
+    folds = inner_divisions(labels[rows], settings, settings.seed)
     places = [(torch.from_numpy(fitted), torch.from_numpy(judged)) for fitted, judged in folds]
     subsets = layered.subsets(settings)[:: options.every]
     screened, screening = processor_timed(lambda: layered.screen(torch.from_numpy(rows), places, subsets))

@@ -53,7 +53,7 @@ def transfer():
     return TransferReport(
         model="m",
         runtime="torch",
-        settings=TransferSettings(splits=2, fractions=(0.5, 1.0)),
+        settings=TransferSettings(splits=2, max_layers=4, fractions=(0.5, 1.0)),
         num_subsets=15,
         sets=(score, replace(score, name="TREC", repeated_rows=0)),
         mean_as_is=81.0,

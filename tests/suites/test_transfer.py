@@ -1,17 +1,20 @@
 """The transfer suite equals plain loops over scikit-learn, and looks at nothing it must not see."""
 
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
-from sklearn.model_selection import StratifiedKFold
+from sklearn.model_selection import StratifiedShuffleSplit
 
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
 from truncate_kit.data import LabelledSet
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, UsageError
+from truncate_kit.report.suite_tables import transfer_sentences
 from truncate_kit.representations import layer_states
+from truncate_kit.suites.fitting import accuracies
 from truncate_kit.suites.reports import TransferReport
 from truncate_kit.suites.settings import TransferSettings
 from truncate_kit.suites.transfer import LayeredTask, Task, choose_layers, error_reduction, score_transfer
@@ -100,9 +103,9 @@ def planted(seed=0, rows=200, layers=4, width=6):
 @pytest.mark.parametrize("finalists", [3, 14])
 def test_the_choice_is_that_of_exact_cross_validation(finalists):
     layered, states, labels = planted()
-    settings = TransferSettings(folds=4, max_layers=3, finalists=finalists)
+    settings = TransferSettings(inner_splits=4, max_layers=3, finalists=finalists)
     rows = np.flatnonzero(np.random.default_rng(1).random(200) < 0.8)
-    folds = list(StratifiedKFold(4, shuffle=True, random_state=7).split(rows, labels[rows]))
+    folds = list(StratifiedShuffleSplit(4, test_size=0.18, random_state=7).split(rows, labels[rows]))
     subsets = [subset for size in (1, 2, 3) for subset in combinations(range(4), size)]
     exact = {
         subset: np.mean([fit_and_score(states[list(subset)].mean(axis=0), labels, rows[a], rows[b]) for a, b in folds])
@@ -115,7 +118,7 @@ def test_the_choice_is_that_of_exact_cross_validation(finalists):
 def test_the_choice_does_not_hang_on_rows_outside_the_training_part():
     layered, states, labels = planted()
     rows = np.arange(0, 200, 2)
-    settings = TransferSettings(folds=3, max_layers=2)
+    settings = TransferSettings(inner_splits=3, max_layers=2)
     before = choose_layers(layered, rows, settings, seed=0)
     others = np.arange(1, 200, 2)
     states[:, others] = np.random.default_rng(5).normal(size=states[:, others].shape) * 50
@@ -131,7 +134,7 @@ def test_the_choice_does_not_hang_on_rows_outside_the_training_part():
 
 
 def test_shares_of_the_training_rows(words, encoder):
-    settings = TransferSettings(splits=2, folds=2, max_layers=1, finalists=1, fractions=(1.0, 0.25))
+    settings = TransferSettings(splits=2, inner_splits=2, max_layers=1, finalists=1, fractions=(1.0, 0.25))
     report = score_transfer(encoder, [words], model="tiny", settings=settings)
     curve = report.sets[0].curve
     assert [(point.fraction, point.train_rows, point.test_rows) for point in curve] == [(0.25, 34, 24), (1.0, 136, 24)]
@@ -139,7 +142,7 @@ def test_shares_of_the_training_rows(words, encoder):
 
 
 def test_same_seed_same_result_and_fewer_rows_on_demand(words, encoder):
-    settings = TransferSettings(splits=2, folds=2, max_layers=2, finalists=1, max_rows=80)
+    settings = TransferSettings(splits=2, inner_splits=2, max_layers=2, finalists=1, max_rows=80)
     first, again = (score_transfer(encoder, [words], model="tiny", settings=settings) for _ in range(2))
     assert first.sets == again.sets
     assert (first.sets[0].num_rows, first.sets[0].whole.train_rows) == (80, 68)
@@ -150,20 +153,33 @@ def test_repeated_rows_are_counted(encoder):
     doubled = LabelledSet(
         name="MPQA", first=(*texts, *texts[:7]), second=None, labels=(0, 1) * 33 + (0,), classes=("0", "1")
     )
-    settings = TransferSettings(splits=1, folds=2, max_layers=1, finalists=1)
+    settings = TransferSettings(splits=1, inner_splits=2, max_layers=1, finalists=1)
     assert score_transfer(encoder, [doubled], model="tiny", settings=settings).sets[0].repeated_rows == 7
 
 
-def test_too_few_rows_of_a_class(encoder):
-    texts = tuple(sentences(20))
-    rare = LabelledSet(name="CR", first=texts, second=None, labels=(0,) * 18 + (1,) * 2, classes=("0", "1"))
-    with pytest.raises(DataError, match="CR has 2 classes, the smallest with 2 rows to use"):
-        score_transfer(encoder, [rare], model="tiny", settings=SMALL)
+def test_a_class_too_small_for_its_share_is_drawn_at_random(encoder):
+    """TREC's rarest class has 95 of 5,952 rows: of 1/256 of them one is left at the most."""
+    texts = tuple(sentences(120))
+    labels = (0,) * 60 + (1,) * 57 + (2,) * 3
+    rare = LabelledSet(name="TREC", first=texts, second=None, labels=labels, classes=("a", "b", "c"))
+    settings = replace(SMALL, fractions=(0.1, 1.0))
+    report = score_transfer(encoder, [rare], model="tiny", settings=settings)
+    few, whole = report.sets[0].curve
+    assert (few.train_rows, few.by_class, whole.train_rows, whole.by_class) == (10, False, 102, True)
+    assert all(0 <= score <= 100 for score in few.combined)
+    (said,) = [sentence for sentence in transfer_sentences(report) if "too few" in sentence]
+    assert "TREC, 10 rows" in said
 
 
-def test_few_rows_of_a_class_after_drawing(words, encoder):
-    settings = TransferSettings(splits=1, folds=5, max_rows=12)
-    with pytest.raises(DataError, match=r"MR has 2 classes, the smallest with [1-5] rows to use"):
+def test_rows_of_one_class_alone_answer_with_it():
+    labels = np.array([1, 1, 1, 0, 1])
+    fit = (torch.randn(5, 3), np.array([0, 1, 2]), np.array([3, 4]))
+    assert accuracies([fit], labels, SMALL) == [0.5]
+
+
+def test_too_few_rows_to_train_on(words, encoder):
+    settings = TransferSettings(splits=1, max_rows=9, fractions=(0.5,))
+    with pytest.raises(DataError, match="MR leaves 4 rows to train on"):
         score_transfer(encoder, [words], model="tiny", settings=settings)
 
 
@@ -177,6 +193,6 @@ def test_vectors_that_are_no_numbers(words):
 
 
 def test_settings_that_make_no_sense():
-    for wrong in ({"fractions": (0.0, 1.0)}, {"fractions": ()}, {"splits": 0}, {"folds": 1}, {"finalists": 0}):
+    for wrong in ({"fractions": (0.0, 1.0)}, {"fractions": ()}, {"splits": 0}, {"inner_splits": 0}, {"inner_share": 1}):
         with pytest.raises(UsageError):
             TransferSettings(**wrong)

@@ -12,7 +12,7 @@ from tests.support.families import WORDS
 from truncate_kit.suites.settings import TransferSettings
 
 Places = NDArray[np.int64]
-SMALL = TransferSettings(splits=2, folds=3, max_layers=3, finalists=2)
+SMALL = TransferSettings(splits=2, inner_splits=3, max_layers=3, finalists=2)
 
 
 def sentences(count: int, seed: int = 0) -> list[str]:

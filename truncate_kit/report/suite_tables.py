@@ -64,13 +64,20 @@ def transfer_sentences(report: TransferReport) -> list[str]:
     if report.num_subsets:
         sentences.append(
             f"Layers were chosen inside the training part: {report.num_subsets:,} subsets of up to "
-            f"{settings.max_layers} layers ranked by closed-form ridge classifiers over {settings.folds} folds, the "
-            f"{settings.finalists} best by exact fits. Fewer errors: of the combination against the last layer."
+            f"{settings.max_layers} layers ranked by closed-form ridge classifiers over {settings.inner_splits} "
+            f"divisions that hold out {settings.inner_share:.0%}, the {settings.finalists} best by exact fits. "
+            "Fewer errors: of the combination against the last layer."
         )
     sentences += [
         f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text, so splits share some."
         for score in report.sets
         if score.repeated_rows * 100 >= score.num_rows
+    ]
+    sentences += [
+        f"{score.name}, {point.train_rows:,} rows: too few for every class to keep its share of each division."
+        for score in report.sets
+        for point in score.curve
+        if not point.by_class
     ]
     if settings.max_rows is not None:
         sentences.append(f"Of each set at most {settings.max_rows:,} rows were used: not comparable with other runs.")

@@ -25,6 +25,8 @@ def accuracies(
     def accuracy(fit: tuple[Tensor, Rows, Rows]) -> float:
         features, train, test = fit
         values = features.numpy()
+        if (labels[train] == labels[train[0]]).all():  # few rows may hold one class alone, which is then the answer
+            return float((labels[test] == labels[train[0]]).mean())
         model: Any = linear.LogisticRegression(
             solver="saga",
             C=settings.penalty,
@@ -41,24 +43,34 @@ def accuracies(
 
 
 def divisions(labels: NDArray[np.int64], settings: TransferSettings) -> list[tuple[Rows, Rows]]:
-    """Rows to train on and to test on for each random division, each class in its share."""
-    selection = require("sklearn.model_selection", extra="suites")
-    splitter = selection.StratifiedShuffleSplit(
-        settings.splits, test_size=settings.test_share, random_state=settings.seed
-    )
-    return list(splitter.split(labels, labels))
+    """Rows to train on and to test on for each random division of a set."""
+    return _divisions(labels, settings.splits, settings.test_share, settings.seed)
 
 
-def inner_folds(labels: NDArray[np.int64], folds: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """Rows to fit on and to score for each fold of a cross-validation, each class in its share."""
+def inner_divisions(labels: NDArray[np.int64], settings: TransferSettings, seed: int) -> list[tuple[Rows, Rows]]:
+    """Rows to fit on and to hold out for each random division of a training part."""
+    return _divisions(labels, settings.inner_splits, settings.inner_share, seed)
+
+
+def _divisions(labels: NDArray[np.int64], number: int, share: float, seed: int) -> list[tuple[Rows, Rows]]:
+    """Each class in its share; where one is too small for that, rows at random."""
     selection = require("sklearn.model_selection", extra="suites")
-    return list(selection.StratifiedKFold(folds, shuffle=True, random_state=seed).split(labels, labels))
+    held_out = int(np.ceil(share * len(labels)))
+    kind = selection.StratifiedShuffleSplit if by_class(labels, held_out) else selection.ShuffleSplit
+    return list(kind(number, test_size=held_out, random_state=seed).split(labels, labels))
+
+
+def by_class(labels: NDArray[np.int64], part: int) -> bool:
+    """Whether `part` of the rows, and the rest, can hold each class in its share."""
+    counts = np.unique(labels, return_counts=True)[1]
+    return bool(counts.min() >= 2 and len(counts) <= part <= len(labels) - len(counts))
 
 
 def drawn_rows(rows: Rows, labels: NDArray[np.int64], count: int | None, seed: int) -> Rows:
-    """`count` of the rows, each class in its share; all of them where there are no more."""
+    """`count` of the rows, each class in its share where it is large enough; all where there are no more."""
     if count is None or count >= len(rows):
         return rows
     selection = require("sklearn.model_selection", extra="suites")
-    kept: Rows = selection.train_test_split(rows, train_size=count, stratify=labels[rows], random_state=seed)[0]
+    stratify = labels[rows] if by_class(labels[rows], count) else None
+    kept: Rows = selection.train_test_split(rows, train_size=count, stratify=stratify, random_state=seed)[0]
     return kept

@@ -56,6 +56,7 @@ class TransferPoint(Result):
     mean_last: float | None
     mean_combined: float | None
     relative_error_reduction: float | None  # percentage of the errors of `last` that `combined` avoids, from the means
+    by_class: bool = True  # whether the rows were enough for every class to keep its share of each division
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,9 +45,9 @@ def few_coordinates(states: Tensor) -> Tensor:
 
 
 def screen_means(states: Tensor, labels: Tensor, folds: Sequence[Fold], subsets: Sequence[Layers]) -> list[float]:
-    """Accuracy (0 … 1) over the folds of a ridge classifier on the mean of each subset of layers.
+    """Accuracy (0 … 1) over all rows held out of a ridge classifier on the mean of each subset of layers.
 
-    states: (L', n, k) in float64; labels: (n,) from 0. Each row is held out in one fold and fitted on in all others.
+    states: (L', n, k) in float64; labels: (n,) from 0. What a fold does not hold out is fitted on.
     """
     indicators = torch.nn.functional.one_hot(labels).double()
     # No ridge regression depends on the mean of all rows; where all are equal, as the CLS states of the embeddings,
@@ -64,7 +64,7 @@ def screen_means(states: Tensor, labels: Tensor, folds: Sequence[Fold], subsets:
             slopes, offsets = _ridge(*_averaged(fitted, chunk))
             scores = _scores(states[:, held_out], chunk, slopes) + offsets[:, None]
             correct[start : start + _CHUNK] += (scores.argmax(dim=2) == labels[held_out]).double().sum(dim=1)
-    shares: list[float] = (correct / len(labels)).tolist()
+    shares: list[float] = (correct / sum(len(held_out) for _, held_out in folds)).tolist()
     return shares
 
 

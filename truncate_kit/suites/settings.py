@@ -7,7 +7,10 @@ from truncate_kit.errors import UsageError
 from truncate_kit.results import Result
 
 Layers = tuple[int, ...]
-_TIMES, _FOLDS, _STEPS = Bounds(1, 10_000), Bounds(2, 1000), Bounds(1, 1_000_000)
+BASE_LAYERS = 13
+"""Layers of a base model, embeddings included; a model with more is large."""
+
+_TIMES, _STEPS = Bounds(1, 10_000), Bounds(1, 1_000_000)
 _PART, _ABOVE = Bounds(0, 0.99, whole=False, above=True), Bounds(0, 1e9, whole=False, above=True)
 
 
@@ -18,8 +21,9 @@ class TransferSettings(Result):
     Attributes:
         splits: Number of random divisions.
         test_share: Part of the rows that each division tests on, 0 … 1.
-        folds: Number of folds of the inner cross-validation.
-        max_layers: Largest number of layers in a subset.
+        inner_splits: Number of random divisions of the training part that layers are chosen by.
+        inner_share: Part of the training rows that each of these holds out, 0 … 1.
+        max_layers: Largest number of layers in a subset; None is four, and three of a large model's 25.
         finalists: Number of subsets that are fitted exactly.
         fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each.
         penalty: scikit-learn's C.
@@ -34,8 +38,9 @@ class TransferSettings(Result):
 
     splits: int = 10
     test_share: float = 0.15
-    folds: int = 5
-    max_layers: int = 4
+    inner_splits: int = 10
+    inner_share: float = 0.18
+    max_layers: int | None = None
     finalists: int = 3
     fractions: tuple[float, ...] = (1.0,)
     penalty: float = 10.0
@@ -47,5 +52,10 @@ class TransferSettings(Result):
     def __post_init__(self) -> None:
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
             raise UsageError("Fractions of the training data lie between 0 and 1.", hint="Write them as 0.1,0.5,1.")
-        check_numbers(self, splits=_TIMES, folds=_FOLDS, finalists=_TIMES, max_layers=_TIMES, iterations=_STEPS)
-        check_numbers(self, test_share=_PART, penalty=_ABOVE, tolerance=_ABOVE, max_rows=TEXTS, seed=SEED)
+        check_numbers(self, splits=_TIMES, inner_splits=_TIMES, finalists=_TIMES, max_layers=_TIMES, iterations=_STEPS)
+        check_numbers(self, test_share=_PART, inner_share=_PART, penalty=_ABOVE, tolerance=_ABOVE)
+        check_numbers(self, max_rows=TEXTS, seed=SEED)
+
+    def largest_subset(self, num_layers: int) -> int:
+        """Largest number of layers in a subset of a model with so many layers, embeddings included."""
+        return min(num_layers, self.max_layers or (4 if num_layers <= BASE_LAYERS else 3))

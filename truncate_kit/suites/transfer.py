@@ -2,12 +2,13 @@
 
 Each set is divided at random, by class, into 85 % to train and 15 % to test, ten times. For a model with layers, the
 subset whose mean is used is chosen inside the training part only: all subsets are ranked by a closed-form screening
-over the inner folds (`screening`), and the finalists by exact logistic regressions over the same folds.
+over random divisions of it into 82 % and 18 % (`screening`), and the finalists by exact logistic regressions over the
+same ones. Where a class is too small to be divided in its share, rows are divided at random.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,10 +20,13 @@ from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.progress import Progress, silent
 from truncate_kit.suites.encoding import text_features
-from truncate_kit.suites.fitting import Rows, accuracies, divisions, drawn_rows, inner_folds
+from truncate_kit.suites.fitting import Rows, accuracies, by_class, divisions, drawn_rows, inner_divisions
 from truncate_kit.suites.reports import TransferPoint, TransferReport, TransferScore
 from truncate_kit.suites.screening import few_coordinates, layer_subsets, projected, screen_features, screen_means
 from truncate_kit.suites.settings import Layers, TransferSettings
+
+FEWEST_ROWS = 8
+"""Training rows of which some are held out to choose layers by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class LayeredTask:
 
     def subsets(self, settings: TransferSettings) -> list[Layers]:
         """All subsets of layers to choose from."""
-        return layer_subsets(len(self.states), min(settings.max_layers, len(self.states)))
+        return layer_subsets(len(self.states), settings.largest_subset(len(self.states)))
 
     def features(self, subset: Layers) -> Tensor:
         """Features (n, p) of the mean of these layers."""
@@ -87,7 +91,9 @@ def score_transfer(
     for one in sets:
         task = prepare_task(encoder, one, settings, progress)
         layered = layered_task(task)
-        subsets = len(layered.subsets(settings)) if layered else 0
+        if layered:
+            settings = replace(settings, max_layers=settings.largest_subset(len(layered.states)))
+            subsets = len(layered.subsets(settings))
         scores.append(_score(one, task, layered, settings, progress))
     return TransferReport(
         model=model,
@@ -104,16 +110,14 @@ def score_transfer(
 
 
 def _check_rows(one: LabelledSet, settings: TransferSettings) -> None:
-    """Every inner fold of the smallest training share needs a row of every class."""
-    needed = int(np.ceil(settings.folds / ((1 - settings.test_share) * min(settings.fractions)))) + 1
-    fewest = min(np.bincount(one.labels))
-    if settings.max_rows is not None:
-        fewest = fewest * min(settings.max_rows, len(one)) // len(one)
-    if len(one.classes) < 2 or fewest < needed:
-        raise DataError(
-            f"{one.name} has {len(one.classes)} classes, the smallest with {fewest} rows to use.",
-            hint=f"Give at least two classes with {needed} rows each, or use larger shares of the training data.",
-        )
+    """There are two classes, and the smallest training share is enough to fit and to choose on."""
+    if len(one.classes) < 2:
+        raise DataError(f"{one.name} has one class alone.", hint="Give a set with at least two classes.")
+    rows = min(len(one), settings.max_rows or len(one))
+    fewest = round(min(settings.fractions) * (1 - settings.test_share) * rows)
+    if fewest < FEWEST_ROWS:
+        hint = f"Take more rows, or a larger share: {FEWEST_ROWS} are the fewest that can be fitted on."
+        raise DataError(f"{one.name} leaves {fewest} rows to train on.", hint=hint)
 
 
 def prepare_task(encoder: TextEncoder, one: LabelledSet, settings: TransferSettings, progress: Progress) -> Task:
@@ -180,8 +184,11 @@ def _point(
     labels = task.labels.numpy()
     found: list[list[float]] = []
     chosen: list[Layers] = []
+    stratified = True
     for number, (train, test) in enumerate(divisions(labels, settings)):
         rows = drawn_rows(train, labels, round(fraction * len(train)), settings.seed + number)
+        stratified &= len(np.unique(labels[rows])) == len(np.unique(labels))
+        stratified &= by_class(labels[rows], int(np.ceil(settings.inner_share * len(rows))))
         features = [task.as_is]
         if layered is not None:
             chosen.append(choose_layers(layered, rows, settings, settings.seed + number))
@@ -206,6 +213,7 @@ def _point(
         mean_last=before,
         mean_combined=after,
         relative_error_reduction=None if before is None or after is None else error_reduction(before, after),
+        by_class=stratified,
     )
 
 
@@ -215,9 +223,9 @@ def error_reduction(before: float, after: float) -> float:
 
 
 def choose_layers(layered: LayeredTask, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
-    """The subset with the best cross-validated accuracy on `rows`: screened, then exact fits of the finalists."""
+    """The subset with the best mean accuracy over divisions of `rows`: screened, then exact fits of the finalists."""
     subsets, labels = layered.subsets(settings), layered.task.labels.numpy()
-    folds = inner_folds(labels[rows], settings.folds, seed)
+    folds = inner_divisions(labels[rows], settings, seed)
     places = [(torch.from_numpy(fitted), torch.from_numpy(held_out)) for fitted, held_out in folds]
     screened = layered.screen(torch.from_numpy(rows), places, subsets)
     order = sorted(range(len(subsets)), key=lambda place: (-screened[place], len(subsets[place]), subsets[place]))
