@@ -4,6 +4,7 @@ import os
 import re
 import runpy
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+NIGHTLY = ROOT / ".github" / "workflows" / "nightly.yml"
 
 
 def steps(file: Path) -> list[str]:
@@ -25,12 +27,44 @@ def test_a_change_is_checked_by_the_script_of_the_repository():
 
 
 def test_the_nightly_job_takes_the_newest_versions():
-    lines = steps(ROOT / ".github" / "workflows" / "nightly.yml")
-    installs = [line for line in lines if "pip install" in line]
+    lines = steps(NIGHTLY)
+    installs = [line for line in lines if "pip install" in line and "pip-audit" not in line]
     assert installs
     assert not any("constraints" in line or "==" in line for line in installs)
     assert any("--upgrade-strategy eager" in line for line in installs)
     assert any("pytest" in line for line in lines)
+
+
+def test_the_lock_has_the_pins_of_the_tests_with_hashes_and_names_no_place():
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    found = dict(re.findall(r"^([\w.-]+)==(\S+) \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", text, re.MULTILINE))
+    assert len(found) == len(re.findall(r"^\w", text, re.MULTILINE))  # every one has hashes
+    assert "://" not in text
+
+    def plain(name: str) -> str:
+        return re.sub(r"[-_.]+", "-", name).lower()
+
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split())
+    pinned = {plain(name): version for name, version in pins.items()}
+    assert {name: pinned[plain(name)] for name in found} == found
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = needed["dependencies"] + needed["optional-dependencies"]["cpu"]
+    names = {plain(re.match(r"[\w.-]+", line)[0]) for line in wanted}
+    assert names - {plain(name) for name in found} == {"torch"}
+
+
+def test_what_is_pinned_is_held_against_advisories_every_night():
+    assert any("pip-audit" in line and "requirements.lock" in line for line in steps(NIGHTLY))
+
+
+def test_major_releases_that_broke_this_before_are_not_taken_unseen():
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = [*needed["dependencies"], *chain(*needed["optional-dependencies"].values())]
+    for name in ("torch", "transformers", "datasets", "huggingface_hub", "sentence-transformers", "mteb", "ray"):
+        bounds = [line for line in lines if re.match(rf"{name}[>=<]", line)]
+        assert bounds
+        assert name == "transformers" or all(",<" in line for line in bounds), bounds
+        assert any(",<" in line for line in bounds)
 
 
 @pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
