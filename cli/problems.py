@@ -1,9 +1,9 @@
 """One table from what went wrong to what the user reads: a line that says it, a line that says what to do."""
 
 import errno
-import sys
 
 from truncate_kit.errors import TruncateKitError, UsageError
+from truncate_kit.memory import is_out_of_memory
 
 from .parameters import in_options
 
@@ -52,7 +52,7 @@ def describe(error: Exception, command: str) -> tuple[str, str, int]:
 def _described(error: Exception) -> tuple[str, str, int]:
     if isinstance(error, TruncateKitError):
         return str(error), error.hint, EXIT_PROBLEM
-    if _is_out_of_memory(error):
+    if is_out_of_memory(error):
         return f"Out of memory. {error}".strip(), _MEMORY, EXIT_PROBLEM
     if isinstance(error, OSError):
         where = f" ({error.filename})" if error.filename else ""
@@ -63,11 +63,3 @@ def _described(error: Exception) -> tuple[str, str, int]:
         "Set TRUNCATE_KIT_TRACEBACK=1 to see where, and report it.",
         EXIT_DEFECT,
     )
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    """Python's way to say so, CUDA's, and that of torch's CPU allocator; torch is asked only where it was loaded."""
-    torch = sys.modules.get("torch")
-    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
-        return True
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator: can't allocate memory" in str(error)

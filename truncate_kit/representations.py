@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder, PoolingMode, evaluating, length_batches, pool, truncate
 from truncate_kit.encoders.encoder import RawStates
+from truncate_kit.memory import in_halves
 from truncate_kit.progress import Progress, silent
 
 # Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
@@ -72,11 +73,15 @@ def iter_states_together(
         ids = [encoder.token_ids(window, prompt=prompt) for encoder in encoders]
         lengths = [max(map(len, rows)) for rows in zip(*ids, strict=True)]
         for chunk in _bounded_batches(lengths, batch_size):
-            places = [start + place for place in chunk]
-            yield tuple(
-                _read(encoder, [rows[place] for place in chunk], places, pooling or encoder.pooling, raw)
-                for encoder, rows in zip(encoders, ids, strict=True)
-            )
+
+            def read(part: Sequence[int]) -> tuple[StateBatch, ...]:
+                places = [start + place for place in part]  # noqa: B023  # is called in this turn
+                return tuple(
+                    _read(encoder, [rows[place] for place in part], places, pooling or encoder.pooling, raw)
+                    for encoder, rows in zip(encoders, ids, strict=True)  # noqa: B023
+                )
+
+            yield from in_halves(read, chunk)
             done += len(chunk)
             progress(task, done, len(texts))
 

@@ -55,6 +55,8 @@ class TaughtTexts:
         self._texts, self._places, self._vectors, self._settings = texts, places, vectors, settings
         self._full, self._group = full if settings.states else None, group
         self._lengths = texts.lengths()[places].tolist()
+        weighted = settings.query_weight != 1 and bool(texts.counts.num_queries)
+        self.separable = not (settings.similarity or self._full or weighted)
 
     def __len__(self) -> int:
         return len(self._places)

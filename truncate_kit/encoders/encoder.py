@@ -15,6 +15,7 @@ from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool
 from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
+from truncate_kit.memory import in_halves
 
 Batch = dict[str, Tensor]
 Pooler = LayerPooler | ConcatPooling
@@ -264,15 +265,14 @@ class Encoder(nn.Module):
     def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
         """`encode` for texts that are already ids, as `token_ids` gives them."""
         rows: list[Tensor] = []
-        places: list[int] = []
+        batches = length_batches([len(row) for row in ids], batch_size)
         with evaluating(self):
-            for chunk in length_batches([len(row) for row in ids], batch_size):
-                rows.append(self(**self.pad([ids[place] for place in chunk])).float().cpu())
-                places.extend(chunk)
+            for batch in batches:
+                rows += in_halves(lambda part: self(**self.pad([ids[place] for place in part])).float().cpu(), batch)
         if not rows:
             return torch.empty((0, self.width))
         vectors = torch.cat(rows)
-        return vectors[torch.tensor(places).argsort()]
+        return vectors[torch.tensor([place for batch in batches for place in batch]).argsort()]
 
     @torch.inference_mode()
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:

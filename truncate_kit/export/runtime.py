@@ -22,6 +22,7 @@ from truncate_kit.export.record import check_runnable, find_graph
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
 from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores
+from truncate_kit.memory import in_halves
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
@@ -186,7 +187,7 @@ class OnnxEncoder:
     def _runner(self, session: Any, ids: Sequence[Sequence[int]], vectors: Vectors) -> Callable[[Sequence[int]], None]:
         padding = self.reader.padding_id if self.reader is not None else 0
 
-        def run(places: Sequence[int]) -> None:
+        def compute(places: Sequence[int]) -> None:
             rows = [ids[place] for place in places]
             if self._fixed is None:
                 vectors[places] = run_bound(session, padded(rows, padding), device=self.device)
@@ -194,6 +195,10 @@ class OnnxEncoder:
             batch, length = bucket(len(rows), max(map(len, rows)), self._longest)
             filled = [*rows, *[rows[0][:1]] * (batch - len(rows))]  # one token, so that no text is empty
             vectors[places] = self._fixed.run(padded(filled, padding, length))[: len(rows)]
+
+        def run(places: Sequence[int]) -> None:
+            for _ in in_halves(compute, places):
+                pass
 
         return run
 

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from truncate_kit.errors import DeviceError, ModelError
+from truncate_kit.errors import DeviceError, ModelError, first_line
 from truncate_kit.export.graph_files import INPUTS, OUTPUT
 from truncate_kit.extras import require
+from truncate_kit.memory import is_out_of_memory
 
 _CUDA, _TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _EXPORT_HINT = "Export the model again with `export_onnx()`."
@@ -97,7 +98,12 @@ def run_bound(session: Any, feeds: Mapping[str, NDArray[np.int64]], *, device: t
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(value, *place))
     binding.bind_output(OUTPUT, *place)
-    session.run_with_iobinding(binding)
+    try:
+        session.run_with_iobinding(binding)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise
+        raise ModelError(f"ONNX Runtime cannot run the graph: {first_line(error)}.", hint=_EXPORT_HINT) from error
     vectors: NDArray[np.float32] = binding.get_outputs()[0].numpy()
     return vectors
 

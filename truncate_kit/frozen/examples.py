@@ -22,6 +22,7 @@ class StateExamples(WithoutTexts):
     """Examples of one size each, without a head beside what is trained."""
 
     head: nn.Module | None = None
+    separable = False  # the variance of a batch is none of its parts
 
     def __len__(self) -> int:
         raise NotImplementedError

@@ -34,6 +34,7 @@ class ContrastiveTexts:
     """Rows of texts as token ids, for the contrastive objectives."""
 
     head: nn.Module | None = None
+    separable = False  # each row is held against all others of its batch
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ class Examples(Protocol):
     """Examples that the loop draws batches from."""
 
     head: nn.Module | None  # what is trained beside the encoder and not part of the sentence vector
+    separable: bool  # whether the loss of a batch is the mean over its examples, so that parts of it may be computed
 
     def __len__(self) -> int:
         """Number of examples."""
@@ -62,6 +63,8 @@ class PairClassifier(nn.Module):
 
 class Pairs:
     """Pairs of texts; both sentences of a batch go through one forward pass."""
+
+    separable = True
 
     def __init__(
         self,
@@ -125,6 +128,7 @@ class TrainPairs:
 class SingleTexts:
     """Texts one by one; what is asked of each is up to the subclasses."""
 
+    separable = False  # a mean over tokens is none over texts
     head: nn.Module | None = None
 
     def __init__(self, ids: list[Ids]) -> None:

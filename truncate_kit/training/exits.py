@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
+from truncate_kit.memory import in_halves
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids, Pairs
@@ -27,11 +28,15 @@ def exit_vectors_of(
 ) -> Tensor:
     """`exit_vectors` of any number of texts: (layers, n, out) float32 on the CPU, in the order of `ids`."""
     batches = length_batches([len(row) for row in ids], batch_size)
-    parts = []
+    parts: list[Tensor] = []
     with evaluating(encoder):
+
+        def read(places: Sequence[int]) -> Tensor:
+            vectors = exit_vectors(encoder, encoder.pad([ids[place] for place in places]), layers)
+            return torch.stack([one.float().cpu() for one in vectors])
+
         for done, batch in enumerate(batches, 1):
-            vectors = exit_vectors(encoder, encoder.pad([ids[place] for place in batch]), layers)
-            parts.append(torch.stack([part.float().cpu() for part in vectors]))
+            parts += in_halves(read, batch)
             progress("ranking layers by their frozen states", done, len(batches))
     order = torch.tensor([place for batch in batches for place in batch]).argsort()
     return torch.cat(parts, dim=1)[:, order]
@@ -39,6 +44,8 @@ def exit_vectors_of(
 
 class MultiExitPairs:
     """Pairs whose loss is the mean over the exits of several layers, each as if the model ended there."""
+
+    separable = True
 
     def __init__(self, exits: Mapping[int, Pairs]) -> None:
         """exits: the same pairs for each layer, each with its own head where the objective has one."""

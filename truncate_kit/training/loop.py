@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError
+from truncate_kit.memory import is_out_of_memory, say_halved
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.checkpoints import read_checkpoint, unusable, write_checkpoint
 from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
@@ -196,7 +197,22 @@ class TrainingRun:
         return reached[1] > reached[0]
 
     def backward(self, batch: Sequence[int]) -> Tensor:
-        """Add the gradients of a batch to the weights, part by part; its loss, 0-d."""
+        """The gradients of a batch; its loss, 0-d. What memory does not hold at once is computed in parts.
+
+        Gradients are the same but for rounding, and for the units that dropout draws.
+        """
+        while True:
+            try:
+                return self._add_parts(batch)
+            except Exception as error:
+                size = min(self.micro_batch, len(batch))
+                if size < 2 or not (self.examples.separable and self.group.size == 1 and is_out_of_memory(error)):
+                    raise
+            self.optimiser.zero_grad(set_to_none=True)
+            self.micro_batch = (size + 1) // 2
+            say_halved(size, self.micro_batch)
+
+    def _add_parts(self, batch: Sequence[int]) -> Tensor:
         whole = torch.zeros((), device=self.encoder.device)
         for start in range(0, len(batch), self.micro_batch):
             part = batch[start : start + self.micro_batch]

@@ -1,0 +1,202 @@
+"""Memory that runs out for real: an address space with a bound, and allocations that no machine has."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from tests.support.processes import Program
+from truncate_kit import memory
+from truncate_kit.encoders import load_encoder
+from truncate_kit.memory import in_halves, is_out_of_memory
+from truncate_kit.representations import layer_states
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.examples import Pairs, cosine_mse
+from truncate_kit.training.loop import TrainingRun
+
+TOO_MUCH = 2**60  # bytes; torch's own allocator refuses them
+TEXTS = [f"the {'cat ' * (n % 7)}sat {'on ' * (n % 3)}mat" for n in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def _said_anew():
+    memory.say_halved.cache_clear()
+
+
+def refusing(module, most, monkeypatch):
+    """Let the torch allocator refuse whatever this module would compute for more than `most` rows at once."""
+    forward, sizes = module.forward, []
+
+    def bounded(*arguments, **named):
+        rows = len(named["input_ids"] if "input_ids" in named else arguments[0])
+        sizes.append(rows)
+        if rows > most:
+            torch.empty(TOO_MUCH, dtype=torch.uint8)
+        return forward(*arguments, **named)
+
+    monkeypatch.setattr(module, "forward", bounded)
+    return sizes
+
+
+def test_what_allocators_say_is_known():
+    with pytest.raises(RuntimeError) as torchs:
+        torch.empty(TOO_MUCH, dtype=torch.uint8)
+    with pytest.raises(MemoryError) as numpys:
+        np.empty(TOO_MUCH, np.uint8)
+    assert is_out_of_memory(torchs.value)
+    assert is_out_of_memory(numpys.value)
+    assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+@pytest.mark.parametrize("most", [1, 3, 16, 63, 64])
+def test_halves_come_in_order_and_none_is_left_out(most):
+    asked = []
+
+    def compute(part):
+        asked.append(len(part))
+        if len(part) > most:
+            raise MemoryError
+        return list(part)
+
+    found = list(in_halves(compute, range(64)))
+    assert [number for part in found for number in part] == list(range(64))
+    assert max(map(len, found)) <= most
+    assert asked[0] == 64
+
+
+def test_one_item_that_does_not_fit_and_other_errors_are_raised():
+    with pytest.raises(MemoryError):
+        list(in_halves(lambda part: np.empty(TOO_MUCH, np.uint8), [1]))
+    with pytest.raises(RuntimeError, match="elements"):
+        list(in_halves(lambda part: torch.ones(2) @ torch.ones(3), [1, 2]))
+
+
+def test_encoding_in_halves_gives_the_same_vectors_and_says_so(tiny_folder, monkeypatch, caplog):
+    encoder = load_encoder(tiny_folder("bert"))
+    expected, states = encoder.encode(TEXTS), layer_states(encoder, TEXTS)
+    sizes = refusing(encoder.backbone, 7, monkeypatch)
+    with caplog.at_level(logging.WARNING):
+        torch.testing.assert_close(encoder.encode(TEXTS), expected)
+    assert "not enough memory for a batch of 40: it is computed in parts of 20" in caplog.text
+    assert max(size for size in sizes if size <= 7) > 1
+    torch.testing.assert_close(layer_states(encoder, TEXTS), states)
+
+
+def trained(folder, **settings):
+    """A run on pairs, and the weights after it."""
+    encoder = load_encoder(folder)
+    ids = encoder.token_ids(TEXTS)
+    targets = [n % 5 / 4 for n in range(32)]
+    examples = Pairs(ids[:32], ids[8:40], targets, cosine_mse)
+    return TrainingRun(encoder, examples, _Scores(), TrainingSettings(epochs=1, **settings), seed=0)
+
+
+class _Scores:
+    def texts(self):
+        return None
+
+    def score(self, encoder):
+        return 1.0, None
+
+
+def test_a_step_in_parts_has_the_gradients_of_the_whole(tiny_folder, monkeypatch, caplog):
+    whole, parts = (trained(tiny_folder("bert"), batch_size=32) for _ in range(2))
+    sizes = refusing(parts.encoder.backbone, 10, monkeypatch)  # both sides of five pairs
+    for run in (whole, parts):
+        run.trained.eval()  # dropout draws other units where a batch is cut
+    batch = whole.batches(0)[0]
+    with caplog.at_level(logging.WARNING):
+        losses = [float(run.backward(batch)) for run in (whole, parts)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert parts.micro_batch == 4
+    assert sizes[:4] == [64, 32, 16, 8]
+    assert "a batch of 32: it is computed in parts of 16" in caplog.text
+    for (name, one), (_, other) in zip(whole.trained.named_parameters(), parts.trained.named_parameters(), strict=True):
+        if one.grad is not None:
+            torch.testing.assert_close(other.grad, one.grad, atol=1e-7, rtol=1e-4, msg=name)
+
+
+def test_memory_that_runs_out_in_the_backward_pass_leaves_no_half_gradient(tiny_folder, monkeypatch):
+    whole, parts = (trained(tiny_folder("bert"), batch_size=32) for _ in range(2))
+    for run in (whole, parts):
+        run.trained.eval()
+    layer = parts.encoder.backbone.encoder.layer[0]
+
+    def full(module, grads, outputs):
+        if len(outputs[0]) > 16:
+            torch.empty(TOO_MUCH, dtype=torch.uint8)
+
+    layer.register_full_backward_hook(full)
+    batch = whole.batches(0)[0]
+    for run in (whole, parts):
+        run.backward(batch)
+    name = "encoder.layer.2.output.dense.weight"  # whose gradient is made before that of the first block
+    one, other = (dict(run.encoder.backbone.named_parameters())[name].grad for run in (whole, parts))
+    torch.testing.assert_close(other, one, atol=1e-7, rtol=1e-4)
+
+
+def test_an_objective_of_the_whole_batch_is_not_cut(tiny_folder, monkeypatch):
+    run = trained(tiny_folder("bert"), batch_size=32)
+    monkeypatch.setattr(run.examples, "separable", False)
+    refusing(run.encoder.backbone, 10, monkeypatch)
+    with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
+        run.backward(run.batches(0)[0])
+
+
+_BOUNDED = """
+import json, resource, sys, logging
+import torch
+from truncate_kit.encoders import load_encoder
+torch.set_num_threads(1)
+logging.basicConfig(stream=sys.stderr)
+encoder = load_encoder(sys.argv[1])
+texts = ["the cat sat on the mat " * 6] * 4096
+encoder.encode(texts[:4])
+expected = encoder.encode(texts[:1])
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + (60 << 20), resource.RLIM_INFINITY))
+found = encoder.encode(texts, batch_size=4096)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(json.dumps([len(found), float((found - expected).abs().max())]))
+"""
+
+
+def test_encoding_with_sixty_megabytes_left(tiny_folder):
+    """A batch of 4,096 texts needs several times that: 4,096 × 38 tokens × 32 numbers are 20 MB for each product."""
+    out, err = Program(_BOUNDED, tiny_folder("bert")).communicate()
+    count, apart = json.loads(out)
+    assert (count, "not enough memory for a batch of 4096" in err) == (4096, True), err
+    assert apart < 1e-5
+
+
+_TRAINING = """
+import json, resource, sys, logging
+import torch
+from tests.test_memory import trained
+torch.set_num_threads(1)
+logging.basicConfig(stream=sys.stderr)
+run = trained(sys.argv[1], batch_size=32)
+run.examples._first = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._first] * 100
+run.examples._second = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._second] * 100
+run.examples._targets = run.examples._targets.repeat(100)
+run.backward(range(2))
+run.optimiser.zero_grad()
+run.micro_batch = 3200
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held + (120 << 20), resource.RLIM_INFINITY))
+loss = float(run.backward(range(3200)))
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+gradients = [one.grad for one in run.trained.parameters() if one.grad is not None]
+print(json.dumps([loss, run.micro_batch, all(bool(one.isfinite().all()) for one in gradients)]))
+"""
+
+
+def test_a_step_with_little_memory_left(tiny_folder):
+    out, err = Program(_TRAINING, tiny_folder("bert")).communicate()
+    loss, size, finite = json.loads(out)
+    assert finite
+    assert 0 < loss < 2
+    assert 1 <= size < 3200, err
+    assert "not enough memory for a batch of 3200" in err
