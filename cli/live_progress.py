@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.progress import PlannedTrial, TrialWatcher
-from truncate_kit.wording import capitalized, counted, lasting
+from truncate_kit.wording import capitalized, counted, harmless, lasting
 
 from .output import Clock, Pace, ProgressLines
 
@@ -259,5 +259,5 @@ class _LiveTable(TrialWatcher):
             style = "dim" if row.epoch == "done" else None
             table.add_row(str(layer), str(seed), row.epoch, row.dev, row.left, style=style)
         lines = [*(f"{task}: {pace}" for task, pace in list(self._others.items())), str(self._plan)]
-        title = [Text(self._part, style="bold")] if self._part else []
-        return Group(*title, *([table] if rows else []), *(Text(line) for line in lines if line))
+        title = [Text(harmless(self._part), style="bold")] if self._part else []
+        return Group(*title, *([table] if rows else []), *(Text(harmless(line)) for line in lines if line))

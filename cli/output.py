@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from truncate_kit.wording import capitalized, lasting
+from truncate_kit.wording import capitalized, harmless, lasting
 
 from .streams import writes_everything
 
@@ -26,14 +26,14 @@ SHOWN_TASKS = 3  # of those that run at once, in a line
 
 def print_problem(message: str, hint: str) -> None:
     """One line for what was found, one for what to do instead."""
-    lines = " ".join(message.split()), " ".join(hint.split())
+    lines = [harmless(" ".join(text.split())) for text in (message, hint)]
     typer.echo(f"Error: {lines[0]}\nHint: {lines[1]}", err=True)
 
 
 def note(text: str, *, quiet: bool = False) -> None:
     """A sentence beside the result, on stderr; nothing with `--json`."""
     if not quiet:
-        typer.echo(text, err=True)
+        typer.echo(harmless(text), err=True)
 
 
 def print_json(result: "Result") -> None:
@@ -51,12 +51,15 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
     from rich.table import Table
     from rich.text import Text
 
+    rows = [[harmless(cell) for cell in row] for row in rows]
     console = Console(width=None if sys.stdout.isatty() else 160)  # files and pipes have no width of their own
     widths = _widths(columns, rows)
     for part, places in enumerate(_side_by_side(widths, console.width)):
-        drawn = Table(title=Text(title) if part == 0 else None, title_justify="left", header_style="bold")
+        drawn = Table(title=Text(harmless(title)) if part == 0 else None, title_justify="left", header_style="bold")
         for place in places:
-            drawn.add_column(columns[place], justify="left" if place == 0 else "right", min_width=widths[place])
+            drawn.add_column(
+                Text(harmless(columns[place])), justify="left" if place == 0 else "right", min_width=widths[place]
+            )
         for number, row in enumerate(rows):
             drawn.add_row(*(Text(row[place]) for place in places), style="bold green" if number == marked else None)
         console.print(drawn)
@@ -83,7 +86,7 @@ def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
 
 def say(text: str) -> None:
     """A sentence of the result, on stdout."""
-    typer.echo(text)
+    typer.echo(harmless(text))
 
 
 class Pace:
@@ -176,7 +179,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
 
     def show(task: str, done: int, total: int) -> None:
         if task not in tasks:
-            tasks[task] = bar.add_task(task, total=total)
+            tasks[task] = bar.add_task(harmless(task), total=total)
         bar.update(tasks[task], completed=done, total=total, visible=done < total)  # type: ignore[arg-type]
 
     with bar:

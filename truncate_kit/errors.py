@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from truncate_kit.wording import harmless
+
 
 class TruncateKitError(Exception):
     """Base of all errors a user can cause or mend: what was found, and in the hint what to do instead."""
@@ -98,7 +100,7 @@ class RowError(DataError):
 
 def first_line(error: BaseException) -> str:
     """What a library says in the first line of its message, without the full stop."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+    return harmless(next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip("."))
 
 
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:

@@ -1,4 +1,9 @@
-"""Numbers with their nouns, as users read them."""
+"""Numbers with their nouns, and texts from outside, as users read them."""
+
+import re
+
+# Controls of a terminal but for the end of a line, marks that turn the direction of writing, halves of characters.
+_CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
@@ -11,6 +16,11 @@ def points(mean: float | None, deviation: float | None = None) -> str:
     if mean is None:
         return "–"
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
+
+
+def harmless(text: str) -> str:
+    """A text that does nothing to a terminal: its control characters are written out, such as "\\x1b"."""
+    return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def capitalized(text: str) -> str:

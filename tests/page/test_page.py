@@ -1,5 +1,8 @@
 """The page of a run: what it recommends, that nothing in it comes from elsewhere, that no string becomes HTML."""
 
+import hashlib
+import os
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +15,7 @@ from truncate_kit.analysis import AnalysisSettings, profile
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import UsageError
+from truncate_kit.page.run import read_run
 from truncate_kit.page.writing import PageReport, write_page
 from truncate_kit.runs.cutting import CutResult
 
@@ -104,6 +108,21 @@ def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):
     other = replace(other, models=tuple(replace(row, parameters=77) for row in other.models))
     found = write_page(write_run(tmp_path / "run", lean, bench=other))
     assert "has not been measured" in found.recommendations[0]
+
+
+@pytest.mark.parametrize("hours", [-1000, 0, 1000])
+def test_whether_a_bench_is_of_these_weights_does_not_depend_on_clocks(lean, tmp_path, hours):
+    """What was measured is known by the weights' digest: a clock that jumps, or a copied file, changes nothing."""
+
+    def notes(digest: str | None) -> list[str]:
+        models = tuple(replace(row, weights_sha256=digest) for row in a_bench().models)
+        folder = write_run(tmp_path / str(digest), lean, bench=replace(a_bench(), models=models))
+        instant = time.time() + 3600 * hours
+        os.utime(folder / "bench.json", (instant, instant))
+        return [note for note in read_run(folder).notes if "measured other weights" in note]
+
+    own = hashlib.sha256((lean / "model.safetensors").read_bytes()).hexdigest()
+    assert [len(notes(digest)) for digest in (own, None, "0" * 64)] == [0, 0, 1]
 
 
 def test_a_distilled_model_is_told_by_its_agreement(lean, tmp_path):

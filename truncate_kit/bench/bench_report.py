@@ -45,6 +45,7 @@ class BenchedModel(Result):
     weights_bytes: int | None  # of the safetensors on disk, None where none are saved
     fine_tuned: bool | None  # whether it is a sentence encoder at all, None where nothing says so
     blocks: tuple[int, ...] | None = None  # those it has of the model that was named; None for all
+    weights_sha256: str | None = None  # of model.safetensors; None where there is none, and in earlier reports
 
     @property
     def title(self) -> str:

@@ -11,7 +11,7 @@ from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, s
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
-from truncate_kit.export.record import check_record, read_exports
+from truncate_kit.export.record import check_record, digest_of, read_exports
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.precisions import GRAPH_FILES, Precision
 
@@ -52,6 +52,7 @@ class Subject:
     def facts(self) -> BenchedModel:
         """What the report says about this model."""
         weights = list(self.folder.rglob("*.safetensors")) if self.folder else []
+        main = self.folder and self.folder / "model.safetensors"
         return BenchedModel(
             role=self.role,
             name=self.encoder.name,
@@ -62,6 +63,7 @@ class Subject:
             weights_bytes=sum(file.stat().st_size for file in weights) or None,
             fine_tuned=self.fine_tuned,
             blocks=self.blocks,
+            weights_sha256=digest_of(main) if main and main.is_file() else None,
         )
 
     def graph(self, backend: Backend) -> Path:

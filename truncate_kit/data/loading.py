@@ -13,6 +13,7 @@ from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.types import PairSplits
 from truncate_kit.data.words import load_words, word_files
 from truncate_kit.errors import DataError, UsageError
+from truncate_kit.files import is_there
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
@@ -73,7 +74,7 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
         return BUNDLED, _folder_tables(BUNDLED_FOLDER)
     if path.is_dir():
         return short_name(path), _folder_tables(path)
-    if path.exists() or not is_hub_name(str(name_or_path)):
+    if is_there(path) or not is_hub_name(str(name_or_path)):
         return short_name(path), {"train": read_table(path)}
     name = hub_name(str(name_or_path))
     return name, read_hub(name)

@@ -19,6 +19,8 @@ from truncate_kit.files import local_path, read_text
 
 # Fields that say how many parts of a model are built one after another, under the names of all families.
 _COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inner_group_num")
+# How a model hands over what it has computed, not what it computes; some of their values end in its own errors.
+_CALLING = ("chunk_size_feed_forward", "output_attentions", "return_dict", "torchscript", "use_return_dict")
 _MOST_PARTS = 1024  # the deepest models in use have some hundred blocks
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
@@ -88,7 +90,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
     check_no_kernel(path, values)
     _check_counts(path, values)
     try:
-        return AutoConfig.for_model(**values)
+        return AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
     except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
         raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from truncate_kit.bounds import Bounds, shown
-from truncate_kit.encoders.confinement import check_links, module_folder
+from truncate_kit.encoders.confinement import check_links, check_module_type, module_folder
 from truncate_kit.encoders.layer_heads import LayerHeads, read_layer_heads
 from truncate_kit.encoders.module_files import read_json, read_weights
-from truncate_kit.encoders.pooler_files import LAYER_POOLERS, LayerPooler, read_layer_pooler
+from truncate_kit.encoders.pooler_files import LAYER_POOLERS, LayerPooler, read_layer_pooler, type_of
 from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode
 from truncate_kit.encoders.tail import TAIL_MODULES, read_tail_module
 from truncate_kit.errors import ModelError
@@ -31,6 +31,7 @@ OTHER_FLAGS = {
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "weightedmean": "pooling_mode_weightedmean_tokens",
 }
+_KNOWN = {"Transformer", "WeightedLayerPooling", "Pooling", *LAYER_POOLERS, "LayerHeads", *TAIL_MODULES, "Dropout"}
 
 
 @dataclass(slots=True)
@@ -79,6 +80,8 @@ def _read_modules(folder: Path, listing: Path) -> Pipeline:
     for module in sorted(read_json(listing), key=lambda item: int(item["idx"])):
         kind, place = module["type"].rpartition(".")[2], module_folder(folder, module["path"])
         pipeline.folders.append(place)
+        if kind in _KNOWN:
+            check_module_type(folder, module["type"], type_of(kind) if kind in LAYER_POOLERS else None)
         if kind == "Transformer":
             pipeline.transformer = place
             _read_transformer(pipeline, place)
@@ -118,7 +121,9 @@ def _read_transformer(pipeline: Pipeline, place: Path) -> None:
         values = read_json(path)
         pipeline.max_length = values.get("max_seq_length")
         pipeline.lower_case = values.get("do_lower_case") or False
-        if not isinstance(pipeline.lower_case, bool) or not Bounds(2, math.inf).holds(pipeline.max_length or 2):
+        if not isinstance(pipeline.lower_case, bool) or not (
+            pipeline.max_length in (None, 0) or Bounds(2, math.inf).holds(pipeline.max_length)
+        ):
             raise ModelError(
                 f"{path} has a maximum length of {shown(pipeline.max_length)}, and lower case "
                 f"{shown(pipeline.lower_case)}.",

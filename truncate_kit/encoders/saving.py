@@ -31,6 +31,9 @@ def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = Non
         with quiet_transformers():
             encoder.backbone.save_pretrained(target)
         encoder.tokenizer.model_max_length = encoder.max_length
+        encoder.reader.token_ids(
+            ["a"]
+        )  # a tokenizer writes down how it was called last: the file is the same each time
         encoder.tokenizer.save_pretrained(target)
         _write_pipeline(target, encoder)
         if model_card is not None:

@@ -1,10 +1,12 @@
 """The tokenizer in a model folder, and how many tokens of a text the model takes."""
 
+import math
 from pathlib import Path
 
 from transformers import AutoTokenizer, PretrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from truncate_kit.bounds import Bounds, shown
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.model_folder import load_config
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
@@ -71,6 +73,16 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         raise ModelError(
             f"The tokenizer in {folder} cannot be read: {first_line(error)}.", hint="Download or save it again."
         ) from error
+    if not isinstance(tokenizer, Tokenizer):
+        raise ModelError(
+            f"The tokenizer in {folder} is a {type(tokenizer).__name__}, which reads no single texts.",
+            hint="Save a tokenizer of the model's own architecture beside it.",
+        )
+    if not Bounds(-math.inf, math.inf, whole=False).holds(tokenizer.model_max_length):
+        raise ModelError(
+            f"The tokenizer in {folder} says model_max_length {shown(tokenizer.model_max_length)}.",
+            hint="It is a number of tokens; download or save the tokenizer again.",
+        )
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
+from truncate_kit.encoders.confinement import check_no_adapter, check_shards
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError, first_line
@@ -20,6 +21,8 @@ def load_backbone(
     folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
 ) -> PreTrainedModel:
     """The base model in float32, its pooler head left out or kept where there is one. Raises `ModelError`."""
+    check_shards(folder)
+    check_no_adapter(folder)
     _check_size(folder, config)
     pooler = family_of(config).pooler
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}

@@ -11,7 +11,7 @@ from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.errors import UsageError
 from truncate_kit.export.export_report import ExportReport
-from truncate_kit.export.record import read_exports
+from truncate_kit.export.record import digest_of, read_exports
 from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.results import Result
 from truncate_kit.runs.cutting import CutResult
@@ -118,7 +118,7 @@ def read_run(folder: Path) -> Run:
         combined=workspace.combinations(),
         benches=tuple(report for report in read.values() if report is not None),
         graphs=() if model is None else read_exports(model).graphs,
-        notes=(*_unreadable(read), *_older(workspace, read)),
+        notes=(*_unreadable(read), *_of_others(workspace, read)),
     )
     if model is None and run.profile is None and not run.benches:
         inside = sorted(path.parent for path in folder.glob("*/workspace.json"))
@@ -131,12 +131,13 @@ def _unreadable(read: dict[Path, "BenchReport | None"]) -> list[str]:
     return [f"{path.name} cannot be read and is left out." for path, report in read.items() if report is None]
 
 
-def _older(workspace: Workspace, read: dict[Path, "BenchReport | None"]) -> list[str]:
-    """A sentence where the model was made anew after it was measured."""
-    weights, bench = workspace.lean / "model.safetensors", workspace.bench
-    if read.get(bench) is None or not weights.exists() or weights.stat().st_mtime <= bench.stat().st_mtime + 1:
+def _of_others(workspace: Workspace, read: dict[Path, "BenchReport | None"]) -> list[str]:
+    """A sentence where other weights were measured than those of the lean model as it is."""
+    weights, report = workspace.lean / "model.safetensors", read.get(workspace.bench)
+    known = {row.weights_sha256 for row in report.models if row.role == "lean"} - {None} if report else set()
+    if not known or not weights.is_file() or digest_of(weights) in known:
         return []
-    return [f"{bench.name} is older than the lean model: what it measured may be another one. Run bench again."]
+    return [f"{workspace.bench.name} measured other weights than those of the lean model here. Run bench again."]
 
 
 def newest(folder: Path) -> float:

@@ -20,7 +20,7 @@ def draw_analysis(profile: LayerProfile, path: Path) -> Path:
     panels = figure.subplots(2 if scored else 1, 1, sharex=True, squeeze=False)[:, 0]
     other = called(profile.reference) if profile.reference else f"its own middle layer {profile.depth // 2}"
     title = f"{profile.title} compared with {other}, {profile.num_texts:,} texts"
-    panels[0].set_title(title, loc="left", parse_math=False)
+    panels[0].set_title(title, loc="left")
     plot_cka(panels[0], profile)
     if scored:
         plot_untrained(panels[1], profile)

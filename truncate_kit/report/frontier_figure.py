@@ -16,7 +16,7 @@ def draw_frontier(result: DistillResult, path: Path) -> Path:
 
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(f"Blocks of {Path(result.model).name}: score against speed", loc="left", parse_math=False)
+    axes.set_title(f"Blocks of {Path(result.model).name}: score against speed", loc="left")
     plot_frontier(axes, result)
     return write_panel(figure, axes, path)
 

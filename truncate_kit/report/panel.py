@@ -1,14 +1,17 @@
 """What figures share: colours, the frame of a panel over layers, blocks or sizes, and writing a file."""
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
 from truncate_kit.files import replacing
+from truncate_kit.wording import harmless
 
 # Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.
 BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
@@ -35,7 +38,7 @@ def open_panel(title: str, along: str) -> tuple[Figure, Axes]:
     """A figure of one panel with whole numbers along x. along: what they are."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(title, loc="left", parse_math=False)  # names of models and data are no formulas
+    axes.set_title(title, loc="left")
     whole_axis(axes, along)
     return figure, axes
 
@@ -48,6 +51,10 @@ def write_panel(figure: Figure, axes: Axes, path: Path) -> Path:
 
 def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
     """Write a PNG. Raises `FileProblemError`."""
-    with replacing(path) as target:
+    for text in figure.findobj(Text):  # names from outside are in them: they are no formulas, and steer no terminal
+        plain = harmless(text.get_text())
+        text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
+    with replacing(path) as target, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a name in a script that the font has not
         figure.savefig(target, dpi=dpi, format="png")
     return path

@@ -12,6 +12,7 @@ from yaml import YAMLError
 from truncate_kit import __version__
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pooler_files import loading_words
+from truncate_kit.wording import harmless
 
 _HEADS = (
     "Vectors are the codes of all blocks side by side; `load_encoder(path).similarities(u, v)` is the trained score.\n"
@@ -93,7 +94,7 @@ def _front_matter(card: ModelCard, encoder: Encoder) -> str:
         or None,
         **inherited,
     )
-    return f"---\n{data.to_yaml()}\n---"
+    return f"---\n{harmless(data.to_yaml())}\n---"
 
 
 def _parent(name: str) -> tuple[str | None, dict[str, Any]]:
@@ -124,4 +125,5 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], marked: int | 
 
 def _line(text: str) -> str:
     """Text on one line of Markdown, unable to open a cell, a link or HTML."""
-    return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in " ".join(text.split()))
+    plain = harmless(" ".join(text.split()))
+    return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in plain)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from truncate_kit.errors import FileProblemError, cannot_write
+from truncate_kit.results import FORMAT
 
 _CHECKSUM = "crc32"  # of a line as it is without it; lines of the first format have none
+_SEALED = range(2, FORMAT + 1)  # formats whose lines all have one
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,8 @@ class Journal:
 
     Each line is on the disk when `append` returns. A last line without its end is what a killed process was writing: it
     is ignored, and the next `append` cuts it off. Another line that cannot be read, or does not fit its checksum, is
-    left out and counted. The version of the format stands in the first line of each owner.
+    left out and counted, as is one without a checksum after it. The version of the format stands in the first line of
+    each owner.
     """
 
     file: Path
@@ -35,10 +38,11 @@ class Journal:
         found, sealed = [], False
         for line in lines:
             values = _read(line)
-            # The first format had no checksums; nothing of it follows a line that has one.
+            # The first format had no checksums. Nothing of it follows a line that has one, or that names a format which
+            # has them; a damaged line may have been one of these.
+            sealed |= values is None or _CHECKSUM in values or values.get("format") in _SEALED
             if values is not None and (_CHECKSUM in values or not sealed):
-                sealed |= values.pop(_CHECKSUM, None) is not None
-                found.append(values)
+                found.append({key: value for key, value in values.items() if key != _CHECKSUM})
         return found, len(lines) - len(found)
 
     def append(self, *records: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from truncate_kit.blocks import blocks_in_words, blocks_named
+from truncate_kit.bounds import SEEDS, check_number
 from truncate_kit.data.loading import holds_words
 from truncate_kit.encoders import kept_config, load_config
 from truncate_kit.errors import DataError, ModelError, UsageError, first_line
@@ -51,6 +52,7 @@ def _study(values: dict[str, Any], home: Path) -> Study:
     seeds = values.get("seeds", 3)
     if seeds < 1:
         raise UsageError(f"seeds is {seeds!r}.", hint="It is the number of seeds, such as 3.")
+    check_number("seeds", seeds, SEEDS)
     for what, parts in (("models", models), ("priors", priors), ("tasks", tasks)):
         names = [part.name for part in parts]
         twice = next((name for name in names if names.count(name) > 1), None)

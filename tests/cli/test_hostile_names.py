@@ -1,0 +1,65 @@
+"""Names of models, data and tasks that would be HTML, Markdown, formulas or commands of a terminal."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from tests.support.commands import fails, run_both
+from tests.support.files import pairs_file
+from truncate_kit.wording import harmless
+
+# A closing tag has a slash, which no name of a file has; tests/page has those.
+EVIL = "<img src=x onerror=alert(1)>$\\frac{$ [x](javascript:y) | `a` \x1b]0;mine\x07 \u202edrow **b** {{7*7}} <!--"
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@pytest.fixture(scope="module")
+def evil(tiny_folder, tmp_path_factory):
+    """A folder with a model of such a name, pairs, and a study whose parts are called so."""
+    home = tmp_path_factory.mktemp("evil")
+    shutil.copytree(tiny_folder("bert"), home / EVIL)
+    shutil.copy(pairs_file(home / "p.csv", "score", range(6)), home / f"{EVIL}.csv")
+    named = {"name": f"</script>{EVIL}", "model": str(tiny_folder("bert"))}, {"name": EVIL, "data": str(home / "p.csv")}
+    model, task = ("\n".join(f"{key} = {json.dumps(value)}" for key, value in part.items()) for part in named)
+    training = "[training]\nepochs = 1\n"
+    study = f'seeds = 1\nlayers = "1..2"\n{training}[[models]]\n{model}\n[[tasks]]\n{task}\nscale = [0, 5]\n'
+    (home / "study.toml").write_text(study)
+    return home
+
+
+def check_said(*streams):
+    for said in streams:
+        assert not _CONTROLS.search(said), ascii(said)
+
+
+def test_what_is_said_and_written_of_a_model(evil, capfd, tmp_path):
+    arguments = ("--data", evil / f"{EVIL}.csv", "--scale", "0,5", "--workspace", tmp_path)
+    check_said(*run_both(capfd, "analyze", evil / EVIL, "--reference", "none", *arguments))
+    check_said(*run_both(capfd, "cut", evil / EVIL, "--layer", 2, "--workspace", tmp_path))
+    check_said(*run_both(capfd, "report", tmp_path), *run_both(capfd, "status", "--workspace", tmp_path))
+    page, card = ((tmp_path / name).read_text() for name in ("report.html", "lean/README.md"))
+    assert "<img src=x" not in page
+    body = card.partition("\n---\n")[2]
+    assert "\\<img src=x" in body
+    assert not re.search(r"(?<!\\)<", body)
+    check_said(card)
+
+
+def test_what_is_said_and_drawn_of_a_study(evil, capfd, tmp_path):
+    check_said(*run_both(capfd, "study", evil / "study.toml", "--workspace", tmp_path))
+    assert list(tmp_path.rglob("*.png"))
+    for table in tmp_path.rglob("*.md"):
+        assert "<img" not in table.read_text().replace("\\<img", "")
+
+
+def test_what_is_said_of_a_file_that_is_not_there_and_of_columns(evil, capfd, tmp_path):
+    check_said(fails(capfd, "evaluate", evil / EVIL, "--data", evil / "no\x1b[2J.csv"))
+    (tmp_path / "c.csv").write_text(f'"{EVIL}",b\nx,y\n')
+    check_said(fails(capfd, "evaluate", evil / EVIL, "--data", tmp_path / "c.csv"))
+
+
+def test_control_characters_are_written_out_and_nothing_else():
+    assert harmless("a\x1b[2J\u202eb\x07\x9b\ud800") == "a\\x1b[2J\\u202eb\\x07\\x9b\\ud800"
+    assert harmless("größer × 中文 🙂\nnext") == "größer × 中文 🙂\nnext"
