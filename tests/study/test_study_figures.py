@@ -3,6 +3,7 @@
 from matplotlib.figure import Figure
 
 from truncate_kit.report.study_figures import COLORS, curve_style, draw_layers, draw_pareto
+from truncate_kit.report.study_tables import figure_name
 from truncate_kit.study.study_result import StudyResult, StudyRow
 from truncate_kit.sweep.sweep_result import LayerScores
 
@@ -45,3 +46,9 @@ def test_models_are_drawn_where_they_have_rows(tmp_path, monkeypatch):
             assert {key: getattr(lines[model], f"get_{key}")() for key in look} == look
         beside = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
         assert set(beside) == (set(lines) if len(wanted) > 6 else set())
+
+
+def test_a_task_of_any_name_has_a_file_that_can_be():
+    names = [figure_name(task, "curves") for task in ("../../sts b", "🙂" * 200, "é" * 300, "é" * 301, "a/b\0c")]
+    assert len(set(names)) == 5
+    assert all(len(name.encode()) <= 255 and "/" not in name and "\0" not in name for name in names)

@@ -76,6 +76,25 @@ def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, s
     assert clean(Workspace(tmp_path / "nowhere")).file_bytes == 0
 
 
+def test_what_links_point_to_is_neither_counted_nor_removed(workspace, tmp_path):
+    precious = tmp_path / "precious"
+    (precious / "photos").mkdir(parents=True)
+    for name in ("photos/one.jpg", "weights.safetensors", ".half.tmp"):
+        (precious / name).write_bytes(b"mine" * 1000)
+    run = Path(contents(workspace).runs[0].path)
+    (run.parent / "0123456789abcdef").symlink_to(precious)
+    (run / "layer09-seed0-epochs1").symlink_to(precious)
+    (run / "states.safetensors").symlink_to(precious / "weights.safetensors")
+    assert [Path(found.path) for found in contents(workspace).runs] == [run]
+    clean(workspace)
+    assert sorted(path.name for path in precious.rglob("*")) == [
+        ".half.tmp",
+        "one.jpg",
+        "photos",
+        "weights.safetensors",
+    ]
+
+
 def test_graphs_that_bench_made_are_spare(workspace):
     (workspace.graphs / "0123").mkdir(parents=True)
     (workspace.graphs / "0123/model.onnx").write_bytes(b"graph")

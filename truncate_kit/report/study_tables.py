@@ -1,6 +1,7 @@
 """A study as CSV and Markdown."""
 
 import csv
+import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from truncate_kit.study.study_result import CKARow, StudyResult, StudyRow, Summa
 from truncate_kit.wording import counted, points
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
+_LONGEST = 50  # characters of a task in a name of a file, of up to four bytes each
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
@@ -24,7 +26,10 @@ def write_tables(result: StudyResult, folder: Path) -> None:
 
 def figure_name(task: str, kind: str) -> str:
     """File name of the figure of a task: curves, layers, pareto or cka."""
-    return f"{kind}-{''.join(char if char.isalnum() else '-' for char in task).strip('-')}.png"
+    name = "".join(char if char.isalnum() else "-" for char in task).strip("-")
+    if len(name) > _LONGEST:  # file systems end at 255 bytes
+        name = f"{name[:_LONGEST]}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
+    return f"{kind}-{name}.png"
 
 
 def page(result: StudyResult) -> str:

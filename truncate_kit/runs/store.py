@@ -186,7 +186,8 @@ class RunStore:
     def forget_weights(self, keep: Collection[str]) -> None:
         """Remove the weights of all runs but those named; their records stay."""
         for folder in self.folder.iterdir():
-            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in keep:
+            ours = folder.is_dir() and not folder.is_symlink() and not folder.name.startswith(".")
+            if ours and folder.name not in keep:
                 shutil.rmtree(folder)
                 self._seal(folder.name).unlink(missing_ok=True)
 

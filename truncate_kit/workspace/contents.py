@@ -139,7 +139,8 @@ def _origins(workspace: Workspace) -> dict[Path, str]:
 def _runs(workspace: Workspace) -> Iterator[Path]:
     """The folders of runs, also of a study and of frozen heads."""
     for records in sorted(workspace.folder.glob(f"**/{RECORDS_FILE}")):
-        yield from sorted(path for path in records.parent.iterdir() if path.is_dir())
+        # What a link points to belongs to somebody else: it is neither counted nor removed.
+        yield from sorted(path for path in records.parent.iterdir() if path.is_dir() and not path.is_symlink())
 
 
 def _described(run: Path) -> RunFolder:
@@ -158,7 +159,8 @@ def _spare(run: Path) -> list[Path]:
     ended = any((run.parent.parent / name).exists() for name in _RESULTS)
     if not ended or any(run.glob("*.checkpoint")):
         return []
-    return [path for path in run.iterdir() if path.is_dir() or path.suffix == ".safetensors"]
+    own = (path for path in run.iterdir() if not path.is_symlink())
+    return [path for path in own if path.is_dir() or path.suffix == ".safetensors"]
 
 
 def _size(path: Path) -> int:

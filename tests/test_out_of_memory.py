@@ -174,7 +174,7 @@ def test_encoding_with_sixty_megabytes_left(tiny_folder):
 _TRAINING = """
 import json, resource, sys, logging
 import torch
-from tests.test_memory import trained
+from tests.test_out_of_memory import trained
 torch.set_num_threads(1)
 logging.basicConfig(stream=sys.stderr)
 run = trained(sys.argv[1], batch_size=32)
