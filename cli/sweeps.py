@@ -25,7 +25,7 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
         whose = "" if result.blocks is None else f" Its layers are those of {blocks_in_words(result.blocks)} alone."
         say(result.prediction.sentence + whose)
     elif result.settings.layers in ("auto", "all") and not OBJECTIVES[result.training.objective].is_graded:
-        say("Whether the last layers are worse cannot be told before training where classes or labels are learned.")
+        say("Whether the last layers are worse is not known before training where classes or labels are learned.")
     cells, layers = sweep_table(result), [row.layer for row in result.rows]
     table(cells.title, cells.columns, cells.rows, marked=layers.index(result.chosen))
     for sentence in result.choice_sentences:

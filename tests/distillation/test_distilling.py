@@ -14,13 +14,13 @@ from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.progress import silent
 
-SHORT = DistillSettings(batch_size=32, learning_rate=1e-3, held_out=200)
+SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
 
 
 @pytest.fixture(scope="module")
 def texts():
     pairs = load_pairs(BUNDLED)
-    return list(dict.fromkeys(pairs.texts()))[:2000]
+    return list(dict.fromkeys(pairs.texts()))[:1200]
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +119,8 @@ def test_a_model_of_one_block_has_none_to_leave_out(full, texts, tmp_path):
 
 def test_labelled_pairs_judge_where_they_are_given(full, texts, tmp_path):
     pairs = load_pairs(BUNDLED)
+    dev, test = (replace(part, pairs=part.pairs[:200]) for part in (pairs.dev, pairs.test))
+    pairs = replace(pairs, dev=dev, test=test)
     held_back = pairs.dev.texts()[:60]
     budget = Budget(blocks="2,4")
     result = distill(full, [*texts, *held_back], out=tmp_path, budget=budget, settings=SHORT, data=pairs)

@@ -10,16 +10,21 @@ import torch
 
 from tests.support.processes import Program
 from tests.support.squares import DEADLY, ODD, WRONG, Squares
-from truncate_kit.engines import Lost, Processes, Sequential, Steps
+from truncate_kit.engines import Lost, Processes, Sequential, Steps, processes
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
+STARTED = processes._started
 WEIGHTS = torch.tensor([5, 3])
 
 
-@pytest.fixture
-def engine(two_processes):
-    return two_processes
+@pytest.fixture(scope="module")
+def engine():
+    """Of processes that are started as users' are, where other tests fork theirs from one that is there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(processes, "_started", STARTED)
+        with Processes(2) as engine:
+            yield engine
 
 
 def workers_of(process: int) -> list[psutil.Process]:

@@ -42,7 +42,7 @@ def test_no_fall_is_predicted_without_a_fall_of_cka(curve):
     assert not found.falls
     assert found.from_layer is None
     assert found.confidence >= 0.7
-    assert found.sentence.startswith("Whether the end of this model falls cannot be told")
+    assert found.sentence.startswith("Whether the end of this model falls is not known")
     assert "confidence" not in found.sentence
 
 

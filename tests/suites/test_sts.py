@@ -6,10 +6,7 @@ import torch
 from scipy import stats
 
 from truncate_kit.data import StsSet, TextPair, find_sts
-from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError
-from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.suites.reports import StsReport
 from truncate_kit.suites.sts import score_sts
 
@@ -50,10 +47,9 @@ def plain_spearman(encoder, pairs):
     return 100 * stats.spearmanr(cosines, [pair.target for pair in pairs]).statistic
 
 
-def test_published_figures_of_a_real_model(minilm, shared_data, tmp_path):
-    export_onnx(load_encoder(minilm), tmp_path)
+def test_published_figures_of_a_real_model(minilm_vectors, shared_data):
     sets = [one for one in find_sts(shared_data) if one.name in PUBLISHED]
-    report = score_sts(OnnxEncoder.load(tmp_path), sets, model="all-MiniLM-L6-v2", runtime="onnx")
+    report = score_sts(minilm_vectors, sets, model="all-MiniLM-L6-v2", runtime="onnx")
     assert {row.name: row.spearman for row in report.sets} == pytest.approx(PUBLISHED, abs=0.02)
     assert report.mean_spearman == pytest.approx(sum(PUBLISHED.values()) / 2, abs=0.02)
     assert report.notes() == []

@@ -29,11 +29,11 @@ run_study(read_study(Path(sys.argv[1])), Path(sys.argv[2])).write(Path(sys.argv[
 """
 
 
-# Each write has three moments; as many as let the study get on by ten writes between two kills.
-MOMENTS = (31, 32, 33)
+# Each write has three moments; as many as let the study get on by twenty writes between two kills.
+MOMENTS = (61, 62, 63)
 
 
-def killed(study: Path, out: Path, later: float = 0.01) -> int:
+def killed(study: Path, out: Path, later: float = 0.03) -> int:
     """Run a study in `out`, killed in turn `later` seconds later each time and inside a write; how often it was.
 
     A file under its final name is always whole.

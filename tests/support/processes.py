@@ -9,17 +9,22 @@ import contextlib
 import functools
 import json
 import os
+import resource
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).resolve().parents[2]
+session_folder = Path()  # of all processes of this run; the tests set it
 
-# A request is a program with its arguments, and three pipes: for stdout, for stderr, and for its number and exit code.
+# A request is a program with its arguments, and files: for stdout, for stderr, for its number and exit code, and those
+# that the program takes by their numbers.
 _SERVER = """
 import gc, importlib, json, os, pkgutil, random, socket, sys
 import torch, scipy.stats, transformers.models.bert.modeling_bert, transformers.models.electra.modeling_electra
@@ -27,6 +32,11 @@ import truncate_kit
 for module in pkgutil.walk_packages(truncate_kit.__path__, "truncate_kit."):
     importlib.import_module(module.name)
 import truncate_kit_cli.app
+from pathlib import Path
+from tests.support.economy import economical
+
+economy = economical(Path(sys.argv[2]))
+economy.__enter__()
 gc.collect()
 gc.freeze()
 
@@ -35,20 +45,20 @@ def next_request():
     with socket.socket(fileno=int(sys.argv[1])) as requests:
         begun = set()
         while True:
-            message, pipes, _, _ = socket.recv_fds(requests, 1 << 20, 3)
+            message, files, _, _ = socket.recv_fds(requests, 1 << 20, 4)
             begun -= {number for number in begun if os.waitpid(number, os.WNOHANG)[0]}
             if not message:
                 sys.exit()
             begun.add(number := os.fork())
             if number == 0:
                 break
-            for pipe in pipes:
-                os.close(pipe)
-    out, err, status = pipes
+            for file in files:
+                os.close(file)
+    out, err, status, *passed = files
     child = os.fork()
     if child:
-        os.close(out)
-        os.close(err)
+        for file in (out, err, *passed):
+            os.close(file)
         os.write(status, f"{child}\\n".encode())
         os.write(status, f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\\n".encode())
         os._exit(0)
@@ -56,7 +66,12 @@ def next_request():
     os.dup2(out, 1)
     os.dup2(err, 2)
     random.seed()
-    return json.loads(message)
+    request = json.loads(message)
+    for file, number in zip(passed, request["passed"], strict=True):
+        if file != number:
+            os.dup2(file, number)
+            os.close(file)
+    return request
 
 request = next_request()
 os.environ.update(request["environment"])
@@ -69,7 +84,7 @@ exec(compile(request["program"], "<program>", "exec"), {"__name__": "__main__"})
 def _requests() -> socket.socket:
     """The way to the process that all programs are forked from; it ends with this one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
+    command = [sys.executable, "-c", _SERVER, str(theirs.fileno()), str(session_folder)]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, cwd=ROOT, pass_fds=[theirs.fileno()])
     theirs.close()
 
@@ -81,18 +96,25 @@ def _requests() -> socket.socket:
     return ours
 
 
+def _request(
+    program: str, arguments: Sequence[object], files: Sequence[int], passed: Sequence[int], **environment: str
+) -> None:
+    request = {
+        "program": program,
+        "arguments": [str(argument) for argument in arguments],
+        "environment": environment,
+        "passed": passed,
+    }
+    socket.send_fds(_requests(), [json.dumps(request).encode()], [*files, *passed])
+
+
 class Program:
     """A running program: `stdout` to read line by line; `communicate` as that of `subprocess.Popen`."""
 
     def __init__(self, program: str, *arguments: object, environment: Mapping[str, str] | None = None) -> None:
-        request = {
-            "program": program,
-            "arguments": [str(argument) for argument in arguments],
-            "environment": dict(environment or {}),
-        }
         (out, out_end), (err, err_end), (status, status_end) = (os.pipe() for _ in range(3))
         ends = [out_end, err_end, status_end]
-        socket.send_fds(_requests(), [json.dumps(request).encode()], ends)
+        _request(program, arguments, ends, (), **environment or {})
         for end in ends:
             os.close(end)
         self.stdout, self._stderr, self._status = (os.fdopen(pipe) for pipe in (out, err, status))
@@ -117,3 +139,37 @@ class Program:
         self._reading.join()
         assert self.returncode is not None
         return out, self._said[0]
+
+
+_WORKER = """
+import os, resource, runpy, sys
+os.chdir(sys.argv.pop())
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop()), resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+runpy.run_module("truncate_kit.engines.worker", run_name="__main__")
+"""
+
+
+class ForkedWorker:
+    """A worker of `Processes` that starts at once, with what that needs of `subprocess.Popen`."""
+
+    def __init__(self, place: int, device: str, threads: int, errors: IO[bytes]) -> None:
+        status, status_end = os.pipe()
+        largest_file, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        arguments = (place, device, threads, largest_file, Path.cwd())
+        with Path(os.devnull).open("wb") as nowhere:
+            files = (nowhere.fileno(), errors.fileno(), status_end)
+            _request(_WORKER, arguments, files, [place], **os.environ)
+        os.close(status_end)
+        self._status = os.fdopen(status)
+        self.pid = int(self._status.readline())
+
+    def kill(self) -> None:
+        """End it, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit code, once it has ended; that of a signal is negative. Raises `subprocess.TimeoutExpired`."""
+        if not select.select([self._status], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired("worker", timeout or 0)
+        return int(self._status.readline())

@@ -28,19 +28,26 @@ traced_anew = tracing._trace
 # Types of models whose graphs hold values that the tracer computed from weights, as those of all heads do.
 COMPUTED = ("deberta-v2", "gemma3_text")
 LARGE = 10_000_000  # parameters: only real models have as many, and each of them is exported as it is
+ROWS = 16  # of a stand-in's table of words: its graph looks up rows, however many there are
 
 
 @functools.cache
 def _share_operators() -> None:
-    """Let torch make its table of operators once a process: that is a tenth of a trace."""
+    """Let torch make its tables of operators once a process: that is a fifth of a trace."""
+    from torch._export import utils
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
+    utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
     ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
 
 
 def _stand_in(encoder: Encoder) -> Encoder:
-    """The same encoder with weights that depend on nothing but their shapes, and without its tokenizer."""
+    """The same encoder with weights that depend on nothing but their shapes, few words, and without its tokenizer."""
     other = copy.deepcopy(encoder, {id(encoder.tokenizer): None})
+    words: Any = other.backbone.get_input_embeddings()
+    if words.num_embeddings > ROWS:
+        words.weight = torch.nn.Parameter(torch.empty(ROWS, words.embedding_dim), requires_grad=False)
+        words.num_embeddings = other.backbone.config.vocab_size = ROWS
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in other.parameters():
@@ -64,7 +71,9 @@ def _give_weights(graph: Any, stand_in: Encoder, encoder: Encoder) -> bool:
         found = value.const_value.numpy()
         taken = own.get(found.tobytes())
         if taken is not None:
-            value.const_value = onnx_ir.tensor(taken.detach().numpy().reshape(found.shape).copy(), name=value.name)
+            shape = found.shape if taken.numel() == found.size else taken.shape  # there are more words than stand-ins
+            value.const_value = onnx_ir.tensor(taken.detach().numpy().reshape(shape).copy(), name=value.name)
+            value.shape = onnx_ir.Shape(shape)
         elif found.ndim and np.issubdtype(found.dtype, np.floating) and found.tobytes() not in constants:
             return False
     return True
@@ -76,12 +85,14 @@ def remembered_traces(folder: Path) -> Iterator[None]:
 
     def remembered(encoder: Encoder) -> Any:
         config = encoder.backbone.config
-        parts = (encoder_digest(encoder), config._attn_implementation, encoder.max_length)
+        parts = (encoder_digest(encoder), config._attn_implementation, min(encoder.max_length, tracing.LENGTH))
         file = folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.onnx"
         with FileLock(file.with_suffix(".lock")):
             if not file.exists():
                 _share_operators()
-                file.write_bytes(onnx_ir.serde.serialize_model(traced_anew(encoder)).SerializeToString())
+                begun = file.with_suffix(".part")  # whoever writes it may be killed
+                begun.write_bytes(onnx_ir.serde.serialize_model(traced_anew(encoder)).SerializeToString())
+                begun.rename(file)
         return onnx_ir.serde.deserialize_model(onnx.ModelProto.FromString(file.read_bytes()))
 
     def trace(encoder: Encoder) -> Any:

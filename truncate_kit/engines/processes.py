@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import torch
 
@@ -102,15 +102,7 @@ class _Worker:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `stop`
         ours, theirs = socket.socketpair()
         with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", f"{__package__}.worker", str(theirs.fileno()), device, str(threads)],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                # An empty entry is the current folder of this process.
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
-            )
+            self.process = _started(theirs.fileno(), device, threads, self._errors)
         self.connection: Connection[tuple[bytes | None, Any], Any] = Connection(ours.detach())
         self.loaded = False
 
@@ -133,6 +125,19 @@ class _Worker:
         if code < 0:
             return f"it was ended by {signal.Signals(-code).name}"
         return f"it ended with {code}" + (f" ({lines[-1]})" if lines else "")
+
+
+def _started(place: int, device: str, threads: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    """A fresh interpreter that takes work from the socket of this number."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", f"{__package__}.worker", str(place), device, str(threads)],
+        pass_fds=[place],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=errors,
+        # An empty entry is the current folder of this process.
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)},
+    )
 
 
 def _devices(count: int, device: str | None) -> list[str]:

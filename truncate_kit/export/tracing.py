@@ -18,6 +18,7 @@ from truncate_kit.extras import require
 from truncate_kit.precisions import Target
 
 _FUSING_SINCE = (5, 23)
+LENGTH = 7  # of the texts that are traced, at most
 _LOUD_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
@@ -74,7 +75,7 @@ class _WithStates(nn.Module):
 
 def _trace(encoder: Encoder) -> Any:
     # Sizes other than 0 and 1, and different ones, so that neither batch nor length is taken for a constant.
-    length = min(7, encoder.max_length)
+    length = min(LENGTH, encoder.max_length)
     ids = torch.ones((5, length), dtype=torch.long, device=encoder.device)
     mask = torch.ones_like(ids)
     mask[1, 2:] = 0

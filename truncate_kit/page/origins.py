@@ -1,10 +1,8 @@
 """How a run came about: data and what they share, machines, versions, seeds, settings, scores elsewhere."""
 
-from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from truncate_kit import __version__
 from truncate_kit.errors import TruncateKitError
@@ -72,21 +70,14 @@ def _suites(run: Run) -> Section | None:
     """Scores of evaluation suites, where some were run."""
     from truncate_kit.mteb.mteb_report import MtebReport
     from truncate_kit.report.mteb_tables import mteb_table
-    from truncate_kit.report.suite_tables import retrieval_table, sts_table, transfer_table
-    from truncate_kit.suites.reports import RetrievalReport, StsReport, TransferReport
+    from truncate_kit.report.suite_tables import SUITE_TABLES, Shown
 
-    kinds = {"sts": StsReport, "transfer": TransferReport, "retrieval": RetrievalReport, "mteb": MtebReport}
-    tables: dict[str, Callable[[Any], TableCells]] = {
-        "sts": sts_table,
-        "transfer": transfer_table,
-        "retrieval": retrieval_table,
-        "mteb": mteb_table,
-    }
-    found = suite_reports(run.workspace.folder, kinds)
+    shown: dict[str, Shown] = {**SUITE_TABLES, "mteb": (MtebReport, mteb_table)}
+    found = suite_reports(run.workspace.folder, {name: kind for name, (kind, _) in shown.items()})
     if not found:
         return None
     return Section(
-        key="suites", title="Evaluation suites", tables=[tables[name](report) for name, report in found.items()]
+        key="suites", title="Evaluation suites", tables=[shown[name][1](report) for name, report in found.items()]
     )
 
 

@@ -1,9 +1,12 @@
 """The cells of the suites' tables; the command line draws them."""
 
 from collections import Counter
+from collections.abc import Callable
 from itertools import chain
+from typing import Any
 
 from truncate_kit.report.cells import NONE, TableCells, number
+from truncate_kit.results import Result
 from truncate_kit.suites.reports import RetrievalReport, StsReport, TransferPoint, TransferReport, TransferScore
 from truncate_kit.wording import counted
 
@@ -119,3 +122,12 @@ def retrieval_sentences(report: RetrievalReport, wanted_lists: int) -> list[str]
             f"{counted(report.num_texts, 'text')} cannot place more."
         )
     return sentences
+
+
+Shown = tuple[type[Result], Callable[[Any], TableCells]]  # what a suite writes, and its table
+
+SUITE_TABLES: dict[str, Shown] = {
+    "sts": (StsReport, sts_table),
+    "transfer": (TransferReport, transfer_table),
+    "retrieval": (RetrievalReport, retrieval_table),
+}

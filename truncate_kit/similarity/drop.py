@@ -194,7 +194,7 @@ def _sentence(
         said = f"The end of this model is expected to fall: from layer {from_layer} on {compared} "
         said += f"leaves its plateau {move}"
     else:
-        said = f"Whether the end of this model falls cannot be told. No fall is predicted: {compared} "
+        said = f"Whether the end of this model falls is not known. No fall is predicted: {compared} "
         said += f"drops {move}" if by_cka.says_fall else f"keeps its level {move}"
     if corroborating is not None:
         joint = ", and" if corroborating.says_fall == by_cka.says_fall else ", but"

@@ -1,0 +1,37 @@
+"""What tests do without, in their own process and in those that are forked for them."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.traces import remembered_traces
+from truncate_kit.bench import timing
+from truncate_kit.distillation import speed
+
+
+def _unless_without_memory(reset: Callable[[Any], None]) -> Callable[[Any], None]:
+    return lambda layer: None if layer.weight.is_meta else reset(layer)
+
+
+@contextmanager
+def economical(folder: Path) -> Iterator[None]:
+    """Spare what costs seconds and shows nothing; folder: of all processes of this run.
+
+    - Tests that export the same model share its trace; all that follows it is done each time.
+    - Nobody waits for the disk: tests kill processes, but no machine.
+    - Calls are timed a few times only, and without rests between them.
+    - Layers that loading builds before it has their weights draw none.
+    """
+    with remembered_traces(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(timing, "_REST", 0.0)
+        patch.setattr(speed, "ROUNDS", 2)
+        patch.setattr(speed, "MOST_ROUNDS", 2)
+        for kind in (torch.nn.Linear, torch.nn.Embedding):
+            patch.setattr(kind, "reset_parameters", _unless_without_memory(kind.reset_parameters))
+        yield
