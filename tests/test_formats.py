@@ -9,13 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.combine.report import CombinationReport
+from truncate_kit.contrastive.contrastive_result import ContrastiveResult, LayerWeights
+from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.errors import FileProblemError, TruncateKitError
 from truncate_kit.export.record import read_exports
+from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.results import FORMAT
 from truncate_kit.runs.cutting import CutResult
 from truncate_kit.runs.store import RECORDS_FILE, RunStore
 from truncate_kit.runs.trial import Trial
 from truncate_kit.serving.encoded_file import EncodingNote
+from truncate_kit.study.study_result import StudyResult
+from truncate_kit.suites.reports import StsReport
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace
 
@@ -37,6 +45,37 @@ SAID = {
     "export.json": "model.onnx",
     RECORDS_FILE: 88.27348295047494,
 }
+# Kept of the second format on: results of the commands that the first format's folder has none of.
+LATER = {
+    "profile.json": (LayerProfile, lambda found: found.num_texts, 300),
+    "bench.json": (BenchReport, lambda found: found.num_texts, 239),
+    "combination.json": (CombinationReport, lambda found: found.chosen, (0,)),
+    "contrastive.json": (ContrastiveResult, lambda found: found.layer, 3),
+    "attention.json": (LayerWeights, lambda found: found.texts[0], "sat red the cat dog"),
+    "distill.json": (DistillResult, lambda found: found.chosen, (1,)),
+    "frozen.json": (FrozenReport, lambda found: found.chosen_layer, 3),
+    "study.json": (StudyResult, lambda found: len(found.rows), 2),
+    "suite-sts.json": (StsReport, lambda found: found.runtime, "torch"),
+}
+
+
+@pytest.mark.parametrize("version", range(2, FORMAT + 1))
+@pytest.mark.parametrize("name", LATER)
+def test_results_of_every_command_are_read(version, name):
+    kind, value, expected = LATER[name]
+    assert value(kind.read(KEPT / str(version) / name)) == expected
+    assert json.loads((KEPT / str(version) / name).read_text())["format"] == version
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_their_later_formats_are_refused_and_edits_found(name, tmp_path):
+    text = (KEPT / str(FORMAT) / name).read_text()
+    (tmp_path / name).write_text(text.replace(f'"format": {FORMAT}', f'"format": {FORMAT + 1}'))
+    with pytest.raises(FileProblemError, match="later version"):
+        LATER[name][0].read(tmp_path / name)
+    (tmp_path / name).write_text(text.replace("3", "4", 1))
+    with pytest.raises(ValueError, match="changed after it was written"):
+        LATER[name][0].read(tmp_path / name)
 
 
 def versions(file):

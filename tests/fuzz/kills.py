@@ -22,7 +22,15 @@ from tests.support.writing import COMMANDS, TIMED, left_in, make_inputs, words_o
 
 _OFTEN, _SELDOM = 100, 20  # kills of a command: those with much to lose, and the others
 KILLS = {name: _OFTEN if name in ("finetune", "distill", "encode", "study") else _SELDOM for name in COMMANDS}
-_MAIN = "import sys, torch; torch.set_num_threads(1); from truncate_kit_cli.app import main; main(sys.argv[1:])"
+# Distillation times its candidates for ten seconds, in which nothing is written.
+_MAIN = """
+import sys, torch
+from truncate_kit.distillation import speed
+from truncate_kit_cli.app import main
+torch.set_num_threads(1)
+speed.SECONDS = 0.0
+main(sys.argv[1:])
+"""
 _MOST = 4  # kills before a command may end
 
 
@@ -66,23 +74,25 @@ def rounds(home: Path, known: list[dict[str, Any]], wanted: dict[str, int], seed
     (home / "killed").mkdir()
     make_inputs(home)
     run(["--version"])  # what all programs are forked from has imported everything when this one ends
+    killed = dict.fromkeys(wanted, 0)
+    for line in known:
+        if line["command"] in killed:
+            killed[line["command"]] += line["kills"]
+    left = [command for command in wanted if killed[command] < wanted[command]]
     seconds = {}
-    for command in dict.fromkeys(("finetune", *wanted)):  # what others read is made first
+    for command in dict.fromkeys(("finetune", *left)):  # what others read is made first
         begin = time.monotonic()
         out = home / "whole" / command
         out.mkdir(parents=True)
         run(words_of(command, home, out, home / "whole"))
         seconds[command] = time.monotonic() - begin
-    killed = dict.fromkeys(wanted, 0)
-    for line in known:
-        if line["command"] in killed:
-            killed[line["command"]] += line["kills"]
     draw = random.Random(f"{seed} {len(known)}")
-    while left := [command for command in wanted if killed[command] < wanted[command]]:
+    while left:
         for command in left:
             found = round_of(command, home, home / "whole" / command, seconds[command], draw)
             killed[command] += found["kills"]
             yield found
+        left = [command for command in left if killed[command] < wanted[command]]
 
 
 def table(lines: Iterable[dict[str, Any]]) -> str:

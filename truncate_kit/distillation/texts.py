@@ -16,7 +16,7 @@ from truncate_kit.encoders.digest import Digest
 from truncate_kit.errors import DataError
 from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
-from truncate_kit.results import Result
+from truncate_kit.results import Result, sealed, unsealed
 from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids
 from truncate_kit.training.examples import Ids
 
@@ -131,7 +131,7 @@ def store_texts(
         place.mkdir()
         counts, digest = _write(encoder, raw, place, limit, progress)
         note = {"texts": digest, "counts": counts.to_dict()}
-        (place / NOTE_FILE).write_text(json.dumps(note), encoding="utf-8")
+        (place / NOTE_FILE).write_text(json.dumps(sealed(note)), encoding="utf-8")
     return TextStore(folder)
 
 
@@ -201,5 +201,4 @@ def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
 
 
 def _note(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / NOTE_FILE).read_text(encoding="utf-8"))
-    return found
+    return unsealed(json.loads((folder / NOTE_FILE).read_text(encoding="utf-8")), folder / NOTE_FILE)
