@@ -142,6 +142,11 @@ def is_there(path: Path) -> bool:
         return False
 
 
+def is_folder(path: Path) -> bool:
+    """Whether a path is a folder; False also for a name that no file could have."""
+    return is_there(path) and path.is_dir()
+
+
 def read_text(path: Path) -> str:
     """The UTF-8 text of a regular file. Raises OSError, also for a pipe, which would wait; UnicodeDecodeError."""
     if path.exists() and not path.is_file() and not path.is_dir():

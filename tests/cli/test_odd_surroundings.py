@@ -20,6 +20,15 @@ def test_names_that_no_file_of_results_could_hold(capfd, command, bad):
     assert "is not UTF-8 text" in fails(capfd, command, "mini-bert", "--workspace", bad)
 
 
+@pytest.mark.parametrize("suffix", ["", ".csv"])
+def test_names_that_are_too_long_for_a_file(capfd, tmp_path, suffix):
+    long = "9" * 4000 + suffix
+    assert "999" in fails(capfd, "evaluate", "mini-bert", "--data", long)
+    assert "999" in fails(capfd, "cut", long, "--layer", 1, "--workspace", tmp_path)
+    (tmp_path / "study.toml").write_text(f'[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "{long}"\n')
+    assert "999" in fails(capfd, "study", tmp_path / "study.toml", "--workspace", tmp_path)
+
+
 def test_the_home_of_a_user_who_is_not_there(capfd, tmp_path):
     assert "~no-such-user" in fails(capfd, "cut", "~no-such-user/x", "--layer", "1", "--workspace", tmp_path)
 

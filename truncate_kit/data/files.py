@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from truncate_kit.errors import DataError, RowError
+from truncate_kit.files import is_there
 
 PAIR_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 TEXT_FORMAT = ".txt"
@@ -46,7 +47,7 @@ def unsupported(path: Path) -> DataError:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
     """Open `path` for reading bytes, unpacking `.gz` and `.xz`; `DataError` where it cannot be read, also meanwhile."""
-    if not path.exists():
+    if not is_there(path):
         raise DataError(f"{path} does not exist.", hint="Check the path; a relative one starts in this folder.")
     if path.is_dir():
         raise DataError(f"{path} is a folder, not a file.", hint="Name one file in it.")

@@ -13,7 +13,7 @@ from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.types import PairSplits
 from truncate_kit.data.words import load_words, word_files
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.files import is_there
+from truncate_kit.files import is_folder, is_there
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
@@ -64,7 +64,7 @@ def load_pairs(
 
 def holds_words(folder: Path) -> bool:
     """Whether `load_pairs` takes a folder for word similarity sets; False for what is no folder."""
-    return folder.is_dir() and not find_split_files(folder) and bool(word_files(folder))
+    return is_folder(folder) and not find_split_files(folder) and bool(word_files(folder))
 
 
 def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
@@ -72,7 +72,7 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
     path = Path(name_or_path)
     if str(name_or_path) == BUNDLED:
         return BUNDLED, _folder_tables(BUNDLED_FOLDER)
-    if path.is_dir():
+    if is_folder(path):
         return short_name(path), _folder_tables(path)
     if is_there(path) or not is_hub_name(str(name_or_path)):
         return short_name(path), {"train": read_table(path)}

@@ -14,6 +14,7 @@ from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.texts import read_texts
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
+from truncate_kit.files import is_folder
 
 _USUAL_SPLITS = ("test", "dev")
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
@@ -63,7 +64,7 @@ class RetrievalSet:
 def is_retrieval_folder(path: str | Path) -> bool:
     """Whether this is a folder of documents and queries rather than of pairs."""
     folder = Path(path)
-    return folder.is_dir() and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
+    return is_folder(folder) and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
 
 
 def read_retrieval(path: str | Path, *, corpus: str | Path | None = None, split: str | None = None) -> RetrievalSet:

@@ -15,7 +15,7 @@ from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.errors import ModelError, first_line
-from truncate_kit.files import local_path, read_text
+from truncate_kit.files import is_folder, is_there, local_path, read_text
 
 # Fields that say how many parts of a model are built one after another, under the names of all families.
 _COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inner_group_num")
@@ -33,9 +33,9 @@ def resolve(name: str | Path) -> Path:
     """
     text = str(name)
     path = local_path(text)
-    if path.is_dir():
+    if is_folder(path):
         return path
-    if path.exists():
+    if is_there(path):
         raise ModelError(f"{path} is a file, not a model folder.", hint="Give the folder that holds config.json.")
     bundled = miniature_path(text)
     if bundled is not None:
