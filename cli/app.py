@@ -11,6 +11,7 @@ import typer
 from truncate_kit import __version__
 
 from .help_panels import PanelCommand, PanelGroup
+from .manner import with_manner
 from .problems import EXIT_INTERRUPTED, check_arguments, describe
 from .streams import prepare_streams
 
@@ -22,13 +23,12 @@ PANELS = {
 """Every command by panel of the help; each is a function of the module that has its name."""
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 
-HELP = {"help_option_names": ["-h", "--help"]}
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 
 app = typer.Typer(
     name="truncate-kit",
     cls=PanelGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings=HELP,
@@ -36,7 +36,7 @@ app = typer.Typer(
 for panel, names in PANELS.items():
     for name in names:
         command = getattr(import_module(f".{name}", __package__), name)
-        app.command(name, cls=PanelCommand, rich_help_panel=panel, context_settings=HELP)(command)
+        app.command(name, cls=PanelCommand, rich_help_panel=panel, context_settings=HELP)(with_manner(command))
 
 
 def _print_version(wanted: bool) -> None:

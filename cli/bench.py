@@ -156,8 +156,8 @@ def show(report: "BenchReport", workspace: Workspace) -> None:
         return
     if path != workspace.bench:
         workspace.note(f"{workspace.bench} measured more than this bench and stays as it is.")
-    for cells in bench_tables(report):
-        table(cells.title, cells.columns, cells.rows)
+    for place, cells in enumerate(bench_tables(report)):
+        table(cells.title, cells.columns, cells.rows, detail=place > 0)
     for sentence in (machine_sentence(report), *ceiling_sentences(report), *absences(report), *report.notes):
         say(in_options(sentence, "bench"))
     say(f"Saved: {path}" + (f", {figure}" if figure else " (no figure without scores)"))

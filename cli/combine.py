@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Annotated
 
-from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.combination.settings import CombineSettings
 
 from . import options
 from .options import data_option, layers_option, use_threads
@@ -11,7 +11,7 @@ from .parameters import in_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.combine.report import CombinationReport, Span
+    from truncate_kit.combination.report import CombinationReport, Span
     from truncate_kit.encoders import Encoder
     from truncate_kit.encoders.tail import Dense
 
@@ -48,7 +48,7 @@ def combine(
     as_json: options.Json = False,
 ) -> None:
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
-    from truncate_kit.combine.bert_lc import combine as run
+    from truncate_kit.combination.bert_lc import combine as run
     from truncate_kit.encoders import find_pooler_head, load_pooler_head
     from truncate_kit.hardware import usable_cores
 
@@ -76,8 +76,8 @@ def combine(
 
 def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None", workspace: Workspace) -> str:
     """Write report, figures and, where a folder can hold it, the model; what to say of the model."""
-    from truncate_kit.combine.card import combination_card
-    from truncate_kit.combine.model import combined_encoder
+    from truncate_kit.combination.card import combination_card
+    from truncate_kit.combination.model import combined_encoder
     from truncate_kit.encoders import save_encoder
     from truncate_kit.errors import ModelError
     from truncate_kit.report.combination_figure import draw_effects, draw_sizes
@@ -120,11 +120,13 @@ def show(report: "CombinationReport", workspace: Workspace, saved: str) -> None:
             for size, row in enumerate(report.splits[0].by_size, 1)
             if row is not None
         ],
+        detail=True,
     )
     table(
         "Without a layer: change of the best, in points",
         ("layer", "dev", "test"),
         [(str(effect.layer), f"{effect.dev:+.2f}", f"{effect.test:+.2f}") for effect in report.effects()],
+        detail=True,
     )
     unseen = "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen} that none chose on"
     kind = "layers" if len(report.chosen) > 1 else "layer"

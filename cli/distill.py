@@ -170,7 +170,7 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     table(cells.title, cells.columns, cells.rows, marked=sizes.index(result.chosen))
     search = result.search
     rules = rules_table(search)
-    table(rules.title, rules.columns, rules.rows)
+    table(rules.title, rules.columns, rules.rows, detail=True)
     say(
         f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s"
         + ("." if search.exact else ", by a beam.")

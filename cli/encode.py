@@ -1,6 +1,12 @@
 """`truncate-kit encode`."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from shutil import copyfileobj
+from tempfile import NamedTemporaryFile
 from typing import Annotated
 
 import typer
@@ -16,7 +22,9 @@ def encode(
     file: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="Texts: .txt with one a line, or .csv, .tsv, .jsonl, .parquet; also .gz or .xz."
+            metavar="FILE",
+            help="Texts: .txt with one a line, or .csv, .tsv, .jsonl, .parquet; also .gz or .xz. - reads lines from "
+            "standard input.",
         ),
     ],
     model: Annotated[
@@ -60,12 +68,12 @@ def encode(
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
-    source = workspace.finished_model(model, pooling, max_length)
-    place, inside = local_path(source.name), bool(source.pooling or source.max_length)
+    named = workspace.finished_model(model, pooling, max_length)
+    place, inside = local_path(named.name), bool(named.pooling or named.max_length)
     where = "cuda" if gpus_per_worker or (device or "").startswith("cuda") else "cpu"  # of those that encode
     if graph is None and runtime != "torch" and not inside:
         graph = suited_precision(place, where)
-    encoder = workspace.load_text_encoder(source, runtime, graph, threads, device)
+    encoder = workspace.load_text_encoder(named, runtime, graph, threads, device)
     if isinstance(encoder, OnnxEncoder):
         workspace.note(graph_sentence(encoder.file, encoder.report, where))
     elif runtime is None and graphs_in(place):
@@ -73,8 +81,9 @@ def encode(
         workspace.note(f"This runs in torch: {why}.")
     wanted = gives_unit_vectors(encoder) if normalize is None else normalize
     form = VectorFormat(precision=form.precision, dimensions=dimensions, normalize=wanted)
-    with machine.open() as chosen, progress_bar(quiet=as_json) as progress:
-        result = encode_file(encoder, file, out, column=column, form=form, engine=chosen, progress=progress)
+    with machine.open() as chosen, progress_bar(quiet=as_json) as progress, _readable(file) as source:
+        result = encode_file(encoder, source, out, column=column, form=form, engine=chosen, progress=progress)
+    result = replace(result, source=str(file))
     if as_json:
         print_json(result)
         return
@@ -82,3 +91,15 @@ def encode(
     before = f", {result.resumed_at:,} of them from before" if result.resumed_at else ""
     say(f"Encoded: {rows:,} texts{before}, in {result.seconds:,.1f} s ({result.rate:,.0f} a second).")
     say(f"Saved: {result.file} ({rows:,} × {columns} {result.dtype}, {result.file_bytes / 1e6:,.1f} MB)")
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[Path]:
+    """The file itself, or a copy of standard input, which is read twice: counted first, then encoded."""
+    if str(file) != "-":
+        yield file
+        return
+    with NamedTemporaryFile(suffix=".txt") as copy:
+        copyfileobj(sys.stdin.buffer, copy)
+        copy.flush()
+        yield Path(copy.name)

@@ -97,7 +97,7 @@ def _searchable(splits: "PairSplits", workspace: Workspace) -> "PairSplits":
     """Splits with dev pairs to choose on and others to report on, out of train where missing, else `UsageError`."""
     if splits.dev is not None and splits.test is not None:
         return splits
-    if splits.train is None:
+    if splits.train is None and not splits.one_file:
         raise UsageError(
             f"int8 chooses its layers on dev pairs and reports on test pairs; {splits.name} has only "
             f"{' and '.join(name for name, _ in splits.items())}.",

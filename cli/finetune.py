@@ -137,7 +137,7 @@ def finetune(
                 blocks=None if kept is None else kept[: encoder.depth],
             ),
             judge=searched,
-            watcher=watcher,
+            progress=watcher,
             engine=at_work,
         )
     # Classes are no scores: what comes next must not look for similarity in them.

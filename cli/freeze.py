@@ -128,7 +128,7 @@ def _nli(name: str) -> "PairSet":
     from truncate_kit.data import load_pairs
 
     try:
-        return load_pairs(name, classes=True).items()[0][1]
+        return load_pairs(name, classes=True, divide=False).items()[0][1]
     except ColumnsError as error:
         raise DataError(str(error), hint="Call the columns of --nli sentence1, sentence2 and label.") from error
 
@@ -154,7 +154,7 @@ def show(report: "FrozenReport", workspace: Workspace) -> None:
     cells, chosen = step_table(report)
     table(cells.title, cells.columns, cells.rows, marked=chosen)
     worst = worst_table(report)
-    table(worst.title, worst.columns, worst.rows)
+    table(worst.title, worst.columns, worst.rows, detail=True)
     say(report.leakage())
     say(
         f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "

@@ -11,6 +11,7 @@ from typing import Any
 from truncate_kit.progress import PlannedTrial, TrialWatcher
 from truncate_kit.wording import capitalized, counted, harmless, lasting
 
+from .manner import MANNER
 from .output import Clock, Pace, ProgressLines
 
 SHOWN_TRIALS = 12  # a terminal's height, less what stands around it
@@ -25,7 +26,7 @@ def watching(out: Path, *, tensorboard: bool, quiet: bool) -> Iterator[TrialWatc
             from truncate_kit.report.tensorboard import TensorboardLog
 
             watchers.append(stack.enter_context(TensorboardLog(out / "tensorboard")))
-        if not quiet:
+        if not quiet and not MANNER.quiet:
             watchers.append(stack.enter_context(_LiveTable()) if sys.stderr.isatty() else _Lines())
         yield _All(watchers)
 

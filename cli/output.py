@@ -11,6 +11,7 @@ import typer
 
 from truncate_kit.wording import capitalized, harmless, lasting
 
+from .manner import MANNER
 from .streams import writes_everything
 
 if TYPE_CHECKING:
@@ -31,22 +32,41 @@ def print_problem(message: str, hint: str) -> None:
 
 
 def note(text: str, *, quiet: bool = False) -> None:
-    """A sentence beside the result, on stderr; nothing with `--json`."""
-    if not quiet:
+    """A sentence beside the result, on stderr; nothing with `--quiet`, and with `--json`, where `quiet` is set."""
+    if not quiet and not MANNER.quiet:
         typer.echo(harmless(text), err=True)
 
 
 def print_json(result: "Result") -> None:
-    """The result as one JSON document on stdout."""
-    text = result.to_json()
-    typer.echo(text if writes_everything() else json.dumps(json.loads(text), indent=2))
+    """The result as one JSON document on stdout, with the version of the format; `schemas.py` says what is in it."""
+    from truncate_kit.results import FORMAT
+
+    values = {"format": FORMAT} | result.to_dict()
+    typer.echo(json.dumps(values, indent=2, ensure_ascii=not writes_everything(), allow_nan=False))
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, marked: int | None = None) -> None:
-    """A table on stdout, numbers to the right; one too wide for the terminal continues below, so no number is cut.
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    marked: int | None = None,
+    detail: bool = False,
+) -> None:
+    """A table on stdout, numbers to the right; no number is cut.
 
-    marked: place of a row to stand out.
+    Columns that do not fit beside the others are left out, unless `--verbose` continues them below.
+
+    Args:
+        title: What stands above.
+        columns: Names, the most wanted first.
+        rows: Cells by row.
+        marked: Place of a row to stand out.
+        detail: Shown with `--verbose` only.
     """
+    if detail and not MANNER.verbose:
+        _tell_of_more()
+        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -54,7 +74,8 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
     rows = [[harmless(cell) for cell in row] for row in rows]
     console = Console(width=None if sys.stdout.isatty() else 160)  # files and pipes have no width of their own
     widths = _widths(columns, rows)
-    for part, places in enumerate(_side_by_side(widths, console.width)):
+    parts = _side_by_side(widths, console.width)
+    for part, places in enumerate(parts if MANNER.verbose else parts[:1]):
         drawn = Table(title=Text(harmless(title)) if part == 0 else None, title_justify="left", header_style="bold")
         for place in places:
             drawn.add_column(
@@ -63,6 +84,14 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, 
         for number, row in enumerate(rows):
             drawn.add_row(*(Text(row[place]) for place in places), style="bold green" if number == marked else None)
         console.print(drawn)
+    if len(parts) > 1 and not MANNER.verbose:
+        _tell_of_more()
+
+
+def _tell_of_more() -> None:
+    if not MANNER.told:
+        note("More columns and tables: --verbose, or the page of truncate-kit report.")
+        MANNER.told = True
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -161,6 +190,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
     """Draw progress on stderr when that is a terminal; elsewhere lines, of what takes more than a minute."""
     from truncate_kit.progress import silent
 
+    quiet = quiet or MANNER.quiet
     if quiet or not sys.stderr.isatty():
         yield silent if quiet else ProgressLines().progress
         return

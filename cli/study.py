@@ -59,7 +59,7 @@ def study(
         return
     with machine.at_work(out, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher):
         result = run_study(
-            plan, out, watcher=watcher, finished=lambda so_far: _write(so_far, out), engine=at_work, device=device
+            plan, out, progress=watcher, finished=lambda so_far: _write(so_far, out), engine=at_work, device=device
         )
     if as_json:
         print_json(result)

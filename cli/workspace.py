@@ -113,7 +113,8 @@ class Workspace(places.Workspace):
         if named is None:
             last = self.remembered().data
             source = DataSource(last.name, source.columns or last.columns, source.scale or last.scale)
-        splits = load_pairs(source.name or BUNDLED, columns=source.columns, scale=source.scale, classes=classes)
+        how = {"columns": source.columns, "scale": source.scale, "classes": classes}
+        splits = load_pairs(source.name or BUNDLED, divide=False, **how)  # type: ignore[arg-type]  # each its own
         for statement in splits.statements():
             self.note(statement)
         return splits, source

@@ -34,10 +34,10 @@ ELSEWHERE = re.compile(
 
 # Pages of the Python API: title, and the modules whose public names it holds.
 API = {
-    "models": ("Models", "encoders representations vectors"),
+    "models": ("Models", "encoders representations vectors errors"),
     "export": ("Export and serving", "export serving"),
     "data": ("Data", "data"),
-    "layers": ("Layers", "analysis similarity combine"),
+    "layers": ("Layers", "analysis similarity combination"),
     "training": ("Training", "sweep training priors distillation contrastive frozen study engines"),
     "measuring": ("Measuring", "evaluation bench retrieval suites mteb doctor"),
 }

@@ -9,7 +9,7 @@ from tests.support.commands import fails
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bounds import Bounds, first_seeds, shown
-from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.engines import Processes

@@ -27,7 +27,7 @@ def pairs():
 
 def tied(encoder, pairs):
     """Spearman where the cosine of a text with itself is exactly 1."""
-    first, second = (encoder.encode([getattr(pair, side) for pair in pairs]).double() for side in ("first", "second"))
+    first, second = (encoder.vectors([getattr(pair, side) for pair in pairs]).double() for side in ("first", "second"))
     cosines = np.array([float(a @ b / (a.norm() * b.norm())) for a, b in zip(first, second, strict=True)])
     cosines[[pair.first == pair.second for pair in pairs]] = 1.0
     return 100 * stats.spearmanr(cosines, [pair.target for pair in pairs]).statistic
@@ -48,7 +48,7 @@ def test_every_way_to_a_spearman_counts_identical_texts_as_one_tie(tiny_folder, 
     assert sts.spearman == expected
     assert profile(encoder, pairs=pairs.pairs, settings=AnalysisSettings(intervals=0)).spearman[-1] == expected
     places = PlacedPairs.of(pairs.pairs, [*reversed(pairs.texts()), "one more"])
-    vectors = encoder.encode(places.texts)
+    vectors = encoder.vectors(places.texts)
     assert spearman(pair_similarities(vectors, places), pairs.scores()) == expected
     assert [places.texts[place] for place in places.first] == [pair.first for pair in pairs]
     assert [places.texts[place] for place in places.second] == [pair.second for pair in pairs]

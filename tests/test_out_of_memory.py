@@ -75,10 +75,10 @@ def test_one_item_that_does_not_fit_and_other_errors_are_raised():
 
 def test_encoding_in_halves_gives_the_same_vectors_and_says_so(tiny_folder, monkeypatch, caplog):
     encoder = load_encoder(tiny_folder("bert"))
-    expected, states = encoder.encode(TEXTS), layer_states(encoder, TEXTS)
+    expected, states = encoder.vectors(TEXTS), layer_states(encoder, TEXTS)
     sizes = refusing(encoder.backbone, 7, monkeypatch)
     with caplog.at_level(logging.WARNING):
-        torch.testing.assert_close(encoder.encode(TEXTS), expected)
+        torch.testing.assert_close(encoder.vectors(TEXTS), expected)
     assert "not enough memory for a batch of 40: it is computed in parts of 20" in caplog.text
     assert max(size for size in sizes if size <= 7) > 1
     torch.testing.assert_close(layer_states(encoder, TEXTS), states)
@@ -153,11 +153,11 @@ torch.set_num_threads(1)
 logging.basicConfig(stream=sys.stderr)
 encoder = load_encoder(sys.argv[1])
 texts = ["the cat sat on the mat " * 6] * 4096
-encoder.encode(texts[:4])
-expected = encoder.encode(texts[:1])
+encoder.vectors(texts[:4])
+expected = encoder.vectors(texts[:1])
 held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (held + (60 << 20), resource.RLIM_INFINITY))
-found = encoder.encode(texts, batch_size=4096)
+found = encoder.vectors(texts, batch_size=4096)
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(json.dumps([len(found), float((found - expected).abs().max())]))
 """

@@ -6,6 +6,7 @@ import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -48,7 +49,10 @@ def test_help_imports_no_torch():
 
 @pytest.mark.parametrize("name", [name for name in truncate_kit.__all__ if name != "__version__"])
 def test_every_public_name_is_there(name):
-    assert getattr(truncate_kit, name) is not None
+    import_module(truncate_kit._PUBLIC[name].rpartition(".")[0])
+    found = getattr(truncate_kit, name)  # once its module is there: a package of this name would hide it
+    assert not isinstance(found, ModuleType)
+    assert getattr(truncate_kit, name) is found
 
 
 def test_unknown_names_are_refused():

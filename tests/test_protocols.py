@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.suites.retrieval import score_retrieval

@@ -116,7 +116,7 @@ def test_state_at_a_layer_is_what_the_model_cut_there_gives(tiny_folder):
     encoder = load_encoder(tiny_folder("modernbert"))
     states = layer_states(encoder, TEXTS)
     for layer in (1, 2, 3):
-        torch.testing.assert_close(truncate(encoder, layer).encode(TEXTS), states[layer])
+        torch.testing.assert_close(truncate(encoder, layer).vectors(TEXTS), states[layer])
 
 
 def test_batches_hold_each_text_once_with_tokens_mask_and_progress(tiny_folder):

@@ -19,6 +19,12 @@ def numbers_named(text: str) -> list[int]:
     return numbers
 
 
+def as_text(named: object) -> str:
+    """A number, several of them, or text that says the same, as text: 3, [3, 6], range(2, 5) and "2..4" alike."""
+    several = named if isinstance(named, list | tuple | range) else [named]
+    return ",".join(map(str, several))
+
+
 def blocks_named(text: str) -> tuple[int, ...]:
     """The blocks that a text names, such as "1,4,6" or "1..3,6"; `kept_config` says whether a model has them.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from truncate_kit.data import PlacedPairs, TextPair
 from truncate_kit.errors import DataError
 from truncate_kit.results import Result
-from truncate_kit.vectors import similarities
+from truncate_kit.vectors import Rows, similarities
 
 DIGITS = 12  # the cosine of a vector with itself differs from 1 by 1e-16 at most, vectors hold 7 digits
 
@@ -20,8 +20,8 @@ DIGITS = 12  # the cosine of a vector with itself differs from 1 by 1e-16 at mos
 class TextEncoder(Protocol):
     """Anything that turns texts into vectors: an `Encoder`, an ONNX session, a peer's model."""
 
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        """Vectors (n, d) in the order of the texts."""
+    def encode(self, texts: Sequence[str]) -> Rows:
+        """Vectors (n, d) in the order of the texts, as an array or a tensor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from truncate_kit.encoders import Encoder, PoolingMode, evaluating, length_batches, pool, truncate
 from truncate_kit.encoders.encoder import RawStates
 from truncate_kit.memory import in_halves
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 
 # Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
 WINDOW_TEXTS = 16_384
@@ -95,9 +95,10 @@ def layer_states(
     up_to: int | None = None,
     prompt: bool = True,
     batch_size: int = 64,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> Tensor:
     """States of all layers in the order of `texts`, (L', n, d) float32 on the CPU; options as in `iter_states`."""
+    progress = reporter(progress)
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)
     states = torch.empty(encoder.depth + 1, len(texts), encoder.width)

@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import hashlib
+import importlib
 import json
 import logging
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -33,6 +34,11 @@ class Result:
     def to_json(self) -> str:
         """One indented JSON document. Raises ValueError on NaN or infinity: they are not JSON."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def _repr_html_(self) -> str:
+        """Tables and plots where a notebook shows a result; see `truncate_kit.page.parts`."""
+        # By name and when it is asked for: the page knows every kind of result, and no result knows the page.
+        return str(importlib.import_module("truncate_kit.page.writing").in_notebook(self))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -160,3 +166,48 @@ def _check(fits: bool, hint: Any, value: Any, name: str) -> None:
     if not fits:
         kind = hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
         raise ValueError(f"{name} is {str(value)[:40]!r}, not {kind}")
+
+
+def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
+    """JSON Schema (draft 2020-12) of what `--json` prints: one of these results, with the version of the format.
+
+    It is made from the annotations by which `from_dict` reads.
+
+    Args:
+        name: What the schema is of; ends its identifier.
+        kinds: Of the results.
+    """
+    definitions: dict[str, Any] = {}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:truncate-kit:format-{FORMAT}:{name}",
+        "type": "object",
+        "properties": {_FORMAT: {"const": FORMAT}},
+        "required": [_FORMAT],
+        "anyOf": [_described(kind, definitions) for kind in kinds],
+        "$defs": definitions,
+    }
+
+
+def _described(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a type of `_restore`; that of a result goes to `definitions`."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = [argument for argument in arguments if argument is not types.NoneType]
+        return {"anyOf": [*(_described(one, definitions) for one in inner), {"type": "null"}]}
+    if origin is tuple and arguments[1:] == (...,):
+        return {"type": "array", "items": _described(arguments[0], definitions)}
+    if origin is tuple:
+        items = [_described(one, definitions) for one in arguments]
+        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": _described(arguments[1], definitions)}
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if isinstance(hint, type) and issubclass(hint, Result):
+        if hint.__name__ not in definitions:
+            definitions[hint.__name__] = {}  # results nest, but never in themselves
+            fields = {name: _described(kind, definitions) for name, kind in _hints(hint).items()}  # type: ignore[arg-type]  # a class is hashable
+            definitions[hint.__name__] = {"type": "object", "properties": fields, "required": list(fields)}
+        return {"$ref": f"#/$defs/{hint.__name__}"}
+    return {"type": {int: "integer", float: "number", str: "string", bool: "boolean"}[hint]}

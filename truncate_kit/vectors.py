@@ -94,8 +94,12 @@ class VectorFormat(Result):
         return torch.from_numpy(stored.astype(np.float32))
 
 
+Rows = Tensor | NDArray[Any]
+"""Vectors (n, d) as encoders give them: ours as arrays, others also as tensors."""
+
+
 class _Encodes(Protocol):
-    def encode(self, texts: Sequence[str]) -> Tensor: ...
+    def encode(self, texts: Sequence[str]) -> Rows: ...
 
 
 @runtime_checkable
@@ -123,7 +127,7 @@ class StoredVectors:
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Vectors (n, kept) in float32 in the order of `texts`."""
-        vectors = self.encoder.encode(texts)
+        vectors = torch.as_tensor(self.encoder.encode(texts))
         self.width = int(vectors.shape[1])
         return self.form.numbers(self.form.store(vectors), vectors.shape[1])
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
-from truncate_kit.combine.bert_lc import BASELINES, combine
-from truncate_kit.combine.report import CombinationReport
-from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.combination.bert_lc import BASELINES, combine
+from truncate_kit.combination.report import CombinationReport
+from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import Encoder, find_pooler_head, load_encoder, load_pooler_head
 from truncate_kit.encoders.tail import Dense
@@ -68,7 +68,7 @@ add_options(PARSER)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Search for each model, then print one row for every report there is."""
     options = PARSER.parse_args(arguments)
-    pairs = load_pairs(options.data).evaluation
+    pairs = load_pairs(options.data, divide=False).evaluation
     records = Records(REPORTS)
     for model in options.model:
         encoder, head, record = asked_model(model, options)

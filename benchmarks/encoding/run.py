@@ -67,7 +67,7 @@ class Contestants:
                 name: model.encode(texts, show_progress_bar=False, convert_to_tensor=True).float().cpu().numpy()
                 for name, model in self.torch.items()
             },
-            **{name: graph.encode(texts).numpy() for name, graph in self.graphs.items()},
+            **{name: graph.encode(texts) for name, graph in self.graphs.items()},
             **{name: peer.vectors() for name, peer in self.peers.items()},
         }
 

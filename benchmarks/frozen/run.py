@@ -59,7 +59,7 @@ def parity(encoder: Encoder, folder: Path, texts: list[str]) -> float:
     graph = OnnxEncoder.load(folder)
     scores = [
         model.similarities(vectors[:-1], vectors[1:])
-        for model, vectors in ((encoder, encoder.encode(texts)), (graph, graph.encode(texts)))
+        for model, vectors in ((encoder, encoder.vectors(texts)), (graph, graph.vectors(texts)))
     ]
     return float((scores[0] - scores[1]).abs().max())
 
@@ -70,7 +70,7 @@ def measure(name: str, folder: str, options: argparse.Namespace) -> None:
     encoder.name = name
     data = first_pairs(complete_splits(load_pairs(options.data)), options.pairs)
     raw = read_texts(options.texts) if options.texts else None
-    nli = load_pairs(options.nli, classes=True).items()[0][1] if options.nli else None
+    nli = load_pairs(options.nli, classes=True, divide=False).items()[0][1] if options.nli else None
     settings = FrozenSettings(
         layers=options.layers,
         steps=STEPS if raw else STEPS[:2],

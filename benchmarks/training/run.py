@@ -232,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run all rows and write `results.json`, or results of another name."""
     options = PARSER.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    pairs = spread_out(load_pairs(options.data).split("train"), options.pairs)
+    pairs = spread_out(load_pairs(options.data, divide=False).split("train"), options.pairs)
     full = shape(options.model, options.random)
     with tempfile.TemporaryDirectory() as folder:
         timed = rows(full, Path(folder), pairs, options.epochs)

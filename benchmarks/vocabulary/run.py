@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.common import machine, new_parser, print_table, read_rows, write_rows
 from benchmarks.suites.run import bundled_minilm
-from truncate_kit.data import PairSet, load_pairs
+from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.data.texts import iter_texts
 from truncate_kit.encoders import Encoder, load_encoder
 from truncate_kit.encoders.word_pieces import piece_ids
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Cut, score, write, print."""
     options = PARSER.parse_args(arguments)
     torch.set_num_threads(options.threads)
-    encoder, pairs = load_encoder(bundled_minilm()), load_pairs(options.data / "stsb/en/test.csv").evaluation
+    encoder, pairs = load_encoder(bundled_minilm()), read_pairs(options.data / "stsb/en/test.csv")
     rows: list[dict[str, object]] = list(read_rows(TABLE)) if TABLE.exists() else []
     for source, count in CASES[len(rows) :]:
         texts = list(dict.fromkeys(islice(iter_texts(options.data / FILES[source]), count)))
@@ -68,7 +68,7 @@ def row(encoder: Encoder, texts: Sequence[str], pairs: PairSet) -> dict[str, obj
         "held_out_pieces_covered": f"{100 * (found.covered_pieces or 0):.2f}",
         "held_out_texts_covered": f"{100 * (found.covered_texts or 0):.1f}",
         "stsb_texts_covered": f"{100 * len(covered) / len(test):.1f}",
-        "their_largest_difference": float((cut.encode(covered) - encoder.encode(covered)).abs().max()),
+        "their_largest_difference": float((cut.vectors(covered) - encoder.vectors(covered)).abs().max()),
         "stsb_more_tokens": f"{100 * (lengths[1] / lengths[0] - 1):.2f}",
         "stsb": f"{evaluate(cut, pairs).spearman:.2f}",
     }

@@ -48,4 +48,4 @@ def test_energy_per_billion_where_a_meter_read_it(tiny_folder):
 def test_the_last_dense_module_says_how_wide_vectors_are(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.tail.append(Dense(16, 6, bias=True, activation="Tanh"))
-    assert vector_width(encoder) == encoder.encode(["a cat"]).shape[1] == 6
+    assert vector_width(encoder) == encoder.vectors(["a cat"]).shape[1] == 6

@@ -7,9 +7,9 @@ from benchmarks.combine import sets
 from benchmarks.published import published
 from benchmarks.records import Records
 from tests.support.pairs import sentence_pairs
-from truncate_kit.combine.bert_lc import BASELINES, LAST
-from truncate_kit.combine.report import CombinationReport
-from truncate_kit.combine.searching import divide
+from truncate_kit.combination.bert_lc import BASELINES, LAST
+from truncate_kit.combination.report import CombinationReport
+from truncate_kit.combination.searching import divide
 from truncate_kit.data import find_sts
 from truncate_kit.encoders import load_encoder
 
@@ -36,7 +36,7 @@ def test_all_sets_in_one_go_and_their_mean(tiny_folder, folder, tmp_path, monkey
     ]
     # Both subsets of STS12 are divided together; the last layer, by the encoder's own vectors.
     encoder, one = load_encoder(tiny_folder("bert")), find_sts(folder)[0]
-    first, second = (encoder.encode([getattr(pair, side) for pair in one.pairs]) for side in ("first", "second"))
+    first, second = (encoder.vectors([getattr(pair, side) for pair in one.pairs]) for side in ("first", "second"))
     cosines = (first * second).sum(1) / ((first**2).sum(1) * (second**2).sum(1)) ** 0.5
     tests = [divide(sets.as_pairs(one, folder), seed, 20).test for seed in range(5)]
     scores = [

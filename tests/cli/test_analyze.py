@@ -11,6 +11,7 @@ from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder
+from truncate_kit.results import FORMAT
 from truncate_kit_cli.app import main
 
 
@@ -72,11 +73,11 @@ def test_json_alone_is_on_stdout_and_equals_the_library(run, tmp_path, tiny_fold
     code, out, err = run(tiny_folder("bert"), "--data", pairs_file, "--scale", "0,5", "--json", "--workspace", "other")
     assert code == 0
     assert err == ""
-    assert json.loads(out) == kept_in(tmp_path / "other/analysis/profile.json")
+    assert json.loads(out) == {"format": FORMAT} | kept_in(tmp_path / "other/analysis/profile.json")
     assert (tmp_path / "other/analysis/curve.png").exists()
     assert not (tmp_path / "exported").exists()
     encoder = load_encoder(tiny_folder("bert"))
-    pairs = load_pairs(pairs_file, scale=(0, 5)).evaluation
+    pairs = load_pairs(pairs_file, scale=(0, 5), divide=False).evaluation
     assert LayerProfile.from_dict(json.loads(out)) == profile(encoder, pairs=pairs)
 
 
@@ -145,7 +146,7 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
         "linear",
         False,
     )
-    encoder, pairs = load_encoder(tiny_folder("llama")), load_pairs(pairs_file).evaluation
+    encoder, pairs = load_encoder(tiny_folder("llama")), load_pairs(pairs_file, divide=False).evaluation
     for options, values in (
         (("--pooling", "last"), {"pooling": "last"}),
         (("--estimator", "biased"), {"estimator": "biased"}),

@@ -48,7 +48,7 @@ def workspace(tmp_path, tiny_folder):
 
 
 def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_file):
-    code, out, err = run("--data", pairs_file, "--quick", *FAST)
+    code, out, err = run("--data", pairs_file, "--quick", "--verbose", *FAST)
     assert code == 0, err
     assert "Model: exported/lean" in err
     assert "Compared with: exported/full." in err

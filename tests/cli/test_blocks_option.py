@@ -48,7 +48,7 @@ def kept(model):
 def test_cut_saves_the_blocks_and_says_so_everywhere(model, kept, tmp_path, capsys):
     out = run(capsys, "cut", model, "--blocks", "1,3")
     assert "Blocks 1, 3 of 3, not trained" in out
-    assert torch.equal(load_encoder(tmp_path / "exported/lean").encode(TEXTS), kept.encode(TEXTS))
+    assert torch.equal(load_encoder(tmp_path / "exported/lean").vectors(TEXTS), kept.vectors(TEXTS))
     result = CutResult.read(tmp_path / "exported/lean/cut.json")
     assert (result.blocks, result.layer, result.depth) == ((1, 3), 2, 3)
     assert result.parameters == kept.num_parameters
@@ -64,8 +64,8 @@ def test_cut_saves_the_blocks_and_says_so_everywhere(model, kept, tmp_path, caps
 def test_export_writes_the_graph_of_the_blocks(model, kept, tmp_path, capsys):
     _, err = run_both(capsys, "export", model, "--onnx", "--blocks", "1,3", "--data", "pairs.csv")
     assert "Blocks 1, 3 of 3, not trained" in err
-    found = OnnxEncoder.load(tmp_path / "exported/lean").encode(TEXTS)
-    torch.testing.assert_close(found, kept.encode(TEXTS), atol=1e-4, rtol=1e-4)
+    found = OnnxEncoder.load(tmp_path / "exported/lean").vectors(TEXTS)
+    torch.testing.assert_close(found, kept.vectors(TEXTS), atol=1e-4, rtol=1e-4)
 
 
 def test_analyze_profiles_the_kept_model(model, kept, tmp_path, capsys):
@@ -76,7 +76,9 @@ def test_analyze_profiles_the_kept_model(model, kept, tmp_path, capsys):
     assert "Layers are those of blocks 1, 3 of 3 alone: layer 1 in block 1, layer 2 in block 3." in err
     found = LayerProfile.read(tmp_path / "exported/analysis/profile.json")
     assert (found.kept_blocks, found.full_depth, found.depth) == ((1, 3), 3, 2)
-    by_hand = profile(kept, pairs=load_pairs("pairs.csv").split(None), settings=AnalysisSettings(max_texts=10_000))
+    by_hand = profile(
+        kept, pairs=load_pairs("pairs.csv", divide=False).split(None), settings=AnalysisSettings(max_texts=10_000)
+    )
     assert replace(by_hand, kept_blocks=(1, 3), full_depth=3) == found
 
 
@@ -91,7 +93,7 @@ def test_bench_compares_the_blocks_with_all_of_the_model(model, kept, tmp_path, 
     assert (lean.blocks, lean.layer, lean.parameters) == ((1, 3), 2, kept.num_parameters)
     assert (full.blocks, full.layer) == (None, 3)
     assert all(row.absent is None for row in report.contestants)
-    pairs = load_pairs("pairs.csv").evaluation.pairs
+    pairs = load_pairs("pairs.csv", divide=False).evaluation.pairs
     expected = evaluate(kept, pairs).spearman
     for row in report.contestants:
         if row.role == "lean":
@@ -120,8 +122,8 @@ def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model,
     yardstick = finetune(full, pairs, out=tmp_path / "b", settings=replace(once, layers="3"), training=training)
     assert result.full == yardstick.full
     for name, by_hand in (("lean", "a/lean"), ("full", "b/lean")):
-        saved = load_encoder(tmp_path / "exported" / name).encode(TEXTS)
-        assert torch.equal(saved, load_encoder(tmp_path / by_hand).encode(TEXTS))
+        saved = load_encoder(tmp_path / "exported" / name).vectors(TEXTS)
+        assert torch.equal(saved, load_encoder(tmp_path / by_hand).vectors(TEXTS))
     together = finetune(
         kept,
         pairs,
@@ -205,6 +207,6 @@ def test_a_vocabulary_is_cut_beside_the_blocks(tmp_path, monkeypatch, capsys):
     result = json.loads(run(capsys, "cut", model, "--vocabulary-from", "texts.txt", "--blocks", "2..3", "--json"))
     assert (result["blocks"], result["vocabulary"]["texts"]) == ([2, 3], 30)
     lean = load_encoder(tmp_path / "exported/lean")
-    assert torch.equal(lean.encode(texts), keep(load_encoder(model), (2, 3)).encode(texts))
+    assert torch.equal(lean.vectors(texts), keep(load_encoder(model), (2, 3)).vectors(texts))
     pieces = f"to blocks 2, 3 and to {result['vocabulary']['pieces']} word pieces"
     assert pieces in CutResult.read(tmp_path / "exported/lean/cut.json").how

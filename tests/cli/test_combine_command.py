@@ -10,9 +10,9 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run
 from tests.support.pairs import sentence_pairs
-from truncate_kit.combine.model import combined_encoder
-from truncate_kit.combine.report import CombinationReport
-from truncate_kit.combine.searching import divide
+from truncate_kit.combination.model import combined_encoder
+from truncate_kit.combination.report import CombinationReport
+from truncate_kit.combination.searching import divide
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.representations import layer_states
@@ -90,7 +90,7 @@ def test_the_saved_winner_scores_what_the_search_found(
     """On the pairs it was chosen on, and on all others."""
     folder = tiny_folder(name)
     model = save_encoder(load_encoder(folder, pooling=tokens), tmp_path / "model")
-    data = graded(tmp_path / "pairs.csv", combined_encoder(load_encoder(model), layers, over=over).encode)
+    data = graded(tmp_path / "pairs.csv", combined_encoder(load_encoder(model), layers, over=over).vectors)
     out = tmp_path / "out"
     options = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--workspace", out)
     shown = run(capsys, "combine", model, "--over", over, *options)
@@ -100,7 +100,7 @@ def test_the_saved_winner_scores_what_the_search_found(
     card = " ".join((out / "combined/README.md").read_text().split())
     assert "SentenceTransformer(path, trust_remote_code=True)" in card
     assert words in card
-    pairs = load_pairs(data).train
+    pairs = load_pairs(data, divide=False).train
     division = divide(pairs, report.splits[0].seed, report.splits[0].num_dev)
     for places, expected in ((division.dev, report.splits[0].best.dev), (division.test, report.unseen)):
         some = write_pairs(tmp_path / "some.csv", [pairs.pairs[place] for place in places])
@@ -111,7 +111,7 @@ def test_the_saved_winner_scores_what_the_search_found(
 
 def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
     best, out = combined_encoder(load_encoder(tiny_folder("bert")), (0, 2), over="max"), tmp_path / "out"
-    data = graded(tmp_path / "pairs.csv", best.encode)
+    data = graded(tmp_path / "pairs.csv", best.vectors)
     run(
         capsys, "combine", tiny_folder("bert"), "--over", "max", "--data", data, "--dev-pairs", "24", "--workspace", out
     )

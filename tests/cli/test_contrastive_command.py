@@ -78,7 +78,7 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     assert graph["spearman"] == pytest.approx(result.test, abs=0.01)
     run(capsys, "encode", files / "raw.txt", "--model", out / "lean", "--out", tmp_path / "v.npy", "--runtime", "onnx")
     texts = (files / "raw.txt").read_text().splitlines()
-    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), lean.encode(texts).numpy(), atol=1e-4)
+    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), lean.vectors(texts).numpy(), atol=1e-4)
     short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32", "--json")
     bench = json.loads(run(capsys, "bench", out / "lean", "--data", files / "pairs", "--workspace", out, *short))
     assert [row["spearman"] for row in bench["contestants"]] == pytest.approx([result.test] * 2, abs=0.01)

@@ -1,5 +1,6 @@
 """`truncate-kit encode`, and `evaluate` with stored vectors."""
 
+import io
 import json
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def test_a_file_of_texts_becomes_vectors(workspace, capsys):
     assert code == 0, err
     assert "3 texts" in out
     assert "3 × 16 float32" in out
-    expected = load_encoder("exported/lean").encode(["a cat", "the dog", "a small red tree"])
+    expected = load_encoder("exported/lean").vectors(["a cat", "the dog", "a small red tree"])
     assert np.allclose(np.load("vectors.npy"), expected, atol=1e-4)
     code, out, err = run(capsys, "encode", "texts.txt")
     assert (code, "3 of them from before" in out) == (0, True)
@@ -131,3 +132,22 @@ def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
     code, _, err = run(capsys, *arguments, "--vectors", "float8")
     assert (code, "no precision 'float8'" in err) == (1, True)
     assert "bytes per vector" in " ".join(run(capsys, *arguments[:-1], "--vectors", "int8")[1].split())
+
+
+def test_lines_come_from_standard_input(workspace, capsys, monkeypatch):
+    lines = (workspace / "texts.txt").read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines), encoding="utf-8"))
+    code, out, err = run(capsys, "encode", "-", "--out", "piped.npy", "--json", "--quiet")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["source"] == "-"
+    assert run(capsys, "encode", "texts.txt", "--out", "read.npy")[0] == 0
+    assert np.array_equal(np.load("piped.npy"), np.load("read.npy"))
+
+
+def test_a_file_called_test_is_the_test_split(workspace, capsys):
+    (workspace / "test.csv").write_text(PAIRS)
+    for file, split in (("test.csv", "test"), ("graded.csv", "train")):
+        (workspace / file).write_text(PAIRS)
+        code, out, err = run(capsys, "evaluate", "--data", file, "--json")
+        assert (code, err) == (0, "")
+        assert json.loads(out)["split"] == split

@@ -49,7 +49,7 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     assert code == 0, err
     assert "was divided into train, dev, test" in err
     held_out = len(complete_splits(load_pairs(single_file)).test)
-    assert held_out < len(load_pairs(single_file).train) / 5
+    assert held_out < len(load_pairs(single_file, divide=False).train) / 5
 
     code, out, err = run("evaluate", "--json")
     assert (code, err) == (0, "")
@@ -64,7 +64,7 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     assert "at layer 1" in err
 
     code, out, _ = run("evaluate", tiny_folder("electra"), "--json")  # a model from elsewhere has seen none of it
-    assert json.loads(out)["num_pairs"] == len(load_pairs(single_file).train)
+    assert json.loads(out)["num_pairs"] == len(load_pairs(single_file, divide=False).train)
 
     code, out, err = run("export", "--onnx", "--json")
     assert json.loads(out)["task"]["num_pairs"] == held_out, err

@@ -193,7 +193,7 @@ def test_the_table_of_a_real_sweep(tiny_folder, tmp_path):
         out=tmp_path,
         settings=SweepSettings(strategy="multi-exit", seeds=(0,), pick="best-dev"),
         training=SETTINGS,
-        watcher=table,
+        progress=table,
     )
     for trial in result.trials:
         assert (str(trial.layer), "0", "done", f"{trial.dev:.2f}", "") in drawn(table).rows

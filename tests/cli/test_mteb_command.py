@@ -11,6 +11,7 @@ from tests.support.pairs import make_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.results import FORMAT
 
 NAMES = ("STSBenchmark", "SICK-R")
 PAIRS = make_pairs(40).pairs
@@ -41,7 +42,7 @@ def test_scores_of_a_folder_and_of_a_graph(capsys, fed, tiny_folder, tmp_path):
     found = json.loads(run(capsys, "evaluate", "graph/model.onnx", *named(*NAMES), "--json"))
     assert found["runtime"] == "onnx"
     assert [row["score"] for row in found["scores"]] == pytest.approx([expected] * 2, abs=0.01)
-    assert kept_in(tmp_path / "exported/suite-mteb.json") == found
+    assert kept_in(tmp_path / "exported/suite-mteb.json") | {"format": FORMAT} == found
 
 
 def test_before_and_after(capsys, fed, tiny_folder, tmp_path):
@@ -53,7 +54,7 @@ def test_before_and_after(capsys, fed, tiny_folder, tmp_path):
     found = json.loads(run(capsys, *arguments, "--json"))
     assert found["differences"] == pytest.approx([after - before], abs=0.01)
     assert (found["full"]["model"], found["lean"]["model"]) == (str(full), str(lean))
-    assert kept_in(tmp_path / "exported/suite-mteb-comparison.json") == found
+    assert kept_in(tmp_path / "exported/suite-mteb-comparison.json") | {"format": FORMAT} == found
 
 
 def test_what_is_refused(capsys, tiny_folder, tmp_path, monkeypatch):

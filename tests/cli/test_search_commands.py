@@ -9,6 +9,7 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import read_retrieval
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.results import FORMAT
 from truncate_kit.retrieval.comparing import compare
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
 
@@ -28,7 +29,7 @@ def lean(tiny_folder, tmp_path_factory):
 def test_evaluate_in_torch_and_as_a_graph(capfd, tiny_folder, folder, tmp_path):
     model, data = tiny_folder("bert"), ("--data", folder, "--workspace", tmp_path)
     expected = evaluate_retrieval(load_encoder(model), read_retrieval(folder), model=str(model))
-    assert json.loads(run(capfd, "evaluate", model, *data, "--json")) == expected.to_dict()
+    assert json.loads(run(capfd, "evaluate", model, *data, "--json")) == {"format": FORMAT} | expected.to_dict()
     out = " ".join(run(capfd, "evaluate", model, *data).split())
     assert f"{expected.ndcg.value:.2f} ({expected.ndcg.low:.2f} to {expected.ndcg.high:.2f})" in out
     assert "19 queries" in out

@@ -10,6 +10,7 @@ from tests.support.word_pieces import make_splitting, sentences
 from truncate_kit.encoders import keep_words, load_encoder, truncate
 from truncate_kit.encoders.word_pieces import piece_ids
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.results import FORMAT
 from truncate_kit.runs.cutting import CutResult
 
 TEXTS = list(dict.fromkeys(sentences(30, 1)))
@@ -30,7 +31,7 @@ def model(tmp_path, monkeypatch):
 def test_cut_keeps_the_vectors_of_the_texts_and_says_what_it_did(model, tmp_path, capsys):
     out = run(capsys, "cut", model, "--vocabulary-from", "texts.txt")
     whole, lean = load_encoder(model), load_encoder(tmp_path / "exported/lean")
-    assert torch.equal(lean.encode(TEXTS), whole.encode(TEXTS))
+    assert torch.equal(lean.vectors(TEXTS), whole.vectors(TEXTS))
     result = CutResult.read(tmp_path / "exported/lean/cut.json")
     assert (result.layer, result.depth, result.parameters) == (3, 3, lean.num_parameters)
     words = result.vocabulary
@@ -47,7 +48,10 @@ def test_cut_keeps_the_vectors_of_the_texts_and_says_what_it_did(model, tmp_path
         assert f"{words.pieces} of {words.full_pieces} word pieces are kept" in text
         assert f"{100 * words.covered_pieces:.2f} %" in text
     assert f"{words.pieces} of {words.full_pieces} word pieces" in run(capsys, "status")
-    assert json.loads(run(capsys, "cut", model, "--vocabulary-from", "texts.txt", "--json")) == result.to_dict()
+    assert (
+        json.loads(run(capsys, "cut", model, "--vocabulary-from", "texts.txt", "--json"))
+        == {"format": FORMAT} | result.to_dict()
+    )
 
 
 def test_few_texts_have_no_coverage(model, tmp_path, capsys):
@@ -56,7 +60,7 @@ def test_few_texts_have_no_coverage(model, tmp_path, capsys):
     result = CutResult.read(tmp_path / "exported/lean/cut.json")
     assert (result.layer, result.vocabulary.held_out, result.vocabulary.covered_pieces) == (1, 0, None)
     lean = load_encoder(tmp_path / "exported/lean")
-    assert torch.equal(lean.encode(["ka to"]), truncate(load_encoder(model), 1).encode(["ka to"]))
+    assert torch.equal(lean.vectors(["ka to"]), truncate(load_encoder(model), 1).vectors(["ka to"]))
 
 
 def test_export_traces_the_cut_model_beside_its_tokenizer(model, tmp_path, capsys):
@@ -64,9 +68,9 @@ def test_export_traces_the_cut_model_beside_its_tokenizer(model, tmp_path, capsy
     _, err = run_both(capsys, "export", model, "--onnx", *asked)
     assert "word pieces are kept" in err
     assert "cut at layer 1 and to" in run_both(capsys, "encode", "texts.txt", "--out", "vectors.npy")[1]
-    expected = truncate(load_encoder(model), 1).encode(TEXTS)
+    expected = truncate(load_encoder(model), 1).vectors(TEXTS)
     torch.testing.assert_close(
-        OnnxEncoder.load(tmp_path / "exported/lean").encode(TEXTS), expected, atol=1e-4, rtol=1e-4
+        OnnxEncoder.load(tmp_path / "exported/lean").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4
     )
     before = (tmp_path / "exported/lean/cut.json").read_text()
     assert "would replace" in fails(capsys, "export", "exported/lean", "--onnx", *asked)
@@ -80,7 +84,7 @@ def test_distill_teaches_the_model_with_its_smaller_vocabulary(model, tmp_path, 
     assert "word pieces are kept" in result["before"]
     assert result["before"] in (tmp_path / "exported/lean/README.md").read_text()
     lean, full = (load_encoder(tmp_path / "exported" / name) for name in ("lean", "full"))
-    assert torch.equal(full.encode(TEXTS), load_encoder(model).encode(TEXTS))  # the teacher
+    assert torch.equal(full.vectors(TEXTS), load_encoder(model).vectors(TEXTS))  # the teacher
     assert len(lean.tokenizer) == len(full.tokenizer) < len(load_encoder(model).tokenizer)
 
 

@@ -83,9 +83,9 @@ def test_vectors_come_from_the_model_of_the_workspace(run, tmp_path, tiny_folder
     code, _, err = run("encode", "texts.txt", "--out", "v.npy", "--workspace", "w2")
     assert code == 0, err
     assert "Model: w2/lean, which finetune cut from" in err
-    expected = load_encoder(tmp_path / "w2/lean").encode(["the cat sat", "a dog ran"])
+    expected = load_encoder(tmp_path / "w2/lean").vectors(["the cat sat", "a dog ran"])
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), expected, atol=1e-5)
-    other = load_encoder(tmp_path / "w3/lean").encode(["the cat sat", "a dog ran"])
+    other = load_encoder(tmp_path / "w3/lean").vectors(["the cat sat", "a dog ran"])
     assert not np.allclose(np.load(tmp_path / "v.npy"), other, atol=1e-3)
     assert not (tmp_path / "exported").exists()
 
@@ -132,7 +132,7 @@ def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder
     code, _, err = run("encode", "texts.txt")
     assert code == 0, err
     assert f"{tiny_folder('bert')} cut at layer 2, not trained." in err
-    expected = truncate(whole, 2).encode(["the cat sat", "a dog ran"])
+    expected = truncate(whole, 2).vectors(["the cat sat", "a dog ran"])
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npy"), expected, atol=1e-6)
     fast = ("--backends", "torch-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick", "--json")
     code, out, err = run("bench", "--data", "pairs.csv", *fast)
@@ -153,7 +153,7 @@ def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder
 def test_a_graph_of_a_cut_is_made_in_one_go(run, tmp_path, tiny_folder):
     code, _, err = run("export", tiny_folder("bert"), "--onnx", "--layer", 1, "--data", "pairs.csv")
     assert code == 0, err
-    expected = truncate(load_encoder(tiny_folder("bert")), 1).encode(["the cat sat", "a dog ran"])
+    expected = truncate(load_encoder(tiny_folder("bert")), 1).vectors(["the cat sat", "a dog ran"])
     for runtime, tolerance in (("onnx", 1e-4), ("torch", 1e-6)):
         assert run("encode", "texts.txt", "--runtime", runtime, "--out", f"{runtime}.npy")[0] == 0
         np.testing.assert_allclose(np.load(tmp_path / f"{runtime}.npy"), expected, atol=tolerance)

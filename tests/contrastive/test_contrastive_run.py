@@ -87,13 +87,13 @@ def test_every_fixed_pooling_of_table_2_goes_through_a_fresh_mlp(tiny_folder, tm
     (dense,) = made.tail
     assert tuple(dense.linear.weight.shape) == (16, pooled.shape[1])
     expected = torch.tanh(pooled @ dense.linear.weight.T + dense.linear.bias).detach()
-    torch.testing.assert_close(made.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(made.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
     other = poolable_encoder(full, ContrastiveSettings(pooling=pooling), seed=4)
     assert not torch.equal(other.tail[0].linear.weight, dense.linear.weight)
     bare = poolable_encoder(full, ContrastiveSettings(pooling=pooling, mlp=False), seed=3).eval()
-    torch.testing.assert_close(bare.encode(TEXTS), pooled, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(bare.vectors(TEXTS), pooled, atol=1e-5, rtol=1e-4)
     save_encoder(bare, tmp_path / "m")
-    torch.testing.assert_close(load_encoder(tmp_path / "m").encode(TEXTS), pooled, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), pooled, atol=1e-5, rtol=1e-4)
 
 
 def test_attention_has_its_mlp_inside_and_goes_without(tiny_folder):
@@ -101,8 +101,8 @@ def test_attention_has_its_mlp_inside_and_goes_without(tiny_folder):
     made = poolable_encoder(full, ContrastiveSettings(), seed=3)
     assert (len(made.tail), tuple(made.pooler.dense.weight.shape)) == (0, (16, 32))
     bare = poolable_encoder(full, ContrastiveSettings(mlp=False), seed=3).eval()
-    assert bare.encode(TEXTS).shape == (3, 32)
-    torch.testing.assert_close(bare.encode(TEXTS)[:, :16], states_of(full, TEXTS)[0][-1], atol=1e-5, rtol=1e-4)
+    assert bare.vectors(TEXTS).shape == (3, 32)
+    torch.testing.assert_close(bare.vectors(TEXTS)[:, :16], states_of(full, TEXTS)[0][-1], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)
@@ -120,9 +120,9 @@ def test_the_pooler_removed_after_training(tiny_folder, data, tmp_path, pooling)
 
 def test_judged_without_the_pooler_and_left_with_it(tiny_folder, data):
     encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(), seed=0).eval()
-    before = encoder.encode(TEXTS)
+    before = encoder.vectors(TEXTS)
     found = BareEvaluator(PairEvaluator(encoder, data.dev)).score(encoder)
-    torch.testing.assert_close(encoder.encode(TEXTS), before, atol=0, rtol=0)
+    torch.testing.assert_close(encoder.vectors(TEXTS), before, atol=0, rtol=0)
     assert found == PairEvaluator(encoder, data.dev).score(remove_pooler(encoder))
 
 
@@ -132,7 +132,7 @@ def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_fol
     assert [trial.dev_scores for trial in first.trials] == [trial.dev_scores for trial in again.trials]
     assert first.trials[0].dev_scores != first.trials[1].dev_scores
     one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
-    torch.testing.assert_close(one.encode(TEXTS), other.encode(TEXTS), atol=0, rtol=0)
+    torch.testing.assert_close(one.vectors(TEXTS), other.vectors(TEXTS), atol=0, rtol=0)
     assert first.dev_std is not None
     kept = (tmp_path / "a/trials/trials.jsonl").read_bytes()
     once_more = run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8)
@@ -159,7 +159,7 @@ def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data
     whole = finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "b", settings=settings)
     assert [trial.dev_scores for trial in continued.trials] == [trial.dev_scores for trial in whole.trials]
     one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
-    torch.testing.assert_close(one.encode(TEXTS), other.encode(TEXTS), atol=0, rtol=0)
+    torch.testing.assert_close(one.vectors(TEXTS), other.vectors(TEXTS), atol=0, rtol=0)
 
 
 def test_of_what_stands_after_pooling_only_normalize_is_kept(minilm):
@@ -175,7 +175,7 @@ def test_of_what_stands_after_pooling_only_normalize_is_kept(minilm):
 def test_heads_over_frozen_blocks_are_left_out(tiny_folder, pooling):
     settings = ContrastiveSettings(pooling=pooling)
     plain, frozen = load_encoder(tiny_folder("bert")), with_heads(tiny_folder("bert"))
-    expected, found = (poolable_encoder(one, settings, seed=3).eval().encode(TEXTS) for one in (plain, frozen))
+    expected, found = (poolable_encoder(one, settings, seed=3).eval().vectors(TEXTS) for one in (plain, frozen))
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 

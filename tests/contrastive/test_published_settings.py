@@ -54,7 +54,7 @@ def test_table_2_has_nine_rows_that_differ():
 def test_every_row_of_table_2_learns(tiny_folder, name):
     row = TABLE_2[name]
     encoder = fresh(tiny_folder("bert"), row.pooling, over=row.over, last_cls=row.last_cls)
-    assert encoder.encode(words(3, 0)).shape == (3, 16)
+    assert encoder.vectors(words(3, 0)).shape == (3, 16)
     examples(encoder).loss(encoder, range(13)).backward()
     assert all(weight.grad is not None for weight in (*encoder.tail.parameters(), *_pooler(encoder)))
 

@@ -1,8 +1,9 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from truncate_kit.data import PairSet, PairSplits, TextPair, complete_splits, split_pairs
+from truncate_kit.data import PairSet, PairSplits, TextPair, complete_splits, load_pairs, read_pairs, split_pairs
 from truncate_kit.errors import DataError, UsageError
 
 PAIRS = PairSet(
@@ -65,3 +66,31 @@ def test_what_cannot_be_split():
     for wrong in ((0.5, 0.5), (0.8, 0.1, 0.2), (1.2, -0.1, -0.1)):
         with pytest.raises(UsageError, match="not the shares"):
             split_pairs(PAIRS, fractions=wrong)
+
+
+@pytest.fixture
+def named_file(tmp_path):
+    """A file of 100 pairs, by the name it is to have."""
+
+    def write(name: str) -> Path:
+        lines = [f"a{row},b{row},{row % 6}" for row in range(100)]
+        (tmp_path / name).write_text("\n".join(["sentence1,sentence2,score", *lines]), encoding="utf-8")
+        return tmp_path / name
+
+    return write
+
+
+def test_a_single_file_is_divided_as_the_commands_divide_it(named_file):
+    file = named_file("one.csv")
+    splits = load_pairs(file)
+    assert splits == complete_splits(load_pairs(file, divide=False))
+    assert [(name, len(pairs)) for name, pairs in splits.items()] == [("train", 80), ("dev", 10), ("test", 10)]
+    assert "was divided into train, dev, test" in splits.notes[0]
+    assert len(read_pairs(file)) == 100
+
+
+def test_a_file_called_test_is_no_train_split_and_can_be_divided(named_file):
+    file = named_file("test.csv")
+    assert [name for name, _ in load_pairs(file, divide=False).items()] == ["test"]
+    assert load_pairs(file).fingerprint() == load_pairs(named_file("one.csv")).fingerprint()
+    assert [name for name, _ in load_pairs(file.parent).items()] == ["test"]  # a folder of splits is as it is

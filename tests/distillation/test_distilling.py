@@ -47,8 +47,8 @@ def test_the_student_comes_closer_to_the_full_model(full, learned):
     embeddings = [model.backbone.embeddings.word_embeddings.weight for model in (lean, untrained)]
     assert torch.equal(*embeddings)  # frozen
     some = ["a dog runs over the grass", "two people sit at a table"]
-    wanted = full.encode(some)
-    near, far = (torch.cosine_similarity(model.encode(some), wanted).mean() for model in (lean, untrained))
+    wanted = full.vectors(some)
+    near, far = (torch.cosine_similarity(model.vectors(some), wanted).mean() for model in (lean, untrained))
     assert near > far
     assert encoder_digest(load_encoder(out / "full")) == encoder_digest(full)
 

@@ -61,11 +61,11 @@ def test_pairs_without_labels_carry_the_models_own_cosines(full):
     assert len(pairs) == 40
     assert len({pair.first for pair in pairs}) == 40
     for pair in list(pairs)[:6]:
-        first, second = full.encode([pair.first, pair.second])
+        first, second = full.vectors([pair.first, pair.second])
         assert pair.first != pair.second
         assert pair.target == pytest.approx(float(torch.cosine_similarity(first, second, dim=0)), abs=1e-5)
     nearest = max(
         (text for text in texts if text != texts[0]),
-        key=lambda text: float(torch.cosine_similarity(*full.encode([texts[0], text]), dim=0)),
+        key=lambda text: float(torch.cosine_similarity(*full.vectors([texts[0], text]), dim=0)),
     )
     assert pairs.pairs[0].second == nearest

@@ -125,11 +125,11 @@ CHANGES = {
 
 def test_whatever_changes_the_vectors_changes_the_digest(tiny_folder):
     start = load_encoder(tiny_folder("bert"))
-    vectors, digests = start.encode(TEXTS), {encoder_digest(start)}
+    vectors, digests = start.vectors(TEXTS), {encoder_digest(start)}
     for name, change in CHANGES.items():
         encoder = load_encoder(tiny_folder("bert"))
         change(encoder)
-        found = encoder.eval().encode(TEXTS)
+        found = encoder.eval().vectors(TEXTS)
         assert found.shape != vectors.shape or not torch.equal(found, vectors), name
         digests.add(encoder_digest(encoder))
     assert len(digests) == len(CHANGES) + 1
@@ -225,7 +225,7 @@ def test_use_saving_and_loading_keep_the_digest(family, form, tiny_folder, tmp_p
     (FORMS | MORE_FORMS)[form](encoder)
     before = encoder_digest(encoder)
     encoder.train()
-    encoder.encode(TEXTS)
+    encoder.vectors(TEXTS)
     assert encoder_digest(encoder) == before
     assert encoder_digest(load_encoder(save_encoder(encoder, tmp_path / "model"))) == before
 

@@ -60,14 +60,14 @@ def test_parts_of_weights_outside_the_folder_are_refused(folder, shard, index):
 
 
 def test_parts_of_weights_inside_the_folder_are_read(folder):
-    expected = load_encoder(folder).encode(["a cat"])
+    expected = load_encoder(folder).vectors(["a cat"])
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     parts = {name: f"model-{place % 2}.safetensors" for place, name in enumerate(weights)}
     for part in set(parts.values()):
         save_file({name: weights[name] for name in weights if parts[name] == part}, folder / part, {"format": "pt"})
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": parts}))
-    assert torch.equal(load_encoder(folder).encode(["a cat"]), expected)
+    assert torch.equal(load_encoder(folder).vectors(["a cat"]), expected)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"weight_map": 7}', "[" * 100_000])
@@ -110,7 +110,7 @@ def test_templates_that_are_links_are_refused(folder, link):
 def test_a_template_that_never_ends_or_looks_into_python_is_not_run(folder):
     changed(folder / "tokenizer_config.json", chat_template="{% for i in range(10**12) %}x{% endfor %}")
     (folder / "chat_template.jinja").write_text("{{ ''.__class__.__mro__[1].__subclasses__() }}")
-    load_encoder(folder).encode(["a cat"])
+    load_encoder(folder).vectors(["a cat"])
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_a_module_folder_of_a_name_that_no_file_has(folder):
     [("chunk_size_feed_forward", 10**9), ("return_dict", False), ("output_attentions", True), ("torchscript", True)],
 )
 def test_ways_to_hand_over_results_change_none(folder, key, value):
-    expected = load_encoder(folder).encode(["a cat"])
+    expected = load_encoder(folder).vectors(["a cat"])
     changed(folder / "config.json", **{key: value})
-    assert torch.equal(load_encoder(folder).encode(["a cat"]), expected)
+    assert torch.equal(load_encoder(folder).vectors(["a cat"]), expected)
 
 
 @pytest.mark.parametrize("value", ["512", [], {}, True, float("nan")])
@@ -160,7 +160,7 @@ def test_a_tokenizer_of_another_kind_of_model(folder):
 
 def test_the_saved_tokenizer_does_not_depend_on_what_was_read_before(folder):
     read, unread = load_encoder(folder), load_encoder(folder)
-    read.encode(["a cat sat on the mat"])
+    read.vectors(["a cat sat on the mat"])
     read.tokenizer(["a"], padding="max_length", max_length=9)
     files = [save_encoder(one, folder.parent / name) / "tokenizer.json" for one, name in ((read, "a"), (unread, "b"))]
     assert Path(files[0]).read_bytes() == Path(files[1]).read_bytes()

@@ -79,8 +79,8 @@ def test_links_of_the_hubs_cache_and_a_link_to_the_folder_itself_are_no_attack(f
         file.rename(blobs / str(place))
         (snapshot / file.name).symlink_to(Path("../../blobs") / str(place))
     (tmp_path / "short").symlink_to(snapshot)
-    expected = load_encoder(snapshot).encode(["a cat"])
-    assert (load_encoder(tmp_path / "short").encode(["a cat"]) == expected).all()
+    expected = load_encoder(snapshot).vectors(["a cat"])
+    assert (load_encoder(tmp_path / "short").vectors(["a cat"]) == expected).all()
 
 
 @pytest.mark.parametrize("name", ["../escaped.txt", "a/../../escaped.txt", "ABSOLUTE"])
@@ -132,13 +132,13 @@ def test_code_of_a_model_is_not_run_in_any_family(family, tiny_folder, tmp_path,
     """A known architecture is loaded by transformers' own class, whatever code the folder brings beside it."""
     folder, marker = tmp_path / "model", tmp_path / "marker"
     shutil.copytree(tiny_folder(family), folder)
-    expected = load_encoder(folder).encode(["a cat"])
+    expected = load_encoder(folder).vectors(["a cat"])
     plant(folder, marker)
     classes = {"AutoConfig": "evil.EvilModel", "AutoModel": "evil.EvilModel", "AutoModelForMaskedLM": "evil.EvilModel"}
     changed(folder / "config.json", {"auto_map": classes})
     answers = io.StringIO("y\ny\ny\n")
     monkeypatch.setattr("sys.stdin", answers)
-    assert (load_encoder(folder).encode(["a cat"]) == expected).all()
+    assert (load_encoder(folder).vectors(["a cat"]) == expected).all()
     assert not marker.exists()
     assert answers.tell() == 0
 

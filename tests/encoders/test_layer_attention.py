@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from truncate_kit.combine.model import combined_encoder
+from truncate_kit.combination.model import combined_encoder
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.pooling import ConcatPooling
@@ -90,14 +90,14 @@ def printed(folder, pooler):
 @pytest.mark.parametrize("last_cls", [True, False])
 def test_the_formula_as_its_authors_run_it(tiny_folder, over, last_cls):
     encoder = with_attention(tiny_folder("bert"), over=over, last_cls=last_cls)
-    torch.testing.assert_close(encoder.encode(TEXTS), plain(tiny_folder("bert"), encoder.pooler), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(encoder.vectors(TEXTS), plain(tiny_folder("bert"), encoder.pooler), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("over", "last_cls"), [("both", True), ("both", False), ("cls", False), ("mean", True)])
 def test_the_equations_as_they_are_printed(tiny_folder, over, last_cls):
     encoder = with_attention(tiny_folder("bert"), literal=True, over=over, last_cls=last_cls)
     expected, shares = printed(tiny_folder("bert"), encoder.pooler)
-    torch.testing.assert_close(encoder.encode(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-4, rtol=1e-3)
     batch = encoder.tokenize(TEXTS)
     states = encoder.pooler.summaries_and_means(encoder.hidden_states(batch, raw=True), batch["attention_mask"])
     found = encoder.pooler.layer_weights(*states).detach().numpy()  # a vector over the layers for each text
@@ -105,7 +105,7 @@ def test_the_equations_as_they_are_printed(tiny_folder, over, last_cls):
     encoder.pooler.train()  # nothing is drawn: there is no RReLU
     torch.testing.assert_close(encoder.pooler.attend(*states), encoder.pooler.eval().attend(*states))
     encoder.pooler.literal = False
-    assert not torch.allclose(encoder.encode(TEXTS), expected, atol=1e-3)
+    assert not torch.allclose(encoder.vectors(TEXTS), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("last_cls", [True, False])
@@ -121,9 +121,9 @@ def test_without_the_tanh_layer(tiny_folder, tmp_path, last_cls):
         last = torch.stack([cls[-1] for cls, _ in states_of(tiny_folder("bert"), whole)]).float()
         expected = torch.cat([last, attended], dim=1)
     assert encoder.pooler.get_embedding_dimension() == expected.shape[1]
-    torch.testing.assert_close(encoder.encode(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-4, rtol=1e-3)
     save_encoder(encoder, tmp_path / "m")
-    torch.testing.assert_close(load_encoder(tmp_path / "m").encode(TEXTS), expected, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-3)
     peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-4, rtol=1e-3)
 
@@ -135,12 +135,12 @@ def test_reloaded_here_and_by_sentence_transformers_without_this_package(tiny_fo
     save_encoder(encoder, tmp_path / "m")
     again = load_encoder(tmp_path / "m")
     assert again.pooling_name == "layer-attention"
-    torch.testing.assert_close(again.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
     peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
     assert not type(peer[1]).__module__.startswith("truncate_kit")  # the copy in the folder
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
     peer.save(str(tmp_path / "again"))  # what sentence-transformers saves again is the same model
-    torch.testing.assert_close(load_encoder(tmp_path / "again").encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(load_encoder(tmp_path / "again").vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "fused"), [("bert", 1), ("gpt2", 0), ("modernbert", 0)])
@@ -151,7 +151,7 @@ def test_exported_with_the_pooling_inside_the_graph(tiny_folder, name, fused, tm
     report = export_onnx(load_encoder(tmp_path / "m"), tmp_path / "m")
     assert (report.pooling, report.fused_attention_found) == ("layer-attention", fused)
     assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
-    found = OnnxEncoder.load(tmp_path / "m").encode(TEXTS)
+    found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)
     torch.testing.assert_close(found, plain(tmp_path / "cut", encoder.pooler), atol=1e-4, rtol=1e-4)
 
 
@@ -159,7 +159,7 @@ def test_on_a_truncated_encoder(tiny_folder, tmp_path):
     cut = truncate(load_encoder(tiny_folder("bert")), 2)
     save_encoder(cut, tmp_path / "cut")
     encoder = with_attention(tmp_path / "cut")
-    found = encoder.encode(TEXTS)
+    found = encoder.vectors(TEXTS)
     torch.testing.assert_close(found, plain(tmp_path / "cut", encoder.pooler), atol=1e-5, rtol=1e-4)
     batch = encoder.tokenize(TEXTS)
     states = encoder.pooler.summaries_and_means(encoder.hidden_states(batch, raw=True), batch["attention_mask"])
@@ -171,7 +171,7 @@ def test_on_a_truncated_encoder(tiny_folder, tmp_path):
 def test_cutting_off_layers_it_attends_to_drops_it(tiny_folder):
     encoder = with_attention(tiny_folder("bert"))
     whole, cut = truncate(encoder, 3), truncate(encoder, 2)
-    torch.testing.assert_close(whole.encode(TEXTS), encoder.encode(TEXTS), atol=0, rtol=0)
+    torch.testing.assert_close(whole.vectors(TEXTS), encoder.vectors(TEXTS), atol=0, rtol=0)
     assert cut.pooler is None
     assert not cut.backbone.config.output_hidden_states
 
@@ -187,25 +187,25 @@ def test_training_draws_the_slopes_and_evaluation_takes_their_mean():
 
 def test_a_batch_changes_nothing(tiny_folder):
     encoder = with_attention(tiny_folder("bert"))
-    together, alone = encoder.encode(TEXTS), torch.cat([encoder.encode([text]) for text in TEXTS])
+    together, alone = encoder.vectors(TEXTS), torch.cat([encoder.vectors([text]) for text in TEXTS])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
 
 
 def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
     encoder, other = (truncate(load_encoder(tiny_folder("bert"), pooling=pooling), 1) for pooling in ("cls", "mean"))
-    cls, mean = encoder.encode(TEXTS), other.encode(TEXTS)
+    cls, mean = encoder.vectors(TEXTS), other.vectors(TEXTS)
     encoder.pool_with(ConcatPooling())
-    torch.testing.assert_close(encoder.encode(TEXTS), torch.cat([cls, mean], dim=1))
+    torch.testing.assert_close(encoder.vectors(TEXTS), torch.cat([cls, mean], dim=1))
     encoder.tail.append(Dense(32, 16, bias=True, activation="Tanh"))
-    expected = encoder.encode(TEXTS)
+    expected = encoder.vectors(TEXTS)
     save_encoder(encoder, tmp_path / "m")
     peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")  # nothing of ours, no code to trust
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
     again = load_encoder(tmp_path / "m")
-    torch.testing.assert_close(again.encode(TEXTS), expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-6, rtol=1e-5)
     report = export_onnx(again, tmp_path / "m")
     assert report.pooling == "concat"
-    torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").encode(TEXTS), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_the_code_in_the_folder_is_not_run_here(tiny_folder, tmp_path):
@@ -236,5 +236,5 @@ def test_a_combination_of_its_layers_takes_its_place(tiny_folder, tmp_path):
         lean, last = combined_encoder(encoder, (1, 3)), combined_encoder(encoder, (3,))
         states = encoder.hidden_states(encoder.tokenize(TEXTS[:1]))
         expected = ((states[1] + states[3]) / 2)[:, 0].detach()
-        torch.testing.assert_close(lean.encode(TEXTS[:1]), expected, atol=1e-5, rtol=1e-4)
-        torch.testing.assert_close(last.encode(TEXTS[:1]), states[3][:, 0].detach(), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(lean.vectors(TEXTS[:1]), expected, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(last.vectors(TEXTS[:1]), states[3][:, 0].detach(), atol=1e-5, rtol=1e-4)

@@ -132,7 +132,7 @@ def test_an_encoder_with_heads_reads_the_last_token_of_every_block_whatever_the_
     encoder = with_heads(tiny_folder(name), layer)
     states = torch.stack([block_states(tiny_folder(name), text, layer) for text in TEXTS], dim=1)
     codes = torch.cat([nn.functional.normalize(code, dim=1) for code in plain_codes(encoder.heads.networks, states)], 1)
-    torch.testing.assert_close(encoder.encode(TEXTS), codes.detach() / layer**0.5, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(encoder.vectors(TEXTS), codes.detach() / layer**0.5, atol=1e-5, rtol=1e-4)
 
 
 def test_saved_and_reloaded_it_is_exactly_the_same(tiny_folder, tmp_path):
@@ -140,7 +140,7 @@ def test_saved_and_reloaded_it_is_exactly_the_same(tiny_folder, tmp_path):
     again = load_encoder(save_encoder(encoder, tmp_path / "m"))
     assert again.pooling == "last"
     assert again.depth == 2
-    before, after = encoder.encode(TEXTS), again.encode(TEXTS)
+    before, after = encoder.vectors(TEXTS), again.vectors(TEXTS)
     assert torch.equal(before, after)
     shuffled = [1, 2, 3, 0]
     assert torch.equal(encoder.similarities(before, before[shuffled]), again.similarities(after, after[shuffled]))
@@ -161,7 +161,7 @@ def test_others_load_the_frozen_blocks_or_refuse_but_give_no_other_vectors(tiny_
 def test_truncating_drops_the_heads_and_keeps_them_at_the_last_layer(tiny_folder):
     encoder = with_heads(tiny_folder("bert"), 2)
     assert truncate(encoder, 1).heads is None
-    assert torch.equal(truncate(encoder, 2).encode(TEXTS), encoder.encode(TEXTS))
+    assert torch.equal(truncate(encoder, 2).vectors(TEXTS), encoder.vectors(TEXTS))
 
 
 def test_damaged_or_foreign_heads_are_refused(tiny_folder, tmp_path):

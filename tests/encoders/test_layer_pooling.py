@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from truncate_kit.combine.model import combined_encoder
+from truncate_kit.combination.model import combined_encoder
 from truncate_kit.encoders import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.encoders.layer_pooling import LayerPooling
 from truncate_kit.encoders.tail import Normalize
@@ -63,21 +63,21 @@ def test_reloaded_here_and_by_sentence_transformers_without_this_package(
 ):
     expected = plain(tiny_folder(name), layers, over, tokens)
     lean = combined(tiny_folder(name), layers, over, tokens)
-    torch.testing.assert_close(lean.encode(TEXTS), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(lean.vectors(TEXTS), expected, atol=1e-5, rtol=0)
     save_encoder(lean, tmp_path / "m")
     again = load_encoder(tmp_path / "m")
     assert (again.pooling_name, again.pooling, again.depth) == (f"layer-{over}", tokens, layers[-1])
     assert encoder_digest(again) == encoder_digest(lean)
     for key, value in lean.pooler.state_dict().items():
         assert torch.equal(value, again.pooler.state_dict()[key])
-    torch.testing.assert_close(again.encode(TEXTS), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-5, rtol=0)
     peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
     assert [type(module).__name__ for module in peer] == ["Transformer", "LayerPooling"]
     assert not type(peer[1]).__module__.startswith("truncate_kit")  # the copy in the folder
     assert peer.get_embedding_dimension() == 16
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
     peer.save(str(tmp_path / "again"))  # what sentence-transformers saves again is the same model
-    torch.testing.assert_close(load_encoder(tmp_path / "again").encode(TEXTS), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(load_encoder(tmp_path / "again").vectors(TEXTS), expected, atol=1e-5, rtol=0)
 
 
 def test_the_last_layer_before_the_mean_over_layers(tiny_folder, tmp_path):
@@ -85,7 +85,7 @@ def test_the_last_layer_before_the_mean_over_layers(tiny_folder, tmp_path):
     encoder.pool_with(LayerPooling(16, layers=(0, 3), over="mean", last=True))
     parts = [plain(tiny_folder("bert"), layers, "mean", "mean") for layers in ((3,), (0, 3))]
     expected = torch.cat(parts, dim=1)
-    torch.testing.assert_close(encoder.encode(TEXTS), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-5, rtol=0)
     save_encoder(encoder, tmp_path / "m")
     again = load_encoder(tmp_path / "m")
     assert again.pooling_name == "last-layer-mean"
@@ -96,18 +96,18 @@ def test_the_last_layer_before_the_mean_over_layers(tiny_folder, tmp_path):
     assert peer.get_embedding_dimension() == 32
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
     export_onnx(again, tmp_path / "m")
-    torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").encode(TEXTS), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "layers"), [("bert", (0, 2)), ("gpt2", (0, 2)), ("llama", (1, 2))])
 def test_neither_another_layer_nor_a_missing_norm_could_hide(tiny_folder, name, layers):
     found = combined(tiny_folder(name), layers, "max", "mean")
-    expected = found.encode(TEXTS)
+    expected = found.vectors(TEXTS)
     others = [plain(tiny_folder(name), other, "max", "mean") for other in ((0, 1, 2), layers[:1], layers[-1:], (1, 3))]
     others.append(plain(tiny_folder(name), layers, "mean", "mean"))
     if name != "bert":
         found.pooler.norm = None
-        others.append(found.encode(TEXTS))
+        others.append(found.vectors(TEXTS))
     for other in others:
         assert not torch.allclose(expected, other, atol=1e-2)
 
@@ -129,25 +129,25 @@ def test_exported_with_the_maximum_inside_the_graph(tiny_folder, name, layer, ov
     report = export_onnx(load_encoder(tmp_path / "m"), tmp_path / "m")
     assert (report.pooling, report.fused_attention_found) == (f"layer-{over}", fused)
     assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
-    found = OnnxEncoder.load(tmp_path / "m").encode(TEXTS)
+    found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)
     torch.testing.assert_close(found, plain(tiny_folder(name), (0, layer), over, tokens), atol=1e-4, rtol=0)
 
 
 def test_truncating_below_drops_it_and_keeps_how_tokens_are_pooled(tiny_folder):
     lean = combined(tiny_folder("bert"), (0, 3), "max", "cls")
     whole, lower = truncate(lean, 3), truncate(lean, 2)
-    torch.testing.assert_close(whole.encode(TEXTS), lean.encode(TEXTS), atol=0, rtol=0)
+    torch.testing.assert_close(whole.vectors(TEXTS), lean.vectors(TEXTS), atol=0, rtol=0)
     assert whole.pooler is not lean.pooler
     assert (lower.pooler, lower.combination, lower.pooling_name) == (None, None, "cls")
     assert not lower.backbone.config.output_hidden_states
     expected = plain(tiny_folder("bert"), (2,), "mean", "cls")
-    torch.testing.assert_close(lower.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(lower.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_a_combination_of_its_layers_takes_its_place(tiny_folder):
     lean = combined(tiny_folder("bert"), (0, 3), "max", "mean")
     for layers, over in (((1, 3), "mean"), ((0, 2), "max"), ((2,), "max")):
-        found = combined_encoder(lean, layers, over=over).encode(TEXTS)
+        found = combined_encoder(lean, layers, over=over).vectors(TEXTS)
         torch.testing.assert_close(found, plain(tiny_folder("bert"), layers, over, "mean"), atol=1e-5, rtol=1e-4)
 
 
@@ -168,7 +168,7 @@ def test_through_the_trained_head(tiny_folder, tmp_path):
         expected = torch.tanh(dense(plain(tiny_folder("bert"), (0, 2), "mean", "max")))
     peer = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True)
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
-    torch.testing.assert_close(load_encoder(folder).encode(TEXTS), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(load_encoder(folder).vectors(TEXTS), expected, atol=1e-5, rtol=0)
 
 
 def test_gradients_reach_every_layer_and_the_copied_norm(tiny_folder):

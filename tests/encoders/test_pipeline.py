@@ -37,7 +37,7 @@ def test_reads_as_sentence_transformers_does(pipeline):
     encoder = load_encoder(folder)
     assert encoder.pooling == "cls"
     assert encoder.max_length == 9
-    torch.testing.assert_close(encoder.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2, 3])
@@ -65,7 +65,7 @@ def test_truncated_inside_its_pipeline_and_loaded_by_sentence_transformers(pipel
         vector = torch.tanh(peer[2].linear(states[:, 0]))
         expected = vector / vector.norm(dim=1, keepdim=True)
     torch.testing.assert_close(torch.as_tensor(reloaded.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(cut.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(cut.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_real_model_keeps_its_normalisation_and_length(minilm, tmp_path):
@@ -73,7 +73,7 @@ def test_real_model_keeps_its_normalisation_and_length(minilm, tmp_path):
     save_encoder(cut, tmp_path / "cut")
     vectors = torch.as_tensor(SentenceTransformer(str(tmp_path / "cut"), device="cpu").encode(TEXTS))
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(3))
-    torch.testing.assert_close(cut.encode(TEXTS), vectors, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(cut.vectors(TEXTS), vectors, atol=1e-5, rtol=1e-4)
     assert cut.max_length == 256
 
 

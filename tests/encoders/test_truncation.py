@@ -63,7 +63,7 @@ def test_truncated_output_equals_full_hidden_state_also_after_reload(name, atten
         again = load_encoder(tmp_path / str(layer), attention=attention)
         assert again.depth == layer
         assert torch.equal(again.token_states(**batch), expected)
-        assert torch.equal(again.encode(TEXTS), cut.encode(TEXTS))
+        assert torch.equal(again.vectors(TEXTS), cut.vectors(TEXTS))
 
 
 @pytest.mark.parametrize("name", TINY_CONFIGS)
@@ -143,6 +143,6 @@ def test_left_padding_does_not_shift_decoder_positions(name, tiny_folder):
 @torch.no_grad()
 def test_state_does_not_depend_on_the_batch(name, pooling, tiny_folder):
     encoder = load_encoder(tiny_folder(name), pooling=pooling)
-    together = encoder.encode(TEXTS)
-    alone = torch.cat([encoder.encode([text]) for text in TEXTS])
+    together = encoder.vectors(TEXTS)
+    alone = torch.cat([encoder.vectors([text]) for text in TEXTS])
     torch.testing.assert_close(together, alone, atol=2e-5, rtol=1e-4)

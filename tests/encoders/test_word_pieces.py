@@ -61,9 +61,9 @@ def test_texts_keep_their_vectors_bitwise_also_after_saving(splitting, tmp_path)
     texts = TEXTS + check(splitting, after, ODD)
     assert "<added> <mask> [UNK] <unk>" in texts
     for fewer in (after, loaded):
-        assert torch.equal(fewer.encode(texts), splitting.encode(texts))
+        assert torch.equal(fewer.vectors(texts), splitting.vectors(texts))
     others = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
-    torch.testing.assert_close(others, splitting.encode(TEXTS), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(others, splitting.vectors(TEXTS), atol=1e-5, rtol=1e-4)
     batch = AutoTokenizer.from_pretrained(folder)(TEXTS, return_tensors="pt", padding=True, truncation=True)
     batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
     states = AutoModel.from_pretrained(folder).eval()(**batch).last_hidden_state
@@ -149,6 +149,6 @@ def test_real_model(minilm):
     encoder, texts = load_encoder(minilm), ["A cat sat on the mat.", "Two dogs are running through the snow."]
     after = keep_words(encoder, texts)
     assert after.backbone.config.vocab_size < 3000
-    assert torch.equal(after.encode(texts), encoder.encode(texts))
+    assert torch.equal(after.vectors(texts), encoder.vectors(texts))
     long_word = piece_ids(after, ["Photosynthesis ☃"])[0]
     assert [after.tokenizer.convert_ids_to_tokens(long_word).count(name) for name in ("[UNK]", "##s")] == [1, 3]

@@ -154,7 +154,7 @@ def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine,
     study = read_study(study_file(tiny_folder("bert"), tmp_path))
     alone = run_study(study, tmp_path / "alone")
     killer = Killer(lambda: cluster.remove_node(second, allow_graceful=False))
-    shared = run_study(study, tmp_path / "shared", engine=engine, watcher=killer)
+    shared = run_study(study, tmp_path / "shared", engine=engine, progress=killer)
     assert 1 <= len(killer.lost) <= 2  # what ran there, and perhaps an answer that was still there
     assert all(reason.startswith("Ray says: ") for reason in killer.lost)
     assert dataclasses.replace(shared, seconds=0) == dataclasses.replace(alone, seconds=0)

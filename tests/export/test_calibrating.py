@@ -101,7 +101,7 @@ def test_outlying_channels_cost_less_with_divisors(bert, tmp_path):
     graph = build_graph(encoder)
     found = calibrate(graph, feeds(encoder))
     assert any(rounding.divisor is not None for rounding in found.values())
-    exact = encoder.encode(TEXTS).numpy()
+    exact = encoder.vectors(TEXTS).numpy()
 
     def error(roundings):
         save_graph(quantize(graph, roundings=roundings), tmp_path / "model.onnx")

@@ -69,7 +69,7 @@ def folder(exported, tmp_path):
 def test_folder_is_an_ordinary_model_with_a_graph_beside_it(exported, encoder):
     folder, report = exported
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(theirs, encoder.encode(TEXTS).numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(theirs, encoder.vectors(TEXTS).numpy(), rtol=1e-4, atol=1e-5)
     assert report.file_bytes == (folder / "model.onnx").stat().st_size
     assert Exports.read(folder / "export.json") == Exports(graphs=(report,))
     assert report.versions["onnxruntime"]
@@ -77,7 +77,7 @@ def test_folder_is_an_ordinary_model_with_a_graph_beside_it(exported, encoder):
 
 def test_score_is_that_of_torch_before_and_after(exported, encoder):
     task = exported[1].task
-    first, second = (encoder.encode(texts).numpy() for texts in (TEXTS, [TEXTS[i - 1] for i in range(len(TEXTS))]))
+    first, second = (encoder.vectors(texts).numpy() for texts in (TEXTS, [TEXTS[i - 1] for i in range(len(TEXTS))]))
     cosines = (first * second).sum(1) / np.linalg.norm(first, axis=1) / np.linalg.norm(second, axis=1)
     assert task.pearson_before == pytest.approx(100 * np.corrcoef(cosines, [1, 2, 5, 0, 3])[0, 1], abs=1e-3)
     assert task.pearson_after == pytest.approx(task.pearson_before, abs=0.01)
@@ -85,9 +85,9 @@ def test_score_is_that_of_torch_before_and_after(exported, encoder):
 
 
 def test_normalize_scales_to_length_one(exported, encoder):
-    vectors = OnnxEncoder.load(exported[0]).encode(TEXTS)
+    vectors = OnnxEncoder.load(exported[0]).vectors(TEXTS)
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(TEXTS)))
-    torch.testing.assert_close(vectors, torch.nn.functional.normalize(encoder.encode(TEXTS)), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(vectors, torch.nn.functional.normalize(encoder.vectors(TEXTS)), atol=1e-5, rtol=1e-4)
     assert not len(encoder.tail)  # the encoder itself is as it was
 
 
@@ -96,8 +96,8 @@ def test_no_normalize_leaves_the_last_module_out(encoder, tmp_path):
     ended.tail.append(Normalize())
     report = export_onnx(ended, tmp_path / "out", ExportSettings(normalize=False))
     assert not report.normalized
-    found = OnnxEncoder.load(tmp_path / "out").encode(TEXTS)
-    torch.testing.assert_close(found, encoder.encode(TEXTS), atol=1e-5, rtol=1e-4)
+    found = OnnxEncoder.load(tmp_path / "out").vectors(TEXTS)
+    torch.testing.assert_close(found, encoder.vectors(TEXTS), atol=1e-5, rtol=1e-4)
 
 
 def test_exporting_a_folder_in_place_adds_the_graph_and_keeps_the_rest(encoder, tmp_path):
@@ -191,7 +191,7 @@ def test_large_weights_go_to_a_file_of_their_own(encoder, folder):
     data = save_graph(build_graph(encoder), folder / "model.onnx", embed_limit=100)
     assert data is not None
     assert data.stat().st_size > (folder / "model.onnx").stat().st_size / 10
-    torch.testing.assert_close(OnnxEncoder.load(folder).encode(TEXTS), encoder.encode(TEXTS), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(OnnxEncoder.load(folder).vectors(TEXTS), encoder.vectors(TEXTS), atol=1e-5, rtol=1e-4)
     data.unlink()
     with pytest.raises(ModelError, match="cannot load"):
         OnnxEncoder.load(folder)

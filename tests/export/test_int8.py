@@ -30,7 +30,7 @@ TEXTS = [" ".join(WORDS[(3 * i + j * (i % 5 + 1)) % len(WORDS)] for j in range(2
 
 def graded(encoder, name="tiny/dev", texts=TEXTS):
     """Pairs graded by the encoder itself, so that its own Spearman is 100."""
-    vectors = torch.nn.functional.normalize(encoder.encode(texts), dim=1)
+    vectors = torch.nn.functional.normalize(encoder.vectors(texts), dim=1)
     places = [(i, (i + step) % len(texts)) for step in (1, 2, 5) for i in range(len(texts))]
     pairs = tuple(TextPair(texts[i], texts[j], float(vectors[i] @ vectors[j])) for i, j in places)
     return PairSet(
@@ -209,8 +209,8 @@ def test_other_families_in_int8(name, tiny_folder, tmp_path):
     float_products = [node for node in nodes.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in constants]
     assert len(float_products) <= len(kept)
     assert report.quantization.layers - len(kept) >= 5
-    found = torch.nn.functional.normalize(OnnxEncoder.load(tmp_path / "out").encode(TEXTS), dim=1)
-    expected = torch.nn.functional.normalize(encoder.encode(TEXTS), dim=1)
+    found = torch.nn.functional.normalize(OnnxEncoder.load(tmp_path / "out").vectors(TEXTS), dim=1)
+    expected = torch.nn.functional.normalize(encoder.vectors(TEXTS), dim=1)
     assert torch.median((found * expected).sum(dim=1)) > 0.9
     assert ("is not fused" in report.fusion_sentence()) == (not encoder.family.fused_attention)
 

@@ -26,7 +26,7 @@ def exported(tiny_folder, tmp_path_factory):
     home = tmp_path_factory.mktemp("loaders")
     encoder = truncate(load_encoder(tiny_folder("electra")), 2)
     export_onnx(encoder, home / "exported/lean", ExportSettings(normalize=False))
-    return encoder.encode(TEXTS), home / "exported/lean"
+    return encoder.vectors(TEXTS), home / "exported/lean"
 
 
 def test_sentence_transformers(exported):
@@ -37,16 +37,27 @@ def test_sentence_transformers(exported):
     torch.testing.assert_close(theirs, vectors, atol=1e-5, rtol=1e-4)
 
 
-_ONNX_BACKEND = """
+_ONNX_BACKENDS = """
 import json, sys
+from optimum.onnxruntime import ORTModelForCustomTasks, ORTModelForFeatureExtraction
 from sentence_transformers import SentenceTransformer
-model = SentenceTransformer(sys.argv[1], backend="onnx", model_kwargs={"provider": "CPUExecutionProvider"})
-vectors = model.encode(json.loads(sys.argv[2])).tolist()
-print(json.dumps({"vectors": vectors, "runs": type(model[0].auto_model).__name__}))
+from transformers import AutoTokenizer
+place, texts = sys.argv[1], json.loads(sys.argv[2])
+model = SentenceTransformer(place, backend="onnx", model_kwargs={"provider": "CPUExecutionProvider"})
+batch = AutoTokenizer.from_pretrained(place)(texts, padding=True, return_tensors="pt")
+states = ORTModelForFeatureExtraction.from_pretrained(place)(**batch).last_hidden_state
+whole = ORTModelForCustomTasks.from_pretrained(place)(**batch)
+mask = batch["attention_mask"][:, :, None]
+print(json.dumps({
+    "runs": type(model[0].auto_model).__name__,
+    "sentence-transformers": model.encode(texts).tolist(),
+    "optimum, states": ((states * mask).sum(dim=1) / mask.sum(dim=1)).tolist(),
+    "optimum, sentence_embedding": whole["sentence_embedding"].tolist(),
+}))
 """
 
 
-def test_sentence_transformers_in_onnx(minilm, tmp_path):
+def test_optimum_and_sentence_transformers_in_onnx(minilm, tmp_path):
     """Its ONNX extra needs transformers 4: SENTENCE_TRANSFORMERS_ONNX names the Python of another environment."""
     python = os.environ.get("SENTENCE_TRANSFORMERS_ONNX")
     if python is None:
@@ -57,12 +68,16 @@ def test_sentence_transformers_in_onnx(minilm, tmp_path):
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
     encoder = truncate(load_encoder(minilm), 1)  # transformers 4 cannot read the tiny models' tokenizers
     export_onnx(encoder, tmp_path / "lean")
-    command = [python, "-c", _ONNX_BACKEND, str(tmp_path / "lean"), json.dumps(TEXTS)]
+    command = [python, "-c", _ONNX_BACKENDS, str(tmp_path / "lean"), json.dumps(TEXTS)]
     done = subprocess.run(command, capture_output=True, text=True, env=clean)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["runs"].startswith("ORT")
-    torch.testing.assert_close(torch.tensor(found["vectors"]), encoder.encode(TEXTS), atol=1e-5, rtol=1e-4)
+    expected = encoder.vectors(TEXTS)
+    for name in ("sentence-transformers", "optimum, sentence_embedding"):
+        torch.testing.assert_close(torch.tensor(found[name]), expected, atol=1e-5, rtol=1e-4)
+    pooled = torch.nn.functional.normalize(torch.tensor(found["optimum, states"]), dim=1)
+    torch.testing.assert_close(pooled, torch.nn.functional.normalize(expected, dim=1), atol=1e-5, rtol=1e-4)
 
 
 def test_auto_model(exported):

@@ -52,14 +52,14 @@ def test_text_to_codes(exported):
     encoder, folder, report = exported
     assert {"score of 1 pair", "score of 8 pairs"} <= {check.name for check in report.checks}
     assert max(check.difference for check in report.checks) <= 1e-4
-    found = OnnxEncoder.load(folder, threads=1).encode(FIRST)
-    torch.testing.assert_close(found, encoder.encode(FIRST), atol=1e-4, rtol=0)
+    found = OnnxEncoder.load(folder, threads=1).vectors(FIRST)
+    torch.testing.assert_close(found, encoder.vectors(FIRST), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_pair_to_score(exported, count):
     encoder, folder, _ = exported
-    expected = encoder.similarities(encoder.encode(FIRST), encoder.encode(SECOND)).numpy()[:count]
+    expected = encoder.similarities(encoder.vectors(FIRST), encoder.vectors(SECOND)).numpy()[:count]
     feeds = padded(encoder.token_ids([*FIRST[:count], *SECOND[:count]]), 0)
     np.testing.assert_allclose(session_of(folder).run(["score"], feeds)[0], expected, atol=1e-4)
     if encoder.heads.score.kind == "exp" and count > 1:
@@ -72,7 +72,7 @@ def test_int8_is_searched_by_the_score_of_the_heads(exported, tmp_path):
     by_heads = Trials(graph, encoder.reader, GRADED, tmp_path, narrow=False, heads=encoder.heads)
     by_cosine = Trials(graph, encoder.reader, GRADED, tmp_path, narrow=False)
     assert by_heads.base == pytest.approx(evaluate(encoder, PAIRS).spearman)
-    first, second = encoder.encode(FIRST), encoder.encode(SECOND)
+    first, second = encoder.vectors(FIRST), encoder.vectors(SECOND)
     cosines = torch.nn.functional.cosine_similarity(first, second)
     assert by_cosine.base == pytest.approx(100 * stats.spearmanr(cosines, SCORES).statistic)
     if encoder.heads.score.kind == "exp":  # with so few pairs the other one ranks them alike
@@ -82,7 +82,7 @@ def test_int8_is_searched_by_the_score_of_the_heads(exported, tmp_path):
 def test_an_odd_text_is_in_no_pair(exported):
     encoder, folder, _ = exported
     texts = [FIRST[0], SECOND[0], FIRST[1]]
-    expected = encoder.similarities(encoder.encode(FIRST[:1]), encoder.encode(SECOND[:1]))
+    expected = encoder.similarities(encoder.vectors(FIRST[:1]), encoder.vectors(SECOND[:1]))
     vectors, scores = session_of(folder).run(None, padded(encoder.token_ids(texts), 0))
     assert len(vectors) == 3
     np.testing.assert_allclose(scores, expected, atol=1e-4)
@@ -93,7 +93,7 @@ def test_evaluated_alike_in_torch_and_as_a_graph_by_the_score_of_the_heads(expor
     before, after = (evaluate(model, PAIRS) for model in (encoder, OnnxEncoder.load(folder, threads=1)))
     assert before.spearman == pytest.approx(after.spearman)
     np.testing.assert_allclose(before.cosines, after.cosines, atol=1e-4)
-    expected = encoder.similarities(encoder.encode(FIRST), encoder.encode(SECOND)).numpy()
+    expected = encoder.similarities(encoder.vectors(FIRST), encoder.vectors(SECOND)).numpy()
     np.testing.assert_allclose(before.cosines, expected, atol=1e-6)
 
 

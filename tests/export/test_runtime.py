@@ -38,12 +38,12 @@ def prompted(tiny_folder, tmp_path_factory):
 @pytest.mark.parametrize(("threads", "batch_tokens"), [(1, None), (2, 1), (2, 20), (3, 64)])
 def test_vectors_come_in_order_with_prompt_and_casing(prompted, threads, batch_tokens):
     encoder, folder = prompted
-    found = OnnxEncoder.load(folder, threads=threads, batch_tokens=batch_tokens).encode(TEXTS)
+    found = OnnxEncoder.load(folder, threads=threads, batch_tokens=batch_tokens).vectors(TEXTS)
     assert found.dtype == torch.float32
-    torch.testing.assert_close(found, encoder.encode(TEXTS), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found, encoder.vectors(TEXTS), atol=1e-5, rtol=1e-4)
     assert torch.equal(found[0], found[3])
-    plain = OnnxEncoder.load(folder / "model.onnx").encode(TEXTS, prompt=False)
-    torch.testing.assert_close(plain, encoder.encode(TEXTS, prompt=False), atol=1e-5, rtol=1e-4)
+    plain = OnnxEncoder.load(folder / "model.onnx").vectors(TEXTS, prompt=False)
+    torch.testing.assert_close(plain, encoder.vectors(TEXTS, prompt=False), atol=1e-5, rtol=1e-4)
     assert (plain[0] - found[0]).abs().max() > 1e-3  # the prompt matters
 
 
@@ -53,7 +53,7 @@ def test_batches_of_few_shapes_give_the_same_vectors(prompted, batch_tokens):
     encoder, folder = prompted
     loaded = OnnxEncoder.load(folder, threads=1, batch_tokens=batch_tokens, buckets=True)
     for texts in (TEXTS, TEXTS[::-1], TEXTS[:1], TEXTS):
-        torch.testing.assert_close(loaded.encode(texts), encoder.encode(texts), atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(loaded.vectors(texts), encoder.vectors(texts), atol=1e-5, rtol=1e-4)
     longest = encoder.max_length
     shapes = {bucket(batch, length, longest) for batch in range(1, 9) for length in range(1, longest + 1)}
     assert shapes == {(batch, length) for batch in (1, 2, 4, 8) for length in (8, 16, 32, longest)}
@@ -88,16 +88,19 @@ def test_what_a_session_is_told_on_cuda():
     assert second[0] == "CUDAExecutionProvider"
 
 
-def test_a_single_text_gives_one_vector(prompted):
+def test_vectors_are_arrays_and_a_single_text_gives_one(prompted):
     encoder, folder = prompted
     for model in (encoder, OnnxEncoder.load(folder)):
-        vector = model.encode("the cat sat")
-        assert vector.shape == (encoder.width,)
-        torch.testing.assert_close(vector, model.encode(["the cat sat"])[0])
+        vector, rows = model.encode("the cat sat"), model.encode(["the cat sat", "a dog"])
+        assert isinstance(rows, np.ndarray)
+        assert (rows.dtype, rows.shape, vector.shape) == (np.float32, (2, encoder.width), (encoder.width,))
+        np.testing.assert_allclose(vector, rows[0], atol=1e-6)
+        assert np.array_equal(model.vectors(["the cat sat", "a dog"]).numpy(), rows)
+        torch.testing.assert_close(model.similarities(rows, rows), torch.ones(2))
 
 
 def test_no_texts_give_no_vectors(prompted):
-    assert OnnxEncoder.load(prompted[1]).encode([]).shape == (0, 16)
+    assert OnnxEncoder.load(prompted[1]).vectors([]).shape == (0, 16)
 
 
 def test_batches_hold_every_text_once_and_few_tokens():

@@ -137,10 +137,10 @@ def test_deep_networks_of_given_widths_are_saved_and_exported_as_they_were_train
     assert (model.heads.raw, len(model.heads.networks.deeper)) == (not final_norm, 1)
     assert evaluate(model, DATA.test.pairs).pearson == pytest.approx(report.chosen.test_pearson, abs=0.01)
     features = text_features(model, DATA.test.texts())
-    torch.testing.assert_close(features.vectors, model.encode(DATA.test.texts()), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(features.vectors, model.vectors(DATA.test.texts()), atol=1e-5, rtol=1e-4)
     if not final_norm:
         export_onnx(model, tmp_path / "frozen")
-        graph = OnnxEncoder.load(tmp_path / "frozen").encode(DATA.test.texts())
+        graph = OnnxEncoder.load(tmp_path / "frozen").vectors(DATA.test.texts())
         torch.testing.assert_close(torch.as_tensor(graph), features.vectors, atol=1e-4, rtol=1e-4)
 
 
@@ -149,7 +149,7 @@ def test_worst_errors_are_the_largest_without_the_mean_difference_on_dev(whole):
     model = load_encoder(out / "frozen")
 
     def differences(pairs):
-        first, second = model.encode([pair.first for pair in pairs]), model.encode([pair.second for pair in pairs])
+        first, second = model.vectors([pair.first for pair in pairs]), model.vectors([pair.second for pair in pairs])
         return model.similarities(first, second).numpy() - np.array(pairs.scores01())
 
     errors = differences(DATA.test) - differences(DATA.dev).mean()

@@ -29,7 +29,7 @@ def _copy_of(family: str) -> Make:
 def _encode(folder: Path) -> None:
     from truncate_kit.encoders import load_encoder
 
-    vectors = load_encoder(folder / "m").encode(["the cat", "a dog sat on the mat"]).numpy()
+    vectors = load_encoder(folder / "m").vectors(["the cat", "a dog sat on the mat"]).numpy()
     if not np.isfinite(vectors).all():
         raise WrongError("vectors that are not finite")
     if len(vectors) != 2:

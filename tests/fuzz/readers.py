@@ -76,7 +76,7 @@ def _pairs(name: str, count: Callable[[bytes], int] | None) -> Read:
     def read(folder: Path) -> None:
         from truncate_kit.data import load_pairs
 
-        found = load_pairs(folder / name)
+        found = load_pairs(folder / name, divide=False)
         for _, pairs in found.items():
             low, high = pairs.scale
             if not all(math.isfinite(score) and low <= score <= high for score in pairs.scores()):

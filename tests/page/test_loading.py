@@ -17,7 +17,7 @@ SENTENCES = ["A dog runs.", "A puppy is running."]
 def made(folder, tiny_folder, pooling):
     encoder = truncate(load_encoder(tiny_folder("bert"), pooling=pooling), 2)
     save_encoder(encoder, folder)
-    return encoder.encode(SENTENCES).numpy()
+    return encoder.vectors(SENTENCES).numpy()
 
 
 def ran(text):

@@ -41,10 +41,10 @@ def test_a_killed_trial_does_not_learn_its_words_again(tiny_folder, tmp_path):
         "before": Before(prior=prior),
     }
     with pytest.raises(KeyboardInterrupt):
-        finetune(encoder, word_splits(), out=tmp_path / "killed", watcher=Killed(), **how)
+        finetune(encoder, word_splits(), out=tmp_path / "killed", progress=Killed(), **how)
     heard, watcher = [], TrialWatcher()
     watcher.progress = lambda task, done, total: heard.append((task, done))
-    again = finetune(encoder, word_splits(), out=tmp_path / "killed", watcher=watcher, **how)
+    again = finetune(encoder, word_splits(), out=tmp_path / "killed", progress=watcher, **how)
     undisturbed = finetune(encoder, word_splits(), out=tmp_path / "undisturbed", **how)
     assert not [task for task, _ in heard if task.startswith("words")]
     assert heard[0] == ("layer 2, seed 1, 3 epochs", -(-64 // SETTINGS.batch_size) + 1)  # after the first epoch

@@ -62,44 +62,44 @@ def test_table_says_what_was_measured(models):
     columns, rows = analysis_table(found).columns, analysis_table(found).rows
     assert columns == (
         "layer",
-        "parameters",
+        "Spearman",
         "CKA (95 %)",
+        "parameters",
         "CKA without 3 outliers",
         "Block Influence",
         "angular distance",
         "effective rank",
         "anisotropy",
-        "Spearman",
     )
     assert [row[0] for row in rows] == ["0", "1", "2 (drop)", "3 (drop)"]
     assert all(len(row) == len(columns) for row in rows)
     assert rows[1] == (
         "1",
-        f"{found.parameters[1]:,}",
+        f"{found.spearman[1]:.1f}",
         f"{found.cka.values[1]:.3f} ± {found.cka.high[1] - found.cka.values[1]:.3f}",
+        f"{found.parameters[1]:,}",
         f"{found.cka_without_outliers.values[1]:.3f}",
         f"{found.block_influence[1]:.3f}",
         f"{found.angular_distance[1]:.3f}",
         f"{found.effective_rank[1]:.1f}",
         f"{found.anisotropy[1]:.3f}",
-        f"{found.spearman[1]:.1f}",
     )
-    assert rows[3][4:6] == ("–", "–")  # nothing comes after the last layer
+    assert rows[3][5:7] == ("–", "–")  # nothing comes after the last layer
     assert analysis_table(found).title == "model against model: debiased linear CKA, mean pooling"
 
 
 def test_table_leaves_out_what_was_not_measured_and_maps_layers(models):
     encoder, other = models
     bare = profile(encoder, TEXTS, settings=AnalysisSettings(intervals=0, outliers=0))
-    assert analysis_table(bare).columns[2:4] == ("CKA", "Block Influence")
-    assert "±" not in analysis_table(bare).rows[0][2]
+    assert analysis_table(bare).columns[1:4] == ("CKA", "parameters", "Block Influence")
+    assert "±" not in analysis_table(bare).rows[0][1]
     assert "its own layer 1" in analysis_table(bare).title
     mapped = profile(encoder, TEXTS, reference=truncate(other, 1))
-    assert analysis_table(mapped).columns[1] == "reference layer"
-    assert [row[1] for row in analysis_table(mapped).rows] == ["0", "0", "1", "1"]
+    assert analysis_table(mapped).columns[3] == "reference layer"
+    assert [row[3] for row in analysis_table(mapped).rows] == ["0", "0", "1", "1"]
     deberta = profile(encoder, TEXTS)
     rows = analysis_table(type(deberta).from_dict({**deberta.to_dict(), "parameters": [None, 1000, 2000, 3000]})).rows
-    assert [row[1] for row in rows] == ["–", "1,000", "2,000", "3,000"]
+    assert [row[2] for row in rows] == ["–", "1,000", "2,000", "3,000"]
 
 
 def test_kept_blocks_are_named_in_table_and_figure(models, tmp_path, monkeypatch):

@@ -21,7 +21,12 @@ def logged(tiny_folder, tmp_path_factory):
     with TensorboardLog(out / "tensorboard") as log:
         settings = SweepSettings(layers="1,2", seeds=(0,), pick="best-dev")
         result = finetune(
-            load_encoder(tiny_folder("bert")), word_splits(), out=out, settings=settings, training=SETTINGS, watcher=log
+            load_encoder(tiny_folder("bert")),
+            word_splits(),
+            out=out,
+            settings=settings,
+            training=SETTINGS,
+            progress=log,
         )
     return out, result
 

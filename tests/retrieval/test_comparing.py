@@ -44,7 +44,7 @@ def best(scores, top):
 def test_every_row_is_a_plain_search(full, lean, data, top):
     report = compare(full, lean, data, names=("F", "L"), top=top)
     vectors = {
-        name: [model.encode(texts).double().numpy() for texts in (data.queries, data.documents)]
+        name: [model.vectors(texts).double().numpy() for texts in (data.queries, data.documents)]
         for name, model in (("full", full), ("lean", lean))
     }
     grades = np.zeros((len(data.queries), len(data.documents)))

@@ -78,8 +78,8 @@ def test_as_sentence_transformers_searches(prompting, data, settings):
 def test_other_names_of_a_prompt_for_documents(prompting, data, prompts):
     plain = load_encoder(prompting())
     vectors = encode_set(load_encoder(prompting(prompts=prompts | {"all": "not "}, default_prompt_name="all")), data)
-    torch.testing.assert_close(vectors.queries, plain.encode(data.queries))
-    torch.testing.assert_close(vectors.documents, plain.encode([f"a big {text}" for text in data.documents]))
+    torch.testing.assert_close(vectors.queries, plain.vectors(data.queries))
+    torch.testing.assert_close(vectors.documents, plain.vectors([f"a big {text}" for text in data.documents]))
 
 
 def test_a_graph_searches_alike(prompting, data, tmp_path):

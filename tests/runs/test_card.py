@@ -4,7 +4,7 @@ import pytest
 from huggingface_hub import ModelCard as HubCard
 
 from tests.support.heads import with_heads
-from truncate_kit.combine.model import combined_encoder
+from truncate_kit.combination.model import combined_encoder
 from truncate_kit.encoders import load_encoder
 from truncate_kit.runs.card import Evaluation, ModelCard, ScoreTable
 

@@ -158,7 +158,7 @@ def test_weights_are_kept_until_they_are_forgotten(tmp_path, tiny_folder):
         assert (store.has_weights(kept.name), store.has_weights(gone.name)) == (True, False)
         assert store.read(gone.name, Trial) == gone
         again = store.encoder(kept.name, torch.device("cpu"))
-    assert torch.equal(again.encode(["a cat"]), encoder.encode(["a cat"]))
+    assert torch.equal(again.vectors(["a cat"]), encoder.vectors(["a cat"]))
 
 
 def test_checkpoints_go_with_their_trial_and_with_what_a_lost_worker_had_begun_to_write(tmp_path):

@@ -71,7 +71,7 @@ def test_row_n_is_the_vector_of_text_n(encoder, source, tmp_path):
     assert result.file_bytes == out.stat().st_size
     texts = source.read_text().splitlines()
     for place in (0, 6, 7, 199):
-        torch.testing.assert_close(torch.from_numpy(stored[place : place + 1]), encoder.encode([texts[place]]))
+        torch.testing.assert_close(torch.from_numpy(stored[place : place + 1]), encoder.vectors([texts[place]]))
     assert left_over(out) == []
     assert EncodedFile.from_dict(result.to_dict()).job == result.job
 
@@ -89,7 +89,7 @@ def test_formats_are_stored_as_they_are_defined(encoder, tiny_folder, source, tm
         encode_file(chosen, source, out, form=form, chunk=200)
         stored = np.load(out)
         assert stored.dtype == form.dtype
-        assert np.array_equal(stored, form.store(chosen.encode(texts)))
+        assert np.array_equal(stored, form.store(chosen.vectors(texts)))
 
 
 def test_killed_at_any_instant_it_ends_with_the_same_bytes(exported, source, tmp_path):

@@ -121,7 +121,7 @@ def test_random_weights_keep_tokenizer_and_shape_and_are_the_same_each_time(file
     for (name, value), other in zip(drawn.state_dict().items(), trained.state_dict().values(), strict=True):
         assert torch.equal(value, again.state_dict()[name])
         assert value.shape == other.shape
-    assert not torch.equal(drawn.encode(["the cat"]), trained.encode(["the cat"]))
+    assert not torch.equal(drawn.vectors(["the cat"]), trained.vectors(["the cat"]))
 
 
 def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tmp_path, capfd, monkeypatch):

@@ -60,7 +60,7 @@ def test_text_names_blocks_as_commands_do_and_random_weights_are_kept_likewise(s
     assert (plan.models[1].blocks, plan.models[1].name) == ((2, 3), "top")
     study('name = "all"', 'weights = "random"')
     whole = load_model(study('name = "all"', 'weights = "random"').models[1])
-    assert torch.equal(load_model(plan.models[1]).encode(["a cat"]), keep(whole, (2, 3)).encode(["a cat"]))
+    assert torch.equal(load_model(plan.models[1]).vectors(["a cat"]), keep(whole, (2, 3)).vectors(["a cat"]))
 
 
 @pytest.mark.parametrize(

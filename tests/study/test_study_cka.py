@@ -59,7 +59,7 @@ def done(home, seen, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
     watcher = TrialWatcher()
     watcher.progress = lambda *said: seen.append(said)
-    return run_study(read_study(home / "with.toml"), out, watcher=watcher), out
+    return run_study(read_study(home / "with.toml"), out, progress=watcher), out
 
 
 def states(folder, texts: list[str], layer: int) -> torch.Tensor:
@@ -131,7 +131,7 @@ def test_trials_without_weights_are_not_run_again_but_for_the_last_layer(home, d
     run_study(read_study(home / "without.toml"), tmp_path)
     before = (tmp_path / "trials" / "trials.jsonl").read_bytes()
     watcher = Told()
-    result = run_study(read_study(home / "with.toml"), tmp_path, watcher=watcher)
+    result = run_study(read_study(home / "with.toml"), tmp_path, progress=watcher)
     assert watcher.trained == {(3, 0)}
     assert (tmp_path / "trials" / "trials.jsonl").read_bytes() == before  # a record is written once
     assert "The last column is empty" in page(result)

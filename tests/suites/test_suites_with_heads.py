@@ -18,7 +18,7 @@ SCORES = (4.0, 5.0, 0.0, 1.0, 2.0)
 def test_vectors_for_classifiers_are_the_codes(tiny_folder, name):
     encoder = with_heads(tiny_folder(name))
     found = text_features(encoder, FIRST)
-    torch.testing.assert_close(found.vectors, encoder.encode(FIRST), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(found.vectors, encoder.vectors(FIRST), atol=1e-6, rtol=1e-5)
     assert found.states.shape == (4, 5, 16)
 
 
@@ -26,5 +26,5 @@ def test_similarity_is_the_score_of_the_heads(tiny_folder):
     encoder = with_heads(tiny_folder("bert"))
     pairs = tuple(TextPair(*row) for row in zip(FIRST, SECOND, SCORES, strict=True))
     report = score_sts(encoder, [StsSet(name="STSB", pairs=pairs, published_pairs=5)], model="m")
-    scores = encoder.similarities(encoder.encode(FIRST), encoder.encode(SECOND))
+    scores = encoder.similarities(encoder.vectors(FIRST), encoder.vectors(SECOND))
     assert report.sets[0].pearson == pytest.approx(100 * stats.pearsonr(scores, SCORES).statistic, abs=1e-3)

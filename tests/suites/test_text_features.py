@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
-from truncate_kit.combine.model import combined_encoder
+from truncate_kit.combination.model import combined_encoder
 from truncate_kit.contrastive.model import poolable_encoder
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import LabelledSet
@@ -42,7 +42,7 @@ def test_of_a_maximum_over_layers_its_vectors_and_the_states_it_is_taken_from(ti
 def test_of_a_trained_pooling_its_vectors(tiny_folder, pooling):
     encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(pooling=pooling), seed=1).eval()
     encoder.tail = nn.ModuleList([*encoder.tail, Normalize()])
-    torch.testing.assert_close(text_features(encoder, TEXTS).vectors, encoder.encode(TEXTS), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(text_features(encoder, TEXTS).vectors, encoder.vectors(TEXTS), atol=1e-6, rtol=1e-5)
 
 
 def test_accuracies_of_a_combination(tiny_folder):

@@ -54,7 +54,7 @@ def pair_features(left, right):
 
 def test_a_vector_model_on_single_texts(words, encoder):
     report = score_transfer(VectorsOnly(encoder), [words], model="tiny", settings=SMALL)
-    values, labels = encoder.encode(words.first).numpy(), np.array(words.labels)
+    values, labels = encoder.vectors(words.first).numpy(), np.array(words.labels)
     expected = [fit_and_score(values, labels, train, test) for train, test in plain_divisions(labels, 2)]
     (score,) = report.sets
     assert score.whole.as_is == pytest.approx(expected)

@@ -20,7 +20,7 @@ SETTINGS = AdaptationSettings(epochs=2, batch_size=96, learning_rate=1e-3)  # pa
 def gradients_and_adaptation(folder: Path, out: Path, group: Group) -> tuple[dict[str, Tensor], tuple[float, ...]]:
     """The gradients of one batch of 77 texts in parts of 32, and vectors before and after an adaptation."""
     encoder = load_encoder(folder)
-    found = {"before": encoder.encode(TEXTS[:5])}
+    found = {"before": encoder.vectors(TEXTS[:5])}
     torch.manual_seed(0)
     head = load_masked_head(encoder)
     examples = MaskedTexts(encoder, encoder.token_ids(TEXTS), head, part=32, group=group)
@@ -29,4 +29,4 @@ def gradients_and_adaptation(folder: Path, out: Path, group: Group) -> tuple[dic
     group.sum_gradients(torch.nn.ModuleList([encoder, head]))
     found |= {f"gradient {name}": value for name, value in gradients(encoder).items()}
     model, result = adapted(load_encoder(folder), TEXTS, out, SETTINGS, group=group)
-    return found | {"after": model.encode(TEXTS[:5])}, result.losses
+    return found | {"after": model.vectors(TEXTS[:5])}, result.losses

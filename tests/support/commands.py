@@ -1,13 +1,16 @@
 """The command line in this process: what it prints and how it fails."""
 
+import json
 import re
 import resource
 from typing import Any
 
+import jsonschema
 import pytest
 import typer.main
 
 from truncate_kit_cli.app import app, main
+from truncate_kit_cli.schemas import schema_text
 
 Capture = pytest.CaptureFixture[str]
 
@@ -29,7 +32,14 @@ def run_both(capture: Capture, *arguments: object) -> tuple[str, str]:
     code = _end(*arguments)
     printed = capture.readouterr()
     assert not code, printed
+    if "--json" in arguments:
+        check_json(str(arguments[0]), printed.out)
     return printed.out, printed.err
+
+
+def check_json(command: str, text: str) -> None:
+    """Raise `jsonschema.ValidationError` where a document is not as the schema of the package has it."""
+    jsonschema.validate(json.loads(text), json.loads(schema_text(command)))
 
 
 def refused(capture: Capture, *arguments: object) -> str:

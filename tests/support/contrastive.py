@@ -55,7 +55,7 @@ def gradients_and_training(folder: Path, group: Group, chunk: int | None) -> tup
     """The gradients of one batch of 13 rows, and vectors after training; with what the encoder was before."""
     encoder = fresh(folder, "concat")
     texts = words(5, 20)
-    found = {"before": encoder.encode(texts)}
+    found = {"before": encoder.vectors(texts)}
     encoder.train()
     examples(encoder, group=group, chunk=chunk).loss(encoder, range(13)).backward()  # type: ignore[no-untyped-call]
     group.sum_gradients(encoder)
@@ -63,4 +63,4 @@ def gradients_and_training(folder: Path, group: Group, chunk: int | None) -> tup
     encoder.zero_grad(set_to_none=True)
     rows = examples(encoder, group=group, chunk=chunk)
     state = TrainingRun(encoder, rows, evaluator(encoder), TRAINING, seed=0, group=group).train()
-    return found | {"after": encoder.encode(texts)}, state.scores
+    return found | {"after": encoder.vectors(texts)}, state.scores

@@ -29,7 +29,7 @@ def model_graded_file(folder: Path, model: Path) -> Path:
     """`pairs.csv`: pairs that the model itself grades from -1 to 1, so that rounding has something to keep."""
     encoder = load_encoder(model)
     texts = [f"{first} and {second}" for first in PHRASES for second in PHRASES]
-    vectors = torch.nn.functional.normalize(encoder.encode(texts), dim=1)
+    vectors = torch.nn.functional.normalize(encoder.vectors(texts), dim=1)
     rows = [
         f"{texts[i]},{texts[j]},{float(vectors[i] @ vectors[j]):.5f}"
         for step in (1, 5, 11)

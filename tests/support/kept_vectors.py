@@ -26,6 +26,6 @@ class KeptVectors:
                 self._kept |= torch.load(self._file)
             lacking = [text for text in dict.fromkeys(texts) if text not in self._kept]
             if lacking:
-                self._kept |= zip(lacking, self._graph.encode(lacking), strict=True)
+                self._kept |= zip(lacking, self._graph.vectors(lacking), strict=True)
                 torch.save(self._kept, self._file)
         return torch.stack([self._kept[text] for text in texts])

@@ -6,6 +6,11 @@ from typing import Literal
 
 from truncate_kit.bench.bench_report import BenchedModel, BenchReport, Contestant, Key, Machine, QualityDifference, Role
 from truncate_kit.bench.scenarios import timing
+from truncate_kit.combination.report import Baseline, Combination, CombinationReport, SplitReport
+from truncate_kit.combination.settings import CombineSettings
+from truncate_kit.contrastive.contrastive_result import ContrastiveResult
+from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.data import overlap_of
 from truncate_kit.distillation.agreement import Agreement
 from truncate_kit.distillation.distill_result import Candidate, DistillResult, Student
 from truncate_kit.distillation.frontier import Frontier, FrontierPoint
@@ -14,6 +19,8 @@ from truncate_kit.distillation.subsets import SubsetScore, SubsetSearch
 from truncate_kit.distillation.texts import TextCounts
 from truncate_kit.export.export_report import Check, ExportReport, TaskScore
 from truncate_kit.export.record import REPORT_FILE, record_with
+from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair
+from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
@@ -202,6 +209,9 @@ def write_run(folder: Path, lean: Path, **results: Result | None) -> Path:
         "profile": "analysis/profile.json",
         "distilled": "lean/distill.json",
         "cut": "lean/cut.json",
+        "contrast": "contrastive.json",
+        "heads": "frozen-heads/frozen.json",
+        "combined": "combination/combination.json",
     }
     for name, place in places.items():
         if (result := found.get(name)) is not None:
@@ -211,3 +221,55 @@ def write_run(folder: Path, lean: Path, **results: Result | None) -> Path:
         (folder / "lean" / graph.file).write_bytes(b"no graph")
         (folder / "lean" / REPORT_FILE).write_text(record_with(folder / "lean", graph))
     return folder
+
+
+def a_combination(splits: int, *, missing: bool = False) -> CombinationReport:
+    """A search over four layers with this number of equal splits; missing: scores that are not defined."""
+    rows = tuple(Combination(layers=(0, layer), dev=70.0 + layer, test=68.0 - layer) for layer in range(4))
+    split = SplitReport(
+        seed=0, num_dev=350, num_test=1029, best=rows[3], by_size=rows, without=(None, *rows[1:]) if missing else rows,
+        baselines=(Baseline(name="last layer", dev=60.0, test=None if missing else 59.0),),
+    )  # fmt: skip
+    return CombinationReport(
+        model="mini <b>", data="stsb", settings=CombineSettings(), pooling="mean", depth=3, method="exact", up_to=4,
+        up_to_reason=None, num_subsets=15, num_pairs=1379, splits=(split,) * splits, chosen=(0, 3), chosen_dev=73.0,
+        unseen=None, num_unseen=0, beam_loss=None, beam_layers=None, seconds=1.0,
+    )  # fmt: skip
+
+
+def some_heads(seeds: tuple[int, ...] = (0, 1), layers: tuple[int, ...] = (1, 2), *, gap: bool = False) -> FrozenReport:
+    """Heads of two steps; gap: blocks without a score."""
+    trials = tuple(
+        FrozenTrial(
+            step=step, layer=layer, seed=seed, dev_scores=(60.0,), best_epoch=1, dev=60.0 + layer + seed,
+            dev_pearson=61.0, test=50.0 + layer + 2 * seed, test_pearson=52.0, parameters=1234, seconds=1.0,
+            blocks=(None if gap else 40.0, 45.0)[:layer],
+        )
+        for step in ("cosine", "siamese") for layer in layers for seed in seeds
+    )  # fmt: skip
+    return FrozenReport(
+        model="gpt <b>", data="stsb", data_fingerprint="", pooling="last", depth=2, width=16, parameters=99,
+        num_texts=7, settings=FrozenSettings(steps=("cosine", "siamese"), seeds=seeds),
+        states=(None if gap else 20.0, 10.0), trials=trials, chosen_step="siamese", chosen_layer=2, chosen_seed=0,
+        reconstruction=Reconstruction(
+            code_widths=(5, 10), losses=(0.4, 0.3), num_sentences=100, left_out=3, seconds=1.0
+        ),
+        nli=None, worst=(WorstPair(first="a " * 60, second="b", target=0.25, predicted=0.75, error=-0.5),),
+        overlap=overlap_of([("a", "b")], [("c", "d")], [("a", "e")]), seconds=1.0, notes=("Said.",),
+    )  # fmt: skip
+
+
+def a_contrast() -> ContrastiveResult:
+    """Of two seeds, the second of which was saved."""
+    trials = tuple(
+        Trial(
+            layer=2, seed=seed, dev_scores=(60.0, 61.0 + seed, 60.5), best_epoch=2, dev=61.0 + seed, dev_pearson=60.0,
+            test=58.0 + seed, test_pearson=57.0, seconds=1.0, epochs=1, steps=30,
+        )
+        for seed in (0, 1)
+    )  # fmt: skip
+    return ContrastiveResult(
+        model="<b>mini", rows="nli.csv", num_rows=900, data="stsb", data_fingerprint="", settings=ContrastiveSettings(),
+        epochs=1, batch_size=32, learning_rate=5e-5, layer=2, depth=3, parameters=99, trials=trials, chosen_seed=1,
+        dev=61.5, dev_std=0.7, test=58.5, test_std=0.7, test_texts=20, seen=3, processes=1, seconds=2.0,
+    )  # fmt: skip

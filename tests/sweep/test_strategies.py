@@ -36,7 +36,7 @@ def test_exits_equal_truncated_models(tiny_folder, family):
     texts = word_splits().dev.texts()
     vectors = exit_vectors_of(encoder, encoder.token_ids(texts), (1, 2), batch_size=7)
     for layer, exit_ in zip((1, 2), vectors, strict=True):
-        torch.testing.assert_close(exit_, truncate(encoder, layer).encode(texts))
+        torch.testing.assert_close(exit_, truncate(encoder, layer).vectors(texts))
 
 
 def test_the_loss_of_all_exits_is_the_mean_of_truncated_ones(encoder):
@@ -241,7 +241,7 @@ class Epochs(TrialWatcher):
 @pytest.mark.parametrize("strategy", ["probe", "multi-exit"])
 def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(encoder, tmp_path, strategy):
     watcher = Epochs()
-    result = tuned(encoder, tmp_path / "race", strategy, epochs=4, watcher=watcher)
+    result = tuned(encoder, tmp_path / "race", strategy, epochs=4, progress=watcher)
     raced = {trial.layer for trial in result.search}
     assert len(raced) > 1
     assert {(trial.epochs, trial.epochs_run, trial.test) for trial in result.search} == {(4, 1, None)}
@@ -259,7 +259,7 @@ def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(e
     for trial in result.search:
         assert dataclasses.replace(trial, seconds=0) == dataclasses.replace(whole[trial.layer].first(1), seconds=0)
     again = Epochs()
-    assert tuned(encoder, tmp_path / "race", strategy, epochs=4, watcher=again).chosen == result.chosen
+    assert tuned(encoder, tmp_path / "race", strategy, epochs=4, progress=again).chosen == result.chosen
     assert not again.heard
 
 
@@ -270,9 +270,9 @@ def test_a_killed_race_is_run_to_its_end(encoder, tmp_path):
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tuned(encoder, tmp_path, "probe", epochs=4, watcher=Killed())
+        tuned(encoder, tmp_path, "probe", epochs=4, progress=Killed())
     again = Epochs()
-    result = tuned(encoder, tmp_path, "probe", epochs=4, watcher=again)
+    result = tuned(encoder, tmp_path, "probe", epochs=4, progress=again)
     undisturbed = tuned(encoder, tmp_path / "b", "probe", epochs=4)
     assert result.chosen == undisturbed.chosen
     assert [dataclasses.replace(trial, seconds=0) for trial in result.search] == [

@@ -78,7 +78,7 @@ def test_another_rule_among_finished_trials_trains_nothing(tiny_folder, tmp_path
     for pick in ("small", "depth-bonus", "best-dev"):
         watcher = Planned()
         settings = SweepSettings(layers="1,2,3", pick=pick, within=100, seeds=(0, 1))
-        result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT, watcher=watcher)
+        result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT, progress=watcher)
         chosen[pick] = result.chosen
         assert len(watcher.trials) == (6 if pick == "small" else 0)
         assert load_encoder(tmp_path / "lean").depth == result.chosen
@@ -277,7 +277,7 @@ class Shown(TrialWatcher):
         print(task, done, flush=True)
 finetune(load_encoder(sys.argv[1]), word_splits(), out=Path(sys.argv[2]),
          settings=SweepSettings(layers="all", seeds=(0, 1), pick="best-dev"), training=SHORT,
-         watcher=Shown())
+         progress=Shown())
 """
 
 

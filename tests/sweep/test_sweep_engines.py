@@ -81,8 +81,8 @@ RACED = {
 @pytest.mark.parametrize("how", [{"words_first": True}, GUIDED, RACED], ids=["exhaustive", "guided", "rankings"])
 def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes, how):
     heard = [Heard(), Heard()]
-    alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, watcher=heard[0], **how)
-    shared = sweep(tiny_folder("electra"), tmp_path / "shared", two_processes, watcher=heard[1], **how)
+    alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, progress=heard[0], **how)
+    shared = sweep(tiny_folder("electra"), tmp_path / "shared", two_processes, progress=heard[1], **how)
     assert plain(shared) == plain(alone)
     assert_alike(tmp_path / "shared", tmp_path / "alone")
     assert sorted(heard[1].epochs) == sorted(heard[0].epochs)
@@ -92,7 +92,7 @@ def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes,
 def test_a_worker_killed_in_a_sweep_changes_nothing(tiny_folder, tmp_path, two_processes):
     heard = Heard(lambda: kill_a_worker(two_processes))
     alone = sweep(tiny_folder("bert"), tmp_path / "alone", None)
-    shared = sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, watcher=heard)
+    shared = sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, progress=heard)
     assert plain(shared) == plain(alone)
     assert heard.lost in ([], [f"it was ended by {signal.Signals(9).name}"])  # none: it had just ended its last trial
 

@@ -42,7 +42,7 @@ def row(monkeypatch):
 def test_a_new_row_is_trained_scored_and_written_on_the_card(row, tiny_folder, tmp_path):
     encoder, data = load_encoder(tiny_folder("bert")), labelled_splits()
     examples, dev, _ = LabelledTask(encoder, data, "absolute").trial(encoder, 0)
-    vectors = [encoder.encode([getattr(pair, side) for pair in data.train]) for side in ("first", "second")]
+    vectors = [encoder.vectors([getattr(pair, side) for pair in data.train]) for side in ("first", "second")]
     encoder.eval()
     loss = examples.loss(encoder, range(len(data.train)))
     torch.testing.assert_close(loss, absolute(*vectors, torch.tensor(data.train.scores())), atol=1e-5, rtol=1e-5)

@@ -64,7 +64,7 @@ def test_the_test_set_gets_the_threshold_of_dev(tiny_folder):
     threshold = dev.threshold(encoder)
 
     def cosines(pairs):
-        first, second = encoder.encode([p.first for p in pairs]), encoder.encode([p.second for p in pairs])
+        first, second = encoder.vectors([p.first for p in pairs]), encoder.vectors([p.second for p in pairs])
         return torch.nn.functional.cosine_similarity(first.double(), second.double())
 
     for evaluator, pairs in ((dev, data.dev), (test, data.test)):

@@ -45,8 +45,8 @@ def test_the_halves_are_scored_as_by_a_loop(tiny_folder):
         queries = texts[: len(texts) - len(data.documents)]
         places = [encoder.token_ids(data.queries).index(query) for query in queries]
         similarities = (
-            torch.nn.functional.normalize(encoder.encode(data.queries))
-            @ torch.nn.functional.normalize(encoder.encode(data.documents)).T
+            torch.nn.functional.normalize(encoder.vectors(data.queries))
+            @ torch.nn.functional.normalize(encoder.vectors(data.documents)).T
         )
         expected = [ndcg(similarities[place], data.relevance[place]) for place in places]
         assert half.score(encoder)[0] == pytest.approx(sum(expected) / len(expected), abs=1e-3)

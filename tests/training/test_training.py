@@ -122,10 +122,10 @@ def test_ids_stay_what_they_are_while_the_vocabulary_is_compact(tiny_folder, pai
     assert len(rows) <= len({token for row in ids for token in row}) + 2  # <s> and padding come first
     assert torch.equal(encoder.encode_ids(ids), whole)
     with pytest.raises(IndexError):
-        encoder.encode(["not"])  # beyond the words that make_pairs draws
+        encoder.vectors(["not"])  # beyond the words that make_pairs draws
     compact.expand(1.0)
     assert torch.equal(encoder.encode_ids(ids), whole)
-    assert encoder.encode(["not"]).isfinite().all()
+    assert encoder.vectors(["not"]).isfinite().all()
 
 
 def test_an_evaluator_goes_on_after_training(tiny_folder, pairs):
@@ -241,7 +241,7 @@ def test_labels_and_a_teacher_together(tiny_folder, pairs):
             losses.append(float(examples.loss(encoder, batch)))
     chosen = [train.pairs[place] for place in batch]
     sides = [pair.first for pair in chosen] + [pair.second for pair in chosen]
-    cosines = torch.cosine_similarity(encoder.encode(sides), teacher.encode(sides))
+    cosines = torch.cosine_similarity(encoder.vectors(sides), teacher.vectors(sides))
     assert losses[1] == pytest.approx(losses[0] + 0.5 * float(1 - cosines.mean()), abs=1e-5)
 
 

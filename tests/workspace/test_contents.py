@@ -129,7 +129,7 @@ def test_a_cut_is_exact_saved_with_its_card_and_known(tiny_folder, tmp_path):
     lean = load_encoder(workspace.lean)
     texts = ["the cat sat", "a dog"]
     assert result.parameters == lean.num_parameters < result.full_parameters == encoder.num_parameters
-    torch.testing.assert_close(lean.encode(texts), truncate(encoder, 2).encode(texts), atol=0, rtol=0)
+    torch.testing.assert_close(lean.vectors(texts), truncate(encoder, 2).vectors(texts), atol=0, rtol=0)
     card = (workspace.lean / "README.md").read_text()
     assert "truncated at layer 2" in card
     assert "not trained" in card

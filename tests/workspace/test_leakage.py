@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.files import pairs_file, words_folder
 from tests.support.pairs import make_pairs
-from truncate_kit.combine.report import CombinationReport
-from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.combination.report import CombinationReport
+from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSplits, load_pairs, split_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.sweep.finetune import finetune
@@ -33,7 +33,9 @@ def file(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def workspace(file, tiny_folder, tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("work"), tiny_folder("bert"), split_pairs(load_pairs(file).train))
+    return trained(
+        tmp_path_factory.mktemp("work"), tiny_folder("bert"), split_pairs(load_pairs(file, divide=False).train)
+    )
 
 
 def texts(pairs):
@@ -41,7 +43,7 @@ def texts(pairs):
 
 
 def test_a_set_that_was_divided_is_scored_on_its_test_part(workspace, file):
-    whole = load_pairs(file)
+    whole = load_pairs(file, divide=False)
     divided = unseen(workspace, whole)
     expected = split_pairs(whole.train)
     assert divided.evaluation.pairs == expected.test.pairs
@@ -60,7 +62,7 @@ def test_a_word_set_is_divided_as_the_seed_of_the_saved_model_divided_it(tiny_fo
 
 
 def test_what_was_not_trained_on_stays_whole(workspace, file, tmp_path):
-    whole = load_pairs(file)
+    whole = load_pairs(file, divide=False)
     assert unseen(Workspace(tmp_path), whole) is whole  # nothing was trained there
     other = replace(whole, train=make_pairs(40))
     assert unseen(workspace, other) is other
@@ -71,7 +73,7 @@ def test_what_was_not_trained_on_stays_whole(workspace, file, tmp_path):
 
 
 def test_pairs_that_were_seen_are_those_of_train_and_dev(workspace, file, tmp_path):
-    whole = load_pairs(file)
+    whole = load_pairs(file, divide=False)
     expected = split_pairs(whole.train)
     found = seen_pairs(workspace, whole)
     assert found.pairs == texts([*expected.train, *expected.dev])

@@ -13,7 +13,7 @@ from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.data import PlacedPairs, RetrievalSet, TextPair, distinct_texts
 from truncate_kit.encoders import Encoder, keep, parameters_kept
 from truncate_kit.errors import UsageError, too_few_texts
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.representations import layer_states
 from truncate_kit.retrieval.layers import Reader, layer_ndcg
 from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
@@ -31,7 +31,7 @@ def profile(
     pairs: Iterable[TextPair] | None = None,
     retrieval: RetrievalSet | None = None,
     settings: AnalysisSettings | None = None,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> LayerProfile:
     """Measure every layer of `encoder` and predict whether its end falls.
 
@@ -43,13 +43,14 @@ def profile(
         pairs: Graded pairs, for Spearman of the untrained states.
         retrieval: Queries and documents, for nDCG@10 of the untrained states, all documents compared.
         settings: None takes the defaults.
-        progress: Called with the task and how much of it is done.
+        progress: True draws bars and logs; else what is called with the task and how much of it is done.
 
     Raises:
         UsageError: There is nothing to read, or a setting is impossible.
         ModelError: States are no numbers, or the model has no such blocks.
         DataError: There are too few texts, or scores such that no correlation is defined.
     """
+    progress = reporter(progress)
     settings = settings or AnalysisSettings()
     if texts is None and pairs is None and retrieval is not None:
         texts = [text for text in (*retrieval.queries, *retrieval.documents) if text]

@@ -93,7 +93,7 @@ class OnnxRunner:
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `Runner`."""
         if self.most_texts is None or self.model.reader is None:
-            return self.model.encode(texts)
+            return self.model.vectors(texts)
         return self.encode_ids(self.model.reader.token_ids(texts))
 
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
 from truncate_kit.errors import DataError
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial, trial_name
@@ -41,7 +41,7 @@ def finetune_contrastive(
     settings: ContrastiveSettings | None = None,
     generator: Encoder | None = None,
     group: Group = ALONE,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
     stage_done: StageDone | None = None,
 ) -> ContrastiveResult:
     """Train `encoder`, cut at a layer, with a pooling and a contrastive objective; the best weights on dev are kept.
@@ -55,7 +55,7 @@ def finetune_contrastive(
         settings: None is the authors' run.
         generator: Fills in the hidden words of `diffcse`, frozen; None takes `encoder` as it came.
         group: Processes that train together; only the leading one writes.
-        progress: Is called after each step.
+        progress: True draws bars and logs; else what is called after each step.
         stage_done: Is called after each look at dev, see `TrainingRun.train`.
 
     Returns:
@@ -69,7 +69,7 @@ def finetune_contrastive(
         FileProblemError: `out` cannot be written, or another process writes there.
         TruncateKitError: Training diverges.
     """
-    start = time.perf_counter()
+    start, progress = time.perf_counter(), reporter(progress)
     settings = settings or ContrastiveSettings()
     dev = data.dev
     if dev is None:

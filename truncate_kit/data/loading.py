@@ -9,6 +9,7 @@ from truncate_kit.data.hub import hub_name, is_hub_name, known_scale, read_hub
 from truncate_kit.data.pairs import pair_sets, short_name
 from truncate_kit.data.retrieval import is_retrieval_folder
 from truncate_kit.data.scales import Scale, given_scale
+from truncate_kit.data.split import complete_splits
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.types import PairSplits
 from truncate_kit.data.words import load_words, word_files
@@ -27,20 +28,23 @@ def load_pairs(
     columns: Sequence[str] | None = None,
     scale: Sequence[float] | None = None,
     classes: bool = False,
+    divide: bool = True,
 ) -> PairSplits:
     """Load a set of sentence pairs: "bundled", a file, a folder of splits, or a hub name ("stsb" among them).
 
-    A single file comes back as the only split, `train`; `complete_splits` divides it. A folder of word similarity sets
-    is merged (`load_words`).
+    A single file is divided into train, dev and test as the commands divide it, and `notes` say so; `read_pairs` reads
+    it as one set. What a folder or a hub set lacks is missing, and `complete_splits` takes it out of train. A folder of
+    word similarity sets is merged (`load_words`).
 
     Args:
         name_or_path: The hub is used only where no such path exists.
         columns: Names of first text, second text and score; None finds them.
         scale: Lowest and highest possible score; None takes what is known of the set or infers it from all splits.
         classes: The third column is a class, not a score (`class_sets`).
+        divide: False leaves a single file whole; it is called `train`, or `dev` or `test` after its name.
 
     Raises:
-        DataError: The message names file, row and what is wrong.
+        DataError: The message names file, row and what is wrong, or there are too few pairs to divide.
         UsageError: The scale is impossible.
     """
     given = None if scale is None else given_scale(scale)
@@ -59,7 +63,11 @@ def load_pairs(
         sets = class_sets(name, tables, columns)
     else:
         sets = pair_sets(name, tables, columns, given or (_BUNDLED_SCALE if name == BUNDLED else known_scale(name)))
-    return PairSplits(name=name, train=sets.get("train"), dev=sets.get("dev"), test=sets.get("test"))
+    one_file = path.is_file() and str(name_or_path) != BUNDLED
+    splits = PairSplits(
+        name=name, train=sets.get("train"), dev=sets.get("dev"), test=sets.get("test"), one_file=one_file
+    )
+    return complete_splits(splits) if divide and one_file else splits
 
 
 def holds_words(folder: Path) -> bool:
@@ -68,14 +76,14 @@ def holds_words(folder: Path) -> bool:
 
 
 def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
-    """The set's name, and its tables by split: a file (`train`), a folder of splits, the bundled set or a hub name."""
+    """The set's name, and its tables by split: a file, a folder of splits, the bundled set or a hub name."""
     path = Path(name_or_path)
     if str(name_or_path) == BUNDLED:
         return BUNDLED, _folder_tables(BUNDLED_FOLDER)
     if is_folder(path):
         return short_name(path), _folder_tables(path)
     if is_there(path) or not is_hub_name(str(name_or_path)):
-        return short_name(path), {"train": read_table(path)}
+        return short_name(path), {_SPLIT_STEMS.get(stem_of(path), "train"): read_table(path)}
     name = hub_name(str(name_or_path))
     return name, read_hub(name)
 

@@ -53,12 +53,14 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
 def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
     """Take what training needs and `splits` lacks out of train: a tenth for dev, a tenth for test.
 
-    Splits that are there stay as they are, but for train when something is taken from it; what was done is in
-    `notes`. A set that is divided anew for every seed (`shares`) comes back as it is, for `splits_for`. Raises
-    `DataError` when there is no train split or it is too small.
+    Splits that are there stay as they are, but for train when something is taken from it; a single file is divided,
+    whatever it is called. What was done is in `notes`. A set that is divided anew for every seed (`shares`) comes back
+    as it is, for `splits_for`. Raises `DataError` when there is no train split or it is too small.
     """
     if splits.shares is not None:
         return splits
+    if splits.one_file:
+        splits = replace(splits, train=splits.evaluation, dev=None, test=None, one_file=False)
     if splits.train is None:
         raise DataError(
             f"{splits.name} has no train split, only {', '.join(name for name, _ in splits.items())}.",

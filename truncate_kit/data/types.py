@@ -110,6 +110,7 @@ class PairSplits:
     dev: PairSet | None = None
     test: PairSet | None = None
     notes: tuple[str, ...] = ()  # sentences the user has to see, such as how a single file was split
+    one_file: bool = False  # a single file that is not divided yet; what its name says of it binds nobody
     # of train, dev and test, drawn anew from `train` for every seed; None where the splits are fixed
     shares: tuple[float, float, float] | None = None
 
@@ -135,6 +136,11 @@ class PairSplits:
         if name not in found:
             raise UsageError(f"{self.name} has no split {name!r}.", hint=f"Use one of: {', '.join(found)}.")
         return found[name]
+
+    def first(self, count: int) -> "PairSplits":
+        """The first `count` pairs of each split, for a quick try; what is there of fewer stays."""
+        some = {name: replace(pairs, pairs=pairs.pairs[:count]) for name, pairs in self.items()}
+        return replace(self, **some)  # type: ignore[arg-type]  # splits by their names
 
     def without_texts(self, texts: Collection[str]) -> "PairSplits":
         """The same without training pairs that hold one of `texts`; a note says how many these were.

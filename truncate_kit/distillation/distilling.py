@@ -14,7 +14,7 @@ from truncate_kit.distillation.teacher import read_vectors, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group
@@ -33,7 +33,7 @@ def distill(
     before: str = "",
     engine: Engine | None = None,
     group: Group = ALONE,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> DistillResult:
     """Find the smallest choice of blocks within a budget that gives the full model's vectors, and save it.
 
@@ -51,7 +51,7 @@ def distill(
         before: What the model card says was done to `encoder` before.
         engine: Where the full model's vectors are computed; None is here.
         group: Processes that learn together; all must see `out`, the leading one alone reads and writes there.
-        progress: Called as the work goes on.
+        progress: True draws bars and logs; else what is called as the work goes on.
 
     Raises:
         UsageError: The budget cannot be met, or `out` holds the model to start from.
@@ -59,10 +59,10 @@ def distill(
         ModelError: Vectors are made from several layers, or no ordinary checkpoint can hold the blocks.
         FileProblemError: `out` cannot be written, or another process works there.
     """
-    out, budget, settings = Path(out), budget or Budget(), settings or DistillSettings()
+    out, budget, progress = Path(out), budget or Budget(), reporter(progress)
+    settings = settings or DistillSettings()
     check_blocks(encoder, budget.named_blocks)
-    raw = texts if isinstance(texts, RawTexts) else RawTexts(texts=texts)
-    raw = replace(raw, exclude={*raw.exclude, *_texts_of(data)})
+    raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
     with ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean", "full"))
@@ -87,6 +87,11 @@ def distill(
 def _beside(store: TextStore) -> Path:
     """Where the full model's graph and its vectors of these texts are."""
     return store.folder.parent / store.digest[:16]
+
+
+def _without(data: PairSplits | RetrievalSet | None, raw: RawTexts) -> RawTexts:
+    """Raw texts without those that judge."""
+    return replace(raw, exclude={*raw.exclude, *_texts_of(data)})
 
 
 def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:

@@ -146,7 +146,7 @@ def own_pairs(encoder: Encoder, texts: Sequence[str]) -> PairSet:
     Raises `DataError` below two texts.
     """
     some = list(dict.fromkeys(texts))
-    unit = torch.nn.functional.normalize(encoder.encode(some).float(), dim=1)
+    unit = torch.nn.functional.normalize(encoder.vectors(some), dim=1)
     cosines = (unit @ unit.T).fill_diagonal_(-2)
     near = cosines.argmax(1)
     steps = torch.randint(1, len(some), (len(some),), generator=torch.Generator().manual_seed(0))

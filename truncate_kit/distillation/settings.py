@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from truncate_kit.blocks import blocks_named
+from truncate_kit.blocks import as_text, blocks_named
 from truncate_kit.bounds import BATCH, EPOCHS, SEED, TEXTS, WEIGHT, Bounds, check_numbers
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
@@ -24,15 +24,17 @@ class Budget(Result):
             learning. Without labels a point is three points of agreement (`choosing.AGREEMENT_PER_POINT`).
         speedup: The most blocks with which texts are encoded that number of times as fast as by the full model.
         megabytes: The most blocks whose weights take no more than that in float32, 10⁶ bytes each.
-        blocks: A number of blocks ("3"), or which ones ("1,4,6", "1..3,6").
+        blocks: A number of blocks (3 or "3"), or which ones ([1, 4, 6], "1,4,6", "1..3,6"); kept as text.
     """
 
     within: float | None = None
     speedup: float | None = None
     megabytes: float | None = None
-    blocks: str | None = None
+    blocks: str | None = None  # a number or a list of them may be given, and becomes text
 
     def __post_init__(self) -> None:
+        if self.blocks is not None:
+            object.__setattr__(self, "blocks", as_text(self.blocks))
         named = [name for name in ("within", "speedup", "megabytes", "blocks") if getattr(self, name) is not None]
         if len(named) > 1:
             raise UsageError(

@@ -12,7 +12,7 @@ from truncate_kit.distillation.baselines import BlockChanges, baseline_blocks, c
 from truncate_kit.encoders import Encoder, evaluating, kept_config, length_batches
 from truncate_kit.encoders.block_runner import BlockRunner
 from truncate_kit.errors import LayerNotHeldError, ModelError
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import Result
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import precision
@@ -80,7 +80,9 @@ class SubsetSearch(Result):
         )
 
 
-def search_subsets(encoder: Encoder, judge: Judge, *, beam: int = BEAM, progress: Progress = silent) -> SubsetSearch:
+def search_subsets(
+    encoder: Encoder, judge: Judge, *, beam: int = BEAM, progress: ProgressOption = False
+) -> SubsetSearch:
     """Score subsets of blocks by what is left of `encoder` without training.
 
     Up to `EXACT_DEPTH` blocks every subset is tried, each block run once behind every different beginning: 2^L − 1 runs
@@ -90,11 +92,12 @@ def search_subsets(encoder: Encoder, judge: Judge, *, beam: int = BEAM, progress
         encoder: Its sentence vector is pooled from the last layer's tokens.
         judge: Scores the vectors of its texts; 2,000 short texts or fewer keep the states of a 12-layer model in 1 GiB.
         beam: Subsets of each size that are gone on from.
-        progress: Called after each subset.
+        progress: True draws bars and logs; else what is called after each subset.
 
     Raises:
         ModelError: Vectors come from several layers or from heads.
     """
+    progress = reporter(progress)
     check_blocks(encoder)
     begin = time.perf_counter()
     with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):

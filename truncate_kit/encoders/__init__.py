@@ -1,7 +1,8 @@
 """Load, truncate, pool and save encoders of every known family."""
 
 from truncate_kit.encoders.digest import encoder_digest
-from truncate_kit.encoders.encoder import Batch, Encoder, evaluating, length_batches
+from truncate_kit.encoders.encoder import Batch, Encoder
+from truncate_kit.encoders.evaluating import evaluating, length_batches
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.loading import find_pooler_head, load_encoder, load_pooler_head, random_encoder
 from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE, default_reference

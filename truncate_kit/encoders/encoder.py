@@ -1,14 +1,16 @@
 """A text encoder: tokenizer, transformer without unused heads, pooling and what follows it."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.encoders.entering import entering
+from truncate_kit.encoders.evaluating import evaluating, length_batches
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooler_files import LayerPooler
@@ -16,6 +18,7 @@ from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool
 from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 from truncate_kit.memory import in_halves
+from truncate_kit.vectors import Rows
 
 Batch = dict[str, Tensor]
 Pooler = LayerPooler | ConcatPooling
@@ -252,18 +255,23 @@ class Encoder(nn.Module):
 
     # Texts to vectors
 
-    def encode(self, texts: str | Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
-        """Sentence vectors (n, out) in float32 on the CPU, in the order of `texts`; no gradients, no dropout.
+    def encode(self, texts: str | Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> NDArray[np.float32]:
+        """Sentence vectors (n, out), in the order of `texts`; no gradients, no dropout.
 
-        A single text gives one vector, (out,).
+        A single text gives one vector, (out,). `vectors` gives them as a tensor.
         """
-        if isinstance(texts, str):
-            return self.encode([texts], batch_size=batch_size, prompt=prompt)[0]
+        found: NDArray[np.float32] = self.vectors(
+            [texts] if isinstance(texts, str) else texts, batch_size=batch_size, prompt=prompt
+        ).numpy()
+        return found[0] if isinstance(texts, str) else found
+
+    def vectors(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
+        """As `encode`, a tensor on the CPU."""
         return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
 
     @torch.inference_mode()
     def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
-        """`encode` for texts that are already ids, as `token_ids` gives them."""
+        """`vectors` of texts that are already ids, as `token_ids` gives them."""
         rows: list[Tensor] = []
         batches = length_batches([len(row) for row in ids], batch_size)
         with evaluating(self):
@@ -275,25 +283,9 @@ class Encoder(nn.Module):
         return vectors[torch.tensor([place for batch in batches for place in batch]).argsort()]
 
     @torch.inference_mode()
-    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+    def similarities(self, first: Rows, second: Rows) -> Tensor:
         """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine."""
+        first, second = torch.as_tensor(first), torch.as_tensor(second)
         if self.heads is not None:
             return self.heads.similarities(first.to(self.device), second.to(self.device)).cpu()
         return nn.functional.cosine_similarity(first, second)
-
-
-@contextlib.contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Switch dropout off inside the block and restore the former mode after it."""
-    training = module.training
-    module.eval()
-    try:
-        yield
-    finally:
-        module.train(training)
-
-
-def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Places of the texts in batches of like length, longest first (a lack of memory shows at once)."""
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

@@ -31,7 +31,7 @@ from truncate_kit.export.tracing import build_graph
 from truncate_kit.extras import require
 from truncate_kit.files import replacing
 from truncate_kit.precisions import GRAPH_FILES
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 
 _VERSIONS = ("truncate-kit", "torch", "transformers", "onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
@@ -67,7 +67,7 @@ def export_onnx(
     *,
     pairs: PairSet | None = None,
     search_pairs: PairSet | None = None,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> ExportReport:
     """Write one graph, from token ids to sentence vectors, into the saved folder of `encoder`, and check it.
 
@@ -79,7 +79,7 @@ def export_onnx(
         settings: precision, target and the end of the graph.
         pairs: graded pairs on which the score must stay (fp32, fp16) or is stated (int8).
         search_pairs: other graded pairs on which int8 decides which layers stay in float; int8 needs them.
-        progress: is called as the work goes on.
+        progress: True draws bars and logs; else what is called as the work goes on.
 
     Raises:
         UsageError: int8 without `search_pairs`.
@@ -88,6 +88,7 @@ def export_onnx(
         ModelError: the encoder cannot be exported, the graph fails a check, the folder's export.json is damaged, or
             another model took the encoder's place in the folder meanwhile. The folder is then as it was.
     """
+    progress = reporter(progress)
     _check_able(settings, search_pairs)
     folder = Path(folder)
     job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)

@@ -23,6 +23,7 @@ from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session,
 from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores
 from truncate_kit.memory import in_halves
+from truncate_kit.vectors import Rows
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
@@ -138,17 +139,20 @@ class OnnxEncoder:
             )
         return self._sessions[threads]
 
-    def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Tensor:
+    def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Vectors:
         """Sentence vectors (n, out) in float32, in the order of `texts`; repeated texts are computed once.
 
-        A single text gives one vector, (out,).
+        A single text gives one vector, (out,). `vectors` gives them as a tensor.
 
         prompt: put the model's default prompt before each text.
         """
+        found: Vectors = self.vectors([texts] if isinstance(texts, str) else texts, prompt=prompt).numpy()
+        return found[0] if isinstance(texts, str) else found
+
+    def vectors(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
+        """As `encode`, a tensor on the CPU."""
         if self.reader is None:
             raise ModelError(f"{self.file} has no tokenizer beside it.", hint="Export a model that has one.")
-        if isinstance(texts, str):
-            return self.encode([texts], prompt=prompt)[0]
         distinct = list(dict.fromkeys(texts))
         vectors = self.encode_ids(self.reader.token_ids(distinct, prompt=prompt))
         if len(distinct) == len(texts):
@@ -157,7 +161,7 @@ class OnnxEncoder:
         return vectors[torch.tensor([place[text] for text in texts])]
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """`encode` for texts that are already ids, as `token_ids` gives them."""
+        """`vectors` of texts that are already ids, as `token_ids` gives them."""
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
         batches = list(token_batches([len(row) for row in ids], self.batch_tokens))
         if self._fixed is None and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2:
@@ -171,8 +175,9 @@ class OnnxEncoder:
         return torch.from_numpy(vectors)
 
     @torch.inference_mode()
-    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+    def similarities(self, first: Rows, second: Rows) -> Tensor:
         """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine."""
+        first, second = torch.as_tensor(first), torch.as_tensor(second)
         if self.heads is not None:
             return self.heads.similarities(first, second)
         return torch.nn.functional.cosine_similarity(first, second)

@@ -74,7 +74,7 @@ class Trials:
         return OnnxEncoder(folder / "model.onnx", self.reader, heads=self.heads)
 
     def _vectors(self, model: Any) -> Tensor:
-        return torch.nn.functional.normalize(self._open(model).encode(self._texts), dim=1)
+        return torch.nn.functional.normalize(self._open(model).vectors(self._texts), dim=1)
 
 
 def search_layers(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from truncate_kit.combine.report import Span
+from truncate_kit.combination.report import Span
 from truncate_kit.data import Overlap
 from truncate_kit.frozen.settings import AUTOENCODER, FrozenSettings
 from truncate_kit.results import Result

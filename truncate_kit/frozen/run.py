@@ -30,7 +30,7 @@ from truncate_kit.frozen.heads import (
 )
 from truncate_kit.frozen.material import Material, check_pairs, draw_sentences, nli_scores, read_material
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.sweep.trials import parse_layers
@@ -49,7 +49,7 @@ def finetune_frozen(
     settings: FrozenSettings | None = None,
     raw: Sequence[str] | None = None,
     nli: PairSet | None = None,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> FrozenReport:
     """Train heads over the states of the frozen blocks of `encoder` and save the best, with the blocks it needs.
 
@@ -62,6 +62,7 @@ def finetune_frozen(
     after a kill. Raises `ModelError` for a model without blocks, `UsageError`, `DataError`, `FileProblemError`;
     `TruncateKitError` where training diverges.
     """
+    progress = reporter(progress)
     settings, begin = settings or FrozenSettings(), time.perf_counter()
     layers = _layers(encoder, settings)
     splits = check_pairs(data, settings.seeds[0])

@@ -14,7 +14,7 @@ from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.mteb.adapter import MtebEncoder
 from truncate_kit.mteb.mteb_report import MtebReport, MtebScore
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import ProgressOption, reporter
 
 _NEAR = 5  # names of tasks in a hint
 _BATCH = 256  # texts that mteb hands over at a time; they are put together again
@@ -56,7 +56,7 @@ def evaluate_mteb(
     *,
     model: str,
     runtime: str = "torch",
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> MtebReport:
     """Main scores of MTEB tasks, computed by the `mteb` package; it keeps no results of its own.
 
@@ -67,7 +67,7 @@ def evaluate_mteb(
         tasks: Names such as STSBenchmark, or task objects of `mteb`, which stay as they are.
         model: Its name in the report.
         runtime: What encodes, for the report.
-        progress: Called after each task and each part of its texts.
+        progress: True draws bars and logs; else what is called after each task and each part of its texts.
 
     Raises:
         UsageError: No task, an unknown one, or one on anything but text.
@@ -75,6 +75,7 @@ def evaluate_mteb(
         ModelError: The model's measure is not known.
         MissingExtraError: `mteb` is not installed.
     """
+    progress = reporter(progress)
     found = find_tasks(tasks)
     adapter = MtebEncoder(encoder, model, progress=progress)
     scores: list[MtebScore] = []

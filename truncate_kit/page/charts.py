@@ -11,12 +11,18 @@ from matplotlib.figure import Figure
 
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.combination.report import CombinationReport
+from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.distillation.distill_result import DistillResult
+from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.page.layout import Chart
 from truncate_kit.page.svg import INK, inline_svg
 from truncate_kit.report.analysis_figure import plot_cka, plot_matrix, plot_untrained
 from truncate_kit.report.bench_figure import plot_points, point_keys, quality_points
+from truncate_kit.report.combination_figure import plot_effects, plot_sizes
 from truncate_kit.report.frontier_figure import plot_frontier, plot_graphs
+from truncate_kit.report.frozen_figures import plot_correlations, plot_depths, plot_reconstruction
+from truncate_kit.report.panel import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, whole_axis
 from truncate_kit.report.sweep_figure import plot_sweep
 from truncate_kit.sweep.sweep_result import SweepResult
 
@@ -142,4 +148,54 @@ def sizes_charts(result: DistillResult) -> list[Chart]:
     if (frontier := result.frontier) is not None:
         caption = "Each graph that was exported and measured, with all dimensions and words."
         charts.append(_chart("graphs", caption, caption, lambda axes: plot_graphs(axes, frontier)))
+    return charts
+
+
+def attempts_chart(result: ContrastiveResult) -> Chart:
+    """Dev score of each seed, look by look; the look whose weights were kept is marked."""
+    colors = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)
+
+    def plot(axes: Axes) -> None:
+        whole_axis(axes, "look at dev")
+        for place, trial in enumerate(result.trials):
+            color = colors[place % len(colors)]
+            looks = range(1, len(trial.dev_scores) + 1)
+            saved = ", saved" if trial.seed == result.chosen_seed else ""
+            axes.plot(looks, trial.dev_scores, color=color, linewidth=1, label=f"seed {trial.seed}{saved}")
+            axes.plot(trial.best_epoch, trial.dev_scores[trial.best_epoch - 1], "o", color=color)
+        axes.set_ylabel("Spearman × 100 on dev")
+
+    chosen = result.chosen
+    label = (
+        f"Dev score of {len(result.trials)} seeds over training. Saved: seed {chosen.seed}, with {chosen.dev:.2f} at "
+        f"look {chosen.best_epoch} of {len(chosen.dev_scores)}."
+    )
+    return _chart("attempts", label, "Dev scores while the model learned; points are the looks that were kept.", plot)
+
+
+def heads_charts(report: FrozenReport) -> list[Chart]:
+    """Each block alone, what codes lose of the states, and heads on the lowest blocks, where these were tried."""
+    best = report.score(report.chosen_step, report.chosen_layer, "test").mean
+    caption = "Similarity by each block of the frozen model alone; the dotted line is the saved heads over all."
+    label = f"Spearman by block. The saved heads, {report.chosen_step}, have {best:.2f} on test."
+    charts = [_chart("blocks", label, caption, lambda axes: plot_correlations(axes, report), height=5.2)]
+    if (losses := report.reconstruction) is not None:
+        caption = "Error of the autoencoders on held-out sentences; 1 is what predicting the mean costs."
+        plot = lambda axes: plot_reconstruction(axes, report, losses)  # noqa: E731  # as the others
+        charts.append(_chart("reconstruction", caption, caption, plot))
+    if any(len(layers) > 1 for layers in report.steps.values()):
+        caption = "Heads on the lowest blocks only."
+        charts.append(_chart("depths", caption, caption, lambda axes: plot_depths(axes, report), height=5.2))
+    return charts
+
+
+def combined_charts(report: CombinationReport) -> list[Chart]:
+    """The best combination of each size, and what leaving out each layer changes."""
+    chosen = ", ".join(map(str, report.chosen))
+    label = f"Score of the best combination of each number of layers. Chosen: layers {chosen}."
+    caption = "The best combination of each number of layers, chosen on dev."
+    charts = [_chart("combined-sizes", label, caption, lambda axes: plot_sizes(axes, report))]
+    if report.effects():
+        caption = "What the best combination loses, or gains, where a layer may not be used."
+        charts.append(_chart("without", caption, caption, lambda axes: plot_effects(axes, report)))
     return charts

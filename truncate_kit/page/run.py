@@ -6,7 +6,7 @@ from pathlib import Path
 
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.combine.report import CombinationReport
+from truncate_kit.combination.report import CombinationReport
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.errors import UsageError

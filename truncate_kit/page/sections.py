@@ -1,24 +1,22 @@
 """The parts of a page, from the results of a run; a part that lacks its result names the command that makes it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.page.charts import cka_charts, layers_chart, sizes_charts, speed_chart
+from truncate_kit.page.charts import speed_chart
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets
 from truncate_kit.page.measures import against_table
+from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.page.run import Run
-from truncate_kit.report.analysis_table import analysis_table
 from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
-from truncate_kit.report.cells import TableCells, number
-from truncate_kit.report.sweep_figure import RANKING_WORDS
-from truncate_kit.report.training_tables import check_table, frontier_table, sizes_table, sweep_table
-from truncate_kit.wording import counted
+from truncate_kit.report.cells import TableCells
 
 
 def sections(run: Run) -> list[Section]:
     """All parts, in the order in which a reader asks."""
-    found = [against(run), speed(run), layers(run), sizes(run), similarity(run), graph(run), loading(run)]
+    found = [against(run), speed(run), layers(run), *others(run), similarity(run), graph(run), loading(run)]
     return [section for section in found if section is not None]
 
 
@@ -75,88 +73,27 @@ def speed(run: Run) -> Section | None:
 
 
 def layers(run: Run) -> Section | None:
-    """Scores of layers, the search's cheap rankings, and the trials."""
-    sweep = run.sweep
-    if sweep is None:
+    """Which layer, where layers were searched."""
+    if run.sweep is None:
         return None
-    share = 100 * sweep.search_cost / max(1, sweep.exhaustive_cost)
-    cost = f"The search cost {sweep.search_cost:,} block-steps, {share:.0f} % of trying every layer with every seed."
-    few = len(sweep.settings.seeds) < 2
-    return Section(
-        key="layers",
-        title="Which layer",
-        sentences=(*sweep.choice_sentences, *([cost] if sweep.search_cost else [])),
-        charts=(layers_chart(sweep),),
-        tables=(sweep_table(sweep),),
-        folded=tuple(_search_tables(run)),
-        missing=(("No deviation over seeds", run.command("finetune", "--seeds", "3")),) if few else (),
-    )
+    few = len(run.sweep.settings.seeds) < 2
+    missing = (("No deviation over seeds", run.command("finetune", "--seeds", "3")),) if few else ()
+    return replace(sweep_part(run.sweep), missing=missing)
 
 
-def _search_tables(run: Run) -> list[TableCells]:
-    sweep = run.sweep
-    if sweep is None:
-        return []
-    found = []
-    if sweep.rankings:
-        names = tuple(sweep.rankings)
-        scores = {name: dict(zip(row.layers, row.scores, strict=True)) for name, row in sweep.rankings.items()}
-        every = sorted(set().union(*scores.values()))
-        rows = [(sweep.row_name(layer), *(number(scores[name].get(layer)) for name in names)) for layer in every]
-        titles = (RANKING_WORDS.get(name, name) for name in names)
-        found.append(TableCells("Cheap rankings of the search, dev score in points", ("layer", *titles), rows))
-    trials = [
-        (
-            sweep.row_name(trial.layer),
-            f"{trial.seed}",
-            f"{trial.epochs_run} of {trial.epochs}",
-            f"{trial.best_epoch}",
-            number(trial.dev),
-            number(trial.test),
-            f"{trial.seconds:,.1f}",
-        )
-        for trial in (*sweep.search, *sweep.trials)
-    ]
-    columns = ("layer", "seed", "epochs", "best epoch", "dev", "test", "seconds")
-    return [*found, TableCells("Every trial, those of the search first", columns, trials)]
+def others(run: Run) -> list[Section]:
+    """What other ways to a model found."""
+    found = (run.distilled, run.contrast, run.heads, run.combined)
+    return [part_of(result) for result in found if result is not None]
 
 
-def sizes(run: Run) -> Section | None:
-    """Numbers of blocks, before and after learning."""
-    result = run.distilled
-    if result is None:
-        return None
-    graphs = [] if result.frontier is None else [frontier_table(result.frontier)]
-    return Section(
-        key="sizes",
-        title="How many blocks",
-        sentences=(f"Texts: {result.texts.sentence}", *result.notes),
-        charts=sizes_charts(result),
-        tables=(sizes_table(result), *graphs),
-    )
-
-
-def similarity(run: Run) -> Section | None:
+def similarity(run: Run) -> Section:
     """CKA, and what the layers show before training."""
-    profile = run.profile
-    if profile is None:
-        words = ("analyze", run.origin) if run.origin else ("analyze",)
-        return Section(
-            key="cka", title="What the layers show", missing=(("Layers were not analyzed", run.command(*words)),)
-        )
-    size = len(profile.cka_matrix[0]) if profile.cka_matrix else 0
-    matrix = TableCells(
-        "CKA of every pair: rows are layers of the model, columns of "
-        + ("the model" if profile.reference is None else "the reference"),
-        ("layer", *map(str, range(size))),
-        [(str(layer), *(number(value, ".3f") for value in row)) for layer, row in enumerate(profile.cka_matrix)],
-    )
+    if run.profile is not None:
+        return profile_part(run.profile)
+    words = ("analyze", run.origin) if run.origin else ("analyze",)
     return Section(
-        key="cka",
-        title="What the layers show",
-        sentences=(profile.sentence, *profile.statements()),
-        charts=cka_charts(profile),
-        folded=(analysis_table(profile), matrix),
+        key="cka", title="What the layers show", missing=(("Layers were not analyzed", run.command(*words)),)
     )
 
 
@@ -168,25 +105,11 @@ def graph(run: Run) -> Section | None:
         return Section(
             key="graph", title="The ONNX graph", missing=(("No graph yet", run.command("export", "--onnx")),)
         )
-    sentences: list[str] = []
-    for report in run.graphs:
-        bounded = [check for check in report.checks if check.limit is not None]
-        within = sum(check.difference <= (check.limit or 0.0) for check in bounded)
-        sentences += [
-            f"{report.file}: {report.precision} for {report.target}, {report.file_bytes / 1e6:.1f} MB, opset "
-            f"{report.opset}; {within} of {counted(len(bounded), 'check')} within their limits.",
-            report.fusion_sentence(),
-            *report.precision_sentences(),
-        ]
     return Section(
         key="graph",
         title="What the export checked",
-        sentences=sentences,
-        folded=[
-            TableCells(f"{report.file}. {cells.title}", cells.columns, cells.rows)
-            for report in run.graphs
-            for cells in [check_table(report)]
-        ],
+        sentences=[sentence for report in run.graphs for sentence in export_sentences(report)],
+        folded=[export_table(report) for report in run.graphs],
     )
 
 

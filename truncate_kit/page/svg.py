@@ -2,6 +2,7 @@
 
 import io
 import re
+import zlib
 from xml.etree import ElementTree
 
 from markupsafe import Markup
@@ -38,6 +39,7 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
         name: Begins every id in it, so that figures on one page do not share any.
         label: What it shows, for who does not see it.
     """
+    name = f"{name}-{zlib.crc32(label.encode()):x}"  # cells of a notebook share a page
     file = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": name}):  # the same figure gives the same bytes
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from truncate_kit import __version__
@@ -15,6 +15,7 @@ from truncate_kit.files import write_text
 from truncate_kit.page.comparison import comparison
 from truncate_kit.page.layout import TEXTS, Page
 from truncate_kit.page.origins import origins
+from truncate_kit.page.parts import part_of
 from truncate_kit.page.run import Run, read_run
 from truncate_kit.page.sections import sections
 from truncate_kit.page.verdict import verdict
@@ -83,10 +84,27 @@ def _page(run: Run) -> Page:
 
 def rendered(page: Page) -> str:
     """The HTML. Every string is escaped but style, script and drawings, which come from this package."""
-    own = files(__package__)
-    style, script = (own.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    script = _own_text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(own.joinpath("page.html").read_text(encoding="utf-8"))
-    own_texts = {"style": Markup(style), "script": Markup(script)}
-    return template.render(page=page, TEXTS=TEXTS, digest=digest, version=__version__, **own_texts)
+    own_texts = {"style": Markup(_own_text("page.css")), "script": Markup(script)}
+    template = _templates().get_template("page.html")
+    return template.render(page=page, digest=digest, version=__version__, **own_texts)
+
+
+def in_notebook(result: Result) -> str:
+    """A result as a piece of HTML for a cell of a notebook: sentences, plots and tables, without a script."""
+    style = Markup(_own_text("notebook.css"))
+    return _templates().get_template("notebook.html").render(section=part_of(result), style=style)
+
+
+def _templates() -> Environment:
+    loader = FunctionLoader(_own_text)
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.globals["TEXTS"] = TEXTS
+    return environment
+
+
+def _own_text(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from truncate_kit.encoders.digest import Digest
 from truncate_kit.errors import DataError
 from truncate_kit.priors.masked_head import load_masked_head
 from truncate_kit.priors.masking import MaskedEvaluator, MaskedTexts
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.configuration import TrainingSettings, default_learning_rate
@@ -75,7 +75,7 @@ def adapt(
     layer: int | None = None,
     checkpoint: Path | None = None,
     group: Group = ALONE,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> tuple[Encoder, AdaptationResult]:
     """Train a copy of `encoder`, cut at `layer` (None: the last), and a head over it to fill in masked words.
 
@@ -83,6 +83,7 @@ def adapt(
     a kill. group: processes that train together, each on its share of every batch. Raises `DataError` for too few
     texts, `ModelError` for a model without mask token, the errors of `truncate` and `train`.
     """
+    progress = reporter(progress)
     settings = settings or AdaptationSettings()
     training = settings.training()
     texts = list(dict.fromkeys(texts))

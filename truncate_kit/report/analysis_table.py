@@ -7,7 +7,10 @@ from truncate_kit.report.cells import NONE, TableCells, number
 
 
 def analysis_table(profile: LayerProfile) -> TableCells:
-    """One row per layer; what was not measured has no column, and what is to the next layer is missing for the last."""
+    """One row per layer, the most wanted columns first.
+
+    What was not measured has no column, and what is to the next layer is missing for the last.
+    """
     other = called(profile.reference) if profile.reference else f"its own layer {profile.depth // 2}"
     how = f"{profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
     return TableCells(f"{profile.title} against {other}: {how}", _columns(profile), _rows(profile))
@@ -17,16 +20,16 @@ def _columns(profile: LayerProfile) -> tuple[str, ...]:
     cka = "CKA" if profile.cka.low is None else f"CKA ({100 * profile.level:g} %)"
     return (
         "layer",
-        *(["reference layer"] if _mapped(profile) else []),
-        "parameters",
+        *(["Spearman"] if profile.spearman is not None else []),
+        *(["nDCG@10"] if profile.ndcg is not None else []),
         cka,
+        "parameters",
+        *(["reference layer"] if _mapped(profile) else []),
         *([f"CKA without {profile.outliers} outliers"] if profile.cka_without_outliers is not None else []),
         "Block Influence",
         "angular distance",
         "effective rank",
         "anisotropy",
-        *(["Spearman"] if profile.spearman is not None else []),
-        *(["nDCG@10"] if profile.ndcg is not None else []),
     )
 
 
@@ -37,16 +40,16 @@ def _rows(profile: LayerProfile) -> list[tuple[str, ...]]:
         rows.append(
             (
                 _name(profile, layer),
-                *([str(profile.cka.reference_layers[layer])] if _mapped(profile) else []),
-                number(profile.parameters[layer], ","),
+                *([] if profile.spearman is None else [_at(profile.spearman, layer, ".1f")]),
+                *([] if profile.ndcg is None else [_at(profile.ndcg, layer, ".1f")]),
                 _with_reach(profile, layer),
+                number(profile.parameters[layer], ","),
+                *([str(profile.cka.reference_layers[layer])] if _mapped(profile) else []),
                 *([] if without is None else [_at(without.values, layer, ".3f")]),
                 _at(profile.block_influence, layer, ".3f"),
                 _at(profile.angular_distance, layer, ".3f"),
                 _at(profile.effective_rank, layer, ".1f"),
                 _at(profile.anisotropy, layer, ".3f"),
-                *([] if profile.spearman is None else [_at(profile.spearman, layer, ".1f")]),
-                *([] if profile.ndcg is None else [_at(profile.ndcg, layer, ".1f")]),
             )
         )
     return rows

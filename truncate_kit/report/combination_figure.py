@@ -5,16 +5,23 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from truncate_kit.combine.bert_lc import LAST
-from truncate_kit.combine.report import CombinationReport
-from truncate_kit.report.panel import BLUE, ORANGE, open_panel, write_panel
+from truncate_kit.combination.bert_lc import LAST
+from truncate_kit.combination.report import CombinationReport
+from truncate_kit.report.panel import BLUE, ORANGE, open_panel, whole_axis, write_panel
 
 COLORS = {"dev": ORANGE, "test": BLUE}
 
 
 def draw_sizes(report: CombinationReport, path: Path) -> Path:
     """Write the score of the best combination of each size as PNG (BERT-LC, Figure 2). Raises `FileProblemError`."""
-    figure, axes = _panel(report, "the best combination of each size", "layers combined")
+    figure, axes = _panel(report, "the best combination of each size")
+    plot_sizes(axes, report)
+    return write_panel(figure, axes, path)
+
+
+def plot_sizes(axes: Axes, report: CombinationReport) -> None:
+    """The score of the best combination of each size."""
+    whole_axis(axes, "layers combined")
     for side, color in COLORS.items():
         spans = [(size, report.size(size, side)) for size in range(1, len(report.splits[0].by_size) + 1)]
         points = [(size, span.mean, span.std or 0.0) for size, span in spans if span is not None]
@@ -28,12 +35,18 @@ def draw_sizes(report: CombinationReport, path: Path) -> Path:
     if last is not None:
         axes.axhline(last.mean, color=COLORS["test"], linestyle=":", linewidth=1, label=f"{LAST}, test")
     axes.set_ylabel("Spearman × 100")
-    return write_panel(figure, axes, path)
 
 
 def draw_effects(report: CombinationReport, path: Path) -> Path:
     """Write what leaving each layer out changes as PNG (BERT-LC, Figure 4). Raises `FileProblemError`."""
-    figure, axes = _panel(report, "best combination without a layer, against the best of all", "layer left out")
+    figure, axes = _panel(report, "best combination without a layer, against the best of all")
+    plot_effects(axes, report)
+    return write_panel(figure, axes, path)
+
+
+def plot_effects(axes: Axes, report: CombinationReport) -> None:
+    """What leaving each layer out changes."""
+    whole_axis(axes, "layer left out")
     effects = report.effects()
     for side, color, shift in (("dev", COLORS["dev"], -0.2), ("test", COLORS["test"], 0.2)):
         places = [effect.layer + shift for effect in effects]
@@ -41,8 +54,7 @@ def draw_effects(report: CombinationReport, path: Path) -> Path:
     axes.axhline(0, color="black", linewidth=0.8)
     axes.set_xlim(-0.6, report.depth + 0.6)
     axes.set_ylabel("change in points (Spearman × 100)")
-    return write_panel(figure, axes, path)
 
 
-def _panel(report: CombinationReport, what: str, along: str) -> tuple[Figure, Axes]:
-    return open_panel(f"{Path(report.model).name}: {what} ({report.data})", along)
+def _panel(report: CombinationReport, what: str) -> tuple[Figure, Axes]:
+    return open_panel(f"{Path(report.model).name}: {what} ({report.data})")

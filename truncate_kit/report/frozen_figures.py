@@ -20,7 +20,14 @@ def draw_correlations(report: FrozenReport, path: Path) -> Path:
 
     On test, and of the states as they are also on the training pairs, as figure 1 of the FREEZE report has it.
     """
-    figure, axes = _panel(report, "similarity by each block alone", "block")
+    figure, axes = _panel(report, "similarity by each block alone")
+    plot_correlations(axes, report)
+    return panel.write_panel(figure, axes, path)
+
+
+def plot_correlations(axes: Axes, report: FrozenReport) -> None:
+    """Spearman of each block alone, before and after training."""
+    panel.whole_axis(axes, "block")
     panel.plot_defined(axes, count(1), report.states, marker="o", color=STATES, label="states as they are")
     if report.train_states is not None:
         label = "states as they are, on the training pairs"
@@ -32,7 +39,6 @@ def draw_correlations(report: FrozenReport, path: Path) -> Path:
     score = report.score(report.chosen_step, report.chosen_layer, "test")
     axes.axhline(score.mean, color="black", linestyle=":", linewidth=1, label="all blocks together, chosen heads")
     axes.set_ylabel("Spearman × 100 on test")
-    return panel.write_panel(figure, axes, path)
 
 
 def draw_reconstruction(
@@ -42,8 +48,17 @@ def draw_reconstruction(
 
     own_scale: the error in the states' own units, as figure 2 of the FREEZE report has it, on a logarithmic axis.
     """
+    figure, axes = _panel(report, "what the codes lose of each block's states")
+    plot_reconstruction(axes, report, reconstruction, own_scale=own_scale)
+    return panel.write_panel(figure, axes, path)
+
+
+def plot_reconstruction(
+    axes: Axes, report: FrozenReport, reconstruction: Reconstruction, *, own_scale: bool = False
+) -> None:
+    """The autoencoders' loss by block; own_scale as for `draw_reconstruction`."""
+    panel.whole_axis(axes, "block")
     measured = (reconstruction.own_losses if own_scale else None) or reconstruction.losses
-    figure, axes = _panel(report, "what the codes lose of each block's states", "block")
     for code, color in zip(sorted(set(reconstruction.code_widths)), CODE_COLORS, strict=False):
         blocks = [block for block, width in enumerate(reconstruction.code_widths, 1) if width == code]
         losses = [measured[block - 1] for block in blocks]
@@ -54,12 +69,18 @@ def draw_reconstruction(
     else:
         axes.set_ylabel("mean squared error (1 = always the mean)")
         axes.set_ylim(bottom=0)
-    return panel.write_panel(figure, axes, path)
 
 
 def draw_depths(report: FrozenReport, path: Path) -> Path:
     """Write the score of each step against the number of blocks kept as PNG. Raises `FileProblemError`."""
-    figure, axes = _panel(report, "heads on the lowest blocks only", "blocks kept")
+    figure, axes = _panel(report, "heads on the lowest blocks only")
+    plot_depths(axes, report)
+    return panel.write_panel(figure, axes, path)
+
+
+def plot_depths(axes: Axes, report: FrozenReport) -> None:
+    """The score of each step against the number of blocks kept."""
+    panel.whole_axis(axes, "blocks kept")
     seeds = report.num_seeds
     for step, layers in report.steps.items():
         spans = [report.score(step, layer, "test") for layer in layers]
@@ -69,8 +90,7 @@ def draw_depths(report: FrozenReport, path: Path) -> Path:
             layers, means, yerr=spreads if seeds > 1 else None, marker="o", capsize=3, color=COLORS[step], label=label
         )
     axes.set_ylabel("Spearman × 100 on test")
-    return panel.write_panel(figure, axes, path)
 
 
-def _panel(report: FrozenReport, what: str, along: str) -> tuple[Figure, Axes]:
-    return panel.open_panel(f"{Path(report.model).name}, frozen: {what} ({report.data})", along)
+def _panel(report: FrozenReport, what: str) -> tuple[Figure, Axes]:
+    return panel.open_panel(f"{Path(report.model).name}, frozen: {what} ({report.data})")

@@ -34,12 +34,11 @@ def plot_defined(axes: Axes, places: Iterable[int], values: Iterable[float | Non
     axes.plot([place for place, _ in points], [value for _, value in points], **style)
 
 
-def open_panel(title: str, along: str) -> tuple[Figure, Axes]:
-    """A figure of one panel with whole numbers along x. along: what they are."""
+def open_panel(title: str) -> tuple[Figure, Axes]:
+    """A figure of one panel."""
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
     axes.set_title(title, loc="left")
-    whole_axis(axes, along)
     return figure, axes
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from truncate_kit.data import RetrievalSet
 from truncate_kit.errors import UsageError
 from truncate_kit.evaluation import TextEncoder
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.results import Result
 from truncate_kit.retrieval.evaluating import TOP
 from truncate_kit.retrieval.scores import Estimate, Found, QueryScores, estimated, overlaps, score_queries
@@ -58,7 +58,7 @@ def compare(
     *,
     names: tuple[str, str] = ("full", "lean"),
     top: int = TOP,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> RetrievalComparison:
     """Search with the full model, the lean one, and lean queries on the full model's index; in float32 and in int8.
 
@@ -71,13 +71,14 @@ def compare(
         data: As `read_retrieval` gives it.
         names: Of both models in the result.
         top: Documents that count for each query.
-        progress: Called after each part of the texts.
+        progress: True draws bars and logs; else what is called after each part of the texts.
 
     Raises:
         UsageError: Nothing is to be found.
         ModelError: A model's measure is not known.
         DataError: Vectors are no numbers.
     """
+    progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress=progress), "lean": encode_set(lean, data, progress=progress)}
     ways, notes = _ways(sides["full"].width, sides["lean"].width)
     rows: list[ComparisonRow] = []

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from truncate_kit.data import RetrievalSet
 from truncate_kit.evaluation import TextEncoder
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.results import Result
 from truncate_kit.retrieval.scores import Estimate, estimated, score_queries
 from truncate_kit.retrieval.searching import encode_set, search
@@ -40,7 +40,7 @@ def evaluate_retrieval(
     runtime: str = "torch",
     top: int = TOP,
     form: VectorFormat | None = None,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> RetrievalScore:
     """Search all documents for each query, exactly; nDCG, MRR and recall of the first `top`, with intervals.
 
@@ -51,13 +51,14 @@ def evaluate_retrieval(
         runtime: What encodes, for the result.
         top: Documents that count for each query.
         form: How vectors are stored; None is as they come.
-        progress: Called after each part of the texts.
+        progress: True draws bars and logs; else what is called after each part of the texts.
 
     Raises:
         UsageError: Nothing is to be found, or `form` does not keep what the model compares.
         ModelError: The model's measure is not known.
         DataError: Vectors are no numbers.
     """
+    progress = reporter(progress)
     form = form or VectorFormat()
     vectors = encode_set(encoder, data, progress=progress)
     stored = vectors.stored(form)

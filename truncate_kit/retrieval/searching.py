@@ -15,7 +15,7 @@ from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.retrieval.scores import Found
 from truncate_kit.suites.encoding import encode_distinct
-from truncate_kit.vectors import VectorFormat
+from truncate_kit.vectors import Rows, VectorFormat
 
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
@@ -105,7 +105,7 @@ def measure_of(encoder: TextEncoder) -> str:
 
 
 class _TakesPrompts(Protocol):
-    def encode(self, texts: Sequence[str], *, prompt: bool) -> Tensor: ...
+    def encode(self, texts: Sequence[str], *, prompt: bool) -> Rows: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class _Prompted:
     encoder: _TakesPrompts
     prompt: str
 
-    def encode(self, texts: Sequence[str]) -> Tensor:
+    def encode(self, texts: Sequence[str]) -> Rows:
         return self.encoder.encode([self.prompt + text for text in texts], prompt=False)
 
 

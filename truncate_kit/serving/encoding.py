@@ -24,7 +24,7 @@ from truncate_kit.export.normalization import ends_normalized
 from truncate_kit.export.record import digest_of
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import run_lock
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import read_or_pass_over
 from truncate_kit.runs.rows import StoredRows
 from truncate_kit.serving.encoded_file import EncodedFile, EncodingJob, EncodingNote, job_file
@@ -44,7 +44,7 @@ def encode_file(
     form: VectorFormat | None = None,
     chunk: int = CHUNK,
     engine: Engine | None = None,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> EncodedFile:
     """Write the vectors of all texts in `source` to `out`, a .npy file of shape (texts, columns), row n for text n.
 
@@ -56,6 +56,7 @@ def encode_file(
     Raises `DataError` for a row without text, `UsageError` where `out` was made from something else,
     `FileProblemError`, and what the engine raises.
     """
+    progress = reporter(progress)
     begin = time.perf_counter()
     source, out, form = Path(source), Path(out), form or VectorFormat()
     if out.suffix != ".npy":

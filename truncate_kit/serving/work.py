@@ -47,7 +47,7 @@ class EncodingWork:
     def perform(self, chunk: Chunk, send: Send) -> bytes:
         """Rows as they are stored, in the order of the texts."""
         assert not isinstance(self._encoder, _Graph)
-        return self._form.store(self._encoder.encode(chunk.texts)).tobytes()
+        return self._form.store(self._encoder.vectors(chunk.texts)).tobytes()
 
     def __getstate__(self) -> dict[str, Any]:
         """With the files of a graph in the place of its sessions, which belong to this process."""

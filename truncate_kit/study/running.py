@@ -11,7 +11,7 @@ from truncate_kit.engines import Engine, Sequential
 from truncate_kit.files import run_lock
 from truncate_kit.priors.adapting import adapted
 from truncate_kit.priors.words import WordPrior
-from truncate_kit.progress import Progress, TrialWatcher, silent
+from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial
 from truncate_kit.study.alignment import LayerStates, cka_rows
@@ -29,7 +29,7 @@ def run_study(
     study: Study,
     out: Path,
     *,
-    watcher: TrialWatcher | None = None,
+    progress: WatchOption = False,
     finished: Callable[[StudyResult], None] | None = None,
     engine: Engine | None = None,
     device: str | None = None,
@@ -42,7 +42,7 @@ def run_study(
         study: What is run.
         out: Gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models that were
             adapted to raw text; what is there is not run again.
-        watcher: Is called with the progress of all work, with every epoch and every finished trial.
+        progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
         finished: Is called with all rows so far whenever a model is done with a task.
         engine: Where trials run, as in `finetune`.
         device: Of the models here.
@@ -51,7 +51,7 @@ def run_study(
         FileProblemError: Another study runs in `out`.
         TruncateKitError: Whatever `finetune` raises.
     """
-    start, watcher = time.perf_counter(), watcher or TrialWatcher()
+    start, watcher = time.perf_counter(), watcher_of(progress)
     with run_lock(Path(out)):  # for all of it: between two models a second process would take what is ours
         check_study(study, device)
         published = read_published(study.published)

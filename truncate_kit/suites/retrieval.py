@@ -14,7 +14,7 @@ from truncate_kit.data import RetrievalSet
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.hardware import check_threads
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.suites.encoding import encode_distinct
 from truncate_kit.suites.reports import RetrievalReport
 
@@ -43,7 +43,7 @@ def score_retrieval(
     lists: int = LISTS,
     probes: int = PROBES,
     threads: int = 1,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> RetrievalReport:
     """Search all texts for each query by cosine similarity, through an IVF index on the CPU and exactly.
 
@@ -57,7 +57,7 @@ def score_retrieval(
         lists: Largest number of lists; see `fitting_lists`.
         probes: Number of lists searched for each query.
         threads: For searching.
-        progress: Called after each part of the texts.
+        progress: True draws bars and logs; else what is called after each part of the texts.
 
     Raises:
         MissingExtraError: FAISS is not installed.
@@ -67,7 +67,7 @@ def score_retrieval(
     check_number("probes", probes, _LISTS)
     check_threads(threads)
     faiss = require("faiss", extra="search")
-    texts, queries = _encoded(encoder, data, progress)
+    texts, queries = _encoded(encoder, data, reporter(progress))
     faiss.omp_set_num_threads(threads)
     (exact := faiss.IndexFlatIP(texts.shape[1])).add(texts)
     begin = time.perf_counter()

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from truncate_kit.data import PlacedPairs, StsSet, distinct_texts
 from truncate_kit.evaluation import TextEncoder, correlate, pair_similarities, spearman
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.suites.encoding import encode_distinct
 from truncate_kit.suites.reports import StsReport, StsScore
 
@@ -18,7 +18,7 @@ def score_sts(
     runtime: str = "torch",
     seen: Collection[frozenset[str]] = frozenset(),
     seen_name: str | None = None,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> StsReport:
     """Score whatever has `.encode(texts)` on the sets; each distinct text of all sets is encoded once.
 
@@ -30,11 +30,12 @@ def score_sts(
         seen: Pairs that the model was trained on, as `read_seen` gives them.
         seen_name: Where these come from; None where nothing is known. With a name, each set is also scored without
             them, in either order of their texts.
-        progress: Called after each part of the texts.
+        progress: True draws bars and logs; else what is called after each part of the texts.
 
     Raises:
         DataError: A correlation is not defined.
     """
+    progress = reporter(progress)
     begin = time.perf_counter()
     texts = distinct_texts(pair for one in sets for pair in one.pairs)
     vectors = encode_distinct(encoder, texts, progress)

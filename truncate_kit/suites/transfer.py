@@ -18,7 +18,7 @@ from truncate_kit.data import LabelledSet
 from truncate_kit.errors import DataError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.suites.encoding import text_features
 from truncate_kit.suites.fitting import Rows, accuracies, by_class, divisions, drawn_rows, inner_divisions
 from truncate_kit.suites.reports import TransferPoint, TransferReport, TransferScore
@@ -76,13 +76,14 @@ def score_transfer(
     model: str,
     runtime: str = "torch",
     settings: TransferSettings | None = None,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> TransferReport:
     """Accuracy of logistic regression on each set. An `Encoder` is also evaluated by its best mean of layers.
 
     Whatever else has `.encode(texts)` gives one vector, and there is nothing to choose. Raises `DataError` for a set
     with too few rows of a class, `MissingExtraError` without scikit-learn.
     """
+    progress = reporter(progress)
     settings, begin = settings or TransferSettings(), time.perf_counter()
     require("sklearn", extra="suites")
     for one in sets:

@@ -8,7 +8,7 @@ from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
-from truncate_kit.progress import TrialWatcher
+from truncate_kit.progress import WatchOption, watcher_of
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.similarity.drop import DropPrediction
@@ -52,7 +52,7 @@ def finetune(
     prediction: DropPrediction | None = None,
     before: Before | None = None,
     judge: RetrievalSet | None = None,
-    watcher: TrialWatcher | None = None,
+    progress: WatchOption = False,
     engine: Engine | None = None,
 ) -> SweepResult:
     """Fine-tune `encoder` cut at one or several layers, choose one, and save it beside the full model.
@@ -68,7 +68,7 @@ def finetune(
         before: What is learned before the task, and what was cut before; None for nothing.
         judge: Whose nDCG@10 chooses epoch and layer, by half of its queries, and is reported on the other half, in the
             place of dev and test pairs; training pairs with one of its texts are left out. None for the pairs.
-        watcher: Is called with the progress of all work, with every epoch and every finished trial.
+        progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
         engine: Where trials run, None is one after another here; the result does not depend on it.
 
     Raises:
@@ -79,7 +79,7 @@ def finetune(
         FileProblemError: `out` cannot be written, or another process works there.
         TruncateKitError: Training diverged, or the engine lost a trial several times.
     """
-    training, before, watcher = training or TrainingSettings(), before or Before(), watcher or TrialWatcher()
+    training, before, watcher = training or TrainingSettings(), before or Before(), watcher_of(progress)
     settings = settings or SweepSettings()
     layers = check_sweep(encoder, settings)
     if judge is not None:

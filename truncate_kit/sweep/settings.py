@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from truncate_kit.blocks import as_text
 from truncate_kit.bounds import check_seeds
 from truncate_kit.results import Result
 from truncate_kit.sweep.picking import DEFAULT_RULE
@@ -30,7 +31,5 @@ class SweepSettings(Result):
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.layers, str):  # a number or several, as people write them
-            named = self.layers if isinstance(self.layers, list | tuple | range) else [self.layers]
-            object.__setattr__(self, "layers", ",".join(map(str, named)))
+        object.__setattr__(self, "layers", as_text(self.layers))
         check_seeds(self.seeds)

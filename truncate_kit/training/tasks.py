@@ -54,7 +54,7 @@ class LabelledTask:
         """
         row = find_objective(objective, "tmft")
         if len(splits_for(data, seed=0).items()) < 3:
-            hint = "Give a folder with train, dev and test files; one file is divided by complete_splits."
+            hint = "Give a folder with train, dev and test files; complete_splits takes missing ones out of train."
             raise DataError(f"{data.name} has no train, dev and test set to fine-tune with.", hint=hint)
         row.check_targets(data)
         self.metric = row.metric
@@ -67,8 +67,8 @@ class LabelledTask:
         self.num_examples = len(self._splits(0)[0])
         self._taught: dict[str, Tensor] = {}
         if teacher is not None:
-            self._weight, vectors = teacher.weight, teacher.encoder.encode(texts)
-            if vectors.shape[1] != (width := full.encode(texts[:1]).shape[1]):
+            self._weight, vectors = teacher.weight, teacher.encoder.vectors(texts)
+            if vectors.shape[1] != (width := full.vectors(texts[:1]).shape[1]):
                 raise UsageError(
                     f"The teacher's vectors have {vectors.shape[1]} dimensions, and those that learn {width}.",
                     hint="Use a `teacher` of the same width, such as the full model after its own fine-tuning.",

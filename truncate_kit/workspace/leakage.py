@@ -36,7 +36,7 @@ def unseen(workspace: Workspace, splits: "PairSplits") -> "PairSplits":
     """`splits` divided as training divided them, where a model here was trained on a part of them; its notes say so."""
     trained = trained_on(workspace)
     # A set without a test split is scored as a whole; but what was trained on a part of it must not be.
-    if not trained or splits.test is not None or splits.train is None:
+    if not trained or (not splits.one_file and (splits.test is not None or splits.train is None)):
         return splits
     try:
         divided = complete_splits(splits)

@@ -7,7 +7,7 @@ from truncate_kit.results import Result, read_or_pass_over
 from truncate_kit.workspace.sources import DataSource, ModelSource, Sources, TripletSource
 
 if TYPE_CHECKING:
-    from truncate_kit.combine.report import CombinationReport
+    from truncate_kit.combination.report import CombinationReport
     from truncate_kit.contrastive.contrastive_result import ContrastiveResult
     from truncate_kit.distillation.distill_result import DistillResult
     from truncate_kit.frozen.frozen_report import FrozenReport
@@ -72,7 +72,7 @@ class Workspace:
 
     def combinations(self) -> "CombinationReport | None":
         """What the search of combinations of layers found."""
-        from truncate_kit.combine.report import CombinationReport
+        from truncate_kit.combination.report import CombinationReport
 
         return read_result(CombinationReport, self.combination / "combination.json")
 

@@ -14,9 +14,9 @@ from math import comb
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.combine.best_subsets import BestSubsets, Masks
-from truncate_kit.combine.grams import Floats, PairGrams, cosines_of
-from truncate_kit.combine.ranking import RankCorrelation
+from truncate_kit.combination.best_subsets import BestSubsets, Masks
+from truncate_kit.combination.grams import Floats, PairGrams, cosines_of
+from truncate_kit.combination.ranking import RankCorrelation
 from truncate_kit.progress import Progress, silent
 
 _BLOCK = 100_000  # cosines at a time: about what a core caches; smaller ones keep threads waiting for each other

@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from tests.support.families import TINY_CONFIGS
 from tests.support.heads import with_heads
-from truncate_kit.combine.model import combined_encoder, norm_settings
+from truncate_kit.combination.model import combined_encoder, norm_settings
 from truncate_kit.encoders import encoder_digest, load_encoder, load_pooler_head, save_encoder, truncate
 from truncate_kit.encoders.families import FAMILIES
 from truncate_kit.errors import ModelError
@@ -46,7 +46,7 @@ def test_reloaded_by_sentence_transformers_it_is_the_mean_over_those_layers(tiny
     again = load_encoder(tmp_path / "m")
     assert again.combination == lean.combination == layers
     assert again.depth == peer[0].auto_model.config.num_hidden_layers == layers[-1]
-    torch.testing.assert_close(again.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
 
 
 def test_cut_above_its_highest_layer_with_no_upper_weight(tiny_folder, tmp_path):
@@ -61,7 +61,7 @@ def test_other_poolings(tiny_folder, pooling, tmp_path):
     save_encoder(combined_encoder(load_encoder(tiny_folder("roberta"), pooling=pooling), (0, 3)), tmp_path / "m")
     peer = SentenceTransformer(str(tmp_path / "m"), device="cpu")
     found = torch.as_tensor(peer.encode(TEXTS))
-    torch.testing.assert_close(load_encoder(tmp_path / "m").encode(TEXTS), found, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), found, atol=1e-5, rtol=1e-4)
     if pooling == "cls":
         torch.testing.assert_close(found, plain(tiny_folder("roberta"), (0, 3), "cls"), atol=1e-5, rtol=1e-4)
 
@@ -74,7 +74,7 @@ def test_through_the_trained_head(tiny_folder, tmp_path):
     with torch.no_grad():
         expected = torch.tanh(dense(plain(tiny_folder("bert"), (1, 2))))
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(load_encoder(tmp_path / "m").encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(load_encoder(tmp_path / "m").vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("name", "layers", "fused"), [("bert", (1, 2), 2), ("deberta-v2", (0, 1), 0)])
@@ -84,7 +84,7 @@ def test_exported_with_the_combination_inside_the_graph(tiny_folder, name, layer
     report = export_onnx(load_encoder(tmp_path / "m"), tmp_path / "m")
     assert report.fused_attention_found == fused
     assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
-    found = OnnxEncoder.load(tmp_path / "m").encode(TEXTS)
+    found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)
     torch.testing.assert_close(found, plain(tiny_folder(name), layers), atol=1e-4, rtol=1e-4)
 
 
@@ -93,12 +93,12 @@ def test_a_single_layer_is_an_ordinary_truncated_model(tiny_folder):
     lean = combined_encoder(encoder, (2,))
     assert lean.combination is None
     assert not lean.backbone.config.output_hidden_states
-    torch.testing.assert_close(lean.encode(TEXTS), truncate(encoder, 2).encode(TEXTS), atol=0, rtol=0)
+    torch.testing.assert_close(lean.vectors(TEXTS), truncate(encoder, 2).vectors(TEXTS), atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("layers", [(1, 3), (3,)])
 def test_of_a_frozen_model_the_states_are_combined_and_its_heads_left_out(tiny_folder, layers):
-    found = combined_encoder(with_heads(tiny_folder("bert"), pooling="mean"), layers).encode(TEXTS)
+    found = combined_encoder(with_heads(tiny_folder("bert"), pooling="mean"), layers).vectors(TEXTS)
     torch.testing.assert_close(found, plain(tiny_folder("bert"), layers), atol=1e-6, rtol=1e-5)
 
 

@@ -10,10 +10,19 @@ from transformers import AutoModel
 
 from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
-from truncate_kit.combine.bert_lc import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, combine, random_combinations
-from truncate_kit.combine.report import CombinationReport
-from truncate_kit.combine.searching import divide
-from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.combination.bert_lc import (
+    BASELINES,
+    CLS,
+    LAST,
+    LAST_FOUR,
+    POOLER,
+    RANDOM,
+    combine,
+    random_combinations,
+)
+from truncate_kit.combination.report import CombinationReport
+from truncate_kit.combination.searching import divide
+from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import TextPair
 from truncate_kit.encoders import find_pooler_head, load_encoder, load_pooler_head
 from truncate_kit.errors import DataError, ModelError, UsageError

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.combine.grams import Floats, PairGrams, pair_grams, row_cosines
-from truncate_kit.combine.statewise import Rule, StatePairs
+from truncate_kit.combination.grams import Floats, PairGrams, pair_grams, row_cosines
+from truncate_kit.combination.statewise import Rule, StatePairs
 from truncate_kit.data import PairSet, PlacedPairs, TextPair
 from truncate_kit.encoders import Encoder, pool
 from truncate_kit.encoders.tail import Dense

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from truncate_kit.combine.best_subsets import BestSubsets
-from truncate_kit.combine.grams import Floats, PairGrams, cosines_of
-from truncate_kit.combine.ranking import RankCorrelation
+from truncate_kit.combination.best_subsets import BestSubsets
+from truncate_kit.combination.grams import Floats, PairGrams, cosines_of
+from truncate_kit.combination.ranking import RankCorrelation
 from truncate_kit.progress import Progress, silent
 
 

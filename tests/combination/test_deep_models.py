@@ -6,9 +6,9 @@ from transformers import AutoModel, BertConfig
 
 from tests.support.families import TINY_CONFIGS, tiny_tokenizer
 from tests.support.pairs import sentence_pairs
-from truncate_kit.combine.bert_lc import combine
-from truncate_kit.combine.exact import count_subsets
-from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.combination.bert_lc import combine
+from truncate_kit.combination.exact import count_subsets
+from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import UsageError
 

@@ -7,10 +7,10 @@ from typing import Protocol, Self
 import numpy as np
 from torch import Tensor
 
-from truncate_kit.combine.best_subsets import BestSubsets
-from truncate_kit.combine.exact import count_subsets
-from truncate_kit.combine.grams import Floats, row_cosines
-from truncate_kit.combine.ranking import RankCorrelation
+from truncate_kit.combination.best_subsets import BestSubsets
+from truncate_kit.combination.exact import count_subsets
+from truncate_kit.combination.grams import Floats, row_cosines
+from truncate_kit.combination.ranking import RankCorrelation
 from truncate_kit.progress import Progress, silent
 
 MOST_SUBSETS = 2**14 - 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from truncate_kit.combine.ranking import STEP, RankCorrelation
+from truncate_kit.combination.ranking import STEP, RankCorrelation
 from truncate_kit.errors import DataError
 
 

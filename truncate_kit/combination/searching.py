@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from truncate_kit.combine.beam import search_beam
-from truncate_kit.combine.best_subsets import BestSubsets, ScoredSubset
-from truncate_kit.combine.exact import count_subsets, search_exact
-from truncate_kit.combine.grams import Floats, PairGrams
-from truncate_kit.combine.pair_states import Scorer, read_grams, read_state_pairs
-from truncate_kit.combine.ranking import RankCorrelation
-from truncate_kit.combine.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
-from truncate_kit.combine.statewise import MOST_SUBSETS, Head, Maximum, largest_size, search_states
+from truncate_kit.combination.beam import search_beam
+from truncate_kit.combination.best_subsets import BestSubsets, ScoredSubset
+from truncate_kit.combination.exact import count_subsets, search_exact
+from truncate_kit.combination.grams import Floats, PairGrams
+from truncate_kit.combination.pair_states import Scorer, read_grams, read_state_pairs
+from truncate_kit.combination.ranking import RankCorrelation
+from truncate_kit.combination.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
+from truncate_kit.combination.statewise import MOST_SUBSETS, Head, Maximum, largest_size, search_states
 from truncate_kit.data import PairSet, split_pairs
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Dense

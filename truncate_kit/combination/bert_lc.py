@@ -6,18 +6,18 @@ from time import perf_counter
 
 import numpy as np
 
-from truncate_kit.combine.best_subsets import BestSubsets, ScoredSubset, mask_of
-from truncate_kit.combine.grams import Floats
-from truncate_kit.combine.pair_states import Scorer
-from truncate_kit.combine.ranking import RankCorrelation
-from truncate_kit.combine.report import Baseline, Combination, CombinationReport, SplitReport
-from truncate_kit.combine.searching import Division, Search, best_of, draw_divisions, search_means, search_vectors
-from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.combination.best_subsets import BestSubsets, ScoredSubset, mask_of
+from truncate_kit.combination.grams import Floats
+from truncate_kit.combination.pair_states import Scorer
+from truncate_kit.combination.ranking import RankCorrelation
+from truncate_kit.combination.report import Baseline, Combination, CombinationReport, SplitReport
+from truncate_kit.combination.searching import Division, Search, best_of, draw_divisions, search_means, search_vectors
+from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import UsageError
-from truncate_kit.progress import Progress, silent
+from truncate_kit.progress import ProgressOption, reporter
 
 LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
 CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler
@@ -32,7 +32,7 @@ def combine(
     settings: CombineSettings | None = None,
     head: Dense | None = None,
     threads: int = 1,
-    progress: Progress = silent,
+    progress: ProgressOption = False,
 ) -> CombinationReport:
     """Find the layers whose mean (or maximum) over states gives the cosines that rank graded pairs best.
 
@@ -45,13 +45,14 @@ def combine(
         settings: None for the defaults.
         head: The model's trained pooler where it has one: the baseline "CLS pooler"; `settings.head` needs it.
         threads: Cores for the exact search over means.
-        progress: Called while states are read and combinations searched.
+        progress: True draws bars and logs; else what is called while states are read and combinations searched.
 
     Raises:
         DataError: Too few pairs, or no combination tells them apart.
         ModelError: No head, or states that are not numbers.
         UsageError: More combinations than an exact search can try.
     """
+    progress = reporter(progress)
     settings = settings or CombineSettings()
     start = perf_counter()
     divisions = draw_divisions(pairs, settings)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from truncate_kit.combine.settings import CombineSettings
+from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.results import Result
 from truncate_kit.wording import counted
 

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from tests.support.layer_subsets import check_best_subsets, max_over, mean_over, plain_scores, random_states
-from truncate_kit.combine.beam import search_beam
-from truncate_kit.combine.exact import search_exact
-from truncate_kit.combine.grams import pair_grams
-from truncate_kit.combine.ranking import RankCorrelation
-from truncate_kit.combine.statewise import Head, Maximum, StatePairs, largest_size, search_states
+from truncate_kit.combination.beam import search_beam
+from truncate_kit.combination.exact import search_exact
+from truncate_kit.combination.grams import pair_grams
+from truncate_kit.combination.ranking import RankCorrelation
+from truncate_kit.combination.statewise import Head, Maximum, StatePairs, largest_size, search_states
 
 
 def test_a_beam_as_wide_as_a_size_is_exact():

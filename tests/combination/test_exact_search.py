@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from tests.support.layer_subsets import check_best_subsets, plain_scores, random_states
-from truncate_kit.combine.best_subsets import BestSubsets, ScoredSubset
-from truncate_kit.combine.exact import count_subsets, search_exact
-from truncate_kit.combine.grams import pair_grams
-from truncate_kit.combine.ranking import RankCorrelation
+from truncate_kit.combination.best_subsets import BestSubsets, ScoredSubset
+from truncate_kit.combination.exact import count_subsets, search_exact
+from truncate_kit.combination.grams import pair_grams
+from truncate_kit.combination.ranking import RankCorrelation
 from truncate_kit.errors import ModelError
 
 

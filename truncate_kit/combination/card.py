@@ -1,6 +1,6 @@
 """What the model card of a combination says."""
 
-from truncate_kit.combine.report import CombinationReport
+from truncate_kit.combination.report import CombinationReport
 from truncate_kit.encoders import Encoder, PoolingMode
 from truncate_kit.encoders.layer_pooling import LayerPooling
 from truncate_kit.runs.card import ModelCard, ScoreTable

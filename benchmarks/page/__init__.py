@@ -1,0 +1,1 @@
+"""What a page of a run costs whoever opens it."""

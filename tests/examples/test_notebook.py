@@ -1,0 +1,33 @@
+"""The notebook runs in a kernel as Jupyter runs it: no cell fails, and results are shown as plots and tables."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "examples" / "miniatures.ipynb"
+
+
+def test_every_cell_runs_and_shows_what_it_found(monkeypatch, tmp_path):
+    try:
+        import nbformat
+        from nbclient import NotebookClient
+    except ImportError:
+        if os.environ.get("CI") == "true":
+            pytest.fail("nbclient is not installed, and CI must run this test")
+        pytest.skip("nbclient is not installed: pip install 'truncate-kit[test]'")
+    for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "TMPDIR"):  # nothing outside is written
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert 8 <= len(cells) <= 10
+    assert not any(cell.outputs for cell in cells)  # what it gives is not in the repository
+
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output.data for cell in cells for output in cell.outputs if output.output_type == "execute_result"]
+    pages = [data["text/html"] for data in shown if "text/html" in data]
+    assert len(pages) == 5
+    assert sum(page.count("<svg") for page in pages) >= 5
+    assert all("<table" in page for page in pages)

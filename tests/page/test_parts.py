@@ -1,0 +1,98 @@
+"""Parts of results: each kind on the page of its run, and as a cell of a notebook; every string escaped."""
+
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.support.made_results import (
+    a_bench,
+    a_combination,
+    a_contrast,
+    a_distillation,
+    a_sweep,
+    an_export,
+    some_heads,
+    write_run,
+)
+from tests.support.pairs import TEXTS, pairs_of
+from truncate_kit import AnalysisSettings, SweepSettings, profile
+from truncate_kit.encoders import load_encoder
+from truncate_kit.evaluation import Evaluation
+from truncate_kit.page.parts import PARTS
+from truncate_kit.page.writing import write_page
+
+DRAWINGS = {  # of each kind of result
+    "LayerProfile": 3,
+    "SweepResult": 1,
+    "DistillResult": 2,
+    "ContrastiveResult": 1,
+    "FrozenReport": 3,
+    "CombinationReport": 2,
+    "BenchReport": 1,
+    "ExportReport": 0,
+}
+
+
+class Elements(HTMLParser):
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.ids, self.text = [], [], ""
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attributes if name == "id"]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def made(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    looked = profile(encoder, TEXTS, pairs=pairs_of(TEXTS), settings=AnalysisSettings())
+    results = looked, a_sweep(), a_distillation(), a_contrast(), some_heads(), a_combination(2), a_bench(), an_export()
+    return {type(result).__name__: result for result in results}
+
+
+def test_every_kind_of_result_is_shown_in_a_notebook(made):
+    assert {kind.__name__ for kind in PARTS} == set(made) == set(DRAWINGS)
+    ids = []
+    for name, result in made.items():
+        found = Elements(result._repr_html_())
+        assert found.tags.count("svg") == DRAWINGS[name], name
+        assert "table" in found.tags
+        assert "script" not in found.tags
+        assert "img" not in found.tags
+        ids += found.ids
+    assert len(ids) == len(set(ids))  # all cells are one page
+
+
+def test_text_of_data_is_no_html(made):
+    found = Elements(made["ContrastiveResult"]._repr_html_() + made["FrozenReport"]._repr_html_())
+    assert "gpt <b>" in found.text
+    assert found.tags.count("b") == 2  # the titles
+
+
+def test_any_other_result_is_a_table_of_its_fields():
+    cosines = tuple(place / 10 for place in range(9))
+    found = Elements(Evaluation(spearman=81.25, pearson=80.0, num_pairs=9, cosines=cosines)._repr_html_())
+    assert "81.25" in found.text
+    assert "9 values" in found.text
+    assert "best-dev" in Elements(SweepSettings()._repr_html_()).text
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "title"),
+    [
+        ("contrast", "ContrastiveResult", "Contrastive training"),
+        ("heads", "FrozenReport", "Heads over frozen states"),
+        ("combined", "CombinationReport", "Several layers together"),
+    ],
+)
+def test_other_trainings_have_their_part_on_the_page(made, tiny_folder, tmp_path, key, kind, title):
+    write_run(tmp_path, tiny_folder("bert"), **{"sweep": None, "bench": None, "graph": None, key: made[kind]})
+    found = Elements(Path(write_page(tmp_path).page).read_text(encoding="utf-8"))
+    assert title in found.text
+    assert found.tags.count("svg") == DRAWINGS[kind]

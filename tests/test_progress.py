@@ -1,0 +1,78 @@
+"""`progress=True`: bars where someone looks, a log in any case; callables and watchers hear what they always heard."""
+
+import inspect
+import io
+import logging
+
+import truncate_kit
+from tests.support.pairs import word_splits
+from tests.support.training import SETTINGS
+from truncate_kit import SweepSettings, finetune, load_encoder, profile
+from truncate_kit.progress import Bars, ProgressOption, TrialWatcher, WatchOption, reporter, silent, watcher_of
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bars_are_drawn_in_a_terminal_and_nowhere_else(monkeypatch, capsys, caplog):
+    caplog.set_level(logging.INFO, logger="truncate_kit")
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    bars = Bars()
+    for done in (1, 2, 3):
+        bars("Encoding", done, 3)
+    assert "Encoding" in screen.getvalue()
+    assert "1/3" in screen.getvalue()
+    assert screen.getvalue().endswith("\r")  # a full bar goes
+    first, last = caplog.messages
+    assert first == "Encoding: step 1 of 3."
+    assert last.startswith("Encoding: done after ")
+
+    monkeypatch.undo()
+    for done in (1, 2):
+        bars("Counting", done, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_several_tasks_at_once_and_one_that_begins_again(monkeypatch):
+    monkeypatch.setattr("sys.stderr", Terminal())
+    bars = Bars()
+    for task, done in (("a", 1), ("b", 1), ("a", 3), ("a", 2), ("b", 4), ("a", 4)):
+        bars(task, done, 4)
+    bars("a", 4, 4)
+
+
+def test_finetune_logs_epochs_and_scores(tiny_folder, tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="truncate_kit")
+    settings = SweepSettings(layers=1, seeds=(0,))
+    assert settings.layers == "1"
+    encoder = load_encoder(tiny_folder("bert"))
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SETTINGS, progress=True)
+    assert f"Layer 1, seed 0: dev {result.trials[0].dev:.2f}, test {result.trials[0].test:.2f}." in caplog.messages
+    assert sum("Layer 1, seed 0, epoch" in line for line in caplog.messages) == SETTINGS.epochs
+
+
+def test_a_callable_is_called_and_the_default_is_silent(tiny_folder, caplog, capsys):
+    caplog.set_level(logging.INFO, logger="truncate_kit")
+    seen = []
+    encoder, texts = load_encoder(tiny_folder("bert")), word_splits().train.texts()
+    profile(encoder, texts, progress=lambda task, done, total: seen.append(task))
+    assert seen
+    caplog.clear()
+    profile(encoder, texts)
+    assert (caplog.messages, capsys.readouterr()) == ([], ("", ""))
+    watcher = TrialWatcher()
+    assert watcher_of(watcher) is watcher
+    assert reporter(False) is silent
+
+
+def test_every_public_function_with_progress_takes_true():
+    found = 0
+    for name in truncate_kit.__all__:
+        public = getattr(truncate_kit, name)
+        if inspect.isfunction(public) and "progress" in (parameters := inspect.signature(public).parameters):
+            assert parameters["progress"].annotation in (ProgressOption, WatchOption), name
+            found += 1
+    assert found >= 18

@@ -1,0 +1,23 @@
+"""Running a model to measure it: without dropout, in batches of like length."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+
+@contextlib.contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Switch dropout off inside the block and restore the former mode after it."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
+
+
+def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
+    """Places of the texts in batches of like length, longest first (a lack of memory shows at once)."""
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
