@@ -47,6 +47,10 @@ class DeviceError(TruncateKitError, RuntimeError):
     """The hardware or the cluster that was asked for is not there, does not start, or was lost."""
 
 
+class DivergedError(TruncateKitError, ArithmeticError):
+    """A loss that is no longer a number: these weights and settings do not train."""
+
+
 class FileProblemError(TruncateKitError, OSError):
     """A file or folder cannot be read or written, or another process is working in it."""
 

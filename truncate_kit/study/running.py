@@ -8,6 +8,7 @@ from pathlib import Path
 from truncate_kit.data import read_texts
 from truncate_kit.encoders import Encoder, paper_parameters
 from truncate_kit.engines import Engine, Sequential
+from truncate_kit.errors import DivergedError
 from truncate_kit.files import run_lock
 from truncate_kit.priors.adapting import adapted
 from truncate_kit.priors.words import WordPrior
@@ -49,6 +50,7 @@ def run_study(
 
     Raises:
         FileProblemError: Another study runs in `out`.
+        DivergedError: Of one model and task, after all others were run.
         TruncateKitError: Whatever `finetune` raises.
     """
     start, watcher = time.perf_counter(), watcher_of(progress)
@@ -58,20 +60,26 @@ def run_study(
         rows: list[StudyRow] = []
         cka: list[CKARow] = []
         references: dict[tuple[str, str], LayerStates] = {}
-        result = StudyResult(rows=(), seconds=0.0)
+        result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
         for part in _parts(study, Path(out), watcher, engine or Sequential(), device):
             watcher.part(f"{part.name}, {part.task.name}")
             # The model that others are compared with comes first; what it does not meet is not compared.
             place = (part.prior.name, part.task.name)
             compared = part.model.name == study.cka or place in references
             states = LayerStates.of(part.name, part.runner) if compared else None
-            rows += part.rows(study, published, states)
+            try:
+                rows += part.rows(study, published, states)
+            except DivergedError as error:  # the others go on
+                diverged.append(DivergedError(f"{part.name}, {part.task.name}: {error}", hint=error.hint))
+                continue
             if states is not None:
                 reference = references.setdefault(place, states)
                 cka += cka_rows(states, reference, part.task.name) if reference is not states else ()
             result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
             if finished is not None:
                 finished(result)
+    if diverged:
+        raise diverged[0]
     return result
 
 

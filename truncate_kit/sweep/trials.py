@@ -8,7 +8,7 @@ from typing import Any
 from truncate_kit.blocks import numbers_named
 from truncate_kit.encoders import Encoder, check_layer, keep, layers_held, truncate
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import DivergedError, UsageError
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.runs.store import RunStore
 from truncate_kit.runs.trial import Trial, trial_name
@@ -16,6 +16,7 @@ from truncate_kit.sweep.ranking import Ranking, RankingName, RankingOrder, Ranki
 from truncate_kit.sweep.work import Prior, TrialEpoch, TrialOrder, TrialWork
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.tasks import Task
+from truncate_kit.wording import counted
 
 
 @dataclass(slots=True)
@@ -63,7 +64,8 @@ class TrialRunner:
     ) -> Iterator[Trial]:
         """Each trial of these layers and seeds once: first those that are in the store, then the others as they finish.
 
-        What is not there goes to the engine as one batch, and is stored before it is given.
+        What is not there goes to the engine as one batch, and is stored before it is given. Where trials diverge the
+        others are run and kept; then `DivergedError` says which did.
         """
         budget, orders = epochs or self.settings.epochs, []
         searching = budget < self.settings.epochs or stop_after is not None
@@ -86,9 +88,16 @@ class TrialRunner:
         orders.sort(key=lambda order: (order.seed, -order.layer))
         if orders:
             self.watcher.planned([order.planned() for order in orders])
-        for _, outcome in self.engine.run(self._work, orders, self._pass_on):
+        diverged: list[tuple[TrialOrder, DivergedError]] = []
+        for order, outcome in self.engine.run(self._work, orders, self._pass_on):
+            if isinstance(outcome.trial, DivergedError):
+                diverged.append((order, outcome.trial))
+                self.store.checkpoints.remove(order.name)
+                continue
             self.store.write_encoder(outcome.trial.name, outcome.trial, outcome.encoder(self.full))
             yield self._finished(outcome.trial)
+        if diverged:
+            raise _all_diverged(diverged, len(orders))
 
     def stored(
         self, layer: int, seed: int, *, epochs: int | None = None, stop_after: int | None = None
@@ -169,6 +178,14 @@ class TrialRunner:
             self.store.write(order.record, Ranking(layers=tuple(scores), scores=tuple(scores.values())))
             found[order] = scores
         return [found[order] for order in orders]
+
+
+def _all_diverged(diverged: Sequence[tuple[TrialOrder, DivergedError]], planned: int) -> DivergedError:
+    order, error = diverged[0]
+    more = f" So did {len(diverged) - 1} more." if len(diverged) > 1 else ""
+    others = planned - len(diverged)
+    kept = f" What {counted(others, 'other trial')} gave is kept." if others else ""
+    return DivergedError(f"Layer {order.layer}, seed {order.seed}: {error}{more}{kept}", hint=error.hint)
 
 
 def _earlier(layer: int, seed: int) -> str:

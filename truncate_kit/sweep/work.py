@@ -9,6 +9,7 @@ import torch
 
 from truncate_kit.encoders import Encoder, truncate
 from truncate_kit.engines import Send, Steps
+from truncate_kit.errors import DivergedError
 from truncate_kit.progress import PlannedTrial, Progress
 from truncate_kit.runs.store import Checkpoints
 from truncate_kit.runs.trial import Trial, trial_name
@@ -67,14 +68,14 @@ class TrialEpoch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
-    """A finished trial. weights: a state dict on the CPU as `torch.save` writes it; None unless it was asked for."""
+    """A trial that ended. weights: a state dict on the CPU as `torch.save` writes it; None unless it was asked for."""
 
-    trial: Trial
-    weights: bytes | None
+    trial: Trial | DivergedError
+    weights: bytes | None = None
 
     def encoder(self, full: Encoder) -> Encoder | None:
         """The trained encoder, from the one that was cut; None without weights."""
-        if self.weights is None:
+        if self.weights is None or isinstance(self.trial, DivergedError):
             return None
         encoder = truncate(full, self.trial.layer)
         encoder.load_state_dict(torch.load(io.BytesIO(self.weights), map_location=full.device, weights_only=True))
@@ -96,7 +97,13 @@ class TrialWork:
         self.full.to(device)
 
     def perform(self, order: TrialOrder, send: Send) -> TrialOutcome:
-        """Run one trial; sends `Steps` and, after each epoch, a `TrialEpoch`."""
+        """Run one trial; sends `Steps` and, after each epoch, a `TrialEpoch`. One that diverges ends alone."""
+        try:
+            return self._run(order, send)
+        except DivergedError as error:
+            return TrialOutcome(error)
+
+    def _run(self, order: TrialOrder, send: Send) -> TrialOutcome:
         layer, seed, budget = order.layer, order.seed, order.epochs
         encoder = truncate(self.full, layer)
         if self.prior is not None:

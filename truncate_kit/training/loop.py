@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
-from truncate_kit.errors import TruncateKitError
+from truncate_kit.errors import DivergedError
 from truncate_kit.memory import is_out_of_memory, say_halved
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.checkpoints import read_checkpoint, unusable, write_checkpoint
@@ -124,7 +124,7 @@ class TrainingRun:
             Dev scores by stage, the best stage (from 0), and the seconds spent on training and evaluation.
 
         Raises:
-            TruncateKitError: The loss is not a number.
+            DivergedError: The loss is not a number.
             FileProblemError: The checkpoint cannot be written, or not be continued.
         """
         if checkpoint is not None and checkpoint.exists():
@@ -179,11 +179,11 @@ class TrainingRun:
         return float(losses) / len(steps)
 
     def _check(self, norms: list[Tensor], first: int) -> None:
-        """Raise `TruncateKitError` where a gradient norm of the steps from `first` on is not a number."""
+        """Raise `DivergedError` where a gradient norm of the steps from `first` on is not a number."""
         finite = torch.isfinite(torch.stack(norms))
         if not finite.all():
             epoch, step = divmod(first + int(finite.int().argmin()), self.steps)
-            raise TruncateKitError(
+            raise DivergedError(
                 f"Training diverged in epoch {epoch + 1}, step {step + 1}, at a learning rate of {self.rate:g}.",
                 hint='Use a smaller `learning_rate`, or `precision="fp32"`.',
             )
