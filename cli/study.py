@@ -95,9 +95,9 @@ def show(result: "StudyResult", out: Path) -> None:
             continue
         cells = []
         for line in mine:
-            rows = [row.scores for row in (line.best_dev, line.picked, line.last)]
+            rows = [row.scores for row in (line.best_dev, line.last)]
             found = [cell for row in rows for cell in (f"{row.layer}", points(row.test, row.test_std))]
             cells.append((line.model, *found, f"{line.drop:.2f}{' drop' if line.drops else ''}"))
-        columns = ("model", "best dev", "test", "picked", "test", "last", "test", "falls by")
+        columns = ("model", "best dev", "test", "last", "test", "falls by")
         table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells)
     say(f"Saved: {out / PAGE} with figures, {out / SCORES}")

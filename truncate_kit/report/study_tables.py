@@ -60,17 +60,13 @@ def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _best_table(lines: Sequence[Summary]) -> str:
-    columns = ("model", "best dev: layer", "parameters", "dev", "test", "picked: layer", "test", "last: layer", "test")
+    columns = ("model", "best dev: layer", "parameters", "dev", "test", "last: layer", "test")
     rows = []
     for line in lines:
-        best, picked, last = (row.scores for row in (line.best_dev, line.picked, line.last))
+        best, last = line.best_dev.scores, line.last.scores
         chosen = (f"{best.layer}", f"{best.parameters:,}", points(best.dev, best.dev_std))
-        tests = [
-            part
-            for scores in (best, picked, last)
-            for part in (f"{scores.layer}", points(scores.test, scores.test_std))
-        ]
-        rows.append((_plain(line.model), *chosen, *tests[1:], f"{line.drop:.2f}{' (a drop)' if line.drops else ''}"))
+        tests = (points(best.test, best.test_std), f"{last.layer}", points(last.test, last.test_std))
+        rows.append((_plain(line.model), *chosen, *tests, f"{line.drop:.2f}{' (a drop)' if line.drops else ''}"))
     return _markdown((*columns, "falls by"), rows)
 
 
@@ -185,7 +181,7 @@ def _figures(row: StudyRow) -> dict[str, object]:
 
 def _best_cells(line: Summary) -> dict[str, object]:
     cells: dict[str, object] = {"model": line.model, "task": line.task, "metric": line.metric}
-    for name, row in (("best_dev", line.best_dev), ("picked", line.picked), ("last", line.last)):
+    for name, row in (("best_dev", line.best_dev), ("last", line.last)):
         sizes = {
             "layer": row.scores.layer,
             "parameters": row.scores.parameters,

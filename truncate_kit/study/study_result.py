@@ -76,7 +76,6 @@ class Summary(Result):
     task: str
     metric: str
     best_dev: StudyRow  # the layer with the best dev score, the paper's choice
-    picked: StudyRow  # the layer that the default pick rule takes
     last: StudyRow  # the last layer
     drop: float  # best earlier test score minus the last layer's, in points
     drops: bool  # whether that is at least two points and two pooled deviations
@@ -102,7 +101,6 @@ def summaries(result: StudyResult) -> list[Summary]:
                     task=task,
                     metric=last.metric,
                     best_dev=rows[Picker("best-dev").pick(dev)],
-                    picked=rows[Picker().pick(dev)],
                     last=last,
                     drop=drop,
                     drops=drop >= DROP_POINTS and drop > DROP_DEVIATIONS * spread,
