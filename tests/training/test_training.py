@@ -12,7 +12,7 @@ from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.training import loop
-from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
+from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at, scaled_learning_rate
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import Pairs, cosine_mse
 from truncate_kit.training.loop import TrainingRun, adamw, bucketed, precision
@@ -60,9 +60,19 @@ def test_schedule_warms_up_over_a_tenth_and_falls_to_zero():
     assert rates[100] == 0
 
 
-@pytest.mark.parametrize(("width", "rate"), [(768, 2e-5), (1024, 2e-5), (384, 4e-5), (128, 1e-4)])
+@pytest.mark.parametrize(("width", "rate"), [(768, 2e-5), (1024, 2e-5), (128, 5e-4), (64, 5e-4)])
 def test_default_rate_is_the_papers_at_base_width(width, rate):
     assert default_learning_rate(width) == pytest.approx(rate)
+
+
+def test_default_rates_between_lie_on_a_line_of_logarithms():
+    """Halfway between the logarithms of 128 and 768 is the geometric mean of both widths, and of both rates."""
+    assert default_learning_rate(round((128 * 768) ** 0.5)) == pytest.approx((5e-4 * 2e-5) ** 0.5, rel=0.01)
+
+
+@pytest.mark.parametrize(("width", "rate"), [(768, 2e-5), (1024, 2e-5), (384, 4e-5), (128, 1e-4)])
+def test_scaled_rate_is_in_inverse_proportion(width, rate):
+    assert scaled_learning_rate(width) == pytest.approx(rate)
 
 
 def test_one_step_equals_plain_adamw(tiny_folder, pairs):

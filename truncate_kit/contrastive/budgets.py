@@ -5,7 +5,7 @@ Importing this imports no torch.
 
 from dataclasses import dataclass
 
-from truncate_kit.training.configuration import BASE_WIDTH, default_learning_rate
+from truncate_kit.training.configuration import BASE_WIDTH, scaled_learning_rate
 from truncate_kit.training.objectives import OBJECTIVES
 
 LARGE_WIDTH = 1024
@@ -41,10 +41,10 @@ def default_budget(objective: str, family: str, width: int) -> Budget:
 
     From width 768 on the row of Table 4 for its kind: RoBERTa-large from 1,024 on, RoBERTa-base for RoBERTa's family,
     else BERT-base. Narrower models, which the paper has not, take the objective's usual batch and, with every pooling
-    the same, `default_learning_rate`.
+    the same, `scaled_learning_rate`.
     """
     if width < BASE_WIDTH:
-        rate = default_learning_rate(width)
+        rate = scaled_learning_rate(width)
         return Budget(OBJECTIVES[objective].batch_size, rate, rate)
     base = "RoBERTa-base" if family in _ROBERTAS else "BERT-base"
     # The paper has DiffCSE on BERT-base alone.

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from truncate_kit.priors.masking import MaskedEvaluator, MaskedTexts
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.runs.store import RunStore, run_key
-from truncate_kit.training.configuration import TrainingSettings, default_learning_rate
+from truncate_kit.training.configuration import TrainingSettings, scaled_learning_rate
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.wording import counted
@@ -33,7 +33,7 @@ class AdaptationSettings(Result):
 
     epochs: int = 10
     batch_size: int = 256
-    learning_rate: float | None = None  # peak, None follows the width as in TMFT
+    learning_rate: float | None = None  # peak, None is `scaled_learning_rate`
     precision: str = "fp32"
     seed: int = 0
 
@@ -85,7 +85,7 @@ def adapt(
     """
     progress = reporter(progress)
     settings = settings or AdaptationSettings()
-    training = settings.training()
+    training = replace(settings.training(), learning_rate=settings.learning_rate or scaled_learning_rate(encoder.width))
     texts = list(dict.fromkeys(texts))
     if len(texts) < FEWEST_TEXTS:
         raise DataError(f"Only {len(texts)} distinct texts to adapt to.", hint=f"Give at least {FEWEST_TEXTS}.")
@@ -117,7 +117,7 @@ def adapt(
         num_texts=len(ids) - held,
         num_held_out=held,
         settings=settings,
-        learning_rate=settings.learning_rate or default_learning_rate(encoder.width),
+        learning_rate=training.rate(encoder.width),
         head_pretrained=head.pretrained,
         losses=(-before, *(-score for score in state.scores)),
         best_epoch=state.best_stage + 1,

@@ -1,7 +1,7 @@
 """TMFT from end to end: which layer, how good, against the full model; the lean model saved."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
@@ -88,7 +88,8 @@ def finetune(
     def runner_of(model: Encoder) -> TrialRunner:
         task, prior = LabelledTask(model, data, training.objective, before.teacher, judge), before.prior
         # The last two parts are what they always were: another key would not find the trials that are there.
-        parts = (training.to_json(), data.fingerprint(), "", "LabelledTask")
+        settled = replace(training, learning_rate=training.rate(model.width))
+        parts = (settled.to_json(), data.fingerprint(), "", "LabelledTask")
         taught = [encoder_digest(before.teacher.encoder), str(before.teacher.weight)] if before.teacher else []
         judged = [] if judge is None else [judge.fingerprint()]
         key = run_key(model, *parts, *([prior.fingerprint()] if prior else []), *taught, *judged)

@@ -18,7 +18,6 @@ from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
 from truncate_kit.sweep.sweep_result import SweepResult, scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try
-from truncate_kit.training.configuration import default_learning_rate
 from truncate_kit.wording import capitalized
 
 CONFIDENT = 0.5  # a predicted drop bounds the pick from this confidence on
@@ -64,7 +63,7 @@ class Sweep:
             data_fingerprint=self.data.fingerprint(),
             settings=replace(self.settings, strategy=self._strategy),
             training=training,
-            learning_rate=training.learning_rate or default_learning_rate(encoder.width),
+            learning_rate=training.rate(encoder.width),
             layers=scores_by_layer(encoder, own),
             search=(*found.search.short, *found.search.stopped),
             trials=tuple(replace(trial, dev_draws=()) for trial in _unique([*own, *yardstick])),

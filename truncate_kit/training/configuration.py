@@ -11,7 +11,9 @@ from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, Obj
 
 WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # of the TMFT paper, for single words: short, few and cheap
 _NORM = bounds.Bounds(0, math.inf, whole=False, above=True)
-BASE_WIDTH, BASE_RATE, HIGHEST_RATE = 768, 2e-5, 1e-4
+BASE_WIDTH, BASE_RATE = 768, 2e-5
+NARROW_WIDTH, NARROW_RATE = 128, 5e-4
+HIGHEST_SCALED_RATE = 1e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +24,7 @@ class TrainingSettings(Result):
         objective: A row of `objectives`.
         epochs: The best of them on dev is kept.
         batch_size: Examples of a step.
-        learning_rate: Peak rate, None follows the width (`default_learning_rate`).
+        learning_rate: Peak rate, None follows the width (`rate`).
         weight_decay: Of AdamW; none on biases and norms.
         warmup: Share of the steps.
         max_gradient_norm: Gradients are scaled down to it.
@@ -60,6 +62,10 @@ class TrainingSettings(Result):
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
             raise UsageError(f"A learning rate of {self.learning_rate} trains nothing.", hint="Try 2e-5 or 1e-4.")
 
+    def rate(self, width: int) -> float:
+        """The peak rate for a model of that width."""
+        return self.learning_rate or default_learning_rate(width)
+
 
 def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:
     """How word pairs are learned, in the TMFT paper's epochs and batches. Raises `UsageError` as the settings do."""
@@ -72,8 +78,18 @@ def word_training(precision: str = "fp32", learning_rate: float | None = None) -
 
 
 def default_learning_rate(width: int) -> float:
-    """2e-5 at width 768, as the TMFT paper uses it, in inverse proportion to the width below, at most 1e-4."""
-    return min(HIGHEST_RATE, max(BASE_RATE, BASE_RATE * BASE_WIDTH / width))
+    """The peak rate for pairs: 2e-5 from width 768 on, as the TMFT paper has it, and 5e-4 up to width 128.
+
+    The latter was measured (benchmarks/pick). Between the two the logarithm of the rate is linear in that of the width.
+    """
+    narrow = math.log(BASE_WIDTH / min(BASE_WIDTH, max(NARROW_WIDTH, width))) / math.log(BASE_WIDTH / NARROW_WIDTH)
+    rate: float = BASE_RATE * (NARROW_RATE / BASE_RATE) ** narrow
+    return rate
+
+
+def scaled_learning_rate(width: int) -> float:
+    """2e-5 at width 768, in inverse proportion to the width below, at most 1e-4: where no rates were measured."""
+    return min(HIGHEST_SCALED_RATE, max(BASE_RATE, BASE_RATE * BASE_WIDTH / width))
 
 
 def rate_at(step: int, total: int, warmup: float) -> float:

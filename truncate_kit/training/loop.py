@@ -16,7 +16,7 @@ from truncate_kit.errors import DivergedError
 from truncate_kit.memory import is_out_of_memory, say_halved
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.checkpoints import read_checkpoint, unusable, write_checkpoint
-from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at
+from truncate_kit.training.configuration import TrainingSettings, rate_at
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import Evaluator
 from truncate_kit.training.examples import Examples
@@ -87,7 +87,7 @@ class TrainingRun:
         self.encoder, self.examples, self.evaluator = encoder, examples, evaluator
         self.settings, self.seed, self.group = settings, seed, group
         self.micro_batch = micro_batch or settings.batch_size
-        self.rate = settings.learning_rate or default_learning_rate(encoder.width)
+        self.rate = settings.rate(encoder.width)
         self.steps = -(-len(examples) // settings.batch_size)
         self.total = settings.epochs * self.steps
         self.interval = evaluate_every or self.steps
