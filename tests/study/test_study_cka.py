@@ -103,8 +103,9 @@ def test_stages_equal_models_trained_alone(home, done, tmp_path):
             ]
             for cut in (layer, 3)
         )
-        for found, pair in ((row.untrained, untrained), (row.own_trained, own), (row.last_trained, last)):
-            assert found == pytest.approx(float(cka(*pair)), abs=1e-4)
+        for stage, pair in (("untrained", untrained), ("own_trained", own), ("last_trained", last)):
+            for name, estimator in ((stage, "debiased"), (f"{stage}_biased", "biased")):
+                assert getattr(row, name) == pytest.approx(float(cka(*pair, estimator)), abs=1e-4), name
     assert result.cka[1].last_trained != result.cka[1].own_trained
     assert result.cka[3].last_trained == result.cka[3].own_trained
 

@@ -1,8 +1,10 @@
 """Figures of many models: each curve has a look of its own, and none stands for nothing."""
 
+from dataclasses import replace
+
 from matplotlib.figure import Figure
 
-from truncate_kit.report.study_figures import COLORS, curve_style, draw_layers, draw_pareto
+from truncate_kit.report.study_figures import COLORS, FRONT_OF_ALL, FRONT_OF_ENDS, curve_style, draw_layers, draw_pareto
 from truncate_kit.report.study_tables import figure_name
 from truncate_kit.study.study_result import StudyResult, StudyRow
 from truncate_kit.sweep.sweep_result import LayerScores
@@ -40,7 +42,7 @@ def test_models_are_drawn_where_they_have_rows(tmp_path, monkeypatch):
             assert draw(result, task, tmp_path / "figure.png").stat().st_size > 10_000
     for figure, wanted in zip(drawn, (models, models[8:]) * 2, strict=True):
         lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
-        assert [name for name in lines if name != "Pareto front"] == wanted
+        assert [name for name in lines if name not in (FRONT_OF_ALL["label"], FRONT_OF_ENDS["label"])] == wanted
         for place, model in enumerate(wanted):
             look = curve_style(place)
             assert {key: getattr(lines[model], f"get_{key}")() for key in look} == look
@@ -52,3 +54,17 @@ def test_a_task_of_any_name_has_a_file_that_can_be():
     names = [figure_name(task, "curves") for task in ("../../sts b", "🙂" * 200, "é" * 300, "é" * 301, "a/b\0c")]
     assert len(set(names)) == 5
     assert all(len(name.encode()) <= 255 and "/" not in name and "\0" not in name for name in names)
+
+
+def test_the_front_of_the_paper_is_that_of_best_dev_and_last_layers(tmp_path, monkeypatch):
+    """Layer 1 beats both ends in test alone: it is on the front of all layers, not on that of the paper's two."""
+    drawn = []
+    write = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), write(self, *a, **k))[1])
+    rows = [row("model", "one", layer) for layer in range(3)]
+    for place, (dev, test) in enumerate(((70.0, 60.0), (65.0, 64.0), (60.0, 62.0))):
+        rows[place] = replace(rows[place], scores=replace(rows[place].scores, dev=dev, test=test))
+    draw_pareto(StudyResult(rows=tuple(rows), seconds=0.0), "one", tmp_path / "figure.png")
+    lines = {line.get_label(): list(line.get_ydata()) for line in drawn[0].axes[0].get_lines()}
+    assert lines[FRONT_OF_ALL["label"]] == [60.0, 64.0]
+    assert lines[FRONT_OF_ENDS["label"]] == [60.0, 62.0]

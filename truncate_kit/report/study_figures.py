@@ -8,13 +8,20 @@ from matplotlib.figure import Figure
 
 from truncate_kit.report import panel
 from truncate_kit.report.sweep_figure import DEV, TEST, draw_curve
-from truncate_kit.study.study_result import StudyResult, StudyRow, pareto_front
+from truncate_kit.study.study_result import StudyResult, StudyRow, pareto_front, summaries
 
 COLORS = (panel.BLUE, panel.VERMILION, panel.GREEN, panel.PURPLE, panel.ORANGE, panel.SKY)
 LINES = ("-", "--", "-.", ":")
 MARKERS = "osD^vPX"
 PANELS_ABREAST = 3
 MOST_INSIDE = 6  # entries of a legend that covers no curve
+FRONT_OF_ALL: dict[str, Any] = {"color": "#555555", "linewidth": 6, "alpha": 0.25, "label": "Pareto front"}
+FRONT_OF_ENDS: dict[str, Any] = {
+    "color": "#555555",
+    "linewidth": 1.5,
+    "linestyle": "--",
+    "label": "of best-dev and last layers alone",
+}
 STAGES = {
     "untrained": "both untrained",
     "own_trained": "both fine-tuned at this layer",
@@ -104,7 +111,10 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
-    """CKA to the reference by layer, before and after fine-tuning, a panel a model. Raises `FileProblemError`."""
+    """CKA to the reference by layer, before and after fine-tuning, a panel a model; dotted in its biased form.
+
+    Raises `FileProblemError`.
+    """
     rows = [row for row in result.cka if row.task == task]
     models = list(dict.fromkeys(row.model for row in rows))
     figure, grid = _panels(len(models))
@@ -112,7 +122,10 @@ def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
         for (stage, label), color, marker in zip(STAGES.items(), COLORS, MARKERS, strict=False):
             found = [row for row in rows if row.model == model]
             values = [getattr(row, stage) for row in found]
-            panel.plot_defined(axes, [row.layer for row in found], values, marker=marker, color=color, label=label)
+            layers, biased = [row.layer for row in found], [getattr(row, f"{stage}_biased") for row in found]
+            panel.plot_defined(axes, layers, values, marker=marker, color=color, label=label)
+            if any(value is not None for value in biased):  # the first version of the table had none
+                panel.plot_defined(axes, layers, biased, color=color, linestyle=":", label=f"{label}, biased")
         axes.set_title(model, loc="left", fontsize="medium")
         panel.whole_axis(axes)
     grid[0].legend(loc="best", fontsize="small")
@@ -122,7 +135,11 @@ def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
 
 
 def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
-    """Test score against parameters kept, with the front that no other point beats. Raises `FileProblemError`."""
+    """Test score against parameters kept, with the front that no other point beats, of all layers and of two.
+
+    The TMFT paper's figure 4 has two points a model: the layer that is best on dev, and the last one. Raises
+    `FileProblemError`.
+    """
     figure, axes = _panel_of_all(result, task)
     everything = result.of_task(task)
     for model, style in _styles(result, task):
@@ -135,17 +152,11 @@ def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
             label=model,
             **style,
         )
-    front = pareto_front(everything)
-    axes.step(
-        [row.scores.parameters / 1e6 for row in front],
-        [row.scores.test for row in front],
-        where="post",
-        color="#555555",
-        linewidth=6,
-        alpha=0.25,
-        zorder=0,
-        label="Pareto front",
-    )
+    ends = [row for line in summaries(result) if line.task == task for row in (line.best_dev, line.last)]
+    for rows, how in ((everything, FRONT_OF_ALL), (ends, FRONT_OF_ENDS)):
+        front = pareto_front(rows)
+        sizes, scores = [row.scores.parameters / 1e6 for row in front], [row.scores.test for row in front]
+        axes.step(sizes, scores, where="post", zorder=0, **how)
     axes.set_title(f"What parameters buy: {task}", loc="left")
     axes.set_xlabel("parameters kept, millions")
     axes.set_ylabel(f"test score in points ({everything[0].metric})")

@@ -13,7 +13,7 @@ from truncate_kit.encoders import Encoder, layers_held
 from truncate_kit.errors import DataError
 from truncate_kit.representations import layer_states
 from truncate_kit.runs.trial import Trial, trial_name
-from truncate_kit.similarity.cka import cka_matrix
+from truncate_kit.similarity.cka import Estimator, cka_matrix
 from truncate_kit.similarity.compare import relative_layers, without_nan
 from truncate_kit.study.study_result import CKARow
 from truncate_kit.sweep.trials import TrialRunner
@@ -100,12 +100,14 @@ class LayerStates:
 
 
 def cka_rows(model: LayerStates, reference: LayerStates, task: str) -> Iterator[CKARow]:
-    """Debiased linear CKA of each layer to the reference's at the same relative depth, both at the same stage."""
+    """Linear CKA of each layer to the reference's at the same relative depth, both at the same stage."""
     pairs = list(zip(model.stages(), reference.stages(), strict=True))
     held = layers_held(model.runner.full.backbone.config)
     for layer, other in enumerate(relative_layers(model.depth, reference.depth)):
         if layer in held:
-            untrained, last, own = (_cka(mine(layer), theirs(other)) for mine, theirs in pairs)
+            states = [(mine(layer), theirs(other)) for mine, theirs in pairs]
+            untrained, last, own = (_cka(*both, "debiased") for both in states)
+            biased = [_cka(*both, "biased") for both in states]
             yield CKARow(
                 model=model.name,
                 reference=reference.name,
@@ -116,14 +118,17 @@ def cka_rows(model: LayerStates, reference: LayerStates, task: str) -> Iterator[
                 last_trained=last,
                 own_trained=own,
                 num_texts=len(model.texts),
+                untrained_biased=biased[0],
+                last_trained_biased=biased[1],
+                own_trained_biased=biased[2],
             )
 
 
-def _cka(mine: Tensor | None, theirs: Tensor | None) -> float | None:
+def _cka(mine: Tensor | None, theirs: Tensor | None, estimator: Estimator) -> float | None:
     """None where one of the two is not there, or its states do not differ."""
     if mine is None or theirs is None:
         return None
-    return without_nan(cka_matrix(mine[None], theirs[None], undefined="nan")[0])[0]
+    return without_nan(cka_matrix(mine[None], theirs[None], estimator=estimator, undefined="nan")[0])[0]
 
 
 def _own(layer: int) -> str:

@@ -28,7 +28,10 @@ class StudyRow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKARow(Result):
-    """Debiased linear CKA of a layer to the reference's on a task's test texts; None where states do not differ."""
+    """Linear CKA of a layer to the reference's on a task's test texts; None where states do not differ.
+
+    Debiased, and in the biased form that the TMFT authors' own figure 3 has.
+    """
 
     model: str
     reference: str
@@ -39,6 +42,9 @@ class CKARow(Result):
     last_trained: float | None  # layers of the two models fine-tuned at their last layer
     own_trained: float | None  # each cut and fine-tuned at this layer, as the paper has it; None if one was not
     num_texts: int
+    untrained_biased: float | None = None
+    last_trained_biased: float | None = None
+    own_trained_biased: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
