@@ -115,6 +115,8 @@ class StudentRun(TrainingRun):
     """Learning without dropout, which would blur vectors that are to be met exactly; ends where scores stop growing."""
 
     dropout = False
+    bucket_batches = 96
+    """Of 118,000 texts, in batches of 16, padding is 2.5 % of the tokens, and 9.5 % with a quarter of that number."""
 
     def train_stage(self, progress: Progress, task: str) -> float:
         """One stage of `TrainingRun`."""

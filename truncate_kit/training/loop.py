@@ -51,9 +51,11 @@ class TrainingRun:
 
     A stage ends with an evaluation on dev: an epoch, or a number of steps.
     dropout: False computes gradients without it.
+    bucket_batches: Batches that are sorted by length together; more of them need less padding and mix less.
     """
 
     dropout = True
+    bucket_batches = BUCKET_BATCHES
 
     def __init__(
         self,
@@ -229,7 +231,8 @@ class TrainingRun:
         if self._cut[0] != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1009 + epoch)
             order = torch.randperm(len(self.examples), generator=generator).tolist()
-            self._cut = epoch, bucketed(order, self.lengths, self.settings.batch_size, self.settings.buckets)
+            stretch = self.bucket_batches if self.settings.buckets else None
+            self._cut = epoch, bucketed(order, self.lengths, self.settings.batch_size, stretch)
         return self._cut[1]
 
     def store(self, path: Path) -> None:
@@ -264,12 +267,14 @@ class TrainingRun:
             raise unusable(path) from error
 
 
-def bucketed(order: Sequence[int], lengths: Sequence[int], batch_size: int, buckets: bool) -> list[list[int]]:
-    """Cut a random order into batches; with buckets, of like length within each stretch of `BUCKET_BATCHES` batches."""
-    if not buckets:
+def bucketed(
+    order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
+) -> list[list[int]]:
+    """Cut a random order into batches, of like length within each stretch of `together` of them; None: as they come."""
+    if together is None:
         return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     batches = []
-    stretch = batch_size * BUCKET_BATCHES
+    stretch = batch_size * together
     for start in range(0, len(order), stretch):
         part = list(order[start : start + stretch])
         places = sorted(part, key=lambda place: lengths[place])
