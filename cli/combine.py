@@ -1,5 +1,6 @@
 """`truncate-kit combine`."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.combination.settings import CombineSettings
@@ -111,7 +112,7 @@ def show(report: "CombinationReport", workspace: Workspace, saved: str) -> None:
     names = [row.name for row in report.splits[0].baselines]
     rows = [("best combination", _points(report.best("dev")), _points(report.best("test")))]
     rows += [(name, _points(report.baseline(name, "dev")), _points(report.baseline(name, "test"))) for name in names]
-    table(f"{report.model} on {report.data}, Spearman × 100", ("vectors", "dev", "test"), rows, marked=0)
+    table(f"{Path(report.model).name} on {report.data}, Spearman × 100", ("vectors", "dev", "test"), rows, marked=0)
     table(
         "The best of each size",
         ("layers", "dev", "test", "first split's"),

@@ -22,14 +22,15 @@ def draw_sizes(report: CombinationReport, path: Path) -> Path:
 def plot_sizes(axes: Axes, report: CombinationReport) -> None:
     """The score of the best combination of each size."""
     whole_axis(axes, "layers combined")
-    for side, color in COLORS.items():
+    for (side, color), shift in zip(COLORS.items(), (-0.06, 0.06), strict=True):  # bars side by side
         spans = [(size, report.size(size, side)) for size in range(1, len(report.splits[0].by_size) + 1)]
         points = [(size, span.mean, span.std or 0.0) for size, span in spans if span is not None]
         sizes, means, spreads = zip(*points, strict=True) if points else ((), (), ())
         splits = len(report.splits)
         label = f"{side}, mean ± deviation over {splits} splits" if splits > 1 else side
+        places = [size + shift for size in sizes]
         axes.errorbar(
-            sizes, means, yerr=spreads if splits > 1 else None, marker="o", capsize=3, color=color, label=label
+            places, means, yerr=spreads if splits > 1 else None, marker="o", capsize=3, color=color, label=label
         )
     last = report.baseline(LAST, "test")
     if last is not None:

@@ -43,8 +43,9 @@ def open_panel(title: str) -> tuple[Figure, Axes]:
 
 
 def write_panel(figure: Figure, axes: Axes, path: Path) -> Path:
-    """Add the legend and write a PNG. Raises `FileProblemError`."""
-    axes.legend(loc="best", fontsize="small")
+    """Add the legend below the panel, where it covers nothing, and write a PNG. Raises `FileProblemError`."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     return write_figure(figure, path)
 
 
