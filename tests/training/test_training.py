@@ -12,10 +12,11 @@ from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.training import loop
+from truncate_kit.training.batching import bucketed
 from truncate_kit.training.configuration import TrainingSettings, default_learning_rate, rate_at, scaled_learning_rate
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import Pairs, cosine_mse
-from truncate_kit.training.loop import TrainingRun, adamw, bucketed, precision
+from truncate_kit.training.loop import TrainingRun, adamw, precision
 from truncate_kit.training.tasks import LabelledTask, Teacher
 from truncate_kit.training.vocabulary import CompactVocabulary
 

@@ -15,6 +15,7 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DivergedError
 from truncate_kit.memory import is_out_of_memory, say_halved
 from truncate_kit.progress import Progress, silent
+from truncate_kit.training.batching import BUCKET_BATCHES, bucketed
 from truncate_kit.training.checkpoints import read_checkpoint, unusable, write_checkpoint
 from truncate_kit.training.configuration import TrainingSettings, rate_at
 from truncate_kit.training.distributed import ALONE, Group
@@ -23,7 +24,6 @@ from truncate_kit.training.examples import Examples
 from truncate_kit.training.kernels import FasterOnCPU
 from truncate_kit.training.vocabulary import CompactVocabulary
 
-BUCKET_BATCHES = 24  # batches that are sorted by length together: little padding, still a fresh mix every epoch
 CHECK_EVERY = 32  # steps between two checks that gradients were numbers; each makes the processor wait for a GPU
 CHECKPOINT_SECONDS = 30.0  # between evaluations within an epoch; the end of an epoch is always stored
 
@@ -265,24 +265,6 @@ class TrainingRun:
                 torch.cuda.set_rng_state(values["cuda_random"][self.group.rank].cpu(), self.encoder.device)
         except (RuntimeError, KeyError, IndexError, TypeError, ValueError) as error:  # of another run
             raise unusable(path) from error
-
-
-def bucketed(
-    order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
-) -> list[list[int]]:
-    """Cut a random order into batches, of like length within each stretch of `together` of them; None: as they come."""
-    if together is None:
-        return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
-    batches = []
-    stretch = batch_size * together
-    for start in range(0, len(order), stretch):
-        part = list(order[start : start + stretch])
-        places = sorted(part, key=lambda place: lengths[place])
-        cut = [places[at : at + batch_size] for at in range(0, len(places), batch_size)]
-        # A random order of the batches, drawn from the random order of the examples: no second generator to store.
-        first_seen = {place: seen for seen, place in enumerate(part)}
-        batches += sorted(cut, key=lambda batch: first_seen[batch[0]])
-    return batches
 
 
 def adamw(trained: nn.Module, *, rate: float, weight_decay: float) -> torch.optim.AdamW:
