@@ -191,7 +191,7 @@ def test_retrieval_says_that_there_are_fewer_lists(run, home, tiny_folder):
         (("--suite", "transfer", "--data", "data", "--seen", "x.csv"), "--seen"),
         (("--suite", "transfer", "--data", "data", "--fractions", "half"), "'half'"),
         (("--suite", "transfer", "--data", "data", "--fractions", "0,1"), "between 0 and 1"),
-        (("--suite", "transfer", "--data", "data", "--fractions", "0.05"), "MR has 2 classes"),
+        (("--suite", "transfer", "--data", "data", "--fractions", "0.05"), "MR leaves 2 rows to train on"),
         (("--suite", "retrieval", "--data", "data/sts13/nothing.csv"), "nothing.csv"),
         (("--suite", "retrieval", "--data", "data/mr.csv"), "Call the columns query and relevant."),
         (("--suite", "transfer", "--data", "odd"), "Call the column of texts text"),

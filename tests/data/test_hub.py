@@ -13,40 +13,42 @@ from truncate_kit.errors import DataError, RowError
 READ = """
 import sys
 from truncate_kit.data.hub import read_hub
-for split, table in read_hub(sys.argv[1]).items():
-    print(split, table.place(0), list(table.columns["sentence1"]), list(table.columns["score"]))
+for name in sys.argv[1:]:
+    for split, table in read_hub(name).items():
+        print(split, table.place(0), list(table.columns["sentence1"]), list(table.columns["score"]))
 """
 
 
-def test_splits_come_through_datasets(tmp_path):
-    folder = tmp_path / "set"
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    """What is read of a folder of splits, and then of a folder of languages, of which one is named after a colon."""
+    home = tmp_path_factory.mktemp("hub")
+    (home / "set").mkdir()
     for split in ("train", "validation", "test"):
-        with (folder / f"{split}.csv").open("w", newline="") as stream:
+        with (home / "set" / f"{split}.csv").open("w", newline="") as stream:
             csv.writer(stream).writerows([("sentence1", "sentence2", "score"), (f"{split} a", "b", 0.5)])
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
-    ran = subprocess.run(
-        [sys.executable, "-c", READ, str(folder)], env=environment, capture_output=True, text=True, check=False
-    )
+    for language in ("de", "es"):
+        (home / "languages" / language).mkdir(parents=True)
+        (home / "languages" / language / "train.csv").write_text(f"sentence1,sentence2,score\n{language},b,0.5\n")
+    names = "".join(f"- config_name: {language}\n  data_dir: {language}\n" for language in ("de", "es"))
+    (home / "languages/README.md").write_text(f"---\nconfigs:\n{names}---\n")
+    command = [sys.executable, "-c", READ, str(home / "set"), f"{home / 'languages'}:es"]
+    environment = {**os.environ, "HF_HOME": str(home / "cache"), "HF_HUB_OFFLINE": "1"}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.splitlines() == [
+    return ran.stdout.splitlines()
+
+
+def test_splits_come_through_datasets(printed):
+    assert printed[:-1] == [
         "train row 1 ['train a'] [0.5]",
         "dev row 1 ['validation a'] [0.5]",
         "test row 1 ['test a'] [0.5]",
     ]
 
 
-def test_a_configuration_is_named_after_a_colon(tmp_path):
-    folder = tmp_path / "set"
-    for language in ("de", "es"):
-        (folder / language).mkdir(parents=True)
-        (folder / language / "train.csv").write_text(f"sentence1,sentence2,score\n{language},b,0.5\n")
-    names = "".join(f"- config_name: {language}\n  data_dir: {language}\n" for language in ("de", "es"))
-    (folder / "README.md").write_text(f"---\nconfigs:\n{names}---\n")
-    environment = {**os.environ, "HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", READ, f"{folder}:es"]
-    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert ran.stdout.splitlines() == ["train row 1 ['es'] [0.5]"], ran.stderr
+def test_a_configuration_is_named_after_a_colon(printed):
+    assert printed[-1] == "train row 1 ['es'] [0.5]"
 
 
 def test_unreachable_hub_is_one_clear_error():

@@ -19,12 +19,16 @@ WEIGHTS = torch.tensor([5, 3])
 
 
 @pytest.fixture(scope="module")
-def engine():
+def two():
+    with Processes(2) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(two, monkeypatch):
     """Of processes that are started as users' are, where other tests fork theirs from one that is there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "_started", STARTED)
-        with Processes(2) as engine:
-            yield engine
+    monkeypatch.setattr(processes, "_started", STARTED)
+    return two
 
 
 def workers_of(process: int) -> list[psutil.Process]:
@@ -68,20 +72,20 @@ def test_a_killed_worker_is_replaced_and_its_task_done_again(engine, tmp_path):
     assert [message for message in said if isinstance(message, Lost)] == [Lost(DEADLY, "it was ended by SIGKILL")]
 
 
-def test_a_task_that_kills_its_workers_ends_in_one_error(engine):
-    said = []
+def test_a_task_that_kills_its_workers_ends_in_one_error(two_processes):
+    said, engine = [], two_processes
     with pytest.raises(DeviceError, match=f"{DEADLY} was lost 4 times; the last time it was ended by SIGKILL"):
         list(engine.run(Squares(WEIGHTS), [DEADLY, 1], said.append))
     assert sum(isinstance(message, Lost) for message in said) == 3
     assert dict(engine.run(Squares(WEIGHTS), [2], said.append))[2][0] == 12  # the engine goes on
 
 
-def test_errors_of_tasks_arrive_as_they_are(engine):
+def test_errors_of_tasks_arrive_as_they_are(two_processes):
     with pytest.raises(TruncateKitError, match="epoch 1, step 3") as caught:
-        list(engine.run(Squares(WEIGHTS), [WRONG], lambda _: None))
+        list(two_processes.run(Squares(WEIGHTS), [WRONG], lambda _: None))
     assert "learning_rate" in caught.value.hint
     with pytest.raises(RuntimeError, match="OddError: 1 and 2"):
-        list(engine.run(Squares(WEIGHTS), [ODD], lambda _: None))
+        list(two_processes.run(Squares(WEIGHTS), [ODD], lambda _: None))
 
 
 def test_what_still_runs_is_stopped_when_the_caller_leaves(engine):

@@ -35,11 +35,11 @@ GRADED = PairSet(
 )
 
 
-@pytest.fixture(scope="module", params=[("bert", "exp"), ("gpt2", "sigmoid")])
+@pytest.fixture(scope="module", params=[("bert", 2, "exp"), ("gpt2", 1, "sigmoid")])
 def exported(request, tiny_folder, tmp_path_factory):
     """An encoder with heads, the folder of its graph, and the report."""
-    name, kind = request.param
-    encoder = with_heads(tiny_folder(name), 2, kind=kind)
+    name, layer, kind = request.param
+    encoder = with_heads(tiny_folder(name), layer, kind=kind)
     folder = save_encoder(encoder, tmp_path_factory.mktemp("heads") / "m")
     return encoder, folder, export_onnx(encoder, folder)
 

@@ -1,5 +1,6 @@
 """What tests do without, in their own process and in those that are forked for them."""
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import typer.main
 
 from tests.support.traces import remembered_traces
 from truncate_kit.bench import timing
@@ -26,6 +28,7 @@ def economical(folder: Path) -> Iterator[None]:
     - Nobody waits for the disk: tests kill processes, but no machine.
     - Calls are timed a few times only, and without rests between them.
     - Layers that loading builds before it has their weights draw none.
+    - The commands are read from their functions once, as in a process of a user.
     """
     with remembered_traces(folder), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
@@ -34,4 +37,5 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setattr(speed, "MOST_ROUNDS", 2)
         for kind in (torch.nn.Linear, torch.nn.Embedding):
             patch.setattr(kind, "reset_parameters", _unless_without_memory(kind.reset_parameters))
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield

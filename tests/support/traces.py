@@ -7,7 +7,7 @@ are traced. So a stand-in with other weights is traced, and the model's own take
 import copy
 import functools
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from filelock import FileLock
 from torch import Tensor
 
 from truncate_kit.encoders import Encoder, encoder_digest
-from truncate_kit.export import tracing
+from truncate_kit.export import exporting, tracing
+from truncate_kit.precisions import Target
 
 traced_anew = tracing._trace
 
@@ -81,19 +82,30 @@ def _give_weights(graph: Any, stand_in: Encoder, encoder: Encoder) -> bool:
 
 @contextmanager
 def remembered_traces(folder: Path) -> Iterator[None]:
-    """Keep each trace in `folder`, under a digest of all that it depends on; processes may share the folder."""
+    """Keep each trace, and each graph that exports build, in `folder`, under a digest of all that it depends on.
 
-    def remembered(encoder: Encoder) -> Any:
-        config = encoder.backbone.config
-        parts = (encoder_digest(encoder), config._attn_implementation, min(encoder.max_length, tracing.LENGTH))
+    Processes may share the folder.
+    """
+
+    def kept(encoder: Encoder, make: Callable[[], Any], *options: object) -> Any:
+        attention = encoder.backbone.config._attn_implementation
+        parts = (encoder_digest(encoder), attention, min(encoder.max_length, tracing.LENGTH), *options)
         file = folder / f"{hashlib.sha256(repr(parts).encode()).hexdigest()}.onnx"
         with FileLock(file.with_suffix(".lock")):
             if not file.exists():
-                _share_operators()
                 begun = file.with_suffix(".part")  # whoever writes it may be killed
-                begun.write_bytes(onnx_ir.serde.serialize_model(traced_anew(encoder)).SerializeToString())
+                begun.write_bytes(onnx_ir.serde.serialize_model(make()).SerializeToString())
                 begun.rename(file)
         return onnx_ir.serde.deserialize_model(onnx.ModelProto.FromString(file.read_bytes()))
+
+    def remembered(encoder: Encoder) -> Any:
+        _share_operators()
+        return kept(encoder, lambda: traced_anew(encoder))
+
+    def graph(encoder: Encoder, target: Target = "cpu") -> Any:
+        if encoder.num_parameters > LARGE:
+            return tracing.build_graph(encoder, target)
+        return kept(encoder, lambda: tracing.build_graph(encoder, target), target)
 
     def trace(encoder: Encoder) -> Any:
         model_type = encoder.backbone.config.model_type
@@ -107,4 +119,5 @@ def remembered_traces(folder: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracing, "_trace", trace)
+        patch.setattr(exporting, "build_graph", graph)
         yield
