@@ -1,5 +1,7 @@
 """Batches that the memory does not hold: they are computed in halves, and it is said."""
 
+import contextlib
+import ctypes
 import functools
 import logging
 import sys
@@ -43,6 +45,7 @@ def in_halves(compute: Callable[[Sequence[Item]], Found], batch: Sequence[Item])
             yield found[0]
             continue
         half = (len(part) + 1) // 2
+        give_back()
         say_halved(len(part), half)
         waiting += [part[half:], part[:half]]
 
@@ -55,6 +58,12 @@ def _unless_full(compute: Callable[[Sequence[Item]], Found], part: Sequence[Item
         if len(part) < 2 or not is_out_of_memory(error):
             raise
     return None
+
+
+def give_back() -> None:
+    """Hand freed memory back to the system: in pieces that the C library keeps, a smaller batch may not fit either."""
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @functools.cache

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DivergedError
-from truncate_kit.memory import is_out_of_memory, say_halved
+from truncate_kit.memory import give_back, is_out_of_memory, say_halved
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.batching import BUCKET_BATCHES, bucketed
 from truncate_kit.training.checkpoints import read_checkpoint, unusable, write_checkpoint
@@ -212,6 +212,7 @@ class TrainingRun:
                     raise
             self.optimiser.zero_grad(set_to_none=True)
             self.micro_batch = (size + 1) // 2
+            give_back()
             say_halved(size, self.micro_batch)
 
     def _add_parts(self, batch: Sequence[int]) -> Tensor:
