@@ -17,13 +17,10 @@ class BlockRunner:
 
     What subsets of blocks have in common is computed once: `run(3, run(1, embedded))` is the beginning of all that
     keep blocks 1 and 3 first. Equals `keep(encoder, blocks)` over the same batch.
-
-    Attributes:
-        embedded: Token states before block 1, (b, t, d).
     """
 
     encoder: Encoder
-    embedded: Tensor
+    embedded: Tensor  # token states before block 1, (b, t, d)
     mask: Tensor
     calls: tuple[Call, ...]
     first_only: Call | None

@@ -1,0 +1,110 @@
+"""Every command of the guides runs, in the order of its page, in a folder that has the files it names.
+
+What a guide calls MODEL, pairs.csv or FOLDER is there under that very name, and so are hub names, as folders, which go
+before the hub. Options that shorten a training or a measurement are added. A block after a comment
+`<!-- not run: REASON -->` is parsed only (tests/benchmarks/test_readmes.py). A command that an earlier page has run is
+not run again.
+"""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from tests.support.commands import check_json
+from tests.support.families import make_tiny
+from tests.support.files import NOUNS, pairs_file, words_folder
+from tests.support.retrieval import retrieval_folder
+from truncate_kit_cli.app import app, main
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDES = "first-run own-data cpu gpu no-labels index-kept which-layer serve more-training measure clusters study python"
+PAGES = ["README.md", *(f"docs/guides/{name}.md" for name in GUIDES.split()), "docs/json.md"]
+BLOCK = re.compile(r"(<!-- not run: ([^\n]+) -->\n)?```sh\n(.*?)```", re.DOTALL)
+SHORTER = {"--epochs": 1, "--seeds": 1, "--lengths": 4, "--repeats": 1, "--splits": 1, "--threads": 1}
+
+
+def blocks(page):
+    """Commands of each block, and why they are not run; None where they are."""
+    for _, reason, block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        yield reason or None, [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """The folder with all that guides name."""
+    home = tmp_path_factory.mktemp("files")
+    model = make_tiny("bert", home / "MODEL", blocks=4)
+    for name in ("REFERENCE", "bert-base-cased", "google/electra-base-discriminator"):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).symlink_to(model)
+    (home / "sentence-transformers").mkdir()
+    (home / "sentence-transformers/all-MiniLM-L6-v2").symlink_to(model)
+    pairs_file(home / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
+    lines = (home / "pairs.csv").read_text().replace(",0\n", ",1\n").splitlines()[1:]
+    (home / "mine.csv").write_text("\n".join(["left,right,grade", *lines]) + "\n")
+    (home / "stsb").mkdir()
+    for split in ("train", "dev", "test"):
+        pairs_file(home / "stsb" / f"{split}.csv", "score", (0, 1, 2, 3, 4, 5))
+    texts = [f"{one} {other} {third}" for one in ("the", "a", "on", "under") for other in NOUNS for third in NOUNS]
+    for name in ("texts", "sentences", "domain", "raw", "queries"):
+        (home / f"{name}.txt").write_text("\n".join(texts[: 20 if name == "queries" else None]) + "\n")
+    rows = [f"the {a} sat,a {a} sat,the {b} ran" for a in NOUNS for b in NOUNS if a != b]
+    (home / "nli.csv").write_text("anchor,positive,negative\n" + "\n".join(rows) + "\n")
+    searched = retrieval_folder(home / "FOLDER")
+    with (searched / "queries.jsonl").open("a") as queries, (searched / "qrels/test.tsv").open("a") as answers:
+        for number in range(9):  # a judge wants twenty
+            queries.write(f'{{"_id": "more{number}", "text": "the {NOUNS[number % 8]} {number}"}}\n')
+            answers.write(f"more{number}\td{number}\t1\n")
+    words_folder(home / "WORDS")
+    for name, there in (("LEAN", "exported/lean"), ("FULL", "exported/full"), ("A", "exported"), ("B", "taught")):
+        (home / name).symlink_to(there)
+    (home / "study.toml").write_text(
+        'seeds = 1\nlayers = "1"\ntraining = { epochs = 1 }\n'
+        'models = [{ model = "MODEL", name = "model" }]\ntasks = [{ data = "pairs.csv", name = "pairs" }]\n'
+    )
+    return home
+
+
+def shortened(words):
+    """The arguments with options that make the command shorter, where it has them; of seeds there is always one."""
+    command = typer.main.get_command(app).commands[words[0]]
+    known = {option for parameter in command.params for option in parameter.opts}
+    if "--seeds" in words:
+        words = [*words[: (place := words.index("--seeds"))], *words[place + 2 :]]
+    added = [option for option in SHORTER if option in known and option not in words]
+    quick = ["--quick"] if words[0] == "bench" and "--quick" not in words else []
+    return [*words, *quick, *(str(part) for option in added for part in (option, SHORTER[option]))]
+
+
+def test_every_command_that_can_run_here_runs(files, monkeypatch, capsys):
+    monkeypatch.chdir(files)
+    monkeypatch.setattr("webbrowser.open", lambda address: address.startswith("file:"))
+    done = set()
+    for page in PAGES:
+        for reason, lines in blocks(page):
+            for line in lines if reason is None else ():
+                assert line.startswith("truncate-kit "), f"{page}: mark the block of {line!r} with its reason"
+                words = shortened(shlex.split(line, comments=True)[1:])
+                if tuple(words) in done:
+                    continue
+                done.add(tuple(words))
+                with pytest.raises(SystemExit) as end:
+                    main(words)
+                printed = capsys.readouterr()
+                assert not end.value.code, (page, line, printed.err)
+                if "--json" in words:
+                    check_json(words[0], printed.out)
+
+
+def test_every_guide_is_read():
+    assert {path.stem for path in (ROOT / "docs/guides").glob("*.md")} == set(GUIDES.split())
+
+
+def test_reasons_are_said_and_few():
+    reasons = [reason for page in PAGES for reason, _ in blocks(page) if reason]
+    run = sum(reason is None for page in PAGES for reason, _ in blocks(page))
+    assert all(len(reason) > 5 for reason in reasons)
+    assert run > 2 * len(reasons)
