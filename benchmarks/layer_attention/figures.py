@@ -35,7 +35,8 @@ def by_layer(name: str, folder: str, data: Path, out: Path) -> Rows:
     """Figure 1."""
     test = load_pairs(data / "stsb/en").test
     assert test is not None
-    figure, axes = panel.open_panel(f"{name}, untrained: STS Benchmark test by layer", panel.LAYERS)
+    figure, axes = panel.open_panel(f"{name}, untrained: STS Benchmark test by layer")
+    panel.whole_axis(axes)
     rows: Rows = []
     for pooling, label, color in (("cls", "CLS", panel.VERMILION), ("mean", "mean", panel.BLUE)):
         encoder = load_encoder(folder, pooling=pooling)
@@ -58,7 +59,7 @@ def by_layer(name: str, folder: str, data: Path, out: Path) -> Rows:
 def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
     """Figure 2."""
     sets = find_sts(data)
-    figure, axes = panel.open_panel(f"{name}, untrained: poolings by set", "")
+    figure, axes = panel.open_panel(f"{name}, untrained: poolings by set")
     rows: Rows = []
     kinds = (("CLS_last", "cls", panel.VERMILION), ("AVG_last", "mean", panel.BLUE), ("AVG_FL", "mean", panel.GREEN))
     for place, (label, pooling, color) in enumerate(kinds):
@@ -72,6 +73,7 @@ def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
             for one, score in zip(sets, scores, strict=True)
         ]
     axes.set_xticks(range(len(sets)), [one.name for one in sets])
+    axes.grid(alpha=0.3)
     axes.set_ylabel("Spearman × 100")
     panel.write_panel(figure, axes, out / f"{name}-2-sets.png")
     return rows

@@ -25,7 +25,7 @@ from truncate_kit.analysis import AnalysisSettings, profile
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.files import write_json
-from truncate_kit.report.panel import open_panel, write_panel
+from truncate_kit.report.panel import open_panel, whole_axis, write_panel
 from truncate_kit.study.loading import load_model
 from truncate_kit.study.plan import StudyModel
 from truncate_kit.training.configuration import TrainingSettings
@@ -139,7 +139,8 @@ def falls(found: dict[tuple[str, int], dict[str, Any]]) -> list[dict[str, Any]]:
 
 def draw_falls(rows: Sequence[dict[str, Any]], out: Path) -> None:
     """How far the last layer lies below the best one, by step: trained, untrained, and in CKA to the BERT."""
-    figure, axes = open_panel("Last layer against the best one", "pretraining steps")
+    figure, axes = open_panel("Last layer against the best one")
+    whole_axis(axes, "pretraining steps")
     for place, model in enumerate(name for names in RUNS.values() for name in names):
         own = [row for row in rows if row["model"] == model]
         for key, style, scale in (("trained", "-", 1), ("untrained", ":", 1), ("cka", "--", 100)):
@@ -153,7 +154,8 @@ def draw_falls(rows: Sequence[dict[str, Any]], out: Path) -> None:
 
 def draw_losses(losses: dict[str, list[dict[str, Any]]], out: Path) -> None:
     """Losses on held-out text over time, by run."""
-    figure, axes = open_panel("Losses on held-out text", "pretraining steps")
+    figure, axes = open_panel("Losses on held-out text")
+    whole_axis(axes, "pretraining steps")
     for name, column, label in (
         ("bert", "words", "BERT, masked words"),
         ("electra", "words", "generator, masked words"),
