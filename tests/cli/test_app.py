@@ -49,6 +49,24 @@ def test_every_command_has_help(command, capfd):
     assert run(capfd, command, "-h") == (0, out, "")
 
 
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_help_fills_the_terminal(width, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lengths = [len(line) for line in run(capfd, "finetune", "--help")[1].splitlines()[1:]]
+    assert width - 25 < max(lengths) < width
+
+
+def test_completion_knows_commands_and_options():
+    def completed(typed: str) -> set[str]:
+        words = {"COMP_WORDS": f"truncate-kit {typed}", "COMP_CWORD": str(len(typed.split()))}
+        how = os.environ | words | {"_TRUNCATE_KIT_COMPLETE": "complete_bash"}
+        code = "from truncate_kit_cli.app import main; main()"
+        return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=how).stdout.split())
+
+    assert completed("eva") == {"evaluate"}
+    assert completed("finetune --lay") == {"--layer"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
