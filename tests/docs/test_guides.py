@@ -24,6 +24,7 @@ GUIDES = "first-run own-data cpu gpu no-labels index-kept which-layer serve more
 PAGES = ["README.md", *(f"docs/guides/{name}.md" for name in GUIDES.split()), "docs/json.md"]
 BLOCK = re.compile(r"(<!-- not run: ([^\n]+) -->\n)?```sh\n(.*?)```", re.DOTALL)
 SHORTER = {"--epochs": 1, "--seeds": 1, "--lengths": 4, "--repeats": 1, "--splits": 1, "--threads": 1}
+FIXED = {"--seeds": 1, "--speedup": 1.01}  # how fast a tiny model gets depends on what else the machine does
 
 
 def blocks(page):
@@ -69,11 +70,10 @@ def files(tmp_path_factory):
 
 
 def shortened(words):
-    """The arguments with options that make the command shorter, where it has them; of seeds there is always one."""
+    """The arguments with options that make the command shorter, where it has them, and with the values of `FIXED`."""
     command = typer.main.get_command(app).commands[words[0]]
     known = {option for parameter in command.params for option in parameter.opts}
-    if "--seeds" in words:
-        words = [*words[: (place := words.index("--seeds"))], *words[place + 2 :]]
+    words = [str(FIXED.get(before, word)) for before, word in zip(["", *words], words, strict=False)]
     added = [option for option in SHORTER if option in known and option not in words]
     quick = ["--quick"] if words[0] == "bench" and "--quick" not in words else []
     return [*words, *quick, *(str(part) for option in added for part in (option, SHORTER[option]))]
