@@ -22,7 +22,18 @@ def texts(tmp_path, monkeypatch):
 def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder, capfd):
     (texts.parent / "held.csv").write_text("sentence1,sentence2,score\nThe cat mat,a dog mat,1\n")
     model = tiny_folder("bert")
-    out = run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--exclude", texts.parent / "held.csv")
+    out = run(
+        capfd,
+        "distill",
+        model,
+        "--texts",
+        texts,
+        "--blocks",
+        "1,3",
+        "--exclude",
+        texts.parent / "held.csv",
+        "--verbose",
+    )
     assert "448 distinct texts" in out
     assert "2 left out that stand in evaluation sets" in out
     assert "2 blocks of 3 (1, 3)" in out

@@ -44,7 +44,8 @@ def test_evaluate_in_torch_and_as_a_graph(capfd, tiny_folder, folder, tmp_path):
 def test_compare(capfd, tiny_folder, lean, folder):
     full = tiny_folder("bert")
     expected = compare(load_encoder(full), load_encoder(lean), read_retrieval(folder), names=(str(full), str(lean)))
-    assert run(capfd, "compare", full, lean, "--data", folder, "--json") == expected.to_json() + "\n"
+    found = json.loads(run(capfd, "compare", full, lean, "--data", folder, "--json"))
+    assert found == {"format": FORMAT} | json.loads(expected.to_json())
     out, err = run_both(capfd, "compare", full, lean, "--data", folder, "--top", 3)
     assert err == ""
     assert "overlap@3" in out
