@@ -22,6 +22,7 @@ Clock = Callable[[], float]
 """Gives seconds since some moment."""
 
 SILENCE = 60.0  # seconds after which a log without a new line looks dead
+PROSE_WIDTH = 26  # of a column of words that is broken into lines
 SHOWN_TASKS = 3  # of those that run at once, in a line
 
 
@@ -52,6 +53,7 @@ def table(
     *,
     marked: int | None = None,
     detail: bool = False,
+    prose: int | None = None,
 ) -> None:
     """A table on stdout, numbers to the right; no number is cut.
 
@@ -63,6 +65,7 @@ def table(
         rows: Cells by row.
         marked: Place of a row to stand out.
         detail: Shown with `--verbose` only.
+        prose: Place of a column of words, which are broken into lines where there is no room.
     """
     if detail and not MANNER.verbose:
         _tell_of_more()
@@ -74,12 +77,16 @@ def table(
     rows = [[harmless(cell) for cell in row] for row in rows]
     console = Console(width=None if sys.stdout.isatty() else 160)  # files and pipes have no width of their own
     widths = _widths(columns, rows)
+    if prose is not None:
+        widths[prose] = min(widths[prose], PROSE_WIDTH)
     parts = _side_by_side(widths, console.width)
     for part, places in enumerate(parts if MANNER.verbose else parts[:1]):
         drawn = Table(title=Text(harmless(title)) if part == 0 else None, title_justify="left", header_style="bold")
         for place in places:
             drawn.add_column(
-                Text(harmless(columns[place])), justify="left" if place == 0 else "right", min_width=widths[place]
+                Text(harmless(columns[place])),
+                justify="left" if place in (0, prose) else "right",
+                min_width=widths[place],
             )
         for number, row in enumerate(rows):
             drawn.add_row(*(Text(row[place]) for place in places), style="bold green" if number == marked else None)

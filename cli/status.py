@@ -38,7 +38,7 @@ def show(found: "Contents") -> None:
             (model.path, _megabytes(model.file_bytes), ", ".join(model.graphs) or "–", model.origin or "–")
             for model in found.models
         ]
-        table("Models", ("folder", "MB", "graphs", "what it is"), rows)
+        table("Models", ("folder", "MB", "graphs", "what it is"), rows, prose=3)
     if found.runs:
         runs = [
             (run.path, f"{run.finished:,}", f"{run.waiting:,}", _megabytes(run.file_bytes), _megabytes(run.spare_bytes))

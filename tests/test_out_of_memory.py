@@ -7,17 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.pair_runs import TEXTS, pair_run
 from tests.support.processes import Program
 from truncate_kit import memory
 from truncate_kit.encoders import load_encoder
 from truncate_kit.memory import in_halves, is_out_of_memory
 from truncate_kit.representations import layer_states
-from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.examples import Pairs, cosine_mse
-from truncate_kit.training.loop import TrainingRun
 
 TOO_MUCH = 2**60  # bytes; torch's own allocator refuses them
-TEXTS = [f"the {'cat ' * (n % 7)}sat {'on ' * (n % 3)}mat" for n in range(40)]
 
 
 @pytest.fixture(autouse=True)
@@ -84,25 +81,8 @@ def test_encoding_in_halves_gives_the_same_vectors_and_says_so(tiny_folder, monk
     torch.testing.assert_close(layer_states(encoder, TEXTS), states)
 
 
-def trained(folder, **settings):
-    """A run on pairs, and the weights after it."""
-    encoder = load_encoder(folder)
-    ids = encoder.token_ids(TEXTS)
-    targets = [n % 5 / 4 for n in range(32)]
-    examples = Pairs(ids[:32], ids[8:40], targets, cosine_mse)
-    return TrainingRun(encoder, examples, _Scores(), TrainingSettings(epochs=1, **settings), seed=0)
-
-
-class _Scores:
-    def texts(self):
-        return None
-
-    def score(self, encoder):
-        return 1.0, None
-
-
 def test_a_step_in_parts_has_the_gradients_of_the_whole(tiny_folder, monkeypatch, caplog):
-    whole, parts = (trained(tiny_folder("bert"), batch_size=32) for _ in range(2))
+    whole, parts = (pair_run(tiny_folder("bert"), batch_size=32) for _ in range(2))
     sizes = refusing(parts.encoder.backbone, 10, monkeypatch)  # both sides of five pairs
     for run in (whole, parts):
         run.trained.eval()  # dropout draws other units where a batch is cut
@@ -119,7 +99,7 @@ def test_a_step_in_parts_has_the_gradients_of_the_whole(tiny_folder, monkeypatch
 
 
 def test_memory_that_runs_out_in_the_backward_pass_leaves_no_half_gradient(tiny_folder, monkeypatch):
-    whole, parts = (trained(tiny_folder("bert"), batch_size=32) for _ in range(2))
+    whole, parts = (pair_run(tiny_folder("bert"), batch_size=32) for _ in range(2))
     for run in (whole, parts):
         run.trained.eval()
     layer = parts.encoder.backbone.encoder.layer[0]
@@ -138,7 +118,7 @@ def test_memory_that_runs_out_in_the_backward_pass_leaves_no_half_gradient(tiny_
 
 
 def test_an_objective_of_the_whole_batch_is_not_cut(tiny_folder, monkeypatch):
-    run = trained(tiny_folder("bert"), batch_size=32)
+    run = pair_run(tiny_folder("bert"), batch_size=32)
     monkeypatch.setattr(run.examples, "separable", False)
     refusing(run.encoder.backbone, 10, monkeypatch)
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
@@ -174,10 +154,10 @@ def test_encoding_with_sixty_megabytes_left(tiny_folder):
 _TRAINING = """
 import json, resource, sys, logging
 import torch
-from tests.test_out_of_memory import trained
+from tests.support.pair_runs import pair_run
 torch.set_num_threads(1)
 logging.basicConfig(stream=sys.stderr)
-run = trained(sys.argv[1], batch_size=32)
+run = pair_run(sys.argv[1], batch_size=32)
 run.examples._first = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._first] * 20
 run.examples._second = [ids[:1] + ids[1:2] * 30 + ids[-1:] for ids in run.examples._second] * 20
 run.examples._targets = run.examples._targets.repeat(20)

@@ -174,17 +174,17 @@ def steps(options: argparse.Namespace, models: Models) -> dict[str, object]:
 
     def in_order() -> None:
         for start in range(0, len(texts), size):
-            plain.vectors(texts[start : start + size])
+            plain.encode(texts[start : start + size])
 
     calls: dict[str, Callable[[], object]] = {
         "full, torch fp32, batches as the texts come": in_order,
-        "+ padding: texts sorted by length": lambda: plain.vectors(texts),
-        **({f"+ precision: {low}": lambda: half.vectors(texts)} if half else {}),
+        "+ padding: texts sorted by length": lambda: plain.encode(texts),
+        **({f"+ precision: {low}": lambda: half.encode(texts)} if half else {}),
         f"+ kernels: {BACKENDS[graph].title}, the same batches": lambda: encode_in_chunks(
             reader.token_ids(texts), size, same_batches.encode_ids
         ),
-        "+ batches by tokens": lambda: fused.vectors(texts),
-        f"+ depth: {layer} of {options.layers} layers": lambda: lean.vectors(texts),
+        "+ batches by tokens": lambda: fused.encode(texts),
+        f"+ depth: {layer} of {options.layers} layers": lambda: lean.encode(texts),
         "the last without the tokeniser": lambda: lean.encode_ids(ids),
     }
     seconds = interleaved(calls, rounds=options.repeats)

@@ -63,8 +63,8 @@ def test_prompts_stand_before_each_side(tiny_folder, data):
 def test_table_and_figure_show_it(tiny_folder, data, tmp_path):
     found = profile(load_encoder(tiny_folder("bert")), retrieval=data)
     cells = analysis_table(found)
-    assert cells.columns[-1] == "nDCG@10"
-    assert [row[-1] for row in cells.rows] == [f"{value:.1f}" for value in found.ndcg]
+    assert cells.columns[1] == "nDCG@10"  # after the layer, what is most wanted
+    assert [row[1] for row in cells.rows] == [f"{value:.1f}" for value in found.ndcg]
     assert draw_analysis(found, tmp_path / "curve.png").stat().st_size > 10_000
     without = dataclasses.replace(found, ndcg=None)
     assert draw_analysis(without, tmp_path / "one.png").stat().st_size < (tmp_path / "curve.png").stat().st_size
