@@ -26,7 +26,7 @@ PARSER = new_parser(__doc__)
 
 def timed(text: str) -> list[tuple[str, str, float, float]]:
     """Model, runtime, Spearman × 100 and sentences a second of each row in the table of `bench`."""
-    rows = re.findall(r"│ (lean|full), (.+?) +│ +([\d.]+) │ +[\d.]+ │ +[\d.]+ │ +([\d,]+) │", text)
+    rows = re.findall(r"│ (lean|full), (.+?) +│ +([\d.]+) │ +[\d.]+ │ +([\d,]+) │", text)
     return [(model, runtime, float(score), float(speed.replace(",", ""))) for model, runtime, score, speed in rows]
 
 
@@ -54,26 +54,37 @@ def draw_layers(axes: Axes) -> None:
 def draw_speed(axes: Axes) -> None:
     """Score against speed of the demo's two models in every runtime that was timed."""
     text = (HERE / "output.txt").read_text(encoding="utf-8")
-    for model, runtime, score, speed in timed(text):
+    rows = timed(text)
+    for model, runtime, score, speed in rows:
         color = BLUE if model == "lean" else ORANGE
         filled = "none" if "torch" in runtime else color
         axes.plot(speed, score, MARKERS[runtime], color=color, markersize=8, markerfacecolor=filled)
     layers = dict(re.findall(r"(lean|full), layer (\d+)", text))
-    for model, place in (("lean", (3600, 56.6)), ("full", (5600, 35.6))):
+    for model, below in (("lean", True), ("full", False)):
         count = layers[model]
         said = f"{model}: {count} block{'s' * (count != '1')}"
-        axes.annotate(said, place, color=BLUE if model == "lean" else ORANGE)
+        slowest = min((row for row in rows if row[0] == model), key=lambda row: row[3])
+        axes.annotate(
+            said,
+            (slowest[3], slowest[2]),
+            (0, -18 if below else 10),
+            textcoords="offset points",
+            color=BLUE if model == "lean" else ORANGE,
+        )
     for runtime, marker in MARKERS.items():
         filled = "none" if "torch" in runtime else GREY
         axes.plot([], [], marker, color=GREY, markerfacecolor=filled, label=runtime)
     axes.set_xscale("log")
     axes.set_xticks([2000, 5000, 10000, 20000], ["2,000", "5,000", "10,000", "20,000"])
     axes.set_xticks([], minor=True)
-    axes.set(xlim=(1500, 24000), ylim=(30, 64), xlabel="sentences a second, two CPU cores")
+    scores, speeds = [row[2] for row in rows], [row[3] for row in rows]
+    axes.set_xlim(0.75 * min(speeds), 1.3 * max(speeds))
+    axes.set_ylim(min(scores) - 5, max(scores) + 3)
+    axes.set_xlabel("sentences a second, two CPU cores")
     axes.set_ylabel("Spearman × 100, test")
     axes.set_title("Better and faster at once\n(bundled pairs, the demo's run)", loc="left")
     axes.grid(alpha=0.3)
-    axes.legend(loc="center", fontsize="small")
+    axes.legend(loc="lower right", fontsize="small")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
