@@ -15,7 +15,7 @@ class Manner:
 
     quiet: bool = False  # no notes and no progress on stderr; results and problems are said
     verbose: bool = False  # every table, with all columns
-    told: bool = False  # that there are more tables
+    more_said: bool = False  # that there are more tables
 
 
 MANNER = Manner()
@@ -58,7 +58,7 @@ def with_manner(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def run(*, quiet: bool, verbose: bool, json_schema: bool = False, **values: Any) -> Any:
-        MANNER.quiet, MANNER.verbose, MANNER.told = quiet, verbose, False
+        MANNER.quiet, MANNER.verbose, MANNER.more_said = quiet, verbose, False
         return command(**values)
 
     added = [

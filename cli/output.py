@@ -96,9 +96,9 @@ def table(
 
 
 def _tell_of_more() -> None:
-    if not MANNER.told:
+    if not MANNER.more_said:
         note("More columns and tables: --verbose, or the page of truncate-kit report.")
-        MANNER.told = True
+        MANNER.more_said = True
 
 
 def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
