@@ -6,9 +6,12 @@ import os
 import shutil
 import socket
 import sys
+import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -129,22 +132,32 @@ def test_a_file_is_encoded_by_all(cluster, engine, tiny_folder, tmp_path, capfd)
 
 
 class Killer(TrialWatcher):
-    """Calls `kill` once, when two trials have begun and not ended: with two CPUs, one of them runs on each node.
+    """Kills a node in the middle of a trial: from the first trial's first epoch on its workers are halted.
 
-    However late it hears of them, the killed node has its next trial then: most of them are still to come.
+    What it was given is unfinished then, however late anybody hears of it; it is killed when nothing is left to do but
+    that.
     """
 
-    def __init__(self, kill) -> None:
-        self._running, self._kill, self.lost = set(), kill, []
+    def __init__(self, raylet: psutil.Process, kill) -> None:
+        self._raylet, self._kill, self._heard, self.lost = raylet, kill, 0.0, []
+        self._halting = threading.Thread(target=self._halt, daemon=True)
+
+    def _halt(self) -> None:
+        while time.monotonic() < self._heard + 3:
+            for worker in self._raylet.children():
+                with contextlib.suppress(psutil.Error):
+                    if worker.name().startswith("ray::"):
+                        worker.suspend()
+            time.sleep(0.1)
+        self._kill()
 
     def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
-        self._running.add((layer, seed))
-        if self._kill is not None and len(self._running) == 2:
-            self._kill()
-            self._kill = None
+        self._heard = time.monotonic()
+        if not self._halting.ident:
+            self._halting.start()
 
     def finished(self, layer, seed, epochs, dev, test) -> None:
-        self._running.discard((layer, seed))
+        self._heard = time.monotonic()
 
     def again(self, layer, seed, epochs, reason) -> None:
         self.lost.append(reason)
@@ -153,7 +166,8 @@ class Killer(TrialWatcher):
 def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine, tiny_folder, tmp_path):
     study = read_study(study_file(tiny_folder("bert"), tmp_path))
     alone = run_study(study, tmp_path / "alone")
-    killer = Killer(lambda: cluster.remove_node(second, allow_graceful=False))
+    raylet = psutil.Process(second.all_processes["raylet"][0].process.pid)
+    killer = Killer(raylet, lambda: cluster.remove_node(second, allow_graceful=False))
     shared = run_study(study, tmp_path / "shared", engine=engine, progress=killer)
     assert 1 <= len(killer.lost) <= 2  # what ran there, and perhaps an answer that was still there
     assert all(reason.startswith("Ray says: ") for reason in killer.lost)
