@@ -108,7 +108,7 @@ def contrast(
     public: options.Public = False,
     as_json: options.Json = False,
 ) -> None:
-    """Train one layer by contrast, from pairs that mean the same or from raw text; --data is what is judged on."""
+    """Train one layer by contrast, from pairs that mean the same or from raw text; --data is what it is measured on."""
     from truncate_kit.contrastive.running import finetune_contrastive
     from truncate_kit.training.distributed import joined
 
@@ -201,7 +201,7 @@ def _rows(objective: str, triplets: TripletSource | None, texts: Path | None, pa
     if triplets is None:
         raise UsageError(
             f"The objective {objective} has nothing to learn from.",
-            hint="Give --triplets FILE with anchor, positive[, negative] or an NLI set; --data is what is judged on.",
+            hint="Give --triplets FILE with anchor, positive[, negative] or an NLI set; --data is for measuring.",
         )
     return load_triplets(triplets.name, columns=triplets.columns, negatives=data == "negatives")
 

@@ -114,13 +114,13 @@ def distill(
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         source, found = workspace.starting_model(model, pooling, max_length), None
-        judged: PairSplits | RetrievalSet | None = None
+        held_out: PairSplits | RetrievalSet | None = None
         if data is not None:
             if is_retrieval_folder(data):
-                judged = read_retrieval(data)
+                held_out = read_retrieval(data)
             else:
                 pairs, found = workspace.data(data, columns, scale)
-                judged = workspace.divided(pairs)
+                held_out = workspace.divided(pairs)
         encoder, before = workspace.load(source, device=here, precision=precision), ""
         if vocabulary_from is not None:
             encoder, words = cut_vocabulary(encoder, _texts_in(vocabulary_from))
@@ -134,7 +134,7 @@ def distill(
                 out=folder,
                 budget=budget,
                 settings=settings,
-                data=judged,
+                data=held_out,
                 before=before,
                 engine=at_work,
                 group=group,

@@ -37,7 +37,7 @@ def finetune(
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    judge: Annotated[
+    retrieval: Annotated[
         Path | None,
         data_option("Retrieval folder: nDCG@10 of half its queries chooses epochs and layer, not dev pairs."),
     ] = None,
@@ -110,7 +110,7 @@ def finetune(
         numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)
         training = replace(TRAINING if pairs.shares is None else WORDS, objective=objective, **numbers)
         row.check_targets(pairs)
-        searched = None if judge is None else read_retrieval(judge)
+        searched = None if retrieval is None else read_retrieval(retrieval)
         full = workspace.load(source, device=here, precision=precision)
         # All that can be wrong is said before an adaptation, which may take days.
         begun = full if kept is None else kept_encoder(full, kept)
@@ -136,7 +136,7 @@ def finetune(
                 words=priors.for_card(encoder.depth, full.depth, kept),
                 blocks=None if kept is None else kept[: encoder.depth],
             ),
-            judge=searched,
+            retrieval=searched,
             progress=watcher,
             engine=at_work,
         )

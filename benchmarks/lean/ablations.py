@@ -107,8 +107,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             settings = replace(variant.settings, seed=seed, batch_size=given.batch_size)
             student = keep(full, variant.blocks)
             examples = TaughtTexts(store, learned_from, vectors, settings, (full, variant.blocks))
-            judge = AgreementEvaluator(ids_of(store, held), rows_of(vectors, held.tolist()))
-            state = student_run(student, examples, judge, settings).train()
+            evaluator = AgreementEvaluator(ids_of(store, held), rows_of(vectors, held.tolist()))
+            state = student_run(student, examples, evaluator, settings).train()
             row = {
                 **key,
                 "blocks": " ".join(map(str, variant.blocks)),

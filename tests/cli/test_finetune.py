@@ -249,9 +249,9 @@ def test_bad_priors_are_one_line_and_a_hint(run, tiny_folder, single_file, optio
     assert not list(single_file.parent.glob("exported/adapted/*/model"))  # said before any adaptation
 
 
-def test_a_retrieval_folder_judges(run, single_file, tiny_folder, tmp_path, monkeypatch):
+def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, monkeypatch):
     folder = retrieval_folder(tmp_path / "search")
-    command = ("finetune", tiny_folder("bert"), "--data", single_file, "--judge", folder, *FAST)
+    command = ("finetune", tiny_folder("bert"), "--data", single_file, "--retrieval", folder, *FAST)
     code, _, err = run(*command)
     assert code == 1
     assert "19 judged queries: too few" in err

@@ -114,11 +114,11 @@ def test_the_pooler_removed_after_training(tiny_folder, data, tmp_path, pooling)
     expected = POOLED[left](*states_of(lean, TEXTS))
     peer = SentenceTransformer(str(tmp_path / "lean"), device="cpu")  # an ordinary folder again
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
-    assert result.dev == pytest.approx(max(result.trials[0].dev_scores), abs=1e-3)  # judged as it is used
+    assert result.dev == pytest.approx(max(result.trials[0].dev_scores), abs=1e-3)  # scored as it is used
     assert lean.backbone.config.output_hidden_states == (pooling == "first-last")
 
 
-def test_judged_without_the_pooler_and_left_with_it(tiny_folder, data):
+def test_scored_without_the_pooler_and_left_with_it(tiny_folder, data):
     encoder = poolable_encoder(load_encoder(tiny_folder("bert")), ContrastiveSettings(), seed=0).eval()
     before = encoder.vectors(TEXTS)
     found = BareEvaluator(PairEvaluator(encoder, data.dev)).score(encoder)

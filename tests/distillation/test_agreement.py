@@ -23,34 +23,36 @@ def nearest(rows):
 def test_it_is_what_loops_give():
     full = vectors(0)
     lean = full + 0.7 * vectors(1)
-    judge = AgreementEvaluator([[1]] * 60, full)
+    evaluator = AgreementEvaluator([[1]] * 60, full)
     (expected, near), (found, near_too) = nearest(full), nearest(lean)
-    pairs = [(row, int(other)) for row, partners in enumerate(judge._partners) for other in partners]
+    pairs = [(row, int(other)) for row, partners in enumerate(evaluator._partners) for other in partners]
     assert all(row != other for row, other in pairs)
-    assert all({int(other) for other in partners[:NEAR]} == near[row] for row, partners in enumerate(judge._partners))
+    assert all(
+        {int(other) for other in partners[:NEAR]} == near[row] for row, partners in enumerate(evaluator._partners)
+    )
     correlation = stats.spearmanr([found[pair] for pair in pairs], [expected[pair] for pair in pairs]).statistic
-    agreement = judge.agreement_of(lean)
+    agreement = evaluator.agreement_of(lean)
     assert agreement.correlation == pytest.approx(100 * correlation, abs=1e-3)
     assert agreement.overlap == pytest.approx(
         100 * np.mean([len(one & other) / NEAR for one, other in zip(near, near_too, strict=True)])
     )
     assert agreement.low < agreement.correlation < agreement.high
     assert 0 < agreement.high - agreement.low < 20
-    assert judge.score_of(lean)[0] == agreement.correlation
+    assert evaluator.score_of(lean)[0] == agreement.correlation
 
 
 def test_the_full_model_agrees_with_itself_and_a_constant_one_with_nobody():
-    judge = AgreementEvaluator([[1]] * 60, vectors(0))
-    own = judge.agreement_of(3 * vectors(0))  # lengths do not count
+    evaluator = AgreementEvaluator([[1]] * 60, vectors(0))
+    own = evaluator.agreement_of(3 * vectors(0))  # lengths do not count
     assert (own.correlation, own.overlap, own.num_texts) == (pytest.approx(100), pytest.approx(100), 60)
-    assert judge.score_of(torch.ones(60, 8))[0] == 0.0
+    assert evaluator.score_of(torch.ones(60, 8))[0] == 0.0
 
 
 def test_scores_are_as_exact_while_bf16_trains():
-    judge, lean = AgreementEvaluator([[1]] * 60, vectors(0)), vectors(0) + vectors(1)
-    plain = judge.score_of(lean)
+    evaluator, lean = AgreementEvaluator([[1]] * 60, vectors(0)), vectors(0) + vectors(1)
+    plain = evaluator.score_of(lean)
     with torch.autocast("cpu", torch.bfloat16):
-        assert judge.score_of(lean) == plain
+        assert evaluator.score_of(lean) == plain
 
 
 def test_the_interval_narrows_with_the_number_of_texts():

@@ -117,7 +117,7 @@ def test_a_model_of_one_block_has_none_to_leave_out(full, texts, tmp_path):
         distill(truncate(full, 1), texts, out=tmp_path)
 
 
-def test_labelled_pairs_judge_where_they_are_given(full, texts, tmp_path):
+def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     pairs = load_pairs(BUNDLED)
     dev, test = (replace(part, pairs=part.pairs[:200]) for part in (pairs.dev, pairs.test))
     pairs = replace(pairs, dev=dev, test=test)

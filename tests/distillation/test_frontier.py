@@ -28,8 +28,8 @@ def store(full, tmp_path_factory):
 def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     lean, held_out = keep(full, (1, 3)), np.arange(60)
     ids = ids_of(store, held_out)
-    judge = AgreementEvaluator(ids, full.encode_ids(ids))
-    found = measure_frontier([((1, 2, 3), full), ((1, 3), lean)], judge, store, held_out)
+    evaluator = AgreementEvaluator(ids, full.encode_ids(ids))
+    found = measure_frontier([((1, 2, 3), full), ((1, 3), lean)], evaluator, store, held_out)
     points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.points}
     words, width = full.backbone.config.vocab_size, full.width
     kept = kept_pieces(full, {piece for place in range(len(store)) for piece in store.ids(place)})
@@ -38,7 +38,7 @@ def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     assert found.points[0].score == pytest.approx(100, abs=0.01)
     vectors = lean.encode_ids(ids)
     for dims in (width, width // 2, width // 4):
-        wanted = judge.score_of(vectors[:, :dims])[0]
+        wanted = evaluator.score_of(vectors[:, :dims])[0]
         assert points[(1, 3), "fp32", dims, words].score == pytest.approx(wanted, abs=0.01)
         assert points[(1, 3), "int8", dims, len(kept)].score == pytest.approx(wanted, abs=8)
     export_graph(keep_pieces(lean, kept), tmp_path / "fewer")

@@ -16,7 +16,7 @@ from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelEr
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
 
-def judge_of(encoder, count=30):
+def evaluator_of(encoder, count=30):
     texts = [" ".join(WORDS[(place * step) % len(WORDS)] for step in range(2, 4 + place % 9)) for place in range(count)]
     ids = encoder.token_ids([f"{text} {WORDS[place % 15]}" for place, text in enumerate(texts)])
     return AgreementEvaluator(ids, encoder.encode_ids(ids))
@@ -25,14 +25,14 @@ def judge_of(encoder, count=30):
 @pytest.mark.parametrize("name", ["bert", "deberta-v2-convolution", "modernbert", "qwen3", "albert-grouped"])
 def test_every_subset_has_the_score_of_the_model_that_keeps_it(name, tiny_folder):
     encoder = load_encoder(tiny_folder(name))
-    judge, tried = judge_of(encoder), {}
+    evaluator, tried = evaluator_of(encoder), {}
     for size in (1, 2, 3):
         for blocks in itertools.combinations((1, 2, 3), size):
             try:
-                tried[blocks] = judge.score(keep(encoder, blocks))[0]
+                tried[blocks] = evaluator.score(keep(encoder, blocks))[0]
             except LayerNotHeldError:
                 continue
-    found = search_subsets(encoder, judge)
+    found = search_subsets(encoder, evaluator)
     assert found.exact
     assert found.tried == len(tried)
     for row in found.best:
@@ -45,25 +45,25 @@ def test_every_subset_has_the_score_of_the_model_that_keeps_it(name, tiny_folder
 
 def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(tiny_folder, monkeypatch):
     encoder = load_encoder(tiny_folder("bert"))
-    exact = search_subsets(encoder, judge_of(encoder))
+    exact = search_subsets(encoder, evaluator_of(encoder))
     monkeypatch.setattr(subsets, "EXACT_DEPTH", 2)
-    beam = search_subsets(encoder, judge_of(encoder), beam=3)
+    beam = search_subsets(encoder, evaluator_of(encoder), beam=3)
     assert not beam.exact
     assert [row.blocks for row in beam.best] == [row.blocks for row in exact.best]
-    narrow = search_subsets(encoder, judge_of(encoder), beam=1)
+    narrow = search_subsets(encoder, evaluator_of(encoder), beam=1)
     assert narrow.tried <= beam.tried
     assert {len(row.blocks) for row in narrow.best} == {1, 2, 3}
 
 
 def test_simpler_rules_keep_what_their_papers_say(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
-    judge = judge_of(encoder)
-    found = search_subsets(encoder, judge).baselines
+    evaluator = evaluator_of(encoder)
+    found = search_subsets(encoder, evaluator).baselines
     assert [row.blocks for row in found["first"]] == [(1,), (1, 2), (1, 2, 3)]
     assert [row.blocks for row in found["even"]] == [(3,), (2, 3), (1, 2, 3)]
     states: list[list[torch.Tensor]] = [[], [], [], []]
     with torch.inference_mode():
-        for ids in judge.texts():  # one text at a time: no padding
+        for ids in evaluator.texts():  # one text at a time: no padding
             for place, layer in enumerate(encoder.hidden_states(encoder.pad([ids]))):
                 states[place].append(layer[0].double())
     tokens = [torch.cat(parts) for parts in states]
@@ -78,7 +78,7 @@ def test_simpler_rules_keep_what_their_papers_say(tiny_folder):
     for size, row in enumerate(found["angular"], 1):
         start = min(range(size + 1), key=lambda at: angles[at, at + 3 - size])
         assert row.blocks == tuple(block for block in (1, 2, 3) if not start < block <= start + 3 - size)
-        assert row.score == pytest.approx(judge.score(keep(encoder, row.blocks))[0], abs=1e-3)
+        assert row.score == pytest.approx(evaluator.score(keep(encoder, row.blocks))[0], abs=1e-3)
     pooled = torch.stack([torch.stack([layer.mean(0) for layer in parts]) for parts in states])
     changed = [1 - debiased_cka(pooled[block - 1], pooled[block]) for block in (1, 2, 3)]
     order = sorted((1, 2, 3), key=lambda block: -changed[block - 1])
@@ -107,7 +107,7 @@ def test_no_subset_where_vectors_come_from_several_layers(tiny_folder):
         check_blocks(encoder, (1, 4))
     encoder.combine_layers((1, 2))
     with pytest.raises(ModelError, match="made from several layers"):
-        search_subsets(encoder, judge_of(load_encoder(tiny_folder("bert"))))
+        search_subsets(encoder, evaluator_of(load_encoder(tiny_folder("bert"))))
     encoder.pool_with(LayerPooling(16, layers=(1, 3)))
     with pytest.raises(ModelError, match="made from several layers"):
         check_blocks(encoder)
@@ -115,7 +115,7 @@ def test_no_subset_where_vectors_come_from_several_layers(tiny_folder):
 
 def test_a_size_that_was_not_found_is_named(tiny_folder):
     encoder = load_encoder(tiny_folder("modernbert"))
-    found = search_subsets(encoder, judge_of(encoder))
+    found = search_subsets(encoder, evaluator_of(encoder))
     assert found.of_size(2).blocks[0] == 1
     with pytest.raises(ModelError, match="No subset of 4 blocks"):
         found.of_size(4)

@@ -39,7 +39,7 @@ def test_an_input_follows_from_its_seed_and_number():
 
 
 def test_what_breaks_a_promise_is_found_and_stands_in_the_table(tmp_path):
-    """The judge is judged: readers that break each promise in turn."""
+    """Readers that break each promise in turn."""
 
     def wrong(folder):
         raise WrongError("taken")

@@ -57,7 +57,7 @@ def page_of(folder, *others):
     return Elements(Path(write_page(folder, *others).page).read_text(encoding="utf-8"))
 
 
-def judged(quality, *, factor=6.0):
+def bench_of(quality, *, factor=6.0):
     """The bench of the chosen layer with this interval, lean being `factor` times as fast as full."""
     report = a_bench()
     base = next(row for row in report.timings if (row.role, row.backend) == ("full", "torch-fp32"))
@@ -82,7 +82,7 @@ def judged(quality, *, factor=6.0):
     ],
 )  # fmt: skip
 def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high, factor, sentence):
-    bench = judged(a_quality(low, high), factor=factor)
+    bench = bench_of(a_quality(low, high), factor=factor)
     found = write_page(write_run(tmp_path / "run", lean, bench=bench))
     assert found.recommendations == (sentence,)
     assert f"interval {low:+.2f} to {high:+.2f} (paired bootstrap over 500 test pairs)" in found.grounds[0][0]
@@ -90,7 +90,7 @@ def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high
 
 def test_the_last_layer_is_kept_whatever_was_measured(lean, tmp_path):
     sweep = replace(a_sweep(), chosen=8, choice="Layer 8: the best.")
-    found = write_page(write_run(tmp_path / "run", lean, sweep=sweep, bench=judged(a_quality(1, 3))))
+    found = write_page(write_run(tmp_path / "run", lean, sweep=sweep, bench=bench_of(a_quality(1, 3))))
     assert found.recommendations == ("Keep all 8 layers: Layer 8: the best.",)
 
 
@@ -104,7 +104,7 @@ def test_without_a_bench_nothing_is_said_of_speed(lean, tmp_path):
 
 
 def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):
-    other = judged(a_quality(1, 3))
+    other = bench_of(a_quality(1, 3))
     other = replace(other, models=tuple(replace(row, parameters=77) for row in other.models))
     found = write_page(write_run(tmp_path / "run", lean, bench=other))
     assert "has not been measured" in found.recommendations[0]
@@ -176,7 +176,7 @@ def test_nothing_there_is_one_sentence_and_a_hint(tmp_path):
 
 
 def test_the_table_is_what_was_measured(lean, tmp_path):
-    page = page_of(write_run(tmp_path / "run", lean, bench=judged(a_quality(1, 3))))
+    page = page_of(write_run(tmp_path / "run", lean, bench=bench_of(a_quality(1, 3))))
     full = 50 / 0.3  # sentences a second
     assert "lean, ONNX Runtime fp32" in page.text or "lean, torch fp32" in page.text
     for cell in (f"{full:,.0f}", f"{6 * full:,.0f}", "6.0 × as many", "+2.0 points [+1.0, +3.0]", "1.60 × smaller"):
@@ -186,7 +186,7 @@ def test_the_table_is_what_was_measured(lean, tmp_path):
 
 
 def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path):
-    run = write_run(tmp_path / "run", lean, profile=looked_at, bench=judged(a_quality(1, 3)))
+    run = write_run(tmp_path / "run", lean, profile=looked_at, bench=bench_of(a_quality(1, 3)))
     page = page_of(run)
     assert len(page.of("script")) == 1
     assert len(page.of("svg")) == 5
@@ -203,7 +203,7 @@ def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path):
 
 
 def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_path):
-    bench = judged(a_quality(1, 3))
+    bench = bench_of(a_quality(1, 3))
     bench = replace(
         bench,
         machine=replace(bench.machine, processor=EVIL),
@@ -214,7 +214,7 @@ def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_pat
     task = replace(an_export().task, data=EVIL)
     seen = replace(looked_at, model=EVIL, reference=EVIL)
     graph = replace(an_export(), task=task, mask_reason=EVIL)
-    clean = page_of(write_run(tmp_path / "clean", lean, bench=judged(a_quality(1, 3)), profile=looked_at))
+    clean = page_of(write_run(tmp_path / "clean", lean, bench=bench_of(a_quality(1, 3)), profile=looked_at))
     page = page_of(write_run(tmp_path / "run", lean, bench=bench, sweep=sweep, profile=seen, graph=graph))
     assert page.of("img") == []
     assert page.of("b") == []
@@ -231,8 +231,8 @@ def test_the_same_run_gives_the_same_bytes(lean, looked_at, tmp_path):
 
 
 def test_two_runs_stand_side_by_side_and_what_differs_is_said(lean, tmp_path):
-    first = write_run(tmp_path / "a", lean, bench=judged(a_quality(1, 3)))
-    bench = judged(a_quality(-3, -1))
+    first = write_run(tmp_path / "a", lean, bench=bench_of(a_quality(1, 3)))
+    bench = bench_of(a_quality(-3, -1))
     bench = replace(bench, machine=replace(bench.machine, processor="Another"))
     second = write_run(tmp_path / "b", lean, bench=bench, sweep=replace(a_sweep(), data_fingerprint="other"))
     found = write_page(first, second)

@@ -381,7 +381,7 @@ def test_a_combination_of_layers_is_tried_nowhere_else(tiny_folder, layers):
         check_sweep(encoder, SweepSettings(layers="1..3"))
 
 
-def test_a_model_that_was_cut_before_is_judged_against_the_full_one(tiny_folder, tmp_path):
+def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, tmp_path):
     """Its trials and its yardstick's are those that each model alone would give."""
     full = load_encoder(tiny_folder("bert"))
     cut = truncate(full, 2)

@@ -1,4 +1,4 @@
-"""Queries of a retrieval set judge: nDCG@10 as by a loop, one half to choose by and the other to report."""
+"""Queries of a retrieval set evaluate training: nDCG@10 as by a loop, one half to choose by and the other to report."""
 
 import math
 
@@ -70,16 +70,16 @@ def test_a_handful_of_queries_is_refused(tiny_folder):
 
 
 def test_finetune_chooses_epoch_and_layer_by_search(tiny_folder, tmp_path):
-    encoder, judge = load_encoder(tiny_folder("bert")), a_set(25)
+    encoder, searched = load_encoder(tiny_folder("bert")), a_set(25)
     result = finetune(
         encoder,
         word_splits(),
         out=tmp_path,
         settings=SweepSettings(layers="auto", seeds=(1,)),
         training=SHORT,
-        judge=judge,
+        retrieval=searched,
     )
-    choosing, reporting = halves(encoder, judge)
+    choosing, reporting = halves(encoder, searched)
     lean = load_encoder(tmp_path / "lean")
     chosen = next(trial for trial in result.trials if trial.layer == result.chosen == lean.depth)
     assert chosen.dev == pytest.approx(choosing.score(lean)[0], abs=1e-3)
@@ -88,7 +88,7 @@ def test_finetune_chooses_epoch_and_layer_by_search(tiny_folder, tmp_path):
     assert result.full.test == pytest.approx(reporting.score(load_encoder(tmp_path / "full"))[0], abs=1e-3)
 
 
-def test_training_pairs_with_a_text_that_judges_are_left_out():
+def test_training_pairs_with_a_text_that_is_held_out_are_left_out():
     data = word_splits()
     seen = data.train.pairs[0].first
     kept = data.without_texts({seen})

@@ -49,7 +49,7 @@ def finetune_contrastive(
     Args:
         encoder: Whole; it is not changed.
         rows: Anchors with positives and, for `hard-negatives`, negatives; `raw_texts` makes them for `dropout`.
-        data: Graded pairs; dev is judged in training, test once per seed.
+        data: Graded pairs; dev is scored in training, test once per seed.
         out: Gets `lean/` (a sentence-transformers folder), `contrastive.json` and `trials/`, from which the same call
             continues after a kill.
         settings: None is the authors' run.
@@ -73,7 +73,7 @@ def finetune_contrastive(
     settings = settings or ContrastiveSettings()
     dev = data.dev
     if dev is None:
-        raise DataError(f"{data.name} has no dev split to judge by.", hint="Give a folder with dev and test files.")
+        raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
     columns = _columns(rows, settings)
     plain = settings.to_dict() | {"seeds": (), "layer": poolable_encoder(encoder, settings, seed=0).depth}
     training = settings.training(encoder.family.name, encoder.width)

@@ -152,10 +152,10 @@ class PairSplits:
         unseen, kept = frozenset(texts), self.train.pairs
         kept = tuple(pair for pair in kept if pair.first not in unseen and pair.second not in unseen)
         if not kept:
-            hint = "Judge by texts that are not learned from."
-            raise DataError(f"All training pairs of {self.name} hold a text that is to judge them.", hint=hint)
+            hint = "Choose by texts that are not learned from."
+            raise DataError(f"All training pairs of {self.name} hold a text that is held out.", hint=hint)
         left_out = len(self.train) - len(kept)
-        note = f"{left_out:,} training pairs were left out: they hold a text that judges."
+        note = f"{left_out:,} training pairs were left out: they hold a text that is held out."
         notes = (*self.notes, note) if left_out else self.notes
         return replace(self, train=replace(self.train, pairs=kept), notes=notes)
 

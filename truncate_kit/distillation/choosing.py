@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from truncate_kit.distillation.frontier import Frontier, measure_frontier
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.speed import texts_per_second
 from truncate_kit.distillation.student import EVALUATIONS, StudentRun, TaughtTexts, ids_of, student_run
-from truncate_kit.distillation.subsets import Blocks, Judge, SubsetScore, SubsetSearch, search_subsets
+from truncate_kit.distillation.subsets import Blocks, SubsetScore, SubsetSearch, search_subsets
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Encoder, keep, save_encoder
@@ -35,7 +34,7 @@ from truncate_kit.progress import Progress
 from truncate_kit.retrieval.scores import estimated
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import Group
-from truncate_kit.training.evaluators import Evaluator, PairEvaluator
+from truncate_kit.training.evaluators import PairEvaluator, VectorEvaluator
 from truncate_kit.training.retrieval_evaluator import METRIC, RetrievalEvaluator, halves
 from truncate_kit.wording import counted
 
@@ -48,10 +47,6 @@ to 97.1 lost less than a third of what they disagreed by on STS Benchmark and in
 searches of abstracts lost 0.9 to 1.6 times as much as agreement (benchmarks/lean)."""
 
 LONGER = 1.25  # times as many tokens are worth a note
-
-
-class _Held(Evaluator, Judge, Protocol):
-    """Scores encoders, and vectors of its texts."""
 
 
 class Distillation:
@@ -79,16 +74,16 @@ class Distillation:
         self._few = short[: min(FEW_TEXTS, len(self._learned_from) // 10)]
         self._choose_ids = ids_of(texts, choose)
         self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
-        self.judge: _Held = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
+        self.evaluator: VectorEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
         self.metric, self.full_score = "agreement with the full model", 100.0
         self._queries: RetrievalEvaluator | None = None
         if isinstance(data, RetrievalSet):
-            self.judge, self._queries = halves(encoder, data)
-            self.metric, self.full_score = METRIC, self.judge.score(encoder)[0]
+            self.evaluator, self._queries = halves(encoder, data)
+            self.metric, self.full_score = METRIC, self.evaluator.score(encoder)[0]
         elif data is not None and data.dev is not None:
-            self.judge = PairEvaluator(encoder, data.dev)
-            self.metric, self.full_score = "Spearman × 100 on dev", self.judge.score(encoder)[0]
-        self._by_agreement = isinstance(self.judge, AgreementEvaluator)
+            self.evaluator = PairEvaluator(encoder, data.dev)
+            self.metric, self.full_score = "Spearman × 100 on dev", self.evaluator.score(encoder)[0]
+        self._by_agreement = isinstance(self.evaluator, AgreementEvaluator)
 
     def run(self, budget: Budget, out: Path, before: str) -> DistillResult:
         """Search, learn, choose, measure, save."""
@@ -129,7 +124,7 @@ class Distillation:
 
     def _search(self) -> SubsetSearch:
         found = self.runs.read("subsets", SubsetSearch)
-        return found or self.runs.write("subsets", search_subsets(self.encoder, self.judge, progress=self.progress))
+        return found or self.runs.write("subsets", search_subsets(self.encoder, self.evaluator, progress=self.progress))
 
     def _sizes(self, budget: Budget) -> list[Candidate]:
         """The best subset of each size, with the blocks that were named in the place of theirs; timed once."""
@@ -144,7 +139,7 @@ class Distillation:
             candidates = tuple(
                 Candidate(
                     blocks=subset,
-                    untrained=rows[size].score if subset == rows[size].blocks else self.judge.score(model)[0],
+                    untrained=rows[size].score if subset == rows[size].blocks else self.evaluator.score(model)[0],
                     learned=None,
                     texts_per_second=speed,
                     parameters=model.num_parameters,
@@ -227,7 +222,7 @@ class Distillation:
         every = tuple(range(1, self.encoder.depth + 1))
         encoders = [(blocks, self.runs.encoder(_run_name(blocks), self.encoder.device)) for blocks in learned]
         return measure_frontier(
-            [(every, self.encoder), *encoders], self.judge, self.texts, self._held_out, progress=self.progress
+            [(every, self.encoder), *encoders], self.evaluator, self.texts, self._held_out, progress=self.progress
         )
 
     def help(self) -> DistillResult | None:
@@ -243,7 +238,7 @@ class Distillation:
         if few:
             settings, evaluations, checkpoint, places = replace(settings, epochs=1), 1, None, self._few
         examples = TaughtTexts(self.texts, places, self.vectors, settings, full, self.group)
-        run = student_run(student, examples, self.judge, settings, self.group, evaluations=evaluations)
+        run = student_run(student, examples, self.evaluator, settings, self.group, evaluations=evaluations)
         task = f"{counted(len(blocks), 'block')} ({', '.join(map(str, blocks))}) {'tried out' if few else 'learning'}"
         run.train(checkpoint=checkpoint, progress=self.progress, task=task)
         return student, run
@@ -252,7 +247,7 @@ class Distillation:
         """That what is served is longer than what was learned from, which costs search most of all."""
         if self.data is None:
             return ()
-        lengths = [len(ids) for ids in self.judge.texts() or ()]
+        lengths = [len(ids) for ids in self.evaluator.texts()]
         long = int(np.quantile(lengths, 0.95))
         if long <= LONGER * self.texts.counts.long:
             return ()

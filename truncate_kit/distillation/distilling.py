@@ -46,7 +46,7 @@ def distill(
         out: Gets `lean/` and `full/` (sentence-transformers folders); vectors and trials lie beside them.
         budget: Which size; None is the fewest blocks within a point.
         settings: How the vectors are learned.
-        data: What judges every choice instead of agreement with the full model, and what is reported: dev and test of
+        data: What chooses instead of agreement with the full model, and what is reported: dev and test of
             graded pairs, or two halves of the queries of a retrieval set.
         before: What the model card says was done to `encoder` before.
         engine: Where the full model's vectors are computed; None is here.
@@ -90,7 +90,7 @@ def _beside(store: TextStore) -> Path:
 
 
 def _without(data: PairSplits | RetrievalSet | None, raw: RawTexts) -> RawTexts:
-    """Raw texts without those that judge."""
+    """Raw texts without those that choose or report."""
     return replace(raw, exclude={*raw.exclude, *_texts_of(data)})
 
 

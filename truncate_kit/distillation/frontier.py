@@ -15,7 +15,7 @@ from torch import Tensor
 
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.distillation.speed import TEXTS, side_by_side
-from truncate_kit.distillation.subsets import Blocks, Judge
+from truncate_kit.distillation.subsets import Blocks
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.word_pieces import kept_pieces
@@ -26,6 +26,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
+from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 
 GraphPrecision = Literal["fp32", "int8"]
@@ -71,8 +72,8 @@ class Frontier(Result):
 
     Attributes:
         points: The full model's in float32 first; points of fewer words take score and speed from those of all words.
-        words: Pieces that the texts and what judges them use, with what every tokenizer needs; None where the tokenizer
-            can spare none.
+        words: Pieces that all these texts and those of the score use, with what every tokenizer needs; None where the
+            tokenizer can spare none.
         all_words: Pieces of the full model's vocabulary.
         covered: Share × 100 of held-out texts whose pieces all stand in the other texts; they keep their vectors.
         seconds: Exporting and measuring.
@@ -87,7 +88,7 @@ class Frontier(Result):
 
 def measure_frontier(
     encoders: Sequence[tuple[Blocks, Encoder]],
-    judge: Judge,
+    evaluator: VectorEvaluator,
     texts: TextStore,
     held_out: NDArray[np.int64],
     *,
@@ -101,7 +102,7 @@ def measure_frontier(
 
     Args:
         encoders: The blocks of each, and the encoder that keeps them; the full model is the first one.
-        judge: Scores the vectors of its texts.
+        evaluator: Scores the vectors of its texts.
         texts: What was learned from and held out.
         held_out: Places of the texts that were held out.
         progress: Called after each graph.
@@ -112,7 +113,7 @@ def measure_frontier(
     """
     begin = time.perf_counter()
     full = encoders[0][1]
-    ids = list(judge.texts() or ())
+    ids = evaluator.texts()
     words, covered = _needed_words(full, texts, held_out, ids)
     pairs = own_pairs(full, texts.read(held_out[: 2 * PAIRS].tolist()))
     points, runners = list[FrontierPoint](), list[OnnxEncoder]()
@@ -122,7 +123,7 @@ def measure_frontier(
                 folder = Path(scratch) / f"{number}-{precision}"
                 export_onnx(encoder, folder, ExportSettings(precision=precision), search_pairs=pairs)
                 runner = OnnxEncoder.load(folder, precision=precision)
-                points += _points_of(blocks, precision, runner, judge, words, encoder.backbone.config.vocab_size)
+                points += _points_of(blocks, precision, runner, evaluator, words, encoder.backbone.config.vocab_size)
                 runners.append(runner)
                 progress("Measuring graphs", len(runners), len(encoders) * len(PRECISIONS))
         some = ids[:TEXTS]
@@ -165,16 +166,21 @@ def own_pairs(encoder: Encoder, texts: Sequence[str]) -> PairSet:
 
 
 def _points_of(
-    blocks: Blocks, precision: GraphPrecision, runner: OnnxEncoder, judge: Judge, words: int | None, all_words: int
+    blocks: Blocks,
+    precision: GraphPrecision,
+    runner: OnnxEncoder,
+    evaluator: VectorEvaluator,
+    words: int | None,
+    all_words: int,
 ) -> list[FrontierPoint]:
     """Of one graph; not timed yet."""
-    vectors: Tensor = runner.encode_ids(list(judge.texts() or ()))
+    vectors: Tensor = runner.encode_ids(evaluator.texts())
     size = sum(file.stat().st_size for file in graph_files(runner.file))
     per_word = bytes_of_rows(runner.file, all_words)
     found = []
     for share in SHARES:
         dims = vectors.shape[1] // share
-        score = judge.score_of(vectors[:, :dims])[0]
+        score = evaluator.score_of(vectors[:, :dims])[0]
         for kept in dict.fromkeys((all_words, words or all_words)):
             megabytes = (size - (all_words - kept) * per_word) / 1e6
             found.append(
@@ -192,7 +198,7 @@ def _points_of(
 
 
 def _needed_words(
-    full: Encoder, texts: TextStore, held_out: NDArray[np.int64], judged: Sequence[Ids]
+    full: Encoder, texts: TextStore, held_out: NDArray[np.int64], scored: Sequence[Ids]
 ) -> tuple[int | None, float]:
     """Number of pieces that are needed, and the share × 100 of held-out texts that those of the others cover."""
     held = {int(place) for place in held_out}
@@ -203,6 +209,6 @@ def _needed_words(
     rest = [set(texts.ids(place)) for place in sorted(held)]
     covered = 100 * sum(ids <= learned for ids in rest) / max(1, len(rest))
     try:
-        return len(kept_pieces(full, learned.union(*rest, *judged))), covered
+        return len(kept_pieces(full, learned.union(*rest, *scored))), covered
     except ModelError:
         return None, covered

@@ -1,9 +1,8 @@
 """Which blocks to keep, without training: every subset by a tree of common beginnings, or a beam for deep models."""
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from truncate_kit.encoders.block_runner import BlockRunner
 from truncate_kit.errors import LayerNotHeldError, ModelError
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import Result
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.loop import precision
 
 Blocks = tuple[int, ...]
@@ -25,16 +24,6 @@ BEAM = 8
 LEADING = 4
 """Subsets of one size that may learn better than the best one without training (benchmarks/lean)."""
 BATCH = 64
-
-
-class Judge(Protocol):
-    """Scores vectors of held-out texts; higher is better, in points."""
-
-    def texts(self) -> Sequence[Ids] | None:
-        """The token ids."""
-
-    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """Main score from vectors (n, d) of `texts()`, and one that is not used here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +70,7 @@ class SubsetSearch(Result):
 
 
 def search_subsets(
-    encoder: Encoder, judge: Judge, *, beam: int = BEAM, progress: ProgressOption = False
+    encoder: Encoder, evaluator: VectorEvaluator, *, beam: int = BEAM, progress: ProgressOption = False
 ) -> SubsetSearch:
     """Score subsets of blocks by what is left of `encoder` without training.
 
@@ -90,7 +79,8 @@ def search_subsets(
 
     Args:
         encoder: Its sentence vector is pooled from the last layer's tokens.
-        judge: Scores the vectors of its texts; 2,000 short texts or fewer keep the states of a 12-layer model in 1 GiB.
+        evaluator: Scores the vectors of its texts; 2,000 short ones or fewer keep the states of a 12-layer model in
+            1 GiB.
         beam: Subsets of each size that are gone on from.
         progress: True draws bars and logs; else what is called after each subset.
 
@@ -101,7 +91,7 @@ def search_subsets(
     check_blocks(encoder)
     begin = time.perf_counter()
     with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):
-        tree = _Tree(encoder, judge)
+        tree = _Tree(encoder, evaluator)
         exact = encoder.depth <= EXACT_DEPTH
         scores = tree.all_scores(progress) if exact else tree.beam_scores(beam, progress)
         baselines = {
@@ -139,11 +129,11 @@ def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
 
 
 class _Tree:
-    """The beginnings of subsets over the texts of a judge, all batches at once."""
+    """The beginnings of subsets over the texts of an evaluator, all batches at once."""
 
-    def __init__(self, encoder: Encoder, judge: Judge) -> None:
-        self.encoder, self._judge = encoder, judge
-        ids = list(judge.texts() or ())
+    def __init__(self, encoder: Encoder, evaluator: VectorEvaluator) -> None:
+        self.encoder, self._evaluator = encoder, evaluator
+        ids = evaluator.texts()
         batches = length_batches([len(row) for row in ids], BATCH)
         self._runners = [BlockRunner.of(encoder, encoder.pad([ids[place] for place in places])) for places in batches]
         self._order = torch.tensor([place for places in batches for place in places]).argsort()
@@ -220,4 +210,4 @@ class _Tree:
 
     def _score(self, states: list[Tensor]) -> float:
         rows = [runner.vectors(state).float().cpu() for runner, state in zip(self._runners, states, strict=True)]
-        return self._judge.score_of(torch.cat(rows)[self._order])[0]
+        return self._evaluator.score_of(torch.cat(rows)[self._order])[0]

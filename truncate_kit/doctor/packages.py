@@ -34,7 +34,7 @@ def requirements() -> Iterator[Requirement]:
     rows = wanted()
     for extra in (None, *extras()):
         for row in _named(rows, extra):
-            yield _judged(row, extra)
+            yield _requirement(row, extra)
 
 
 def _named(rows: Sequence[Wanted], extra: str | None) -> Iterator[Wanted]:
@@ -56,7 +56,7 @@ def _belongs(row: Wanted, extra: str | None) -> bool:
     return without if extra is None else not without and row.marker.evaluate({"extra": extra})
 
 
-def _judged(row: Wanted, extra: str | None) -> Requirement:
+def _requirement(row: Wanted, extra: str | None) -> Requirement:
     version = installed_version(row.name)
     if version is None and row.name == "onnxruntime":  # the build for GPUs runs on the CPU as well
         version = installed_version("onnxruntime-gpu")

@@ -25,7 +25,7 @@ def _data(run: Run) -> Section | None:
         sentences = _statements(run, run.sweep.data_fingerprint)
     elif run.contrast is not None:
         found = run.contrast
-        rows = [("learned from", found.rows), ("rows", f"{found.num_rows:,}"), ("judged on", found.data)]
+        rows = [("learned from", found.rows), ("rows", f"{found.num_rows:,}"), ("measured on", found.data)]
         sentences = [f"{found.seen:,} of {found.test_texts:,} distinct test texts are among the training texts."]
     elif run.heads is not None:
         rows, sentences = [("data", run.heads.data), ("fingerprint", run.heads.data_fingerprint)], [run.heads.leakage()]
@@ -35,7 +35,7 @@ def _data(run: Run) -> Section | None:
         sentences = [
             f"{texts.excluded:,} texts were left out because they were named with --exclude."
             if texts.excluded
-            else "No text was excluded: name what the model will be judged on with --exclude."
+            else "No text was excluded: name what the model will be measured on with --exclude."
         ]
     if not rows:
         return None

@@ -143,10 +143,10 @@ def _grounds(run: Run) -> list[str]:
 
 
 def _interval(quality: QualityDifference) -> str:
-    judged = "lean is better" if quality.low > 0 else "lean is worse" if quality.high < 0 else "no difference is shown"
+    verdict = "lean is better" if quality.low > 0 else "lean is worse" if quality.high < 0 else "no difference is shown"
     return (
         f"Score: {quality.difference:+.2f} points, {100 * quality.level:g} % interval {quality.low:+.2f} to "
-        f"{quality.high:+.2f} (paired bootstrap over {counted(quality.num_pairs, 'test pair')}): {judged}."
+        f"{quality.high:+.2f} (paired bootstrap over {counted(quality.num_pairs, 'test pair')}): {verdict}."
     )
 
 

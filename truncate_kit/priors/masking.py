@@ -16,7 +16,7 @@ from truncate_kit.training.examples import Ids, SingleTexts
 MASKED_SHARE = 0.15
 HIDDEN, REPLACED = 0.8, 0.1  # of the chosen tokens; the rest stays as it is
 IGNORED = -100
-JUDGE_BATCH = 64
+SCORED_BATCH = 64
 
 
 def mask_tokens(
@@ -144,7 +144,7 @@ class MaskedEvaluator:
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
         generator, masker = torch.Generator().manual_seed(0), Masker(encoder)
         self._head = head
-        chunks = length_batches([len(row) for row in ids], JUDGE_BATCH)
+        chunks = length_batches([len(row) for row in ids], SCORED_BATCH)
         self.batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
 
     def texts(self) -> None:

@@ -51,7 +51,7 @@ def finetune(
     training: TrainingSettings | None = None,
     prediction: DropPrediction | None = None,
     before: Before | None = None,
-    judge: RetrievalSet | None = None,
+    retrieval: RetrievalSet | None = None,
     progress: WatchOption = False,
     engine: Engine | None = None,
 ) -> SweepResult:
@@ -66,8 +66,8 @@ def finetune(
         training: Of every trial.
         prediction: Bounds pick and search.
         before: What is learned before the task, and what was cut before; None for nothing.
-        judge: Whose nDCG@10 chooses epoch and layer, by half of its queries, and is reported on the other half, in the
-            place of dev and test pairs; training pairs with one of its texts are left out. None for the pairs.
+        retrieval: Whose nDCG@10 chooses epoch and layer, by half of its queries, and is reported on the other half, in
+            the place of dev and test pairs; training pairs with one of its texts are left out. None for the pairs.
         progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
         engine: Where trials run, None is one after another here; the result does not depend on it.
 
@@ -82,17 +82,17 @@ def finetune(
     training, before, watcher = training or TrainingSettings(), before or Before(), watcher_of(progress)
     settings = settings or SweepSettings()
     layers = check_sweep(encoder, settings)
-    if judge is not None:
-        data = data.without_texts({*judge.queries, *judge.documents})
+    if retrieval is not None:
+        data = data.without_texts({*retrieval.queries, *retrieval.documents})
 
     def runner_of(model: Encoder) -> TrialRunner:
-        task, prior = LabelledTask(model, data, training.objective, before.teacher, judge), before.prior
+        task, prior = LabelledTask(model, data, training.objective, before.teacher, retrieval), before.prior
         # The last two parts are what they always were: another key would not find the trials that are there.
         settled = replace(training, learning_rate=training.rate(model.width))
         parts = (settled.to_json(), data.fingerprint(), "", "LabelledTask")
         taught = [encoder_digest(before.teacher.encoder), str(before.teacher.weight)] if before.teacher else []
-        judged = [] if judge is None else [judge.fingerprint()]
-        key = run_key(model, *parts, *([prior.fingerprint()] if prior else []), *taught, *judged)
+        searched = [] if retrieval is None else [retrieval.fingerprint()]
+        key = run_key(model, *parts, *([prior.fingerprint()] if prior else []), *taught, *searched)
         store = RunStore(Path(out) / "trials", key, {"model": model.name, "training": training.to_dict()})
         return TrialRunner(model, task, training, store, prior, watcher, engine or Sequential(), keeps_weights=True)
 

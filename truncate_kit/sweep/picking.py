@@ -1,7 +1,7 @@
 """Which layer to take, given a dev score for each: one row per rule. Importing this imports no torch.
 
 The TMFT paper takes the best dev score. Dev sets flatter shallow layers (their words overlap with train), so other
-rules lean towards depth, or towards small models; judged on models that they were not fitted on, none of them loses
+rules lean towards depth, or towards small models; measured on models that they were not fitted on, none of them loses
 fewer test points than the paper's with an interval that excludes zero (`benchmarks/pick`).
 """
 

@@ -68,7 +68,7 @@ class HeldOutPairs:
         return tuple(round(score, 3) for score in self.score_each(said[drawn], true[drawn]))
 
     def outcomes(self, vectors: Tensor) -> list[float]:
-        """What is judged of each pair: its cosine, unless a subclass says otherwise."""
+        """What is scored of each pair: its cosine, unless a subclass says otherwise."""
         return self.cosines(vectors)
 
     def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:

@@ -1,4 +1,4 @@
-"""A retrieval set that judges training: one half of its queries chooses, the other reports."""
+"""A retrieval set that evaluates training: one half of its queries chooses, the other reports."""
 
 import numpy as np
 import torch

@@ -46,9 +46,9 @@ class LabelledTask:
         data: PairSplits,
         objective: str = "cosine",
         teacher: Teacher | None = None,
-        judge: RetrievalSet | None = None,
+        retrieval: RetrievalSet | None = None,
     ) -> None:
-        """judge: whose queries are dev and test, half of them each, in the place of pairs; None for the pairs.
+        """retrieval: whose queries are dev and test, half of them each, in the place of pairs; None for the pairs.
 
         Raises `UsageError`, and `DataError` when a split is missing or the targets do not suit the objective.
         """
@@ -58,9 +58,9 @@ class LabelledTask:
             raise DataError(f"{data.name} has no train, dev and test set to fine-tune with.", hint=hint)
         row.check_targets(data)
         self.metric = row.metric
-        self._judges: tuple[RetrievalEvaluator, RetrievalEvaluator] | None = None
-        if judge is not None:
-            self.metric, self._judges = METRIC, halves(full, judge)
+        self._halves: tuple[RetrievalEvaluator, RetrievalEvaluator] | None = None
+        if retrieval is not None:
+            self.metric, self._halves = METRIC, halves(full, retrieval)
         self._full, self._data, self._objective = full, data, objective
         texts = data.texts()
         self._ids = dict(zip(texts, full.token_ids(texts), strict=True))
@@ -84,8 +84,8 @@ class LabelledTask:
         if self._taught and isinstance(examples, Pairs):
             sides = [pair.first for pair in train] + [pair.second for pair in train]
             examples.learn_vectors(torch.stack([self._taught[text] for text in sides]), self._weight)
-        if self._judges is not None:
-            return examples, *self._judges
+        if self._halves is not None:
+            return examples, *self._halves
         on_dev = row.evaluator(self._full, dev, examples, None)
         return examples, on_dev, row.evaluator(self._full, test, examples, on_dev)
 
