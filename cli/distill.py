@@ -167,7 +167,8 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     for sentence in result.notes:
         say(sentence)
     cells, sizes = sizes_table(result), [row.blocks for row in result.candidates]
-    table(cells.title, cells.columns, cells.rows, marked=sizes.index(result.chosen))
+    measured = result.frontier is not None  # whose table holds what these rows are for
+    table(cells.title, cells.columns, cells.rows, marked=sizes.index(result.chosen), detail=measured)
     search = result.search
     rules = rules_table(search)
     table(rules.title, rules.columns, rules.rows, detail=True)

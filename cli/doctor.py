@@ -42,7 +42,7 @@ def doctor(
 
 
 def show(diagnosis: "Diagnosis") -> None:
-    """Tables of what is there, then the findings, the worst ones first."""
+    """A table of what is there, what starts, then the findings, the worst ones first."""
     facts = diagnosis.facts
     table(
         f"Packages (Python {facts.python})",
@@ -53,11 +53,11 @@ def show(diagnosis: "Diagnosis") -> None:
             if row.extra != "test" or "test" in diagnosis.request.extras
         ],
     )
-    table(
-        f"Providers of {', '.join(f'{name} {version}' for name, version in facts.wheels.items()) or 'ONNX Runtime'}",
-        ("provider", "starts", "reason"),
-        [(row.name, "yes" if row.starts else "no", row.reason or "") for row in facts.providers],
-    )
+    wheels = ", ".join(f"{name} {version}" for name, version in facts.wheels.items()) or "ONNX Runtime"
+    say(f"{wheels} starts on: {', '.join(row.name for row in facts.providers if row.starts) or 'nothing'}.")
+    for row in facts.providers:
+        if not row.starts:
+            say(f"{row.name} does not start: {row.reason}")
     cuda, processor = facts.cuda, facts.processor
     say(
         f"CUDA: driver {cuda.driver or 'none'}, torch {cuda.torch or 'without'}, cuDNN {cuda.cudnn or 'none'}, "

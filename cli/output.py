@@ -22,7 +22,7 @@ Clock = Callable[[], float]
 """Gives seconds since some moment."""
 
 SILENCE = 60.0  # seconds after which a log without a new line looks dead
-PROSE_WIDTH = 26  # of a column of words that is broken into lines
+PROSE_WIDTH = 26  # characters of a cell that are never broken into lines: no number is longer
 SHOWN_TASKS = 3  # of those that run at once, in a line
 
 
@@ -53,9 +53,8 @@ def table(
     *,
     marked: int | None = None,
     detail: bool = False,
-    prose: int | None = None,
 ) -> None:
-    """A table on stdout, numbers to the right; no number is cut.
+    """A table on stdout, numbers to the right; no number is cut, and long cells are broken between words.
 
     Columns that do not fit beside the others are left out, unless `--verbose` continues them below.
 
@@ -65,7 +64,6 @@ def table(
         rows: Cells by row.
         marked: Place of a row to stand out.
         detail: Shown with `--verbose` only.
-        prose: Place of a column of words, which are broken into lines where there is no room.
     """
     if detail and not MANNER.verbose:
         _tell_of_more()
@@ -75,22 +73,18 @@ def table(
     from rich.text import Text
 
     rows = [[harmless(cell) for cell in row] for row in rows]
-    console = Console(width=None if sys.stdout.isatty() else 160)  # files and pipes have no width of their own
-    widths = _widths(columns, rows)
-    if prose is not None:
-        widths[prose] = min(widths[prose], PROSE_WIDTH)
-    parts = _side_by_side(widths, console.width)
+    available = Console(width=None if sys.stdout.isatty() else 160).width  # files and pipes have no width of their own
+    least, most = _widths(columns, rows)
+    parts = _side_by_side(least, available)
     for part, places in enumerate(parts if MANNER.verbose else parts[:1]):
         drawn = Table(title=Text(harmless(title)) if part == 0 else None, title_justify="left", header_style="bold")
-        for place in places:
-            drawn.add_column(
-                Text(harmless(columns[place])),
-                justify="left" if place in (0, prose) else "right",
-                min_width=widths[place],
-            )
+        widths = _spread([least[place] for place in places], [most[place] for place in places], available)
+        for place, width in zip(places, widths, strict=True):
+            words = place == 0 or _holds_words([row[place] for row in rows])
+            drawn.add_column(Text(harmless(columns[place])), justify="left" if words else "right", width=width)
         for number, row in enumerate(rows):
             drawn.add_row(*(Text(row[place]) for place in places), style="bold green" if number == marked else None)
-        console.print(drawn)
+        Console(width=max(available, _drawn_width(widths))).print(drawn)  # a terminal breaks what is wider still
     if len(parts) > 1 and not MANNER.verbose:
         _tell_of_more()
 
@@ -101,23 +95,51 @@ def _tell_of_more() -> None:
         MANNER.more_said = True
 
 
-def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
-    """Characters that each column needs: its longest cell in one line, its heading broken between words."""
-    return [
-        max(len(text) for text in (*heading.split(), *(row[place] for row in rows)))
-        for place, heading in enumerate(columns)
-    ]
+def _holds_words(cells: Sequence[str]) -> bool:
+    """Whether a column says something, where others count."""
+    return any(cell[:1].isalpha() for cell in cells) and not any(cell[:1].isdigit() for cell in cells)
+
+
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[int], list[int]]:
+    """Characters that each column needs, its heading and its long cells broken between words, and those it can use."""
+    least, most = [], []
+    for place, heading in enumerate(columns):
+        cells = [row[place] for row in rows]
+        unbroken = max((len(cell) for cell in cells), default=0)
+        if unbroken > PROSE_WIDTH:
+            unbroken = max(PROSE_WIDTH, *(len(word) for cell in cells for word in cell.split()))
+        least.append(max(unbroken, *(len(word) for word in heading.split()), 1))
+        most.append(max(len(text) for text in (heading, *cells)))
+    return least, most
+
+
+def _drawn_width(widths: Sequence[int]) -> int:
+    """Characters of a whole line, with borders."""
+    return sum(width + len("│  ") for width in widths) + 1
 
 
 def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
     """Places of the columns that fit beside each other; the first one leads every group."""
-    groups, edges = [[0]], len("|  ")
+    groups = [[0]]
     for place in range(1, len(widths)):
-        needed = sum(widths[other] + edges for other in (*groups[-1], place)) + 1
-        if needed > available and len(groups[-1]) > 1:
+        if _drawn_width([widths[other] for other in (*groups[-1], place)]) > available and len(groups[-1]) > 1:
             groups.append([0])
         groups[-1].append(place)
     return groups
+
+
+def _spread(least: Sequence[int], most: Sequence[int], available: int) -> list[int]:
+    """The least widths, with what is left of a line added from the first column on, up to what each can use.
+
+    Every width is set, because rich may take from a column with a least width what it then gives back, and so cuts
+    the table's right border off.
+    """
+    left, widths = max(available - _drawn_width(least), 0), []
+    for smallest, largest in zip(least, most, strict=True):
+        more = min(left, max(largest - smallest, 0))
+        left -= more
+        widths.append(smallest + more)
+    return widths
 
 
 def say(text: str) -> None:

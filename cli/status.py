@@ -10,7 +10,7 @@ from .output import print_json, say, table
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.workspace.contents import Contents
+    from truncate_kit.workspace.contents import Contents, RunFolder
 
 
 def status(
@@ -32,25 +32,27 @@ def status(
 
 
 def show(found: "Contents") -> None:
-    """Tables and sentences."""
-    if found.models:
-        rows = [
-            (model.path, _megabytes(model.file_bytes), ", ".join(model.graphs) or "–", model.origin or "–")
-            for model in found.models
-        ]
-        table("Models", ("folder", "MB", "graphs", "what it is"), rows, prose=3)
-    if found.runs:
-        runs = [
-            (run.path, f"{run.finished:,}", f"{run.waiting:,}", _megabytes(run.file_bytes), _megabytes(run.spare_bytes))
-            for run in found.runs
-        ]
-        table("Runs", ("folder", "finished", "stopped", "MB", "MB to free"), runs)
+    """A table and sentences."""
+    rows = [
+        (model.path, _megabytes(model.file_bytes), ", ".join(model.graphs) or "–", model.origin or "–")
+        for model in found.models
+    ]
+    rows += [(run.path, _megabytes(run.file_bytes), "–", _progress(run)) for run in found.runs]
+    if rows:
+        table("Models, and the runs behind them", ("folder", "MB", "graphs", "what it is"), rows)
     if found.reports:
         say(f"Results: {', '.join(found.reports)}")
     freed = f"; {_megabytes(found.freed_bytes)} MB were freed" if found.freed_bytes else ""
     say(f"{found.folder}: {counted(len(found.models), 'model')}, {_megabytes(found.file_bytes)} MB{freed}.")
     if found.spare_bytes:
         say(f"--clean frees {_megabytes(found.spare_bytes)} MB: weights that only a repetition of the runs would read.")
+
+
+def _progress(run: "RunFolder") -> str:
+    """How far a run is, and what of it can go."""
+    stopped = f", {run.waiting:,} stopped" if run.waiting else ""
+    spare = f"; {_megabytes(run.spare_bytes)} MB to free" if run.spare_bytes else ""
+    return f"run: {run.finished:,} finished{stopped}{spare}"
 
 
 def _megabytes(size: int) -> str:

@@ -18,6 +18,11 @@ def points(mean: float | None, deviation: float | None = None) -> str:
     return f"{mean:.2f}" if deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
+def in_points(number: float) -> str:
+    """A difference of scores with its noun: "1 point", "2.5 points"."""
+    return f"{number:g} point{'' if number == 1 else 's'}"
+
+
 def harmless(text: str) -> str:
     """A text that does nothing to a terminal: its control characters are written out, such as "\\x1b"."""
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

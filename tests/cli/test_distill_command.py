@@ -1,12 +1,17 @@
 """`distill` as a user calls it: what it shows, where the model is, what it refuses."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tests.support.commands import refused, run, run_both
 from tests.support.distributed import assert_same, in_two_processes
+from truncate_kit.distillation.distill_result import DistillResult
+from truncate_kit.distillation.frontier import Frontier, FrontierPoint
 from truncate_kit.encoders import load_encoder
+from truncate_kit_cli.distill import _show
+from truncate_kit_cli.workspace import Workspace
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -61,6 +66,17 @@ def test_json_and_again(texts, tiny_folder, capfd):
     assert len(first["candidates"]) == 3
     assert first["chosen"] in [row["blocks"] for row in first["candidates"][:2]]
     assert json.loads(run(capfd, *command)) == first
+    measured = FrontierPoint(
+        blocks=(1, 3), precision="int8", dims=8, words=40, score=81.5, texts_per_second=20.0, megabytes=0.1
+    )
+    result = replace(
+        DistillResult.read(texts.parent / "exported/lean/distill.json"),
+        frontier=Frontier(points=(measured,), words=None, all_words=40, covered=100.0, seconds=1.0),
+    )
+    _show(result, Workspace(texts.parent / "exported"))
+    shown = capfd.readouterr().out
+    assert "81.50" in shown
+    assert shown.count("┏") == 1, "one table; that of the sizes with --verbose"
 
 
 @pytest.mark.parametrize(

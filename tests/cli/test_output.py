@@ -11,7 +11,7 @@ from truncate_kit_cli.output import _side_by_side, _widths, table
 
 COLUMNS = ("layer", "parameters", "CKA without outliers", "Spearman")
 ROWS = [("0", "1,065,472", "0.974 ± 0.005", "49.60"), ("8 (full model)", "2,651,648", "0.404 ± 0.039", "37.40")]
-WIDTHS = _widths(COLUMNS, ROWS)
+WIDTHS = _widths(COLUMNS, ROWS)[0]
 
 
 def lines_of(capsys):
@@ -58,6 +58,48 @@ def test_a_table_has_its_right_border_and_what_does_not_fit_is_said(width, capsy
     assert ("--verbose" in err) == (width < 160)
     table("Details", COLUMNS, ROWS, detail=True)
     assert capsys.readouterr().out == ""
+
+
+LAYERS = ("layer", "Spearman", "CKA (95 %)", "parameters", "CKA without 3 outliers", "Block Influence", "what it is")
+ORIGIN = "google/electra-base-discriminator cut at layer 5 and fine-tuned on the bundled pairs"
+LAYER_ROWS = [
+    ("5 (drop)", "48.0", "0.952 ± 0.004", "1,065,472", "0.944", "0.084", ORIGIN),
+    ("6", "49.6", "0.810 ± 0.012", "1,263,744", "0.797", "–", ""),
+]
+
+
+def test_every_width_has_whole_lines_and_whole_numbers(capsys, terminal):
+    for width in range(27, 161):
+        terminal(width)
+        table("Layers", LAYERS, LAYER_ROWS)
+        _, *lines = lines_of(capsys)
+        assert len({len(line) for line in lines}) == 1, width
+        assert {line[-1] for line in lines} <= set("┓┃┩│┘"), width
+        assert len(lines[0]) <= width
+        shown = "".join(lines).count("┳") + 1
+        cells = [line for line in lines if line.startswith("│ 5") or line.startswith("│ 6")]
+        for line, row in zip(cells, LAYER_ROWS, strict=True):
+            numbers = [cell.strip() for cell in line.strip("│").split("│")]
+            assert numbers[: min(shown, 6)] == list(row[: min(shown, 6)]), width
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_long_text_is_broken_between_words_and_to_the_left(place, capsys, terminal):
+    terminal(60)
+    row = [ORIGIN, "12.5"] if place == 0 else ["12.5", ORIGIN]
+    table("Models", ("one", "other"), [row])
+    lines = [line[1:-1].split("│")[place].strip() for line in lines_of(capsys) if line.startswith("│")]
+    assert " ".join(" ".join(lines).split()) == ORIGIN
+    terminal(160)
+    table("Models", ("one", "other"), [row, *[["1", "short"][:: 1 if place else -1]]])
+    column = [line[1:-1].split("│")[place] for line in lines_of(capsys) if line.startswith("│")]
+    assert column[1].startswith(" short ")
+
+
+def test_a_terminal_too_narrow_for_two_columns_gets_whole_lines(capsys, terminal):
+    terminal(20)
+    table("Models", ("folder", "MB"), [("a" * 30, "1,234.5")])
+    assert "".join(["│ ", "a" * 30, " │ 1,234.5 │"]) in lines_of(capsys)
 
 
 def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):

@@ -1,6 +1,7 @@
 """Which model and which data a command takes where none is named, and what it says where there is none."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -169,6 +170,8 @@ def test_status_lists_what_is_there_and_clean_frees_the_copies(run, tmp_path, ti
     assert (code, err) == (0, "")
     assert "exported/lean" in out
     assert "layer 2 of 3, fine-tuned on" in out
+    assert out.count("┏") == 1
+    assert re.search(r"trials/\w+ .* run: \d+ finished; \d+\.\d MB to free", out)
     assert "sweep.json" in out
     assert "--clean frees" in out
     found = json.loads(run("status", "--json")[1])

@@ -53,7 +53,7 @@ def test_pick_rules(rule, within, drop_from, layer):
 
 
 def test_a_new_row_is_a_rule_everywhere(monkeypatch, tiny_folder, tmp_path):
-    row = PickRule(name="middle", within=10.0, words="the middle layer within {within:g} points", choose=middle)
+    row = PickRule(name="middle", within=10.0, words="the middle layer within {within}", choose=middle)
     monkeypatch.setitem(PICK_RULES, row.name, row)
     assert Picker("middle", 2.5).pick(DEV) == 3  # of 1 to 5
     assert Picker("middle", 2.5).contenders(DEV, 2) == [1, 3]

@@ -8,7 +8,7 @@ from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.subsets import Blocks, SubsetSearch
 from truncate_kit.distillation.texts import TextCounts
 from truncate_kit.results import Result
-from truncate_kit.wording import counted
+from truncate_kit.wording import counted, in_points
 
 DISTILL_FILE = "distill.json"
 """In the folder of a model that learned from a full one; it goes where its model goes."""
@@ -197,6 +197,6 @@ class DistillResult(Result):
             if self.scores.mixed is not None:
                 said += f" Lean queries on the full model's documents: {self.scores.mixed:.2f}."
         if not self.holds:
-            wanted = f"{self.needed:.2f} that stand for {self.budget.points:g} points"
+            wanted = f"{self.needed:.2f} that stand for {in_points(self.budget.points)} less"
             said += f" No cut reaches the {wanted}: this is the closest."
         return said

@@ -20,6 +20,7 @@ from truncate_kit.export.quantizing import Quantizable, quantizable, quantize
 from truncate_kit.export.runtime import OnnxEncoder, padded
 from truncate_kit.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.progress import Progress, silent
+from truncate_kit.wording import in_points
 
 _HARM_TEXTS = 128
 
@@ -101,7 +102,7 @@ def search_layers(
         count, drop = _fewest(lambda number: trials.drop([layer for layer, _ in ranked[:number]]), len(ranked), budget)
         kept = ranked[:count]
     if len(kept) == len(trials.layers):
-        raise failed_check(f"no layer can be in int8 within {budget:g} points on {pairs.name}")
+        raise failed_check(f"no layer can be in int8 within {in_points(budget)} on {pairs.name}")
     shown = "an undefined score" if math.isinf(everything) else f"{everything:.2f} points"
     return trials.quantized([layer for layer, _ in kept]), Quantization(
         layers=len(trials.layers),

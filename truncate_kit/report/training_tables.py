@@ -7,7 +7,7 @@ from truncate_kit.export.export_report import ExportReport
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.report.cells import TableCells, number
 from truncate_kit.sweep.sweep_result import SweepResult
-from truncate_kit.wording import counted, points
+from truncate_kit.wording import counted, in_points, points
 
 
 def sweep_table(result: SweepResult) -> TableCells:
@@ -32,7 +32,7 @@ def sizes_table(result: DistillResult) -> TableCells:
     full = result.candidates[-1]
     return TableCells(
         f"Best choice of blocks by {result.metric}; the full model has {result.full_score:.2f}"
-        + ("" if result.needed is None else f", {result.needed:.2f} is within {result.budget.points:g} points"),
+        + ("" if result.needed is None else f", {result.needed:.2f} stands for {in_points(result.budget.points)} less"),
         ("blocks", "without training", "after learning", "speed", "MB", ""),
         [
             (

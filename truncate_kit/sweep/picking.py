@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from truncate_kit.errors import UsageError
+from truncate_kit.wording import in_points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +30,15 @@ _ROWS = (
     PickRule(
         name="robust",
         within=2.5,
-        words="the deepest layer within {within:g} points of the best dev score",
+        words="the deepest layer within {within} of the best dev score",
         choose=max,
         before_drop=True,
     ),
-    PickRule(
-        name="small", within=2.5, words="the smallest layer within {within:g} points of the best dev score", choose=min
-    ),
+    PickRule(name="small", within=2.5, words="the smallest layer within {within} of the best dev score", choose=min),
     PickRule(
         name="depth-bonus",
         within=4.0,  # fitted on 30 sweeps, and worse than best-dev on those that came later: benchmarks/pick
-        words="the best dev score with a bonus for depth, {within:g} points at the last layer",
+        words="the best dev score with a bonus for depth, {within} at the last layer",
         bonus=True,
     ),
 )
@@ -91,7 +90,7 @@ class Picker:
         """What is taken, in words."""
         bounded = self._row.before_drop and self.drop_from is not None
         before = f" and before the predicted drop (layer {self.drop_from})" if bounded else ""
-        return self._row.words.format(within=self._points) + before
+        return self._row.words.format(within=in_points(self._points)) + before
 
     @property
     def _row(self) -> PickRule:
