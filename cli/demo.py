@@ -44,8 +44,8 @@ def demo(
     say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench;")
     say("or, where its end does not fall or there are no scores: truncate-kit distill MODEL --texts sentences.txt.")
     say("")
-    for part in (folder, folder / "distilled"):
-        say(f"All of it on one page, with figures: {write_page(part).page}")
+    for part, what in ((folder, "All of it"), (folder / "distilled", "The BERT")):
+        say(f"{what} on one page, with figures: {write_page(part).page}")
 
 
 def _summary(workspace: Workspace, report: "BenchReport") -> None:

@@ -1,11 +1,13 @@
 """The one way out: tables and JSON on stdout; notes, progress and problems on stderr."""
 
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
@@ -22,7 +24,7 @@ Clock = Callable[[], float]
 """Gives seconds since some moment."""
 
 SILENCE = 60.0  # seconds after which a log without a new line looks dead
-PROSE_WIDTH = 26  # characters of a cell that are never broken into lines: no number is longer
+PROSE_WIDTH = 24  # characters of a cell that are never broken into lines: hardly a number is longer
 SHOWN_TASKS = 3  # of those that run at once, in a line
 
 
@@ -35,7 +37,7 @@ def print_problem(message: str, hint: str) -> None:
 def note(text: str, *, quiet: bool = False) -> None:
     """A sentence beside the result, on stderr; nothing with `--quiet`, and with `--json`, where `quiet` is set."""
     if not quiet and not MANNER.quiet:
-        typer.echo(harmless(text), err=True)
+        typer.echo(_in_lines(harmless(text), sys.stderr), err=True)
 
 
 def print_json(result: "Result") -> None:
@@ -144,7 +146,19 @@ def _spread(least: Sequence[int], most: Sequence[int], available: int) -> list[i
 
 def say(text: str) -> None:
     """A sentence of the result, on stdout."""
-    typer.echo(harmless(text))
+    typer.echo(_in_lines(harmless(text), sys.stdout))
+
+
+def _in_lines(text: str, stream: TextIO) -> str:
+    """The text broken between words where a terminal would break within them; a command stays whole, to be copied."""
+    if not stream.isatty() or "truncate-kit " in text:
+        return text
+    width = shutil.get_terminal_size().columns
+    indents = [line[: len(line) - len(line.lstrip())] for line in text.split("\n")]
+    return "\n".join(
+        textwrap.fill(line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+        for line, indent in zip(text.split("\n"), indents, strict=True)
+    )
 
 
 class Pace:

@@ -1,13 +1,14 @@
 """Tables on terminals of any width."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.support.commands import run_both
 from truncate_kit_cli import output
 from truncate_kit_cli.manner import Manner
-from truncate_kit_cli.output import _side_by_side, _widths, table
+from truncate_kit_cli.output import _side_by_side, _widths, note, say, table
 
 COLUMNS = ("layer", "parameters", "CKA without outliers", "Spearman")
 ROWS = [("0", "1,065,472", "0.974 ± 0.005", "49.60"), ("8 (full model)", "2,651,648", "0.404 ± 0.039", "37.40")]
@@ -25,7 +26,8 @@ def terminal(monkeypatch):
     monkeypatch.setattr("truncate_kit_cli.output.MANNER", Manner())
 
     def of(width: int, *, verbose: bool = False) -> None:
-        monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+        for stream in ("stdout", "stderr"):
+            monkeypatch.setattr(f"sys.{stream}.isatty", lambda: True)
         monkeypatch.setenv("COLUMNS", str(width))
         output.MANNER.verbose = verbose
 
@@ -94,6 +96,33 @@ def test_a_long_text_is_broken_between_words_and_to_the_left(place, capsys, term
     table("Models", ("one", "other"), [row, *[["1", "short"][:: 1 if place else -1]]])
     column = [line[1:-1].split("│")[place] for line in lines_of(capsys) if line.startswith("│")]
     assert column[1].startswith(" short ")
+
+
+def test_the_table_of_the_readme_has_all_its_columns(capsys, terminal):
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in readme.splitlines() if line[:1] == "│"]
+    terminal(80)
+    table("What truncation gained", rows[0], rows[1:])
+    lines = [line for line in lines_of(capsys) if line.startswith("│")]
+    shown = [tuple(cell.strip() for cell in line[1:-1].split("│")) for line in lines]
+    for row in rows[1:]:
+        assert tuple(row[1:]) in [cells[1:] for cells in shown]
+
+
+def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsys, terminal):
+    terminal(40)
+    for tell, stream in ((say, "out"), (note, "err")):
+        tell("The end of this model is expected to fall: from layer 5 on.\n  Do: leave the very last layers out of it.")
+        command = "As a graph: truncate-kit export exported/combined --onnx --workspace exported/combined-onnx"
+        tell(command)
+        lines = getattr(capsys.readouterr(), stream).splitlines()
+        assert lines == [
+            "The end of this model is expected to",
+            "fall: from layer 5 on.",
+            "  Do: leave the very last layers out of",
+            "  it.",
+            command,
+        ]
 
 
 def test_a_terminal_too_narrow_for_two_columns_gets_whole_lines(capsys, terminal):
