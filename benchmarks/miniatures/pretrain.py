@@ -1,7 +1,8 @@
-"""Pretrain the miniatures: a BERT and an ELECTRA pair of one shape, on the same text, with the same tokenizer.
+"""Pretrain the miniatures: a BERT, an ELECTRA pair and a GPT-2 of one shape, on the same text, with the same tokenizer.
 
     python -m benchmarks.miniatures.pretrain bert --text FILE --out FOLDER --steps 20000
     python -m benchmarks.miniatures.pretrain electra --text FILE --out FOLDER --steps 20000
+    python -m benchmarks.miniatures.pretrain gpt2 --text FILE --out FOLDER --steps 15000 --batch-size 64
     python -m benchmarks.miniatures.pretrain electra … --start FOLDER/bert      # the discriminator begins as this BERT
     python -m benchmarks.miniatures.pretrain bert … --start FINISHED/bert       # goes on, with a schedule of its own
     python -m benchmarks.miniatures.pretrain electra … --start FINISHED         # so does the pair in this folder
@@ -9,10 +10,11 @@
 
 Any text file serves, plain or .xz, one text a line. The vocabulary is learned from it and kept in `FOLDER/vocabulary`.
 The same seed gives the same weights on the same machine. A run that is stopped continues where it was and ends with
-the same weights. `FOLDER/bert`, `FOLDER/electra-generator` and `FOLDER/electra-discriminator` hold the models,
+the same weights. `FOLDER/bert`, `FOLDER/gpt2`, `FOLDER/electra-generator` and `FOLDER/electra-discriminator` hold the models,
 `FOLDER/snapshots` what they were after every `--keep` steps, `FOLDER/*-losses.csv` the losses on held-out text.
 
-Masked words, their loss, their head and the loop are the package's own; only replaced-token detection is added here.
+Masked words, their loss, their head and the loop are the package's own; replaced-token detection and the next word
+are added here.
 """
 
 import argparse
@@ -34,6 +36,8 @@ from transformers import (
     ElectraConfig,
     ElectraForMaskedLM,
     ElectraForPreTraining,
+    GPT2Config,
+    GPT2LMHeadModel,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -41,6 +45,7 @@ from transformers import (
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.miniatures.bundle import RUNS
+from benchmarks.miniatures.causal import CausalEvaluator, CausalTexts
 from benchmarks.miniatures.corpus import digest, learn_vocabulary, pieces, read_lines
 from benchmarks.miniatures.replaced import ElectraEvaluator, ElectraHeads, electra_loss
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder
@@ -80,6 +85,23 @@ def electra_config(shape: Shape, vocabulary: int, *, generator: bool) -> Electra
     """The discriminator of a shape, or its generator; both look at embeddings of the same width."""
     width, heads = (shape.generator_width, shape.generator_heads) if generator else (shape.width, shape.heads)
     return ElectraConfig(**_common(shape.depth, width, heads, vocabulary), embedding_size=min(128, shape.width))
+
+
+def gpt2_config(shape: Shape, tokenizer: PreTrainedTokenizerFast) -> GPT2Config:
+    """The GPT-2 of a shape."""
+    return GPT2Config(
+        n_layer=shape.depth,
+        n_embd=shape.width,
+        n_head=shape.heads,
+        n_positions=MAX_LENGTH,
+        vocab_size=len(tokenizer),
+        bos_token_id=tokenizer.cls_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+        initializer_range=INITIAL_DEVIATION,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
 
 
 def _common(depth: int, width: int, heads: int, vocabulary: int) -> dict[str, Any]:
@@ -138,9 +160,20 @@ def bert(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argp
         begin_as(encoder, options.start)
     head = load_masked_head(encoder)
     held, rest = divided(ids)
-    judge = MaskedEvaluator(encoder, held, head)
     parts = {"bert": Part(BertForMaskedLM, encoder, head.weights)}
-    pretrain("bert", encoder, MaskedTexts(encoder, rest, head), judge, parts, options)
+    examples, evaluator = MaskedTexts(encoder, rest, head), MaskedEvaluator(encoder, held, head)
+    pretrain("bert", encoder, examples, evaluator, parts, options)
+
+
+def gpt2(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argparse.Namespace) -> None:
+    """The next word over a GPT-2."""
+    encoder = new_encoder(gpt2_config(SHAPES[options.shape], tokenizer), tokenizer, options.device)
+    if options.start is not None:
+        begin_as(encoder, options.start)
+    words = encoder.backbone.get_input_embeddings()
+    parts = {"gpt2": Part(GPT2LMHeadModel, encoder, lambda: {"lm_head.weight": words.weight})}
+    held, rest = divided(ids)
+    pretrain("gpt2", encoder, CausalTexts(rest), CausalEvaluator(held), parts, options)
 
 
 def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: argparse.Namespace) -> None:
@@ -177,8 +210,8 @@ def electra(tokenizer: PreTrainedTokenizerFast, ids: list[list[int]], options: a
 def pretrain(
     name: str,
     encoder: Encoder,
-    examples: MaskedTexts,
-    judge: MaskedEvaluator,
+    examples: MaskedTexts | CausalTexts,
+    evaluator: MaskedEvaluator | CausalEvaluator,
     parts: dict[str, Part],
     options: argparse.Namespace,
 ) -> None:
@@ -198,7 +231,7 @@ def pretrain(
     def note(stage: int, loss: float, score: float) -> None:
         """A line of losses, and a snapshot after every `--keep` steps."""
         step = min(stage * options.every, total)
-        figures = getattr(judge, "figures", {"words": -score})
+        figures = getattr(evaluator, "figures", {"words": -score})
         row = {"step": step, "training_loss": f"{loss:.4f}"} | {key: f"{value:.4f}" for key, value in figures.items()}
         print(time.strftime("%H:%M:%S"), json.dumps(row), flush=True)
         add_row(options.out / f"{name}-losses.csv", row)
@@ -207,7 +240,7 @@ def pretrain(
                 part.save(options.out / "snapshots" / f"{folder}-{step}")
 
     checkpoint = options.out / f"{name}.checkpoint"
-    state = TrainingRun(encoder, examples, judge, settings, seed=options.seed, evaluate_every=options.every).train(
+    state = TrainingRun(encoder, examples, evaluator, settings, seed=options.seed, evaluate_every=options.every).train(
         checkpoint=checkpoint, stage_done=note, task=name
     )
     for folder, part in parts.items():
@@ -256,7 +289,7 @@ def text_ids(options: argparse.Namespace) -> tuple[PreTrainedTokenizerFast, list
 
 
 PARSER = new_parser(__doc__)
-PARSER.add_argument("model", choices=("bert", "electra"))
+PARSER.add_argument("model", choices=("bert", "electra", "gpt2"))
 PARSER.add_argument("--text", type=Path, nargs="+", required=True)
 PARSER.add_argument("--out", type=Path, required=True, help="outside the repository")
 PARSER.add_argument("--shape", choices=SHAPES, default="mini")
@@ -279,7 +312,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = PARSER.parse_args(arguments)
     torch.manual_seed(options.seed)
     tokenizer, ids = text_ids(options)
-    {"bert": bert, "electra": electra}[options.model](tokenizer, ids, options)
+    {"bert": bert, "electra": electra, "gpt2": gpt2}[options.model](tokenizer, ids, options)
 
 
 if __name__ == "__main__":
