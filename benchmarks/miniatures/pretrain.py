@@ -10,8 +10,8 @@
 
 Any text file serves, plain or .xz, one text a line. The vocabulary is learned from it and kept in `FOLDER/vocabulary`.
 The same seed gives the same weights on the same machine. A run that is stopped continues where it was and ends with
-the same weights. `FOLDER/bert`, `FOLDER/gpt2`, `FOLDER/electra-generator` and `FOLDER/electra-discriminator` hold the models,
-`FOLDER/snapshots` what they were after every `--keep` steps, `FOLDER/*-losses.csv` the losses on held-out text.
+the same weights. `FOLDER/bert`, `FOLDER/gpt2`, `FOLDER/electra-generator` and `FOLDER/electra-discriminator` hold the
+models, `FOLDER/snapshots` what they were after every `--keep` steps, `FOLDER/*-losses.csv` the losses on held-out text.
 
 Masked words, their loss, their head and the loop are the package's own; replaced-token detection and the next word
 are added here.

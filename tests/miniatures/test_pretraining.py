@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
-from benchmarks.miniatures import corpus, pretrain, replaced
+from benchmarks.miniatures import causal, corpus, pretrain, replaced
 from tests.support.families import WORDS
 from truncate_kit.encoders import load_encoder
 from truncate_kit.priors.masking import IGNORED, HiddenWords
@@ -85,7 +85,26 @@ def test_losses_are_those_of_the_paper(text, tmp_path):
     assert float(found.share) == pytest.approx(float((drawn != truth).sum()) / len(terms))
 
 
-@pytest.mark.parametrize("model", ["bert", "electra"])
+def test_the_next_word_is_that_of_transformers(text, tmp_path):
+    """The loss that GPT-2's own class gives for the saved model, padding left out by its convention."""
+    run(text, tmp_path, "gpt2")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2").eval()
+    encoder = load_encoder(tmp_path / "gpt2")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "gpt2")
+    ids = tokenizer([" ".join(WORDS[:6]), " ".join(WORDS[4:7])])["input_ids"]
+    batch = encoder.pad(ids)
+    with torch.no_grad():
+        labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)
+        expected = model(**batch, labels=labels).loss
+        torch.testing.assert_close(causal.causal_loss(encoder, batch), expected)
+        alone = [float(model(torch.tensor([row]), labels=torch.tensor([row])).loss) for row in ids]
+    weighted = sum(loss * (len(row) - 1) for loss, row in zip(alone, ids, strict=True)) / sum(
+        len(row) - 1 for row in ids
+    )
+    assert causal.CausalEvaluator(ids).score(encoder) == (pytest.approx(-weighted, rel=1e-5), None)
+
+
+@pytest.mark.parametrize("model", ["bert", "electra", "gpt2"])
 def test_a_stopped_run_ends_with_the_same_weights(text, tmp_path, monkeypatch, model):
     run(text, tmp_path / "whole", model, "--keep", "6")
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # so that even these short stages leave one
