@@ -22,9 +22,9 @@ from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.frozen.frozen_report import FrozenReport
+from truncate_kit.frozen.frozen_report import FrozenReport, choose
 from truncate_kit.frozen.material import nli_scores
-from truncate_kit.frozen.run import choose, finetune_frozen
+from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.runs.journal import Journal
 from truncate_kit.suites.encoding import text_features

@@ -9,9 +9,14 @@ from safetensors.torch import load_file, save_file
 
 from tests.support.files import pairs_file
 from tests.support.pairs import make_pairs
+from truncate_kit.contrastive.running import finetune_contrastive
+from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import PairSplits
+from truncate_kit.data.triplets import raw_texts
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DivergedError
+from truncate_kit.frozen.run import finetune_frozen
+from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.runs.store import RunStore
 from truncate_kit.runs.trial import Trial
 from truncate_kit.study.running import run_study
@@ -64,3 +69,22 @@ def test_the_other_models_of_a_study_go_on(bursting, tiny_folder, tmp_path):
         run_study(read_study(tmp_path / "s.toml"), tmp_path / "out", finished=seen.append)
     assert [row.scores.layer for row in seen[-1].rows] == [2, 3]
     assert dataclasses.asdict(seen[-1].rows[0])["model"] != "bursting"
+
+
+def test_every_seed_of_contrast_is_run(bursting, tmp_path):
+    rows = raw_texts("raw", [f"the cat {place} sat" for place in range(8)])
+    settings = ContrastiveSettings(objective="dropout", seeds=(3, 4), epochs=1, batch_size=4)
+    with pytest.raises(DivergedError, match=r"Seed 3: Training diverged in epoch 1, step 1,.* So did 1 more\.$"):
+        finetune_contrastive(load_encoder(bursting), rows, DATA, out=tmp_path, settings=settings)
+    assert not (tmp_path / "lean").exists()
+
+
+def test_heads_over_other_blocks_go_on(bursting, tmp_path):
+    settings = FrozenSettings(steps=("siamese",), layers="2,3", seeds=(0, 1), epochs=1)
+    said = r"siamese-blocks03-seed0: Training diverged.* So did 1 more\. What 2 other trials gave is kept"
+    with pytest.raises(DivergedError, match=said):
+        finetune_frozen(load_encoder(bursting), DATA, out=tmp_path, settings=settings)
+    assert {path.stem for path in tmp_path.rglob("siamese-blocks*")} == {
+        "siamese-blocks02-seed0",
+        "siamese-blocks02-seed1",
+    }

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -17,6 +18,7 @@ from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
 from truncate_kit.errors import DataError
 from truncate_kit.progress import Progress, ProgressOption, reporter
+from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial, trial_name
@@ -67,7 +69,7 @@ def finetune_contrastive(
         LayerOutOfRangeError: The model has no such layer.
         LayerNotHeldError: No class can hold it cut there.
         FileProblemError: `out` cannot be written, or another process writes there.
-        TruncateKitError: Training diverges.
+        DivergedError: Of one seed, after all others were run and kept.
     """
     start, progress = time.perf_counter(), reporter(progress)
     settings = settings or ContrastiveSettings()
@@ -86,7 +88,7 @@ def finetune_contrastive(
         if group.leads:
             held.enter_context(output_folder(Path(out), encoder, "lean"))
             held.enter_context(store.open())
-        trials = tuple(run.trial(seed) for seed in settings.seeds)
+        trials = run.all_trials()
         best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
         result = _result(run, rows, data, trials, best, time.perf_counter() - start)
         if group.leads:
@@ -126,6 +128,14 @@ class _Run:
     group: Group
     progress: Progress
     stage_done: StageDone | None
+
+    def all_trials(self) -> list[Trial]:
+        """The trials of all seeds; where some diverge, `DivergedError` after the others were run and kept."""
+        diverged = DivergedTrials()
+        seeds = self.settings.seeds
+        trials = [trial for seed in seeds for trial in diverged.run(f"Seed {seed}", partial(self.trial, seed))]
+        diverged.check()
+        return trials
 
     def with_weights(self, trial: Trial) -> Trial:
         """The finished trial; run again where its weights are gone, because another seed's were kept before."""

@@ -1,5 +1,6 @@
 """What training frozen heads found."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -145,3 +146,12 @@ class FrozenReport(Result):
         if AUTOENCODER in self.steps and self.num_seeds > 1:
             found.append("The autoencoders were trained once, with the first seed; the heads with every seed.")
         return (*found, *self.notes)
+
+
+def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
+    """Best mean dev Spearman over seeds by step and blocks, fewer blocks on a tie; there the seed best on dev."""
+    groups: dict[tuple[str, int], list[FrozenTrial]] = {}
+    for trial in trials:
+        groups.setdefault((trial.step, trial.layer), []).append(trial)
+    best = max(groups.values(), key=lambda group: (sum(one.dev for one in group) / len(group), -group[0].layer))
+    return max(best, key=lambda trial: (trial.dev, -trial.seed))

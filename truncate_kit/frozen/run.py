@@ -1,5 +1,6 @@
 """Frozen heads from end to end: states once, the paper's three steps in order, the best saved as a model."""
 
+import itertools
 import json
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import spearman
 from truncate_kit.frozen.autoencoders import BlockAutoencoders, pretrain
 from truncate_kit.frozen.card import frozen_card
-from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair, frozen_name
+from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair, choose, frozen_name
 from truncate_kit.frozen.heads import (
     PairsEvaluator,
     StatePairs,
@@ -31,6 +32,7 @@ from truncate_kit.frozen.heads import (
 from truncate_kit.frozen.material import Material, check_pairs, draw_sentences, nli_scores, read_material
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
 from truncate_kit.progress import Progress, ProgressOption, reporter
+from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.sweep.trials import parse_layers
@@ -60,7 +62,7 @@ def finetune_frozen(
     best mean dev Spearman are taken, fewer blocks on a tie, with the seed that is best on dev.
     out: gets `frozen/` (the model) and `frozen-heads/` (report, states, trials), from which the same call continues
     after a kill. Raises `ModelError` for a model without blocks, `UsageError`, `DataError`, `FileProblemError`;
-    `TruncateKitError` where training diverges.
+    `DivergedError` of one trial, after all others were run and kept.
     """
     progress = reporter(progress)
     settings, begin = settings or FrozenSettings(), time.perf_counter()
@@ -148,11 +150,13 @@ class _Run:
     ) -> FrozenReport:
         """Run what has not been run yet, and choose among what was asked for; the report has all that is finished."""
         settings, material = self.settings, self.material
-        asked: list[FrozenTrial] = []
+        asked, diverged = list[FrozenTrial](), DivergedTrials()
         for step in settings.ordered_steps():
             if step == AUTOENCODER:
                 self._pretrain()
-            asked += [self.trial(step, layer, seed) for layer in layers for seed in settings.seeds]
+            for layer, seed in itertools.product(layers, settings.seeds):
+                asked += diverged.run(frozen_name(step, layer, seed), partial(self.trial, step, layer, seed))
+        diverged.check()
         trials = sorted(
             self.store.all(FrozenTrial).values(), key=lambda one: (STEPS.index(one.step), one.layer, one.seed)
         )
@@ -282,15 +286,6 @@ class _Run:
 
 def _differences(heads: LayerHeads, pairs: StatePairs) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     return np.subtract(pair_scores(heads, pairs), pairs.targets)
-
-
-def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
-    """Best mean dev Spearman over seeds by step and blocks, fewer blocks on a tie; there the seed best on dev."""
-    groups: dict[tuple[str, int], list[FrozenTrial]] = {}
-    for trial in trials:
-        groups.setdefault((trial.step, trial.layer), []).append(trial)
-    best = max(groups.values(), key=lambda group: (sum(one.dev for one in group) / len(group), -group[0].layer))
-    return max(best, key=lambda trial: (trial.dev, -trial.seed))
 
 
 def block_correlations(distances: Tensor, targets: Sequence[float]) -> tuple[float | None, ...]:

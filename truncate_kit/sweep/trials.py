@@ -10,13 +10,13 @@ from truncate_kit.encoders import Encoder, check_layer, keep, layers_held, trunc
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import DivergedError, UsageError
 from truncate_kit.progress import TrialWatcher
+from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.store import RunStore
 from truncate_kit.runs.trial import Trial, trial_name
 from truncate_kit.sweep.ranking import Ranking, RankingName, RankingOrder, RankingWork, Scores
 from truncate_kit.sweep.work import Prior, TrialEpoch, TrialOrder, TrialWork
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.tasks import Task
-from truncate_kit.wording import counted
 
 
 @dataclass(slots=True)
@@ -88,16 +88,15 @@ class TrialRunner:
         orders.sort(key=lambda order: (order.seed, -order.layer))
         if orders:
             self.watcher.planned([order.planned() for order in orders])
-        diverged: list[tuple[TrialOrder, DivergedError]] = []
+        diverged = DivergedTrials()
         for order, outcome in self.engine.run(self._work, orders, self._pass_on):
             if isinstance(outcome.trial, DivergedError):
-                diverged.append((order, outcome.trial))
+                diverged.add(f"Layer {order.layer}, seed {order.seed}", outcome.trial)
                 self.store.checkpoints.remove(order.name)
                 continue
             self.store.write_encoder(outcome.trial.name, outcome.trial, outcome.encoder(self.full))
-            yield self._finished(outcome.trial)
-        if diverged:
-            raise _all_diverged(diverged, len(orders))
+            yield self._finished(diverged.finished(outcome.trial))
+        diverged.check()
 
     def stored(
         self, layer: int, seed: int, *, epochs: int | None = None, stop_after: int | None = None
@@ -178,14 +177,6 @@ class TrialRunner:
             self.store.write(order.record, Ranking(layers=tuple(scores), scores=tuple(scores.values())))
             found[order] = scores
         return [found[order] for order in orders]
-
-
-def _all_diverged(diverged: Sequence[tuple[TrialOrder, DivergedError]], planned: int) -> DivergedError:
-    order, error = diverged[0]
-    more = f" So did {len(diverged) - 1} more." if len(diverged) > 1 else ""
-    others = planned - len(diverged)
-    kept = f" What {counted(others, 'other trial')} gave is kept." if others else ""
-    return DivergedError(f"Layer {order.layer}, seed {order.seed}: {error}{more}{kept}", hint=error.hint)
 
 
 def _earlier(layer: int, seed: int) -> str:
