@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
+from truncate_kit.suites.registry import SUITES
 
 from . import options
 from .freeze import CODES
 from .mteb import named_tasks, run_mteb
-from .options import data_option, machine_option, refuse, results_option, use_threads
+from .options import data_option, machine_option, refuse, results_option, shares_in, use_threads
 from .output import print_json, progress_bar, say, table
-from .suites import SUITES, SuiteRun, check_suite, run_suite
+from .suites import Evaluated, check_suite, run_suite
 from .workspace import Workspace
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def evaluate(
     as_json: options.Json = False,
 ) -> None:
     """Score a model on graded pairs (correlation), queries and documents (nDCG@10), a suite, or tasks of MTEB."""
-    own = {"seen": seen, "fractions": fractions, "quick": quick, "corpus": corpus}
+    shares = shares_in(fractions, "--fractions") if fractions else None
+    own = {"seen": seen, "fractions": shares, "quick": quick, "corpus": corpus}
     if mteb:
         refuse("your own sets", suite=suite, data=data)
     else:
@@ -93,12 +95,12 @@ def evaluate(
     if isinstance(encoder, OnnxEncoder):
         used = "onnx"
         workspace.note(graph_sentence(encoder.file, encoder.report, encoder.device.type))
-    run = SuiteRun(encoder, source.name, used, data or "", own, workspace, threads)
+    run = Evaluated(encoder, source.name, used, data or "", workspace, threads)
     if tasks:
         run_mteb(tasks, run, against, device)
         return
     if suite is not None:
-        run_suite(suite, run)
+        run_suite(suite, run, own)
         return
     if searched:
         _search(run, split, form)
@@ -109,7 +111,7 @@ def evaluate(
     show(_scored(run, splits, split, form), workspace)
 
 
-def _search(run: SuiteRun, split: str | None, form: "VectorFormat") -> None:
+def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     """Search the documents of a folder for its queries, and show the scores."""
     from truncate_kit.data import read_retrieval
     from truncate_kit.report.search_tables import search_table
@@ -127,7 +129,7 @@ def _search(run: SuiteRun, split: str | None, form: "VectorFormat") -> None:
         say(CODES)
 
 
-def _scored(run: SuiteRun, splits: "PairSplits", split: str | None, form: "VectorFormat") -> "ModelScore":
+def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "VectorFormat") -> "ModelScore":
     """The score on a split, by default on the one to measure on; says where the model was chosen on the same pairs."""
     from truncate_kit.evaluation import ModelScore, evaluate
     from truncate_kit.vectors import StoredVectors

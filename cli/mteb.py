@@ -5,9 +5,8 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from .freeze import CODES
-from .output import print_json, progress_bar, say, table
-from .suites import SuiteRun
+from .output import progress_bar
+from .suites import Evaluated, show_report
 
 
 def named_tasks(names: Sequence[str]) -> list[Any]:
@@ -19,12 +18,11 @@ def named_tasks(names: Sequence[str]) -> list[Any]:
     return find_tasks(names)
 
 
-def run_mteb(tasks: Sequence[Any], run: SuiteRun, against: str | None, device: str | None) -> None:
+def run_mteb(tasks: Sequence[Any], run: Evaluated, against: str | None, device: str | None) -> None:
     """Score the model, and the one to compare it with; write the result into the workspace, and show it."""
     from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
     from truncate_kit.mteb.mteb_report import MtebComparison
     from truncate_kit.mteb.running import evaluate_mteb
-    from truncate_kit.report.mteb_tables import mteb_comparison_table, mteb_sentences, mteb_table
 
     encoders = [(run.name, run.encoder)]
     if against is not None:
@@ -41,13 +39,5 @@ def run_mteb(tasks: Sequence[Any], run: SuiteRun, against: str | None, device: s
             for name, encoder in encoders
         )
     report = MtebComparison.of(others[0], lean) if others else lean
-    path = run.workspace.suite("mteb-comparison" if others else "mteb")
-    report.write(path)
-    if run.workspace.quiet:
-        print_json(report)
-        return
-    cells = mteb_comparison_table(report) if isinstance(report, MtebComparison) else mteb_table(report)
-    table(cells.title, cells.columns, cells.rows)
-    codes = [CODES] if any(getattr(encoder, "heads", None) is not None for _, encoder in encoders) else []
-    for sentence in (*mteb_sentences(lean), *codes, f"Saved: {path}"):
-        say(sentence)
+    codes = any(getattr(encoder, "heads", None) is not None for _, encoder in encoders)
+    show_report(report, run.workspace, "mteb-comparison" if others else "mteb", codes=codes)

@@ -23,7 +23,7 @@ from truncate_kit.runs.store import RECORDS_FILE, RunStore
 from truncate_kit.runs.trial import Trial
 from truncate_kit.serving.encoded_file import EncodingNote
 from truncate_kit.study.study_result import StudyResult
-from truncate_kit.suites.reports import StsReport
+from truncate_kit.suites.sts import StsReport
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace
 

@@ -30,11 +30,11 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import write_json
 from truncate_kit.results import Result
-from truncate_kit.suites.reports import RetrievalReport, StsReport, TransferReport
-from truncate_kit.suites.retrieval import score_retrieval
+from truncate_kit.suites.retrieval import RetrievalReport, score_retrieval
 from truncate_kit.suites.settings import TransferSettings
-from truncate_kit.suites.sts import score_sts
+from truncate_kit.suites.sts import StsReport, score_sts
 from truncate_kit.suites.transfer import score_transfer
+from truncate_kit.suites.transfer_report import TransferReport
 
 HERE = Path(__file__).parent
 ROUNDS = 5

@@ -25,8 +25,7 @@ from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import load_pairs, read_retrieval
 from truncate_kit.encoders import load_encoder
 from truncate_kit.results import Result
-from truncate_kit.suites.reports import RetrievalReport
-from truncate_kit.suites.retrieval import score_retrieval
+from truncate_kit.suites.retrieval import RetrievalReport, score_retrieval
 
 HERE = Path(__file__).parent
 REPORTS = HERE / "retrieval.jsonl"

@@ -5,22 +5,10 @@ from dataclasses import replace
 import pytest
 
 from truncate_kit.report.suite_figure import draw_transfer
-from truncate_kit.report.suite_tables import (
-    retrieval_sentences,
-    retrieval_table,
-    sts_table,
-    transfer_sentences,
-    transfer_table,
-)
-from truncate_kit.suites.reports import (
-    RetrievalReport,
-    StsReport,
-    StsScore,
-    TransferPoint,
-    TransferReport,
-    TransferScore,
-)
+from truncate_kit.suites.retrieval import RetrievalReport
 from truncate_kit.suites.settings import TransferSettings
+from truncate_kit.suites.sts import StsReport, StsScore
+from truncate_kit.suites.transfer_report import TransferPoint, TransferReport, TransferScore
 
 
 def point(fraction, **changes):
@@ -65,7 +53,7 @@ def transfer():
 
 
 def test_transfer_rows_and_means(transfer):
-    table = transfer_table(transfer)
+    table = transfer.table()
     assert [row[:2] for row in table.rows] == [
         ("MPQA", "50"),
         ("MPQA", "100"),
@@ -75,7 +63,7 @@ def test_transfer_rows_and_means(transfer):
     ]
     assert table.rows[1][2:] == ("2", "60.00", "81.00", "80.00", "85.00", "+25.0", "0 3")
     assert all(len(row) == len(table.columns) for row in table.rows)
-    sentences = transfer_sentences(transfer)
+    sentences = transfer.sentences()
     assert sum("rows repeat a text" in sentence for sentence in sentences) == 1
     assert any("15 subsets of up to 4 layers" in sentence for sentence in sentences)
 
@@ -83,10 +71,10 @@ def test_transfer_rows_and_means(transfer):
 def test_a_model_of_one_vector_has_no_columns_of_layers(transfer):
     curve = (point(1.0, last=None, combined=None, chosen=None, mean_last=None, mean_combined=None),)
     plain = replace(transfer, num_subsets=0, sets=(replace(transfer.sets[0], curve=curve),))
-    table = transfer_table(plain)
+    table = plain.table()
     assert table.columns[-1] == "as it is"
     assert all(len(row) == len(table.columns) for row in table.rows)
-    assert not any("subsets" in sentence for sentence in transfer_sentences(plain))
+    assert not any("subsets" in sentence for sentence in plain.sentences())
 
 
 def test_a_curve_needs_two_shares(transfer, tmp_path):
@@ -110,10 +98,10 @@ def test_similarity_with_and_without_what_was_seen():
     report = StsReport(
         model="m", runtime="onnx", sets=(score,), mean_spearman=82.034, seen=None, mean_unseen=None, seconds=1.0
     )
-    assert sts_table(report).rows == [("STSB", "1,379", "82.03", "81.00"), ("mean of 1", "", "82.03", "")]
+    assert report.table().rows == [("STSB", "1,379", "82.03", "81.00"), ("mean of 1", "", "82.03", "")]
     known = replace(report, seen="train.csv", sets=(replace(score, unseen_pairs=0),))
-    assert sts_table(known).rows[0] == ("STSB", "1,379", "82.03", "81.00", "0", "–")
-    assert all(len(row) == len(sts_table(known).columns) for row in sts_table(known).rows)
+    assert known.table().rows[0] == ("STSB", "1,379", "82.03", "81.00", "0", "–")
+    assert all(len(row) == len(known.table().columns) for row in known.table().rows)
 
 
 def test_retrieval_beside_the_exact_search():
@@ -136,9 +124,9 @@ def test_retrieval_beside_the_exact_search():
         build_seconds=0.5,
         threads=1,
     )
-    assert retrieval_table(report).rows == [
+    assert report.table().rows == [
         ("IVF, 102 lists, 16 searched", "61.50", "0.100", "7.0"),
         ("exact", "62.00", "0.400", "6.0"),
     ]
-    assert any("102 lists instead of 1,024: 4,000 texts cannot" in one for one in retrieval_sentences(report, 1024))
-    assert len(retrieval_sentences(replace(report, lists=1024), 1024)) == 1
+    assert any("102 lists instead of 1,024: 4,000 texts cannot" in one for one in report.sentences())
+    assert len(replace(report, lists=1024).sentences()) == 1

@@ -8,8 +8,7 @@ import torch
 
 from truncate_kit.data import RetrievalSet
 from truncate_kit.errors import UsageError
-from truncate_kit.suites.reports import RetrievalReport
-from truncate_kit.suites.retrieval import fitting_lists, reciprocal_rank, score_retrieval
+from truncate_kit.suites.retrieval import RetrievalReport, fitting_lists, reciprocal_rank, score_retrieval
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("faiss")

@@ -7,8 +7,7 @@ from scipy import stats
 
 from truncate_kit.data import StsSet, TextPair, find_sts
 from truncate_kit.errors import DataError
-from truncate_kit.suites.reports import StsReport
-from truncate_kit.suites.sts import score_sts
+from truncate_kit.suites.sts import StsReport, score_sts
 
 # sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose
 # pairs are scored together. The pairs of the other sets are compared in tests/data/test_suite_sets.py.
@@ -52,7 +51,7 @@ def test_published_figures_of_a_real_model(minilm_vectors, shared_data):
     report = score_sts(minilm_vectors, sets, model="all-MiniLM-L6-v2", runtime="onnx")
     assert {row.name: row.spearman for row in report.sets} == pytest.approx(PUBLISHED, abs=0.02)
     assert report.mean_spearman == pytest.approx(sum(PUBLISHED.values()) / 2, abs=0.02)
-    assert report.notes() == []
+    assert report.sentences() == []
     assert report.mean_unseen is None
 
 
@@ -73,7 +72,7 @@ def test_each_set_as_a_whole_and_without_what_was_seen(two_sets):
 
 def test_a_part_of_a_set_is_not_comparable(two_sets):
     texts, sets = two_sets
-    (note,) = score_sts(Table(texts), sets, model="table").notes()
+    (note,) = score_sts(Table(texts), sets, model="table").sentences()
     assert note.startswith("STS13 here has 25 of the published 1,500 pairs")
 
 

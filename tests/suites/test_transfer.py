@@ -12,12 +12,11 @@ from tests.support.classification import SMALL, fit_and_score, plain_divisions, 
 from truncate_kit.data import LabelledSet
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.report.suite_tables import transfer_sentences
 from truncate_kit.representations import layer_states
 from truncate_kit.suites.fitting import accuracies
-from truncate_kit.suites.reports import TransferReport
 from truncate_kit.suites.settings import TransferSettings
 from truncate_kit.suites.transfer import LayeredTask, Task, choose_layers, error_reduction, score_transfer
+from truncate_kit.suites.transfer_report import TransferReport
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +166,7 @@ def test_a_class_too_small_for_its_share_is_drawn_at_random(encoder):
     few, whole = report.sets[0].curve
     assert (few.train_rows, few.by_class, whole.train_rows, whole.by_class) == (10, False, 102, True)
     assert all(0 <= score <= 100 for score in few.combined)
-    (said,) = [sentence for sentence in transfer_sentences(report) if "too few" in sentence]
+    (said,) = [sentence for sentence in report.sentences() if "too few" in sentence]
     assert "TREC, 10 rows" in said
 
 

@@ -7,6 +7,7 @@ from truncate_kit.data.retrieval import RetrievalSet, is_retrieval_folder, read_
 from truncate_kit.data.split import complete_splits, split_pairs, splits_for
 from truncate_kit.data.suites import (
     LabelledSet,
+    SeenPairs,
     StsSet,
     find_sts,
     find_transfer,
@@ -25,6 +26,7 @@ __all__ = [
     "PairSplits",
     "PlacedPairs",
     "RetrievalSet",
+    "SeenPairs",
     "SharedPairs",
     "StsSet",
     "TextPair",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from truncate_kit.data.cells import text_of, texts_of
 from truncate_kit.data.columns import find_label_column, find_text_column, find_text_columns, find_triplet_columns
@@ -55,6 +55,13 @@ class LabelledSet:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+
+class SeenPairs(NamedTuple):
+    """What models were trained on. name: in words; pairs: each as the set of its texts."""
+
+    name: str
+    pairs: frozenset[frozenset[str]]
 
 
 def find_sts(folder: str | Path) -> tuple[StsSet, ...]:

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from truncate_kit.cells import TableCells, number
 from truncate_kit.results import Result
+from truncate_kit.suites.registry import SuiteReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,9 +21,13 @@ class MtebScore(Result):
     successor: str | None  # the task that MTEB recommends instead
     seconds: float  # to encode and score, without loading the data
 
+    def task_cells(self) -> tuple[str, str, str]:
+        """Task, metric and splits, as tables name them."""
+        return self.task, self.metric, ", ".join(self.splits)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MtebReport(Result):
+class MtebReport(SuiteReport):
     """One model on some tasks."""
 
     model: str
@@ -31,9 +37,29 @@ class MtebReport(Result):
     mean: float  # plain mean over the tasks
     seconds: float
 
+    def table(self) -> TableCells:
+        """One row per task and one for the mean."""
+        rows = [(*row.task_cells(), number(row.score), f"{row.seconds:.1f}") for row in self.scores]
+        rows.append((f"mean of {len(rows)}", "", "", number(self.mean), f"{self.seconds:.1f}"))
+        title = f"{self.model} in {self.runtime}: main scores of MTEB {self.version} × 100"
+        return TableCells(title, ("task", "metric", "split", "score", "seconds"), [*rows])
+
+    def sentences(self) -> list[str]:
+        """What a reader has to know of the tasks before comparing."""
+        subsets = [
+            f"{row.task}: the mean over {row.num_subsets} subsets, mostly languages."
+            for row in self.scores
+            if row.num_subsets > 1
+        ]
+        return subsets + [
+            f"{row.task}: MTEB recommends {row.successor} instead, for new comparisons."
+            for row in self.scores
+            if row.successor is not None
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MtebComparison(Result):
+class MtebComparison(SuiteReport):
     """Two models on the same tasks: before and after."""
 
     full: MtebReport
@@ -52,3 +78,22 @@ class MtebComparison(Result):
             ),
             mean_difference=lean.mean - full.mean,
         )
+
+    def table(self) -> TableCells:
+        """One row per task and one for the mean: full, lean, difference."""
+        full, lean = self.full, self.lean
+        rows = [
+            (*before.task_cells(), number(before.score), number(after.score), number(difference, "+.2f"))
+            for before, after, difference in zip(full.scores, lean.scores, self.differences, strict=True)
+        ]
+        means = number(full.mean), number(lean.mean), number(self.mean_difference, "+.2f")
+        rows.append((f"mean of {len(rows)}", "", "", *means))
+        models = " and ".join(
+            f"{one.model} in {one.runtime} ({name})" for one, name in ((full, "full"), (lean, "lean"))
+        )
+        title = f"{models}: main scores of MTEB {full.version} × 100"
+        return TableCells(title, ("task", "metric", "split", "full", "lean", "lean less full"), [*rows])
+
+    def sentences(self) -> list[str]:
+        """Those of the lean model's report."""
+        return self.lean.sentences()

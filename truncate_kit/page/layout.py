@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from truncate_kit.report.cells import TableCells
+from truncate_kit.cells import TableCells
 
 TEXTS = ("what", "value")
 """The columns of a table of words."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Role, Timing
 from truncate_kit.blocks import place_in_words
-from truncate_kit.report.cells import NONE, TableCells, number
+from truncate_kit.cells import NONE, TableCells, number
 
 _MEBI = 2**20
 

@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from truncate_kit import __version__
+from truncate_kit.cells import TableCells
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.page.layout import TEXTS, Section
 from truncate_kit.page.run import Run, newest, suite_reports
 from truncate_kit.page.sections import bench_details
-from truncate_kit.report.cells import TableCells
 
 
 def origins(run: Run) -> list[Section]:
@@ -69,16 +69,13 @@ def _statements(run: Run, fingerprint: str) -> list[str]:
 def _suites(run: Run) -> Section | None:
     """Scores of evaluation suites, where some were run."""
     from truncate_kit.mteb.mteb_report import MtebReport
-    from truncate_kit.report.mteb_tables import mteb_table
-    from truncate_kit.report.suite_tables import SUITE_TABLES, Shown
+    from truncate_kit.suites.registry import SUITES, SuiteReport
 
-    shown: dict[str, Shown] = {**SUITE_TABLES, "mteb": (MtebReport, mteb_table)}
-    found = suite_reports(run.workspace.folder, {name: kind for name, (kind, _) in shown.items()})
+    kinds: dict[str, type[SuiteReport]] = {name: suite.load()[0] for name, suite in SUITES.items()}
+    found = suite_reports(run.workspace.folder, {**kinds, "mteb": MtebReport})
     if not found:
         return None
-    return Section(
-        key="suites", title="Evaluation suites", tables=[shown[name][1](report) for name, report in found.items()]
-    )
+    return Section(key="suites", title="Evaluation suites", tables=[report.table() for report in found.values()])
 
 
 def _environment(run: Run) -> Section:

@@ -5,6 +5,7 @@ from typing import Any
 
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.combination.report import CombinationReport, Span
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.distillation.distill_result import DistillResult
@@ -22,7 +23,6 @@ from truncate_kit.page.charts import (
 from truncate_kit.page.layout import TEXTS, Section
 from truncate_kit.report.analysis_table import analysis_table
 from truncate_kit.report.bench_tables import absences, bench_tables, machine_sentence
-from truncate_kit.report.cells import NONE, TableCells, number
 from truncate_kit.report.frozen_tables import step_table, worst_table
 from truncate_kit.report.sweep_figure import RANKING_WORDS
 from truncate_kit.report.training_tables import check_table, frontier_table, sizes_table, sweep_table

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.cells import TableCells
 from truncate_kit.page.charts import speed_chart
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets
@@ -11,7 +12,6 @@ from truncate_kit.page.measures import against_table
 from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.page.run import Run
 from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
-from truncate_kit.report.cells import TableCells
 
 
 def sections(run: Run) -> list[Section]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from truncate_kit.analysis.layer_profile import LayerProfile, called
-from truncate_kit.report.cells import NONE, TableCells, number
+from truncate_kit.cells import NONE, TableCells, number
 
 
 def analysis_table(profile: LayerProfile) -> TableCells:

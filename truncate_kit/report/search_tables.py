@@ -1,6 +1,6 @@
 """The cells of retrieval scores; the command line draws them."""
 
-from truncate_kit.report.cells import NONE, TableCells, number
+from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.retrieval.comparing import RetrievalComparison
 from truncate_kit.retrieval.evaluating import RetrievalScore
 from truncate_kit.retrieval.scores import Estimate

@@ -1,12 +1,15 @@
 """Accuracy against the number of training rows, one panel per transfer set."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from truncate_kit.report.panel import BLUE, VERMILION, write_figure
-from truncate_kit.suites.reports import TransferReport
+from truncate_kit.suites.registry import SuiteReport
+from truncate_kit.suites.transfer_report import TransferReport
 
 _LINES = (
     ("mean_as_is", "as it is", "#999999", ":"),
@@ -36,3 +39,7 @@ def draw_transfer(report: TransferReport, path: Path) -> Path | None:
         if place == 0:
             axes.legend(loc="best", fontsize="small")
     return write_figure(figure, path)
+
+
+FIGURES: dict[type[SuiteReport], Callable[[Any, Path], Path | None]] = {TransferReport: draw_transfer}
+"""What draws the reports that have a figure; it writes a PNG, or nothing where there is nothing to compare."""

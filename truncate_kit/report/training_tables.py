@@ -1,11 +1,11 @@
 """The cells of what training left: layers of a sweep, sizes of a distillation, checks of a graph."""
 
+from truncate_kit.cells import TableCells, number
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.frontier import Frontier
 from truncate_kit.distillation.subsets import SubsetSearch
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.precisions import PRECISIONS
-from truncate_kit.report.cells import TableCells, number
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.wording import counted, in_points, points
 

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from truncate_kit.bounds import Bounds, check_number
-from truncate_kit.data import RetrievalSet
+from truncate_kit.cells import TableCells, number
+from truncate_kit.data import RetrievalSet, read_retrieval
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.hardware import check_threads
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.suites.encoding import encode_distinct
-from truncate_kit.suites.reports import RetrievalReport
+from truncate_kit.suites.registry import SuiteReport, SuiteRun
+from truncate_kit.wording import counted
 
 _LISTS = Bounds(1, 1_000_000)
 LISTS = 1024
@@ -29,9 +32,78 @@ Vectors = NDArray[np.float32]
 Found = NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrievalReport(SuiteReport):
+    """Finding the relevant texts of queries by cosine similarity, with the index and exactly.
+
+    Times are medians for one query at a time on `threads` threads.
+    """
+
+    model: str
+    runtime: str  # `torch`, `onnx`, or what else encoded
+    data: str
+    num_queries: int
+    num_texts: int
+    width: int  # numbers of a vector
+    lists: int
+    probes: int  # lists searched for each query
+    mrr: float  # mean reciprocal rank × 100 of the first relevant text among ten (0 where none is), with the index
+    exact_mrr: float  # the same with all texts compared
+    encode_seconds: float  # to encode a query
+    search_seconds: float  # to search with the index
+    exact_seconds: float  # to compare with all texts
+    index_bytes: int  # the whole index, vectors included
+    exact_bytes: int  # all vectors in one list
+    build_seconds: float  # to train and fill the index
+    threads: int
+
+    def table(self) -> TableCells:
+        """The index beside the exact search."""
+        return TableCells(
+            f"{self.model} in {self.runtime}: {counted(self.num_queries, 'query', 'queries')} of {self.data} "
+            f"among {counted(self.num_texts, 'text')}",
+            ("search", "MRR@10 × 100", "ms per query", "index MiB"),
+            [
+                (
+                    f"IVF, {counted(self.lists, 'list')}, {self.probes} searched",
+                    number(self.mrr),
+                    f"{self.search_seconds * 1e3:.3f}",
+                    f"{self.index_bytes / 2**20:.1f}",
+                ),
+                (
+                    "exact",
+                    number(self.exact_mrr),
+                    f"{self.exact_seconds * 1e3:.3f}",
+                    f"{self.exact_bytes / 2**20:.1f}",
+                ),
+            ],
+        )
+
+    def sentences(self) -> list[str]:
+        """How it was timed, and where the texts are too few for the usual index."""
+        sentences = [
+            f"Times are medians, one query at a time on {counted(self.threads, 'CPU thread')}; encoding "
+            f"a query takes {self.encode_seconds * 1e3:.2f} ms more. The index was built in {self.build_seconds:.1f} s."
+        ]
+        if self.lists == fitting_lists(self.num_texts) < LISTS:
+            sentences.append(
+                f"{counted(self.lists, 'list')} instead of {LISTS:,}: "
+                f"{counted(self.num_texts, 'text')} cannot place more."
+            )
+        return sentences
+
+
 def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:
     """Number of lists for an index of that number of texts: as wanted, or fewer where few texts would fill each."""
     return max(1, min(wanted, num_texts // TEXTS_PER_LIST))
+
+
+def run_retrieval(run: SuiteRun) -> RetrievalReport:
+    """The queries of a file among their answers; option: `corpus`, a file of more texts to search."""
+    data = read_retrieval(run.data, corpus=run.options["corpus"])
+    return score_retrieval(
+        run.encoder, data, model=run.model, runtime=run.runtime, threads=run.threads or 1, progress=run.progress
+    )
 
 
 def score_retrieval(

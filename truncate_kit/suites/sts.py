@@ -2,12 +2,77 @@
 
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from truncate_kit.data import PlacedPairs, StsSet, distinct_texts
+from truncate_kit.cells import TableCells, number
+from truncate_kit.data import PlacedPairs, SeenPairs, StsSet, distinct_texts, find_sts, read_seen
 from truncate_kit.evaluation import TextEncoder, correlate, pair_similarities, spearman
 from truncate_kit.progress import ProgressOption, reporter
+from truncate_kit.results import Result
 from truncate_kit.suites.encoding import encode_distinct
-from truncate_kit.suites.reports import StsReport, StsScore
+from truncate_kit.suites.registry import SuiteReport, SuiteRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StsScore(Result):
+    """Correlation of cosine similarity with the gold scores of one set, all its pairs together, in points."""
+
+    name: str
+    num_pairs: int  # number of pairs scored
+    published_pairs: int  # number of pairs of the published set; with another number the score is not comparable
+    spearman: float
+    pearson: float
+    unseen_pairs: int | None  # number of pairs that the model was not trained on; None where nothing is known of them
+    unseen_spearman: float | None  # rank correlation of these; None also where too few are left
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StsReport(SuiteReport):
+    """The sets that were found, and plain means over them."""
+
+    model: str
+    runtime: str  # `torch`, `onnx`, or what else encoded
+    sets: tuple[StsScore, ...]  # in the order of the paper
+    mean_spearman: float
+    seen: str | None  # where the pairs come from that the model was trained on; None where nothing is known
+    mean_unseen: float | None  # mean without these pairs; None also where a set has no such score
+    seconds: float
+
+    def table(self) -> TableCells:
+        """One row per set and one for the mean; two more columns where it is known what the model has seen."""
+        columns: tuple[str, ...] = ("set", "pairs", "Spearman", "Pearson")
+        rows = [(row.name, f"{row.num_pairs:,}", number(row.spearman), number(row.pearson)) for row in self.sets]
+        rows.append((f"mean of {len(rows)}", "", number(self.mean_spearman), ""))
+        cells: list[tuple[str, ...]] = list(rows)
+        if self.seen is not None:
+            columns += ("unseen pairs", "Spearman unseen")
+            more = [(f"{row.unseen_pairs or 0:,}", number(row.unseen_spearman)) for row in self.sets]
+            cells = [(*row, *extra) for row, extra in zip(rows, (*more, ("", number(self.mean_unseen))), strict=True)]
+        return TableCells(f"{self.model} in {self.runtime}: semantic similarity × 100", columns, cells)
+
+    def sentences(self) -> list[str]:
+        """Sets that are not whole."""
+        return [
+            f"{row.name} here has {row.num_pairs:,} of the published {row.published_pairs:,} pairs: its score is not "
+            "comparable with published ones."
+            for row in self.sets
+            if row.num_pairs != row.published_pairs
+        ]
+
+
+def run_sts(run: SuiteRun) -> StsReport:
+    """The sets of a folder; without the pairs that the option `seen` names, or those that the model was trained on."""
+    sets, named = find_sts(run.data), run.options["seen"]
+    seen = run.trained_on() if named is None else SeenPairs(named, read_seen(named))
+    return score_sts(
+        run.encoder,
+        sets,
+        model=run.model,
+        runtime=run.runtime,
+        seen=seen.pairs if seen else frozenset(),
+        seen_name=seen.name if seen else None,
+        progress=run.progress,
+    )
 
 
 def score_sts(

@@ -9,24 +9,28 @@ same ones. Where a class is too small to be divided in its share, rows are divid
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.data import LabelledSet
+from truncate_kit.data import LabelledSet, find_transfer
 from truncate_kit.errors import DataError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.suites.encoding import text_features
 from truncate_kit.suites.fitting import Rows, accuracies, by_class, divisions, drawn_rows, inner_divisions
-from truncate_kit.suites.reports import TransferPoint, TransferReport, TransferScore
+from truncate_kit.suites.registry import SuiteRun
 from truncate_kit.suites.screening import few_coordinates, layer_subsets, projected, screen_features, screen_means
 from truncate_kit.suites.settings import Layers, TransferSettings
+from truncate_kit.suites.transfer_report import TransferPoint, TransferReport, TransferScore
 
 FEWEST_ROWS = 8
 """Training rows of which some are held out to choose layers by."""
+QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}
+"""Settings of a first look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,21 @@ class LayeredTask:
             return _features(self.small[list(subset)].mean(dim=0), first, second)
 
         return screen_features(features, labels, folds, subsets)
+
+
+def run_transfer(run: SuiteRun) -> TransferReport:
+    """The sets of a folder; options: `fractions` of the training rows, `quick` for a first look."""
+    settings, sets = _chosen(**run.options), find_transfer(run.data)
+    if settings.max_rows is None:
+        run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
+    return score_transfer(
+        run.encoder, sets, model=run.model, runtime=run.runtime, settings=settings, progress=run.progress
+    )
+
+
+def _chosen(fractions: tuple[float, ...] | None = None, *, quick: bool = False, **_: object) -> TransferSettings:
+    given: dict[str, Any] = {"fractions": fractions} if fractions else {}
+    return TransferSettings(**given | (QUICK if quick else {}))
 
 
 def score_transfer(

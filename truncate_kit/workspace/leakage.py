@@ -2,22 +2,15 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from truncate_kit.data import BUNDLED, complete_splits, load_pairs, load_triplets, splits_for
+from truncate_kit.data import BUNDLED, SeenPairs, complete_splits, load_pairs, load_triplets, splits_for
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.workspace.places import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, TripletSet
-
-
-class Seen(NamedTuple):
-    """What models were trained on. name: in words; pairs: each as the set of its texts."""
-
-    name: str
-    pairs: frozenset[frozenset[str]]
 
 
 def trained_on(workspace: Workspace) -> dict[str, int]:
@@ -52,7 +45,7 @@ def unseen(workspace: Workspace, splits: "PairSplits") -> "PairSplits":
 
 def seen_pairs(
     workspace: Workspace, data: "PairSplits | None" = None, triplets: "TripletSet | None" = None
-) -> Seen | None:
+) -> SeenPairs | None:
     """The train and dev pairs of the data, and what stands in one row of the triplets of contrastive training.
 
     data, triplets: what was learned from, None loads what the last command used. Returns None where nothing was trained
@@ -71,7 +64,9 @@ def seen_pairs(
         return None
     parts = (pairs for name, pairs in data.items() if name != "test")
     found = frozenset(frozenset((pair.first, pair.second)) for part in parts for pair in part)
-    return Seen(data.name, found) if rows is None else Seen(f"{data.name} and {rows.name}", found | rows.pairs())
+    return (
+        SeenPairs(data.name, found) if rows is None else SeenPairs(f"{data.name} and {rows.name}", found | rows.pairs())
+    )
 
 
 def _contrasted(workspace: Workspace, rows: "TripletSet | None") -> "TripletSet | None":

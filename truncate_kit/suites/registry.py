@@ -1,0 +1,110 @@
+"""The evaluation suites: one row each. What a suite reads, scores and shows stands in a module of its own.
+
+Importing this imports no torch: the command line reads names and options from the rows.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from truncate_kit.cells import TableCells
+from truncate_kit.progress import Progress, silent
+from truncate_kit.results import Result
+
+if TYPE_CHECKING:
+    from truncate_kit.data import SeenPairs
+    from truncate_kit.evaluation import TextEncoder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteReport(Result):
+    """What a suite gives; it shows itself. `truncate_kit/report/suite_figure.py` draws those that have a figure."""
+
+    def table(self) -> TableCells:
+        """The scores."""
+        raise NotImplementedError
+
+    def sentences(self) -> list[str]:
+        """What a reader has to know beside the table."""
+        return []
+
+
+def _nothing_known() -> None:
+    return None
+
+
+def _silent_note(text: str) -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteRun:
+    """A model that is ready to encode, what to score it on, and how.
+
+    Attributes:
+        encoder: Whatever has `.encode(texts)`.
+        model: Its name in the report.
+        runtime: What encodes, for the report.
+        data: Path of the sets.
+        options: Those that the suite's row names, by name; None or False where they were not given.
+        threads: CPU threads as given, None where they were not.
+        trained_on: The pairs that the model was trained on, where that is known; asked only by suites that tell.
+        note: Takes sentences for whoever waits.
+        progress: Called after each part of the work.
+    """
+
+    encoder: "TextEncoder"
+    model: str
+    runtime: str
+    data: str
+    options: Mapping[str, Any]
+    threads: int | None = None
+    trained_on: "Callable[[], SeenPairs | None]" = _nothing_known
+    note: Callable[[str], None] = _silent_note
+    progress: Progress = silent
+
+
+Loaded = tuple[type[SuiteReport], Callable[[SuiteRun], SuiteReport]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """One suite.
+
+    Attributes:
+        data: What `data` names, in words.
+        options: Parameters of `evaluate` that no other suite has.
+        load: The class of its report, and the function that scores; it imports what these need.
+        by_cosine: Whether it searches by the cosine of vectors, which leaves out the score that heads have learnt.
+    """
+
+    data: str
+    options: tuple[str, ...]
+    load: Callable[[], Loaded]
+    by_cosine: bool = False
+
+
+def _sts() -> Loaded:
+    from truncate_kit.suites.sts import StsReport, run_sts
+
+    return StsReport, run_sts
+
+
+def _transfer() -> Loaded:
+    from truncate_kit.suites.transfer import run_transfer
+    from truncate_kit.suites.transfer_report import TransferReport
+
+    return TransferReport, run_transfer
+
+
+def _retrieval() -> Loaded:
+    from truncate_kit.suites.retrieval import RetrievalReport, run_retrieval
+
+    return RetrievalReport, run_retrieval
+
+
+SUITES = {
+    "sts": Suite(data="the folder that holds its sets", options=("seen",), load=_sts),
+    "transfer": Suite(data="the folder that holds its sets", options=("fractions", "quick"), load=_transfer),
+    "retrieval": Suite(data="a file of queries and answers", options=("corpus",), load=_retrieval, by_cosine=True),
+}
