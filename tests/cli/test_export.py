@@ -57,7 +57,7 @@ def test_export_takes_up_what_finetune_left_and_evaluate_too(workspace, tmp_path
     data = write_pairs(tmp_path / "pairs.csv")
     shown = run(capsys, "export", "--onnx", "--normalize", "--data", data)
     assert "batch 17, length 36" in shown
-    assert "Attention is fused: 1 nodes, one per layer." in shown
+    assert "Attention is fused: 1 node, one per layer." in shown
     assert "length 1." in shown
     assert (workspace / "lean/model.onnx").is_file()
     assert (workspace / "lean/README.md").read_text() == "tuned"

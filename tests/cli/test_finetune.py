@@ -47,7 +47,7 @@ def single_file(tmp_path):
 def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterwards(run, tiny_folder, single_file):
     code, _, err = run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
     assert code == 0, err
-    assert "was divided into train, dev, test" in err
+    assert "was divided into train " in err
     held_out = len(complete_splits(load_pairs(single_file)).test)
     assert held_out < len(load_pairs(single_file, divide=False).train) / 5
 

@@ -126,6 +126,8 @@ def _only_one(source: str, columns: Sequence[str], found: Sequence[Choice], what
         return found[0]
     if found:
         raise ColumnsError(source, f"more than one choice for {what}.", columns, hint=hint)
+    if hint == _HINT and len(columns) == 3 and all(map(str.isidentifier, columns)):
+        hint = f"If they stand in this order, name them: `columns={tuple(columns)}`.".replace("'", '"')
     if any(";" in column for column in columns):
         hint = "The file seems to be separated by semicolons: save it with commas."
     raise ColumnsError(source, f"no column name says where {what} can be found.", columns, hint=hint)

@@ -40,13 +40,14 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
         placed += len(members)
     wanted = (name for name, fraction in zip(SPLIT_NAMES, fractions, strict=True) if fraction > 0)
     sets = {name: _part(pairs, name, sorted(rows[name])) for name in wanted}
+    sizes = ", ".join(f"{name} {len(rows[name]):,}" for name in sets)
     shares = "/".join(f"{100 * fraction:g}" for fraction in fractions if fraction > 0)
     return PairSplits(
         name=pairs.name,
         train=sets.get("train"),
         dev=sets.get("dev"),
         test=sets.get("test"),
-        notes=(f"{pairs.name} was divided into {', '.join(sets)} ({shares} %, seed {seed}) by its distinct pairs.",),
+        notes=(f"{pairs.name} was divided into {sizes} ({shares} %, seed {seed}) by its distinct pairs.",),
     )
 
 

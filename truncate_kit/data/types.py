@@ -174,6 +174,8 @@ class PairSplits:
     def statements(self) -> tuple[str, ...]:
         """Sentences about the data for every command: sizes, scale, notes, and the overlap warning if there is one."""
         sizes = ", ".join(f"{name} {len(split):,}" for name, split in self.items())
+        if self.one_file:  # of no split until it is divided
+            sizes = f"{len(self.evaluation):,}"
         warning = self.overlap.warning()
         binary = not self.evaluation.classes and {pair.target for _, pairs in self.items() for pair in pairs} == {0, 1}
         return (

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from truncate_kit.precisions import Precision, Target
 from truncate_kit.results import Result
+from truncate_kit.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +114,7 @@ class ExportReport(Result):
     def fusion_sentence(self) -> str:
         """How attention is computed in the graph, as one sentence for the user."""
         if self.fused_attention_expected:
-            return f"Attention is fused: {self.fused_attention_found} nodes, one per layer."
+            return f"Attention is fused: {counted(self.fused_attention_found, 'node')}, one per layer."
         if self.layers:
             return f"Attention is not fused: ONNX Runtime has no kernel for that of {self.family}; it runs in parts."
         return "There is no attention in a model cut at its embeddings."

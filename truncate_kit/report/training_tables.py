@@ -97,5 +97,5 @@ def check_table(report: ExportReport) -> TableCells:
         spearman = "Spearman", task.spearman_before, task.spearman_after
         for measure, before, after in (spearman, ("Pearson", task.pearson_before, task.pearson_after)):
             name = f"{measure} × 100 on {task.data}: {before:.2f} to {after:.2f}"
-            rows.append((name, f"{after - before:+.4f}", number(limit, "g")))
+            rows.append((name, f"{round(after - before, 4) + 0.0:+.4f}", number(limit, "g")))
     return TableCells("Graph against torch: largest difference", ("check", "difference", "allowed"), rows)
