@@ -123,7 +123,11 @@ class Workspace(places.Workspace):
         """With train, dev and test, which are taken out of a set that lacks them; says so."""
         from truncate_kit.data import complete_splits
 
-        return self._noted(splits, complete_splits(splits))
+        found = self._noted(splits, complete_splits(splits))
+        warning = found.overlap.warning()
+        if warning is not None and found is not splits:  # what was there before has said it
+            self.note(warning)
+        return found
 
     def unseen(self, splits: "PairSplits") -> "PairSplits":
         """What the models here were not trained on; says so where that is a part of `splits`."""

@@ -48,6 +48,10 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     code, _, err = run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
     assert code == 0, err
     assert "was divided into train " in err
+    warning = complete_splits(load_pairs(single_file)).overlap.warning()
+    assert "the test score may flatter the model" in warning
+    for told in (err, (single_file.parent / "exported/lean/README.md").read_text()):
+        assert warning in told
     held_out = len(complete_splits(load_pairs(single_file)).test)
     assert held_out < len(load_pairs(single_file, divide=False).train) / 5
 

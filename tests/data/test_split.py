@@ -51,7 +51,7 @@ def test_complete_splits_takes_only_what_is_missing():
     assert splits.test is test
     assert len(splits.train) + len(splits.dev) == 400
     assert len(splits.dev) == pytest.approx(40, abs=2)
-    assert "train, dev (90/10 %, seed 3)" in splits.notes[0]
+    assert f"train {len(splits.train)}, dev {len(splits.dev)} (90/10 %, seed 3)" in splits.notes[0]
     assert complete_splits(splits) is splits
     whole = complete_splits(PairSplits(name="x", train=PAIRS))
     assert [len(split) for _, split in whole.items()] == pytest.approx([320, 40, 40], abs=2)

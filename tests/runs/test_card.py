@@ -1,12 +1,16 @@
 """The one model card: read by the hub's reader, escaped, and saying how the saved folder loads."""
 
+import re
+
+import numpy as np
 import pytest
 from huggingface_hub import ModelCard as HubCard
 
 from tests.support.heads import with_heads
 from truncate_kit.combination.model import combined_encoder
-from truncate_kit.encoders import load_encoder
+from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.runs.card import Evaluation, ModelCard, ScoreTable
+from truncate_kit.runs.usage import onnxruntime_lines
 
 NAME = 'me/"odd" | <b>name</b> [x](y)'
 
@@ -63,9 +67,10 @@ def test_text_from_outside_opens_nothing(tiny_folder):
     assert body[0] == f"# {name}, cut"
     assert body[2] == "Keeps 2 of 3 layers."
     assert body[4:8] == ["| | |", "|---|---|", f"| Data | {name} |", "| Seeds | 0, 1 |"]
+    assert body[8:10] == ["| Vectors | 16 numbers, compared by cosine |", "| Reads | 36 tokens |"]
     table = ["Points.", "", "| layer | test |", "|---|---|", "| 1 | 40.00 |", "| **2** | a \\| b |", "| 3 | – |"]
-    assert body[9:16] == table
-    assert body[17] == "All of \\`it\\`."
+    assert body[11:18] == table
+    assert body[19] == "All of \\`it\\`."
     assert body[-1].startswith("Made by truncate-kit ")
 
 
@@ -84,3 +89,18 @@ def test_it_says_how_the_folder_loads(tiny_folder, kind, said):
         "heads": lambda: with_heads(tiny_folder("bert")),
     }[kind]()
     assert said in card().text(encoder)
+
+
+def test_its_lines_load_the_folder_and_its_limits_are_said(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    text = card().text(encoder)
+    save_encoder(encoder, tmp_path / "lean", model_card=text)
+    plain, graph = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    exec(plain.replace("'FOLDER'", repr(str(tmp_path / "lean"))), names)
+    expected = encoder.vectors(["A dog runs.", "A puppy is running."])
+    np.testing.assert_allclose(names["vectors"], expected, atol=1e-5)
+    assert graph.strip() == onnxruntime_lines("FOLDER", "model.onnx", encoder.max_length)  # run in tests/page
+    assert "No score was measured" in text
+    encoder.lower_case = True  # which a plain tokenizer would not do
+    assert "onnxruntime" not in card().text(encoder)

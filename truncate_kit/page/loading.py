@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.page.layout import Snippet
+from truncate_kit.runs.usage import TEXTS, onnxruntime_lines, sentence_transformers_lines
 
 if TYPE_CHECKING:
     from truncate_kit.encoders.pipeline import Pipeline
 
-_TEXTS = '["A dog runs.", "A puppy is running."]'
 _POOLED = {  # of `states` (n, t, d) and `mask` (n, t, 1)
     "mean": "vectors = (states * mask).sum(1) / mask.sum(1)",
     "cls": "vectors = states[:, 0]",
@@ -25,18 +25,20 @@ def snippets(folder: Path, graph: ExportReport | None) -> list[Snippet]:
     graph: One that was exported there, None without. Raises `ModelError` where the folder is damaged.
     """
     from truncate_kit.encoders.pipeline import read_pipeline
+    from truncate_kit.encoders.pooler_files import LayerPooler
 
     place, pipeline = str(folder), read_pipeline(folder)
     command = shlex.join(["truncate-kit", "encode", "texts.txt", "--model", place, "--out", "vectors.npy"])
     found = [Snippet("Command line", command), Snippet("Python", _ours(place, graph))]
     if pipeline.heads is None:  # sentence-transformers has no such module
-        found.append(Snippet("sentence-transformers", _sentence_transformers(place, pipeline)))
+        lines = sentence_transformers_lines(place, own_pooling=isinstance(pipeline.pooler, LayerPooler))
+        found.append(Snippet("sentence-transformers", lines))
     # What changes texts before they are read, these two would have to do by hand.
     as_they_are = not pipeline.lower_case and not pipeline.settings.get("default_prompt_name")
     if as_they_are and _pools_plainly(pipeline):
         found.append(Snippet("transformers", _transformers(place, pipeline)))
     if as_they_are and graph is not None and (folder / "tokenizer.json").is_file():
-        found.append(Snippet("ONNX Runtime, without torch", _onnx(place, graph)))
+        found.append(Snippet("ONNX Runtime, without torch", onnxruntime_lines(place, graph.file, graph.max_length)))
     return found
 
 
@@ -50,17 +52,7 @@ def _ours(place: str, graph: ExportReport | None) -> str:
     load = (
         f"load_encoder({place!r})" if graph is None else f"OnnxEncoder.load({place!r}, precision={graph.precision!r})"
     )
-    return f"import truncate_kit\n\nmodel = truncate_kit.{load}\nvectors = model.encode({_TEXTS})"
-
-
-def _sentence_transformers(place: str, pipeline: "Pipeline") -> str:
-    from truncate_kit.encoders.pooler_files import LayerPooler
-
-    own = ", trust_remote_code=True" if isinstance(pipeline.pooler, LayerPooler) else ""
-    return (
-        "from sentence_transformers import SentenceTransformer\n\n"
-        f"model = SentenceTransformer({place!r}{own})\nvectors = model.encode({_TEXTS})"
-    )
+    return f"import truncate_kit\n\nmodel = truncate_kit.{load}\nvectors = model.encode({TEXTS})"
 
 
 def _transformers(place: str, pipeline: "Pipeline") -> str:
@@ -72,7 +64,7 @@ def _transformers(place: str, pipeline: "Pipeline") -> str:
         f"place = {place!r}",
         "model = AutoModel.from_pretrained(place).eval()",
         "tokenizer = AutoTokenizer.from_pretrained(place)",
-        f"texts = {_TEXTS}",
+        f"texts = {TEXTS}",
         f"batch = tokenizer(texts, padding=True, truncation=True{cut}, return_tensors='pt')",
         "with torch.no_grad():",
         "    states = model(**batch).last_hidden_state",
@@ -82,23 +74,3 @@ def _transformers(place: str, pipeline: "Pipeline") -> str:
     if pipeline.tail:
         lines.append("vectors = torch.nn.functional.normalize(vectors)")
     return "\n".join(lines)
-
-
-def _onnx(place: str, graph: ExportReport) -> str:
-    return "\n".join(
-        (
-            "import numpy",
-            "import onnxruntime",
-            "from tokenizers import Tokenizer",
-            "",
-            f"place = {place!r}",
-            "tokenizer = Tokenizer.from_file(f'{place}/tokenizer.json')",
-            f"tokenizer.enable_truncation({graph.max_length})",
-            "tokenizer.enable_padding()",
-            f"session = onnxruntime.InferenceSession(f'{{place}}/{graph.file}')",
-            f"batch = tokenizer.encode_batch({_TEXTS})",
-            "ids = numpy.array([text.ids for text in batch], dtype=numpy.int64)",
-            "mask = numpy.array([text.attention_mask for text in batch], dtype=numpy.int64)",
-            "vectors = session.run(['sentence_embedding'], {'input_ids': ids, 'attention_mask': mask})[0]",
-        )
-    )

@@ -11,7 +11,8 @@ from yaml import YAMLError
 
 from truncate_kit import __version__
 from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.pooler_files import loading_words
+from truncate_kit.encoders.pooler_files import LayerPooler, loading_words
+from truncate_kit.runs.usage import onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.wording import harmless
 
 _HEADS = (
@@ -60,13 +61,43 @@ class ModelCard:
     def text(self, encoder: Encoder) -> str:
         """Markdown with the front matter that the hub and sentence-transformers read. encoder: as it is saved."""
         parts = [_front_matter(self, encoder), f"# {_line(self.shown(self.title))}", _line(self.summary)]
-        if self.facts:
-            parts.append(_table(("", ""), self.facts))
+        parts.append(_table(("", ""), [*self.facts, *_reads_and_gives(encoder)]))
         if self.scores is not None:
             parts += [_line(self.scores.caption), _table(self.scores.columns, self.scores.rows, self.scores.marked)]
         parts += [_line(note) for note in self.notes]
-        parts.append(loading_words(encoder.pooler) if encoder.heads is None else _HEADS)
+        parts += ["## Usage", *(_usage(encoder) if encoder.heads is None else [_HEADS])]
+        parts += ["## Limits", self._limits(encoder)]
         return "\n\n".join([*parts, f"Made by truncate-kit {__version__}."]) + "\n"
+
+    def _limits(self, encoder: Encoder) -> str:
+        scored = "The scores above are all that was measured" if self.scores is not None else "No score was measured"
+        cut = f" Of a longer text the first {encoder.max_length:,} tokens are read."
+        return f"{scored}: not other domains, languages or tasks. Measure on your own texts.{cut}"
+
+
+def _reads_and_gives(encoder: Encoder) -> list[tuple[str, str]]:
+    """What whoever serves the model asks first."""
+    measure = encoder.settings.get("similarity_fn_name") or "cosine"
+    return [("Vectors", f"{encoder.width} numbers, compared by {measure}"), ("Reads", f"{encoder.max_length:,} tokens")]
+
+
+def _usage(encoder: Encoder) -> list[str]:
+    """Lines that load the folder; those of a graph where nothing has to be done to texts before they are read."""
+    own = isinstance(encoder.pooler, LayerPooler)
+    parts = [
+        f"{loading_words(encoder.pooler)} `FOLDER` is where this file lies.",
+        _code(sentence_transformers_lines("FOLDER", own_pooling=own)),
+    ]
+    if not encoder.lower_case and not encoder.settings.get("default_prompt_name"):
+        parts += [
+            "ONNX Runtime, without torch, once `truncate-kit export --onnx` has written `model.onnx` beside this file:",
+            _code(onnxruntime_lines("FOLDER", "model.onnx", encoder.max_length)),
+        ]
+    return parts
+
+
+def _code(lines: str) -> str:
+    return f"```python\n{lines}\n```"
 
 
 def _front_matter(card: ModelCard, encoder: Encoder) -> str:

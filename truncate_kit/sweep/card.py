@@ -8,8 +8,8 @@ from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.wording import capitalized, counted, points
 
 
-def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard:
-    """The facts of the model of a trial. encoder: as it is saved."""
+def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder, *, shared: str | None = None) -> ModelCard:
+    """The facts of the model of a trial. encoder: as it is saved. shared: what test shares with train, in words."""
     rows = {row.layer: row for row in (*result.layers, result.full)}
     row, depth, training = rows[trial.layer], result.full.layer, result.training
     place = result.place(trial.layer)
@@ -53,7 +53,7 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder) -> ModelCard
             rows=cells,
             marked=layers.index(trial.layer),
         ),
-        notes=(f"These weights: dev {trial.dev:.2f}, test {points(trial.test)}.",),
+        notes=(f"These weights: dev {trial.dev:.2f}, test {points(trial.test)}.", *([shared] if shared else [])),
         tags=() if uncut else ("truncated",),
         evaluations=_evaluations(result, trial),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from truncate_kit.blocks import place_in_words
-from truncate_kit.data import PairSplits
+from truncate_kit.data import PairSplits, splits_for
 from truncate_kit.encoders import save_encoder
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
@@ -150,7 +150,8 @@ class Sweep:
         for runner, trial, folder in ((self.runner, found.best, "lean"), (self.full, found.strongest, "full")):
             saved = runner.store.encoder(trial.name, runner.full.device)
             saved.name = runner.full.name
-            save_encoder(saved, out / folder, model_card=sweep_card(result, trial, saved).text(saved))
+            card = sweep_card(result, trial, saved, shared=splits_for(self.data, trial.seed).overlap.warning())
+            save_encoder(saved, out / folder, model_card=card.text(saved))
         for place in (self.runner.store.folder, out):  # what other data or settings gave stays in their own store
             result.write(place / "sweep.json")
         # Another rule may choose another layer, and trains nothing then: each keeps its best weights. With splits drawn
