@@ -58,7 +58,8 @@ def table(
 ) -> None:
     """A table on stdout, numbers to the right; no number is cut, and long cells are broken between words.
 
-    Columns that do not fit beside the others are left out, unless `--verbose` continues them below.
+    Columns that do not fit beside the others are left out, unless `--verbose` continues them below; so are those in
+    which nothing stands.
 
     Args:
         title: What stands above.
@@ -74,7 +75,10 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    rows = [[harmless(cell) for cell in row] for row in rows]
+    from truncate_kit.report.cells import NONE
+
+    told = [place for place in range(len(columns)) if place == 0 or any(row[place] not in ("", NONE) for row in rows)]
+    columns, rows = [columns[place] for place in told], [[harmless(row[place]) for place in told] for row in rows]
     available = Console(width=None if sys.stdout.isatty() else 160).width  # files and pipes have no width of their own
     least, most = _widths(columns, rows)
     parts = _side_by_side(least, available)

@@ -98,6 +98,12 @@ def test_a_long_text_is_broken_between_words_and_to_the_left(place, capsys, term
     assert column[1].startswith(" short ")
 
 
+def test_a_column_in_which_nothing_stands_takes_no_room(capsys, terminal):
+    terminal(80)
+    table("Sets", ("set", "dev", "test Pearson", ""), [("a", "1.0", "–", ""), ("b", "–", "–", "")])
+    assert [cell.strip() for cell in lines_of(capsys)[2].strip("┃").split("┃")] == ["set", "dev"]
+
+
 def test_the_table_of_the_readme_has_all_its_columns(capsys, terminal):
     readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
     rows = [[cell.strip() for cell in line.strip("│").split("│")] for line in readme.splitlines() if line[:1] == "│"]

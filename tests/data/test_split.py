@@ -32,7 +32,9 @@ def test_split_keeps_every_row_once_in_order_and_no_pair_on_two_sides():
     assert firsts == sorted(firsts)
     assert all(split.scale == (0, 5) for _, split in splits.items())
     assert splits.statements()[2] == (
-        f"mine.csv was divided into train {len(splits.train)}, dev {len(splits.dev)}, test {len(splits.test)} (80/10/10 %, seed 0) by its distinct pairs."
+        "mine.csv was divided into "
+        f"train {len(splits.train)}, dev {len(splits.dev)}, test {len(splits.test)} "
+        "(80/10/10 %, seed 0) by its distinct pairs."
     )
 
 

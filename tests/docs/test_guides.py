@@ -10,21 +10,36 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import typer.main
+from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
 from tests.support.commands import check_json
-from tests.support.families import make_tiny
+from tests.support.families import TINY_CONFIGS
 from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.retrieval import retrieval_folder
+from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit_cli.app import app, main
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = "first-run own-data cpu gpu no-labels index-kept which-layer serve more-training measure clusters study python"
 PAGES = ["README.md", *(f"docs/guides/{name}.md" for name in GUIDES.split()), "docs/json.md"]
 BLOCK = re.compile(r"(<!-- not run: ([^\n]+) -->\n)?```sh\n(.*?)```", re.DOTALL)
+PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 SHORTER = {"--epochs": 1, "--seeds": 1, "--lengths": 4, "--repeats": 1, "--splits": 1, "--threads": 1}
 FIXED = {"--seeds": 1, "--speedup": 1.01}  # how fast a tiny model gets depends on what else the machine does
+
+
+def make_masked(folder):
+    """A random BERT of four narrow blocks that fills in hidden words, with the word pieces of the bundled miniature."""
+    torch.manual_seed(0)
+    tokenizer = AutoTokenizer.from_pretrained(miniature_path("mini-bert"))
+    config = TINY_CONFIGS["bert"].to_dict() | {"num_hidden_layers": 4, "vocab_size": len(tokenizer)}
+    BertForMaskedLM(BertConfig(**config)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
 
 
 def blocks(page):
@@ -37,7 +52,7 @@ def blocks(page):
 def files(tmp_path_factory):
     """The folder with all that guides name."""
     home = tmp_path_factory.mktemp("files")
-    model = make_tiny("bert", home / "MODEL", blocks=4)
+    model = make_masked(home / "MODEL")
     for name in ("REFERENCE", "bert-base-cased", "google/electra-base-discriminator"):
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).symlink_to(model)
@@ -97,6 +112,22 @@ def test_every_command_that_can_run_here_runs(files, monkeypatch, capsys):
                 assert not end.value.code, (page, line, printed.err)
                 if "--json" in words:
                     check_json(words[0], printed.out)
+
+
+def test_the_lines_of_python_run(files, tmp_path, monkeypatch):
+    """Those of the page on Python make the folder that those on serving read; small files have the names in them."""
+    monkeypatch.chdir(tmp_path)
+    small = {"mini-electra-discriminator": "MODEL", "mini-bert": "REFERENCE", "bundled": "pairs.csv"}
+    found = {}
+    for page in ("python", "serve"):
+        (lines,) = PYTHON.findall((ROOT / f"docs/guides/{page}.md").read_text(encoding="utf-8"))
+        for name, file in small.items():
+            lines = lines.replace(f'"{name}"', repr(str(files / file)))
+        found[page] = {}
+        exec(lines, found[page])
+    served = found["python"]["served"].encode(found["serve"]["texts"])
+    np.testing.assert_allclose(found["serve"]["vectors"], served, atol=1e-6)
+    assert found["python"]["vectors"].shape == (16,)
 
 
 def test_every_guide_is_read():
