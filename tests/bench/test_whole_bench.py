@@ -15,8 +15,10 @@ from truncate_kit.bench.backends import select_backends
 from truncate_kit.bench.bench_report import BenchReport, Contestant, file_for
 from truncate_kit.bench.machine import OtherWork
 from truncate_kit.bench.onnx_runner import OnnxRunner
+from truncate_kit.bench.optimum_runner import OPTIMUM_GRAPH, OptimumRunner
 from truncate_kit.bench.peer_runner import PeerRunner
 from truncate_kit.bench.run import bench as bench_with
+from truncate_kit.bench.running import AbsentError
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair
@@ -385,7 +387,7 @@ def test_threads_are_as_asked_and_given_back(duo):
 def test_the_cpu_leaves_out_what_compiles_unless_asked():
     cpu = torch.device("cpu")
     assert [row.name for row in select_backends(None, cpu)] == ["torch-fp32", "torch-bf16", "onnx-fp32"]
-    assert len(select_backends(["all"], cpu)) == 9
+    assert len(select_backends(["all"], cpu)) == 10
     cuda = [row.name for row in select_backends(None, torch.device("cuda"))]
     assert {"torch-tf32", "torch-fp16", "compile-fp16", "onnx-fp32"} <= set(cuda)
     rivals = {"st-fp16", "st-flash-fp16", "flash-fp16", "compile-static-fp16", "tensorrt-fp16", "onnx-graphs-fp16"}
@@ -409,6 +411,40 @@ def test_what_needs_a_gpu_is_a_row_with_its_reason_and_peers_run_their_own_encod
     peer = {row.scenario for row in result.timings if row.backend == "st-fp32"}
     assert peer == {"one sentence", "latency", "throughput", "real set"}
     assert all(row.device_seconds == () and row.joules is None for row in result.timings)  # no GPU, no meter
+
+
+def _write_states_graph(folder, encoder):
+    """A graph of token states where Optimum would write one, with its names of inputs and outputs."""
+    (folder / "onnx").mkdir()
+    example = encoder.pad([[1, 2, 3], [4, 5]])
+    inputs = (example["input_ids"], example["attention_mask"], torch.zeros_like(example["input_ids"]))
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    free = {name: {0: "batch", 1: "length"} for name in (*names, "last_hidden_state")}
+    torch.onnx.export(
+        encoder.backbone, inputs, str(folder / OPTIMUM_GRAPH), input_names=names, output_names=["last_hidden_state"],
+        dynamic_axes=free, dynamo=False,
+    )  # fmt: skip
+
+
+def test_a_graph_of_optimum_is_a_rival_and_its_absence_says_how_to_make_it(duo, tmp_path):
+    lean = load_encoder(save_encoder(load_encoder(duo / "lean"), tmp_path / "lean"))
+    options = {**FEW, "lengths": (4,), "repeats": 1, "backends": ["torch-fp32", "optimum-o3"]}
+    missing = bench(tmp_path / "lean", pairs=PAIRS, memory=False, **options)
+    (row,) = (row for row in missing.contestants if row.backend == "optimum-o3")
+    assert "export_optimized_onnx_model" in row.absent
+    _write_states_graph(tmp_path / "lean", lean)
+    result = bench(tmp_path / "lean", pairs=PAIRS, texts=TEXTS, **options)
+    rows = {row.backend: row for row in result.contestants}
+    rival = rows["optimum-o3"]
+    assert (rival.absent, rival.memory) == (None, None)
+    assert rival.file_bytes == (tmp_path / "lean" / OPTIMUM_GRAPH).stat().st_size
+    assert rival.spearman == pytest.approx(rows["torch-fp32"].spearman, abs=0.01)
+    runner = OptimumRunner(lean, tmp_path / "lean", device=torch.device("cpu"), threads=1)
+    torch.testing.assert_close(runner.encode(TEXTS), lean.vectors(TEXTS), atol=1e-5, rtol=1e-4)
+    with pytest.raises(AbsentError, match="of another model"):
+        OptimumRunner(load_encoder(duo / "full"), tmp_path / "lean", device=torch.device("cpu"), threads=1)
+    with pytest.raises(AbsentError, match="for the CPU"):
+        OptimumRunner(lean, tmp_path / "lean", device=torch.device("cuda"), threads=1)
 
 
 def test_other_runtimes_get_a_graph_of_standard_operators(duo, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from truncate_kit.bench.optimum_runner import OptimumRunner
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.settings import ExportSettings
@@ -40,7 +41,7 @@ def test_sentence_transformers(exported):
 _ONNX_BACKENDS = """
 import json, sys
 from optimum.onnxruntime import ORTModelForCustomTasks, ORTModelForFeatureExtraction
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, export_optimized_onnx_model
 from transformers import AutoTokenizer
 place, texts = sys.argv[1], json.loads(sys.argv[2])
 model = SentenceTransformer(place, backend="onnx", model_kwargs={"provider": "CPUExecutionProvider"})
@@ -48,6 +49,8 @@ batch = AutoTokenizer.from_pretrained(place)(texts, padding=True, return_tensors
 states = ORTModelForFeatureExtraction.from_pretrained(place)(**batch).last_hidden_state
 whole = ORTModelForCustomTasks.from_pretrained(place)(**batch)
 mask = batch["attention_mask"][:, :, None]
+plain = SentenceTransformer(place, backend="onnx", model_kwargs={"export": True, "provider": "CPUExecutionProvider"})
+export_optimized_onnx_model(plain, "O3", place)
 print(json.dumps({
     "runs": type(model[0].auto_model).__name__,
     "sentence-transformers": model.encode(texts).tolist(),
@@ -78,6 +81,8 @@ def test_optimum_and_sentence_transformers_in_onnx(minilm, tmp_path):
         torch.testing.assert_close(torch.tensor(found[name]), expected, atol=1e-5, rtol=1e-4)
     pooled = torch.nn.functional.normalize(torch.tensor(found["optimum, states"]), dim=1)
     torch.testing.assert_close(pooled, torch.nn.functional.normalize(expected, dim=1), atol=1e-5, rtol=1e-4)
+    rival = OptimumRunner(encoder, tmp_path / "lean", device=torch.device("cpu"), threads=1)  # what bench would time
+    torch.testing.assert_close(rival.encode(TEXTS), expected, atol=1e-3, rtol=1e-2)
 
 
 def test_auto_model(exported):

@@ -17,7 +17,7 @@ class Backend:
 
     name: str
     title: str  # by which tables and figures call it
-    runtime: Literal["torch", "onnx", "sentence-transformers"]
+    runtime: Literal["torch", "onnx", "sentence-transformers", "optimum"]
     precision: Precision = "fp32"
     compiled: bool = False  # by torch.compile, for any shape
     static: bool = False  # compiled for each shape anew
@@ -45,7 +45,7 @@ class Backend:
     @property
     def rival(self) -> bool:
         """Whether it is measured only when asked for."""
-        other = self.runtime == "sentence-transformers" or self.tensorrt
+        other = self.runtime in ("sentence-transformers", "optimum") or self.tensorrt
         return other or self.static or self.captured or self.attention is not None
 
     @property
@@ -78,6 +78,7 @@ _ROWS = (
     Backend(name="st-fp16", title="sentence-transformers fp16", runtime="sentence-transformers", precision="fp16"),
     Backend(name="st-flash-fp16", title="sentence-transformers fp16, flash attention without padding",
             runtime="sentence-transformers", precision="fp16", attention="flash_attention_2"),
+    Backend(name="optimum-o3", title="ONNX Runtime fp32, Optimum's O3 graph", runtime="optimum"),
     Backend(name="onnx-fp32", title="ONNX Runtime fp32", runtime="onnx"),
     Backend(name="onnx-fp16", title="ONNX Runtime fp16", runtime="onnx", precision="fp16"),
     Backend(name="onnx-graphs-fp16", title="ONNX Runtime fp16, CUDA graphs", runtime="onnx", precision="fp16",

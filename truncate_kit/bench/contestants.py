@@ -12,6 +12,7 @@ import torch
 from truncate_kit.bench.backends import BACKENDS, Backend
 from truncate_kit.bench.bench_report import Contestant, Key
 from truncate_kit.bench.guarding import ContestantError, Guarded, failure_reason
+from truncate_kit.bench.optimum_runner import OPTIMUM_GRAPH
 from truncate_kit.bench.runners import make_runner
 from truncate_kit.bench.running import AbsentError, Runner, first_calls, random_ids
 from truncate_kit.bench.subjects import Subject
@@ -89,6 +90,8 @@ class Contestants:
             raise AbsentError(failure_reason(backend, error)) from error
         self.runners[key] = Guarded(key, backend, runner)
         files = graph_files(graph()) if backend.runtime == "onnx" else []
+        if backend.runtime == "optimum":
+            files = [subject.for_worker() / OPTIMUM_GRAPH]
         return Contestant(
             role=key[0],
             backend=key[1],

@@ -7,6 +7,7 @@ import torch
 
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.onnx_runner import OnnxRunner
+from truncate_kit.bench.optimum_runner import OptimumRunner
 from truncate_kit.bench.peer_runner import PeerRunner
 from truncate_kit.bench.running import AbsentError, Runner
 from truncate_kit.bench.torch_runner import TorchRunner
@@ -39,4 +40,6 @@ def make_runner(
         return OnnxRunner(backend, encoder, graph(), device=device, threads=threads)
     if backend.runtime == "sentence-transformers":
         return PeerRunner(backend, encoder, folder, device=device)
+    if backend.runtime == "optimum":
+        return OptimumRunner(encoder, folder(), device=device, threads=threads)
     return TorchRunner(backend, encoder, device=device)
