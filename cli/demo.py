@@ -60,11 +60,11 @@ def _summary(workspace: Workspace, report: "BenchReport") -> None:
     ]
     sizes = [model.weights_bytes for model in report.models]
     if len(sizes) == 2 and sizes[0] is not None and sizes[1] is not None:
-        rows.append(_sizes("weights on disk, kilobytes", sizes[0] // 1000, sizes[1] // 1000, "smaller"))
+        rows.append(_sizes("weights on disk, kB", sizes[0] // 1000, sizes[1] // 1000, "smaller"))
     quality = report.quality
     if quality is not None:
         difference = f"{quality.difference:+.1f} [{quality.low:+.1f}, {quality.high:+.1f}]"
-        rows.append(("similarity score (Spearman × 100)", f"{quality.lean:.1f}", f"{quality.full:.1f}", difference))
+        rows.append(("score (Spearman × 100)", f"{quality.lean:.1f}", f"{quality.full:.1f}", difference))
     rows += _speeds(report)
     say("")
     table("What truncation gained", ("", "lean", "full", "lean against full"), rows)
@@ -79,7 +79,7 @@ def _sizes(label: str, lean: int, full: int, how: str) -> tuple[str, str, str, s
 def _speeds(report: "BenchReport") -> list[tuple[str, str, str, str]]:
     """Time of one sentence and sentences a second, each with what depth and what the runtime gave."""
     rows = []
-    for label, scenario in (("one sentence, milliseconds", "one sentence"), ("sentences per second", "real set")):
+    for label, scenario in (("one sentence, ms", "one sentence"), ("sentences per second", "real set")):
         ours = report.timing("lean", "onnx-fp32", scenario)
         theirs = report.timing("full", "torch-fp32", scenario)
         gain = next((gain for gain in report.gains if (gain.scenario, gain.backend) == (scenario, "onnx-fp32")), None)

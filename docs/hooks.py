@@ -105,7 +105,8 @@ def command_page(name: str) -> str:
             panel = parameter.rich_help_panel or ("Arguments" if parameter.param_type_name == "argument" else "Options")
             panels.setdefault(panel, []).append(f"| `{option}` | {said} |")
     for panel, rows in panels.items():
-        lines += ["", f"## {panel}", "", "| | |", "|---|---|", *rows]
+        what = "argument" if panel == "Arguments" else "option"
+        lines += ["", f"## {panel}", "", f"| {what} | meaning |", "|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 
@@ -115,7 +116,7 @@ def commands_page() -> str:
     lines = ["# Commands", "", "What `truncate-kit COMMAND --help` says, a page for each."]
     for panel, names in PANELS.items():
         rows = [f"| [{name}]({name}.md) | {commands[name].get_short_help_str(limit=200)} |" for name in names]
-        lines += ["", f"## {panel}", "", "| | |", "|---|---|", *rows]
+        lines += ["", f"## {panel}", "", "| command | what it does |", "|---|---|", *rows]
     return "\n".join(lines) + "\n"
 
 

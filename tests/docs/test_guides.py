@@ -37,7 +37,10 @@ def make_masked(folder):
     torch.manual_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(miniature_path("mini-bert"))
     config = TINY_CONFIGS["bert"].to_dict() | {"num_hidden_layers": 4, "vocab_size": len(tokenizer)}
-    BertForMaskedLM(BertConfig(**config)).save_pretrained(folder)
+    model = BertForMaskedLM(BertConfig(**config))
+    for parameter in model.parameters():  # far enough apart that no two texts are alike
+        parameter.data.add_(torch.randn_like(parameter) * 0.2)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
