@@ -5,6 +5,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from .examples import EXAMPLES
+
 
 class PanelCommand(TyperCommand):
     """A command whose options stand under the names of their panels, in the order of its parameters."""
@@ -12,6 +14,12 @@ class PanelCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the parameters to the help."""
         _write(_parameters(self, ctx), formatter)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples, each in a line, to be copied."""
+        with formatter.section("Examples"):
+            for line in EXAMPLES[self.name or ""]:
+                formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
 class PanelGroup(TyperGroup):

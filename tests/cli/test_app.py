@@ -2,15 +2,18 @@
 
 import errno
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
 import torch
+import typer.main
 
 from truncate_kit import __version__
 from truncate_kit.errors import LayerOutOfRangeError
-from truncate_kit_cli.app import COMMANDS, PANELS, main
+from truncate_kit_cli.app import COMMANDS, PANELS, app, main
+from truncate_kit_cli.examples import EXAMPLES
 from truncate_kit_cli.problems import describe
 
 
@@ -49,10 +52,22 @@ def test_every_command_has_help(command, capfd):
     assert run(capfd, command, "-h") == (0, out, "")
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_ends_with_examples_that_parse(command, capfd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = run(capfd, command, "--help")[1].split("\nExamples:\n")[1].splitlines()
+    assert [line.strip() for line in shown] == list(EXAMPLES[command])
+    for line in shown:
+        words = shlex.split(line.partition(" < ")[0], comments=True)
+        assert words[:2] == ["truncate-kit", command]
+        typer.main.get_command(app).commands[command].make_context(command, words[2:])  # parsed and not run
+
+
 @pytest.mark.parametrize("width", [60, 80, 160])
 def test_help_fills_the_terminal(width, capfd, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
-    lengths = [len(line) for line in run(capfd, "finetune", "--help")[1].splitlines()[1:]]
+    options, _ = run(capfd, "finetune", "--help")[1].split("\nExamples:\n")  # those stay whole, to be copied
+    lengths = [len(line) for line in options.splitlines()[1:]]
     assert width - 25 < max(lengths) < width
 
 
