@@ -15,9 +15,11 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     """The result as JSON, or as sentences, a table and a figure."""
     from truncate_kit.report.sweep_figure import draw_sweep
     from truncate_kit.report.training_tables import sweep_table
+    from truncate_kit.runs.card import add_figure
     from truncate_kit.training.objectives import OBJECTIVES
 
     curve = draw_sweep(result, workspace.folder / "curve.png")
+    add_figure(workspace.lean, curve, "Scores by layer")
     if workspace.quiet:
         print_json(result)
         return

@@ -50,8 +50,11 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     assert "was divided into train " in err
     warning = complete_splits(load_pairs(single_file)).overlap.warning()
     assert "the test score may flatter the model" in warning
-    for told in (err, (single_file.parent / "exported/lean/README.md").read_text()):
-        assert warning in told
+    card = single_file.parent / "exported/lean/README.md"
+    assert warning in err
+    assert warning in card.read_text()
+    assert card.read_text().count("![Scores by layer](curve.png)\n\n## Usage") == 1
+    assert card.with_name("curve.png").read_bytes() == (single_file.parent / "exported/curve.png").read_bytes()
     held_out = len(complete_splits(load_pairs(single_file)).test)
     assert held_out < len(load_pairs(single_file, divide=False).train) / 5
 

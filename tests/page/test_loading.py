@@ -1,9 +1,11 @@
 """The lines that a page offers for copying run as they stand and give the vectors of the model."""
 
+import json
 import shlex
 
 import numpy
 import pytest
+from sentence_transformers import SentenceTransformer
 
 from truncate_kit import export_onnx, load_encoder
 from truncate_kit.encoders import save_encoder, truncate
@@ -37,7 +39,11 @@ def test_lines_of_a_folder_without_a_graph(tiny_folder, tmp_path, pooling):
 
 def test_lines_of_an_exported_folder(tiny_folder, tmp_path, monkeypatch):
     expected = made(tmp_path / "lean", tiny_folder, "mean")
+    reading = tmp_path / "lean/sentence_bert_config.json"
+    assert json.loads(reading.read_text())["model_args"] == {"add_pooling_layer": False}
+    assert SentenceTransformer(str(tmp_path / "lean"), device="cpu")[0].auto_model.pooler is None  # none to report
     export_onnx(load_encoder(tmp_path / "lean"), tmp_path / "lean")
+    assert "model_args" not in json.loads(reading.read_text())  # which Optimum's classes refuse
     (report,) = read_exports(tmp_path / "lean").graphs
     monkeypatch.chdir(tmp_path)
     found = {snippet.title: snippet.text for snippet in snippets(tmp_path / "lean", report)}

@@ -7,6 +7,7 @@ this package 5: the graph is made in an environment of its own and only run here
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from truncate_kit.bench.running import ENCODE_BATCH, AbsentError, Ids, encode_in_chunks
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import TruncateKitError
-from truncate_kit.export.sessions import open_session
+from truncate_kit.extras import require
 
 OPTIMUM_GRAPH = Path("onnx/model_O3.onnx")
 """Where `sentence_transformers.export_optimized_onnx_model(model, "O3", FOLDER)` writes it, beside the model."""
@@ -40,10 +41,7 @@ class OptimumRunner:
             )
         if not encoder.pools_tokens:
             raise AbsentError("it has the last layer's states alone, and this model pools others")
-        try:
-            self.session = open_session(file, device=device, threads=threads)
-        except TruncateKitError as error:
-            raise AbsentError(f"{error} {error.hint}") from error
+        self.session = _opened(file, threads)
         self.encoder = encoder
         self.batch_size = ENCODE_BATCH[device.type]
         self.inputs = {value.name for value in self.session.get_inputs()}
@@ -56,8 +54,9 @@ class OptimumRunner:
 
     def _check(self, file: Path) -> None:
         ids = [[1, 2, 3, 4], [2, 1]]
-        pair = [torch.nn.functional.normalize(found) for found in (self.encode_ids(ids), self.encoder.encode_ids(ids))]
-        if not torch.allclose(*pair, atol=_TOLERANCE):
+        ours, theirs = self.encoder.encode_ids(ids), self.encode_ids(ids)
+        scaled = torch.nn.functional.normalize
+        if not torch.allclose(scaled(theirs), scaled(ours), atol=_TOLERANCE):
             raise AbsentError(f"{file} was made of another model than the one beside it")
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
@@ -84,3 +83,18 @@ class OptimumRunner:
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:
         """By the model's own measure."""
         return self.encoder.similarities(first, second)
+
+
+def _opened(file: Path, threads: int) -> Any:
+    """A session as sentence-transformers opens one: with all of ONNX Runtime's own optimizations."""
+    try:
+        runtime = require("onnxruntime", extra="cpu")
+    except TruncateKitError as error:
+        raise AbsentError(f"{error} {error.hint}") from error
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4  # what goes wrong is raised as well
+    try:
+        return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime has a class of its own for each status, all plain exceptions
+        raise AbsentError(f"ONNX Runtime cannot load {file}: {str(error).strip().splitlines()[0]}") from error

@@ -1,5 +1,6 @@
 """An encoder as an ordinary sentence-transformers folder that loads without this package."""
 
+import inspect
 from pathlib import Path
 
 import torch
@@ -7,7 +8,7 @@ from safetensors.torch import save_file
 
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.layer_heads import LayerHeads, write_layer_heads
-from truncate_kit.encoders.module_files import write_json
+from truncate_kit.encoders.module_files import read_json, write_json
 from truncate_kit.encoders.pipeline import OTHER_FLAGS, POOLING_FLAGS
 from truncate_kit.encoders.pooler_files import LAYER_POOLERS, LayerPooler, type_of, write_layer_pooler
 from truncate_kit.encoders.pooling import ConcatPooling
@@ -15,6 +16,10 @@ from truncate_kit.encoders.tail import write_tail_module
 from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError
 from truncate_kit.files import replacing
+from truncate_kit.files import write_json as replace_json
+
+_READING_FILE = "sentence_bert_config.json"
+_NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 
 
 def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = None) -> Path:
@@ -41,6 +46,17 @@ def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = Non
     return folder
 
 
+def load_by_any_runtime(folder: Path) -> None:
+    """Take out of a saved folder what only torch understands.
+
+    Optimum's classes, by which sentence-transformers runs graphs, end with an error where a setting of torch's classes
+    is handed to them. The price is torch's report of a missing pooler, which nothing uses.
+    """
+    path = folder / _READING_FILE
+    if path.is_file() and (values := read_json(path)).keys() & _NO_POOLER:
+        replace_json(path, {key: value for key, value in values.items() if key not in _NO_POOLER})
+
+
 def _write_pipeline(folder: Path, encoder: Encoder) -> None:
     """Write the files of a sentence-transformers folder around the transformer in it."""
     # The names are those of sentence-transformers 2, which every later version and text-embeddings-inference read. The
@@ -60,7 +76,9 @@ def _write_pipeline(folder: Path, encoder: Encoder) -> None:
     ]
     write_json(folder / "modules.json", listing)
     reading = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
-    write_json(folder / "sentence_bert_config.json", reading)
+    if "add_pooling_layer" in inspect.signature(type(encoder.backbone)).parameters:
+        reading |= _NO_POOLER  # else sentence-transformers makes a pooler of random weights, and warns of it
+    write_json(folder / _READING_FILE, reading)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | encoder.settings)
     places = [folder / path for _, path in modules[1:]]
     if encoder.combination is not None:

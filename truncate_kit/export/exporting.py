@@ -8,6 +8,7 @@ from typing import Any
 
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
+from truncate_kit.encoders.saving import load_by_any_runtime
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check
 from truncate_kit.export.checks import check_graph, check_score, odd_inputs
 from truncate_kit.export.embeddings import fuse_embeddings
@@ -74,8 +75,8 @@ def export_onnx(
     Args:
         encoder: what the graph computes.
         folder: if it holds this very encoder, only the graph and export.json are added, beside graphs of other
-            precisions; otherwise it is written anew, as by `save_encoder` (without a tokenizer it holds the
-            configuration only).
+            precisions, and a setting that loaders of graphs refuse is taken out; otherwise it is written anew, as by
+            `save_encoder` (without a tokenizer it holds the configuration only).
         settings: precision, target and the end of the graph.
         pairs: graded pairs on which the score must stay (fp32, fp16) or is stated (int8).
         search_pairs: other graded pairs on which int8 decides which layers stay in float; int8 needs them.
@@ -197,6 +198,7 @@ def _export_into(job: _Job, folder: Path, *, beside_model: bool = False) -> Expo
             _check_unreplaced(job, folder)
         if data is not None:  # before the graph that names it, and beside the one that may still be there
             data.replace(folder / data.name)
+    load_by_any_runtime(folder)
     for old in folder.glob(f"{path.name}.*.data"):
         if data is None or old.name != data.name:
             old.unlink()

@@ -1,5 +1,6 @@
 """The model card of every saved model: one writer, to which each method hands its facts."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,11 @@ from yaml import YAMLError
 from truncate_kit import __version__
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pooler_files import LayerPooler, loading_words
+from truncate_kit.files import read_text, replacing, write_text
 from truncate_kit.runs.usage import onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.wording import harmless
 
+_USAGE = "## Usage"
 _HEADS = (
     "Vectors are the codes of all blocks side by side; `load_encoder(path).similarities(u, v)` is the trained score.\n"
     "sentence-transformers has no such module and cannot load this folder."
@@ -65,7 +68,7 @@ class ModelCard:
         if self.scores is not None:
             parts += [_line(self.scores.caption), _table(self.scores.columns, self.scores.rows, self.scores.marked)]
         parts += [_line(note) for note in self.notes]
-        parts += ["## Usage", *(_usage(encoder) if encoder.heads is None else [_HEADS])]
+        parts += [_USAGE, *(_usage(encoder) if encoder.heads is None else [_HEADS])]
         parts += ["## Limits", self._limits(encoder)]
         return "\n\n".join([*parts, f"Made by truncate-kit {__version__}."]) + "\n"
 
@@ -73,6 +76,18 @@ class ModelCard:
         scored = "The scores above are all that was measured" if self.scores is not None else "No score was measured"
         cut = f" Of a longer text the first {encoder.max_length:,} tokens are read."
         return f"{scored}: not other domains, languages or tasks. Measure on your own texts.{cut}"
+
+
+def add_figure(folder: Path, figure: Path, caption: str) -> None:
+    """Copy a figure of the run into the folder of a saved model, and show it on its card, above how to use it."""
+    card = folder / "README.md"
+    if not card.is_file():  # removed since the model was saved
+        return
+    with replacing(folder / figure.name) as place:
+        shutil.copyfile(figure, place)
+    text, shown = read_text(card), f"![{caption}]({figure.name})"
+    if shown not in text:
+        write_text(card, text.replace(_USAGE, f"{shown}\n\n{_USAGE}", 1))
 
 
 def _reads_and_gives(encoder: Encoder) -> list[tuple[str, str]]:
