@@ -75,7 +75,7 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    from truncate_kit.report.cells import NONE
+    from truncate_kit.cells import NONE
 
     told = [place for place in range(len(columns)) if place == 0 or any(row[place] not in ("", NONE) for row in rows)]
     columns, rows = [columns[place] for place in told], [[harmless(row[place]) for place in told] for row in rows]
