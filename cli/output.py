@@ -7,10 +7,11 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Literal, TextIO
 
 import typer
 
+from truncate_kit.cells import NONE
 from truncate_kit.wording import capitalized, harmless, lasting
 
 from .manner import MANNER
@@ -24,7 +25,7 @@ Clock = Callable[[], float]
 """Gives seconds since some moment."""
 
 SILENCE = 60.0  # seconds after which a log without a new line looks dead
-PROSE_WIDTH = 24  # characters of a cell that are never broken into lines: hardly a number is longer
+PROSE_WIDTH = 24  # characters of a cell that are never broken into lines: hardly a number is longer, names are
 SHOWN_TASKS = 3  # of those that run at once, in a line
 
 
@@ -75,8 +76,6 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    from truncate_kit.cells import NONE
-
     told = [place for place in range(len(columns)) if place == 0 or any(row[place] not in ("", NONE) for row in rows)]
     columns, rows = [columns[place] for place in told], [[harmless(row[place]) for place in told] for row in rows]
     available = Console(width=None if sys.stdout.isatty() else 160).width  # files and pipes have no width of their own
@@ -87,7 +86,8 @@ def table(
         widths = _spread([least[place] for place in places], [most[place] for place in places], available)
         for place, width in zip(places, widths, strict=True):
             words = place == 0 or _holds_words([row[place] for row in rows])
-            drawn.add_column(Text(harmless(columns[place])), justify="left" if words else "right", width=width)
+            side: Literal["left", "right"] = "left" if words else "right"
+            drawn.add_column(Text(harmless(columns[place])), justify=side, width=width, overflow="fold")
         for number, row in enumerate(rows):
             drawn.add_row(*(Text(row[place]) for place in places), style="bold green" if number == marked else None)
         Console(width=max(available, _drawn_width(widths))).print(drawn)  # a terminal breaks what is wider still
@@ -111,9 +111,7 @@ def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list
     least, most = [], []
     for place, heading in enumerate(columns):
         cells = [row[place] for row in rows]
-        unbroken = max((len(cell) for cell in cells), default=0)
-        if unbroken > PROSE_WIDTH:
-            unbroken = max(PROSE_WIDTH, *(len(word) for cell in cells for word in cell.split()))
+        unbroken = min(max((len(cell) for cell in cells), default=0), PROSE_WIDTH)
         least.append(max(unbroken, *(len(word) for word in heading.split()), 1))
         most.append(max(len(text) for text in (heading, *cells)))
     return least, most

@@ -1,7 +1,10 @@
 """`truncate-kit status`: what a workspace holds."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
+from truncate_kit.cells import NONE
+from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.wording import counted
 
 from . import options
@@ -33,19 +36,29 @@ def status(
 
 def show(found: "Contents") -> None:
     """A table and sentences."""
+
+    def inside(path: str) -> str:
+        return path.removeprefix(f"{found.folder}/")
+
     rows = [
-        (model.path, _megabytes(model.file_bytes), ", ".join(model.graphs) or "–", model.origin or "–")
+        (inside(model.path), _megabytes(model.file_bytes), _precisions(model.graphs), model.origin or "–")
         for model in found.models
     ]
-    rows += [(run.path, _megabytes(run.file_bytes), "–", _progress(run)) for run in found.runs]
+    rows += [(inside(run.path), _megabytes(run.file_bytes), NONE, _progress(run)) for run in found.runs]
     if rows:
-        table("Models, and the runs behind them", ("folder", "MB", "graphs", "what it is"), rows)
+        table(f"Models in {found.folder}, and the runs behind them", ("folder", "MB", "graphs", "what it is"), rows)
     if found.reports:
         say(f"Results: {', '.join(found.reports)}")
     freed = f"; {_megabytes(found.freed_bytes)} MB were freed" if found.freed_bytes else ""
     say(f"{found.folder}: {counted(len(found.models), 'model')}, {_megabytes(found.file_bytes)} MB{freed}.")
     if found.spare_bytes:
         say(f"--clean frees {_megabytes(found.spare_bytes)} MB: weights that only a repetition of the runs would read.")
+
+
+def _precisions(graphs: Iterable[str]) -> str:
+    """What the graphs of a model compute in; the name of one that is not ours."""
+    known = {file: precision for precision, file in GRAPH_FILES.items()}
+    return ", ".join(known.get(name, name) for name in graphs) or NONE
 
 
 def _progress(run: "RunFolder") -> str:

@@ -131,10 +131,27 @@ def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsy
         ]
 
 
+def test_status_says_what_everything_is_in_80_columns(capsys, terminal):
+    from truncate_kit.precisions import GRAPH_FILES
+    from truncate_kit.workspace.contents import Contents, ModelFolder, RunFolder
+    from truncate_kit_cli.status import show
+
+    terminal(80)
+    lean = ModelFolder(
+        path="exported/lean", origin=ORIGIN, file_bytes=10**7, graphs=(GRAPH_FILES["int8"], "model.onnx")
+    )
+    run = RunFolder(path="exported/trials/f27c0e97336e0696", finished=7, waiting=1, file_bytes=2, spare_bytes=10**6)
+    show(Contents(folder="exported", models=(lean,), runs=(run,), reports=(), file_bytes=10**8))
+    rows = [line[1:-1].split("│") for line in lines_of(capsys) if line.startswith("│")]
+    said = "".join("".join(row[3] for row in rows).split())
+    assert said == f"{ORIGIN}run:7finished,1stopped;1.0MBtofree".replace(" ", "")
+    assert "│ int8, fp32 │" in "".join("│".join(["", *row, ""]) for row in rows)
+
+
 def test_a_terminal_too_narrow_for_two_columns_gets_whole_lines(capsys, terminal):
     terminal(20)
-    table("Models", ("folder", "MB"), [("a" * 30, "1,234.5")])
-    assert "".join(["│ ", "a" * 30, " │ 1,234.5 │"]) in lines_of(capsys)
+    table("Models", ("folder", "MB"), [("a" * 24, "1,234.5")])
+    assert "".join(["│ ", "a" * 24, " │ 1,234.5 │"]) in lines_of(capsys)
 
 
 def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):
