@@ -12,9 +12,12 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
+from torch import nn
 
 from benchmarks.common import new_parser, write_rows
 from benchmarks.lean.texts import corpus_lines, mixed
@@ -23,12 +26,15 @@ from truncate_kit.distillation.student import TaughtTexts, student_run
 from truncate_kit.distillation.texts import RawTexts, store_texts
 from truncate_kit.encoders import Encoder, keep, load_encoder, save_encoder
 
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+
 ROWS = Path(__file__).parent / "peer.csv"
 ROUNDS = 3
 BATCH = 64
 
 
-class _Flat:
+class Flat:
     """Scores nothing: evaluation is no part of the comparison."""
 
     def texts(self) -> None:
@@ -56,27 +62,38 @@ def ours(full: Encoder, blocks: tuple[int, ...], work: Path, texts: list[str], p
     vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
     settings = DistillSettings(batch_size=BATCH, precision=precision)  # type: ignore[arg-type]  # checked there
     examples = TaughtTexts(store, np.arange(len(store)), vectors, settings)
-    run = student_run(keep(full, blocks), examples, _Flat(), settings)
+    run = student_run(keep(full, blocks), examples, Flat(), settings)
     return timed(run.train, len(store))
 
 
 def theirs(student: Path, full: Encoder, texts: list[str], work: Path, *, bf16: bool) -> Rates:
     """Rates of sentence-transformers' trainer."""
-    from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
+    from sentence_transformers import SentenceTransformer
     from sentence_transformers.losses import MSELoss
 
     model = SentenceTransformer(str(student), device="cpu")
-    data = Dataset.from_dict({"sentence": texts, "label": full.encode(texts).tolist()})
+    return timed(trainer(model, MSELoss(model), texts, full.encode(texts), work, bf16=bf16).train, len(texts))
+
+
+def trainer(
+    model: "SentenceTransformer",
+    loss: nn.Module,
+    texts: Sequence[str],
+    vectors: ArrayLike,
+    work: Path,
+    *,
+    bf16: bool,
+    rate: float = 5e-4,
+) -> "SentenceTransformerTrainer":
+    """One epoch of sentence-transformers' own trainer over texts and the full model's vectors of them."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+
     arguments = SentenceTransformerTrainingArguments(
         output_dir=str(work / "peer"),
         num_train_epochs=1,
         per_device_train_batch_size=BATCH,
-        learning_rate=5e-4,
+        learning_rate=rate,
         warmup_ratio=0.05,
         bf16=bf16,
         save_strategy="no",
@@ -84,8 +101,8 @@ def theirs(student: Path, full: Encoder, texts: list[str], work: Path, *, bf16: 
         use_cpu=True,
         disable_tqdm=True,
     )
-    trainer = SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=MSELoss(model))
-    return timed(trainer.train, len(texts))
+    data = Dataset.from_dict({"sentence": list(texts), "label": np.asarray(vectors).tolist()})
+    return SentenceTransformerTrainer(model=model, args=arguments, train_dataset=data, loss=loss)
 
 
 PARSER = new_parser(__doc__)
