@@ -1,11 +1,14 @@
 """`truncate-kit distill`: the smallest choice of blocks that gives the full model's vectors, without labels."""
 
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.wording import counted
+from truncate_kit.workspace.sources import ModelSource
 
 from . import options
 from .machine import Machine
@@ -17,6 +20,7 @@ from .workspace import Workspace
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, RetrievalSet
     from truncate_kit.distillation.distill_result import DistillResult
+    from truncate_kit.encoders import Encoder
 
 USUAL = DistillSettings()
 
@@ -126,6 +130,8 @@ def distill(
             encoder, words = cut_vocabulary(encoder, _texts_in(vocabulary_from))
             before = " ".join(words.sentences)
             workspace.note(before)
+        if group.leads:
+            _note_fall(encoder, source, texts, workspace)
         asked = iter_texts(queries) if queries is not None else ()
         with machine.open() as at_work, progress_bar(quiet=workspace.quiet) as progress:
             result = run(
@@ -145,6 +151,22 @@ def distill(
     workspace.remember(source, found)
     _show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
+
+
+def _note_fall(encoder: "Encoder", source: ModelSource, texts: Path, workspace: Workspace) -> None:
+    """Say before hours of learning that the end of this model is expected to fall: its vectors are no good aim then."""
+    from truncate_kit.analysis.foresight import ANALYSED_TEXTS, foresee_drop
+    from truncate_kit.data import iter_texts
+
+    drop = None
+    with suppress(TruncateKitError):  # what cannot be analysed is refused by what follows, or learns all the same
+        some = list(islice(iter_texts(texts), ANALYSED_TEXTS))
+        drop = foresee_drop(encoder, some, name=source.name, max_length=source.max_length)
+    if drop is not None and drop.falls and drop.from_layer:
+        workspace.note(
+            f"{drop.sentence} The vectors of its end are no good aim: cut it first (`truncate-kit cut {source.name} "
+            f"--layer {drop.from_layer - 1}`), or train it with `truncate-kit finetune`."
+        )
 
 
 def _texts_in(path: Path) -> list[str]:

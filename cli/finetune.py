@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 SWEEP, TRAINING, WORDS = SweepSettings(), TrainingSettings(), word_training()
 SEEDS = len(SWEEP.seeds)
 WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in PICK_RULES.values() if row.within)
-ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths, and a matter of seconds
 
 
 def finetune(
@@ -148,12 +147,8 @@ def finetune(
 
 def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits") -> "DropPrediction | None":
     """A look at the layers on training texts alone: what `analyze` stored may have seen the test scores."""
-    from truncate_kit.analysis import AnalysisSettings, profile
-    from truncate_kit.encoders import default_reference, load_encoder
+    from truncate_kit.analysis.foresight import foresee_drop
 
     if splits.train is None:
         return None
-    usual = default_reference(source.name)
-    reference = load_encoder(usual, max_length=source.max_length) if usual else None
-    settings = AnalysisSettings(max_texts=ANALYSED_TEXTS)
-    return profile(encoder, splits.train.texts(), reference=reference, settings=settings).drop
+    return foresee_drop(encoder, splits.train.texts(), name=source.name, max_length=source.max_length)

@@ -7,10 +7,12 @@ import pytest
 
 from tests.support.commands import refused, run, run_both
 from tests.support.distributed import assert_same, in_two_processes
+from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.frontier import Frontier, FrontierPoint
 from truncate_kit.encoders import load_encoder
-from truncate_kit_cli.distill import _show
+from truncate_kit.workspace.sources import ModelSource
+from truncate_kit_cli.distill import _note_fall, _show
 from truncate_kit_cli.workspace import Workspace
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
@@ -115,3 +117,12 @@ def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, cap
     models = [load_encoder(tmp_path / name / "lean") for name in ("alone", "together")]
     weights = [dict(model.named_parameters()) for model in models]
     assert_same(weights[1], weights[0], 1e-3)
+
+
+@pytest.mark.parametrize("model", ["mini-electra-discriminator", "mini-bert"])
+def test_a_foreseen_fall_is_said_before_learning(model, tmp_path, capfd):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(dict.fromkeys(load_pairs(BUNDLED).texts()[:300])))
+    _note_fall(load_encoder(model), ModelSource(model), texts, Workspace(tmp_path))
+    said = " ".join(capfd.readouterr().err.split())
+    assert ("truncate-kit cut mini-electra-discriminator --layer" in said) == (model != "mini-bert")

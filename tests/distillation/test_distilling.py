@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.distillation.choosing import falls
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -133,6 +134,15 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert "The texts of bundled are longer than those learned from: 95 of 100 have up to" in again.notes[0]
     assert result.scores.low <= result.scores.difference <= result.scores.high
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
+
+
+def test_that_the_full_models_vectors_are_no_aim_is_said(learned):
+    candidate = learned[1].candidate
+    worse = replace(candidate, untrained=58.3, learned=45.0)
+    assert falls(worse)[0].startswith("Before learning these blocks had 58.30, after it 45.00: the end of the full")
+    assert not falls(replace(worse, learned=57.5))
+    assert not falls(candidate)
+    assert not falls(replace(worse, learned=None))
 
 
 def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, texts, tmp_path):

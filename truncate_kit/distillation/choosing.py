@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.bench.quality import quality_difference
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.budget import closest, marked, within_limit
@@ -16,12 +15,12 @@ from truncate_kit.distillation.distill_result import (
     DISTILL_FILE,
     Candidate,
     DistillResult,
-    HeldOutScores,
     Sizes,
     Student,
     Tryout,
 )
 from truncate_kit.distillation.frontier import Frontier, measure_frontier
+from truncate_kit.distillation.held_out import held_out_scores
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.speed import texts_per_second
 from truncate_kit.distillation.student import EVALUATIONS, StudentRun, TaughtTexts, ids_of, student_run
@@ -29,9 +28,7 @@ from truncate_kit.distillation.subsets import Blocks, SubsetScore, SubsetSearch,
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Encoder, keep, save_encoder
-from truncate_kit.evaluation import evaluate
 from truncate_kit.progress import Progress
-from truncate_kit.retrieval.scores import estimated
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import Group
 from truncate_kit.training.evaluators import PairEvaluator, VectorEvaluator
@@ -112,8 +109,8 @@ class Distillation:
             chosen=chosen,
             holds=holds,
             needed=self._needed(budget) if budget.kind == "within" else None,
-            scores=self._test_scores(lean),
-            notes=self._notes(),
+            scores=held_out_scores(self.encoder, lean, self.data, self._queries),
+            notes=(*falls(next(row for row in rows if row.blocks == chosen)), *self._note_of_lengths()),
             frontier=self._frontier(students) if self.settings.frontier else None,
         )
         save_encoder(self.encoder, out / "full")
@@ -243,7 +240,7 @@ class Distillation:
         run.train(checkpoint=checkpoint, progress=self.progress, task=task)
         return student, run
 
-    def _notes(self) -> tuple[str, ...]:
+    def _note_of_lengths(self) -> tuple[str, ...]:
         """That what is served is longer than what was learned from, which costs search most of all."""
         if self.data is None:
             return ()
@@ -254,39 +251,15 @@ class Distillation:
         said = f"The texts of {self.data.name} are longer than those learned from: 95 of 100 have up to {long} tokens"
         return (f"{said}, and up to {self.texts.counts.long} there. Learn from texts as long as those to be served.",)
 
-    def _test_scores(self, lean: Encoder) -> HeldOutScores | None:
-        if self._queries is not None:
-            ids = self._queries.texts()
-            ours, theirs = lean.encode_ids(ids), self.encoder.encode_ids(ids)
-            lean_scores, full_scores, mixed = (
-                self._queries.query_scores(*sides).ndcg for sides in ((ours, ours), (theirs, theirs), (ours, theirs))
-            )
-            found = estimated(lean_scores - full_scores)
-            return HeldOutScores(
-                data=self.data.name,  # type: ignore[union-attr]  # queries are of a set
-                metric="nDCG@10",
-                lean=float(lean_scores.mean()),
-                full=float(full_scores.mean()),
-                mixed=float(mixed.mean()),
-                difference=found.value,
-                low=found.low,
-                high=found.high,
-            )
-        if not isinstance(self.data, PairSplits) or self.data.test is None:
-            return None
-        test = self.data.test
-        cosines = [evaluate(model, test.pairs).cosines for model in (lean, self.encoder)]
-        paired = quality_difference("torch", cosines[0], cosines[1], test.scores())
-        return HeldOutScores(
-            data=test.name,
-            metric="Spearman × 100",
-            lean=paired.lean,
-            full=paired.full,
-            mixed=None,
-            difference=paired.difference,
-            low=paired.low,
-            high=paired.high,
-        )
+
+def falls(lean: Candidate) -> tuple[str, ...]:
+    """That learning made the blocks worse by a point: the full model's vectors are no aim where its end falls."""
+    if lean.score >= lean.untrained - 1:
+        return ()
+    return (
+        f"Before learning these blocks had {lean.untrained:.2f}, after it {lean.score:.2f}: the end of the full model "
+        "makes its vectors worse. `cut` keeps blocks as they came, `finetune` trains them.",
+    )
 
 
 def _run_name(blocks: Blocks) -> str:

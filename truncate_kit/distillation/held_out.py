@@ -1,0 +1,53 @@
+"""Scores of lean and full model on what nothing was chosen by."""
+
+from truncate_kit.bench.quality import quality_difference
+from truncate_kit.data import PairSplits, RetrievalSet
+from truncate_kit.distillation.distill_result import HeldOutScores
+from truncate_kit.encoders import Encoder
+from truncate_kit.evaluation import evaluate
+from truncate_kit.retrieval.scores import estimated
+from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
+
+
+def held_out_scores(
+    full: Encoder, lean: Encoder, data: PairSplits | RetrievalSet | None, queries: RetrievalEvaluator | None
+) -> HeldOutScores | None:
+    """Of the test pairs, or of the half of the queries that is reported; None where there are neither.
+
+    Args:
+        full: The full model.
+        lean: The lean one.
+        data: What was given to choose and report by.
+        queries: That half, where `data` is a retrieval set.
+    """
+    if isinstance(data, RetrievalSet) and queries is not None:
+        ids = queries.texts()
+        ours, theirs = lean.encode_ids(ids), full.encode_ids(ids)
+        lean_scores, full_scores, mixed = (
+            queries.query_scores(*sides).ndcg for sides in ((ours, ours), (theirs, theirs), (ours, theirs))
+        )
+        found = estimated(lean_scores - full_scores)
+        return HeldOutScores(
+            data=data.name,
+            metric="nDCG@10",
+            lean=float(lean_scores.mean()),
+            full=float(full_scores.mean()),
+            mixed=float(mixed.mean()),
+            difference=found.value,
+            low=found.low,
+            high=found.high,
+        )
+    if not isinstance(data, PairSplits) or data.test is None:
+        return None
+    cosines = [evaluate(model, data.test.pairs).cosines for model in (lean, full)]
+    paired = quality_difference("torch", cosines[0], cosines[1], data.test.scores())
+    return HeldOutScores(
+        data=data.test.name,
+        metric="Spearman × 100",
+        lean=paired.lean,
+        full=paired.full,
+        mixed=None,
+        difference=paired.difference,
+        low=paired.low,
+        high=paired.high,
+    )
