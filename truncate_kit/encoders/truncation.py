@@ -1,7 +1,7 @@
 """Keeping some of an encoder's blocks, exactly; and counting what is kept."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -139,19 +139,25 @@ def _weights_stay(config: PretrainedConfig, blocks: Sequence[int]) -> bool:
     return family.items(kept) == [sorted(set(items)).index(item) for item in items]
 
 
-def _kept_weights(encoder: Encoder, blocks: Sequence[int]) -> dict[str, Tensor]:
-    """The weights of a model with these blocks only, under the names that they have there."""
-    family, prefix = encoder.family, f"{encoder.family.blocks}."
-    places = {item: place for place, item in enumerate(sorted(set(_items(encoder.backbone.config, blocks))))}
+def _kept_names(config: PretrainedConfig, names: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
+    """Those of the weights of a model that one with these blocks only has, and what they are called there."""
+    family = family_of(config)
+    prefix, places = f"{family.blocks}.", {item: n for n, item in enumerate(sorted(set(_items(config, blocks))))}
     kept = {}
-    for name, value in encoder.backbone.state_dict().items():
+    for name in names:
         if name.startswith(prefix):
             item, _, rest = name.removeprefix(prefix).partition(".")
             if int(item) in places:
-                kept[f"{prefix}{places[int(item)]}.{rest}"] = value
+                kept[name] = f"{prefix}{places[int(item)]}.{rest}"
         elif family.only_first is None or not name.startswith(f"{family.only_first}.") or 1 in blocks:
-            kept[name] = value
+            kept[name] = name
     return kept
+
+
+def _kept_weights(encoder: Encoder, blocks: Sequence[int]) -> dict[str, Tensor]:
+    """The weights of a model with these blocks only, under the names that they have there."""
+    weights = encoder.backbone.state_dict()
+    return {new: weights[old] for old, new in _kept_names(encoder.backbone.config, weights, blocks).items()}
 
 
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
@@ -159,21 +165,19 @@ def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
 
     Computed on the meta device: no weights are made.
     """
-    held = layers_held(config)
-    layers = range(config.num_hidden_layers + 1)
-    return tuple(_count(truncated_config(config, layer)) if layer in held else None for layer in layers)
+    family, model, held = family_of(config), _meta_model(config), layers_held(config)
+    if family.pooler is not None:
+        setattr(model, family.pooler, None)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    return tuple(
+        sum(sizes[name] for name in _kept_names(config, sizes, range(1, layer + 1))) if layer in held else None
+        for layer in range(config.num_hidden_layers + 1)
+    )
 
 
 def _meta_model(config: PretrainedConfig) -> Any:
     with torch.device("meta"):
         return AutoModel.from_config(config)
-
-
-def _count(config: PretrainedConfig) -> int:
-    family, model = family_of(config), _meta_model(config)
-    if family.pooler is not None:
-        setattr(model, family.pooler, None)
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def paper_parameters(config: PretrainedConfig, layer: int) -> int:

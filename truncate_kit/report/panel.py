@@ -56,5 +56,14 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
         text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
     with replacing(path) as target, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # a name in a script that the font has not
+        _settle(figure, dpi)
         figure.savefig(target, dpi=dpi, format="png")
     return path
+
+
+def _settle(figure: Figure, dpi: int) -> None:
+    """Lay it out, and once for all: with a layout to come, `savefig` would draw everything twice."""
+    figure.set_dpi(dpi)
+    if (engine := figure.get_layout_engine()) is not None:
+        engine.execute(figure)
+        figure.set_layout_engine(None)
