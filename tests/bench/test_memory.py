@@ -50,6 +50,14 @@ def test_the_weights_are_in_the_peak_and_onnx_needs_no_torch(wide):
     assert onnx_peak.baseline_bytes < torch_peak.baseline_bytes - 100 * _MEBI
 
 
+def test_rivals_are_measured_too(tiny_folder):
+    peak = peak_memory(
+        _request(tiny_folder("bert"), "sentence-transformers", model=str(tiny_folder("bert")), backend="st-fp32")
+    )
+    assert (peak.kind, peak.batch_size, peak.length) == ("resident", 2, 8)
+    assert peak.peak_bytes > peak.baseline_bytes > 100 * _MEBI
+
+
 def test_what_goes_wrong_in_the_process_comes_back_as_a_sentence(wide):
     problem = peak_memory(_request(wide, "onnx", graph=str(wide / "missing.onnx")))
     assert isinstance(problem, str)

@@ -290,8 +290,8 @@ def test_a_compiler_that_is_missing_is_a_row_with_its_reason(duo, tmp_path, monk
     assert [row.backend for row in result.measured()] == ["torch-fp32"]
 
 
-def test_peak_memory_is_that_of_the_largest_batch_for_rivals_too(duo):
-    rows = bench(duo / "lean", backends=["st-fp32"], **FEW).contestants
+def test_peak_memory_is_that_of_the_largest_batch(duo):
+    rows = bench(duo / "lean", backends=["onnx-fp32"], **FEW).contestants
     for peak in (row.memory for row in rows):
         assert (peak.kind, peak.batch_size, peak.length) == ("resident", 3, 9)
         assert peak.peak_bytes > peak.baseline_bytes > 0

@@ -1,5 +1,6 @@
 """The command line in this process: what it prints and how it fails."""
 
+import functools
 import json
 import re
 import resource
@@ -39,7 +40,13 @@ def run_both(capture: Capture, *arguments: object) -> tuple[str, str]:
 
 def check_json(command: str, text: str) -> None:
     """Raise `jsonschema.ValidationError` where a document is not as the schema of the package has it."""
-    jsonschema.validate(json.loads(text), json.loads(schema_text(command)))
+    _validator(command).validate(json.loads(text))
+
+
+@functools.cache
+def _validator(command: str) -> Any:
+    # That the schema itself is one is checked once, in tests/cli/test_schemas.py: it takes ten times as long.
+    return jsonschema.Draft202012Validator(json.loads(schema_text(command)))
 
 
 def refused(capture: Capture, *arguments: object) -> str:
