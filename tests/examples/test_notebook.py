@@ -9,7 +9,16 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "examples" / "miniatures.ipynb"
 
 
-def test_every_cell_runs_and_shows_what_it_found(monkeypatch, tmp_path):
+# What all tests do without (tests/support/economy.py): ten seconds of timing, above all.
+ECONOMY = """
+from pathlib import Path
+from tests.support.economy import economical
+economy = economical(Path({folder!r}))
+economy.__enter__()
+"""
+
+
+def test_every_cell_runs_and_shows_what_it_found(monkeypatch, session_folder, tmp_path):
     try:
         import nbformat
         from nbclient import NotebookClient
@@ -20,6 +29,10 @@ def test_every_cell_runs_and_shows_what_it_found(monkeypatch, tmp_path):
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "TMPDIR"):  # nothing outside is written
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    startup = tmp_path / "profile_default/startup"
+    startup.mkdir(parents=True)
+    (startup / "economy.py").write_text(ECONOMY.format(folder=str(session_folder)))
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert 8 <= len(cells) <= 10

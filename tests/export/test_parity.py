@@ -23,7 +23,7 @@ CASES = [
     ("roberta", 2, "mean", ()),
     ("xlm-roberta", 1, "last", ()),
     ("camembert", 1, "mean", ("dense", "normalize")),
-    ("distilbert", 3, "mean", ()),
+    ("distilbert", 3, "max", ()),
     ("mpnet", 2, "mean", ()),
     ("albert", 2, "mean", ()),
     ("albert-grouped", 2, "mean", ()),
