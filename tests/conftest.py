@@ -158,17 +158,22 @@ def two_processes() -> Iterator["Processes"]:
 
 # What starts a process that imports everything, a cluster, or one process after the other.
 _STARTING = {"Program", "RayCluster", "in_two_processes", "killed"}
+# Single tests of half a minute: the other worker would wait for one that began last.
+_LONG = {"test_guides.py", "test_notebook.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start processes come first: then one worker has them all, and most processes are started once."""
+    """Files that start processes come first: one worker has them all, and most processes are started once.
+
+    What takes longest comes next.
+    """
     starting = {
         item.path
         for item in items
         if isinstance(item, pytest.Function)
         and ("two_processes" in item.fixturenames or _STARTING & vars(item.module).keys())
     }
-    items.sort(key=lambda item: item.path not in starting)
+    items.sort(key=lambda item: (item.path not in starting, item.path.name not in _LONG))
 
 
 def pytest_collection_finish() -> None:
