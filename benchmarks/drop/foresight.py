@@ -5,7 +5,7 @@
 Cases: those of `benchmarks/pick/cases.csv` whose weights are known, with what the analysis said of them: of the first
 miniatures and all-MiniLM-L6-v2 in `cases.csv` beside this, of the bundled ones and of random weights in the last and
 first snapshots of `benchmarks/miniatures`. Whatever is fitted has not seen the model that it forecasts. The rule's
-constants came before the cases of the bundled miniatures and of random weights: these are judged apart, too. One half
+constants came before the cases of the bundled miniatures and of random weights: these are scored apart, too. One half
 where no fall is predicted, which is what the sentence says now, was settled when all of these cases had been seen.
 """
 
@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks.common import new_parser, print_table, read_rows, write_rows
-from benchmarks.drop.judging import logistic, probability
+from benchmarks.drop.scoring import logistic, probability
 from benchmarks.pick.cases import BUNDLED_NOW, RANDOM, Case, read_cases
 
 HERE = Path(__file__).parent
@@ -127,7 +127,7 @@ def forecasts(cases: Sequence[Foreseen]) -> dict[str, np.ndarray]:
     return found
 
 
-def judged(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
+def scored(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
     """Brier scores of every forecast, on each selection."""
     rows: list[dict[str, object]] = []
     for similarity in (True, False):
@@ -189,11 +189,11 @@ PARSER.add_argument("--out", type=Path, default=HERE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Judge, write foresight.csv, foresight-brier.csv and foresight.png, print the second."""
+    """Score, write foresight.csv, foresight-brier.csv and foresight.png, print the second."""
     options = PARSER.parse_args(arguments)
     cases = foreseen()
     write_rows(options.out / "foresight.csv", case_rows(cases))
-    rows = judged(cases)
+    rows = scored(cases)
     write_rows(options.out / "foresight-brier.csv", rows)
     draw(cases, options.out / "foresight.png")
     print_table(list(rows[0]), [list(row.values()) for row in rows])

@@ -2,7 +2,7 @@
 
     python -m benchmarks.drop.run --data FOLDER_OF_STSB_EN --german FOLDER_OF_STSB_DE --sick FOLDER_OF_SICK \
         --mrpc FOLDER_OF_MRPC --minilm FOLDER_OF_ALL_MINILM_L6_V2 --published FILE_OF_PUBLISHED_FIGURES
-    python -m benchmarks.drop.run --judge --published FILE_OF_PUBLISHED_FIGURES
+    python -m benchmarks.drop.run --tables --published FILE_OF_PUBLISHED_FIGURES
 
 Models: the miniatures, all-MiniLM-L6-v2, random weights of several shapes, miniatures fine-tuned on SICK; and every
 truncation of each of them, which needs no further training: its layers are those of the whole model. The miniatures
@@ -11,7 +11,7 @@ and all-MiniLM-L6-v2 count once more on every other set that they were swept on.
 Prediction: from training pairs, without any training, as `truncate-kit analyze` makes it.
 
 Scores of each run and each profile are written once, to `scores.jsonl` and `profiles.jsonl`: the command may be stopped
-at any time and continues where it was. `--judge` makes the tables from what is there, without any model.
+at any time and continues where it was. `--tables` makes the tables from what is there, without any model.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from statistics import fmean
 import torch
 
 from benchmarks.common import new_parser, read_rows, spread_out
-from benchmarks.drop.judging import Case, judge, predictions
+from benchmarks.drop.scoring import Case, predictions, score_forecasts
 from benchmarks.records import Records
 from benchmarks.trials import trial_runner
 from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
@@ -253,20 +253,20 @@ PARSER.add_argument("--mrpc")
 PARSER.add_argument("--minilm")
 PARSER.add_argument("--published", help="CSV of published scores by model and layer, for the base rate")
 PARSER.add_argument("--pairs", type=int, default=PAIRS, help="training pairs of a short run")
-PARSER.add_argument("--judge", action="store_true", help="only judge what is there")
+PARSER.add_argument("--tables", action="store_true", help="only the tables, from what is there")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what is missing, judge, write tables."""
+    """Measure what is missing, score forecasts, write tables."""
     options = PARSER.parse_args(arguments)
     torch.set_num_threads(1)
-    if not options.judge:
+    if not options.tables:
         measure(options)
     short = {name: {int(layer): score for layer, score in scores.items()} for name, scores in SCORES.items()}
     print("points the last layer is below the best earlier one, in one run for all layers and in TMFT:")
     for name, depth, one, other in agreement(short):
         print(f"  {name} cut at {depth}: {one:.1f} and {other:.1f}")
-    judge(all_cases(short), HERE)
+    score_forecasts(all_cases(short), HERE)
     if options.published:
         falling, models = published_rate(options.published)
         print(f"published: {falling} of {models} models fall by {DROP_POINTS:g} points or more")

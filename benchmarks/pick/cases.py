@@ -1,4 +1,4 @@
-"""Every sweep with dev and test scores by layer, in one table: cases.csv, which judges rules and predictions.
+"""Every sweep with dev and test scores by layer, in one table: cases.csv, by which rules and predictions are scored.
 
     python -m benchmarks.pick.cases --published FILE_OF_PUBLISHED_FIGURES
     python -m benchmarks.pick.cases    # the rows of the published models stay as they are

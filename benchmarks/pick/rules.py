@@ -166,7 +166,7 @@ def interval(cases: Sequence[Case], values: Sequence[float]) -> tuple[float, flo
     return float(low), float(high)
 
 
-def judge(rule: Rule, cases: Sequence[Case]) -> dict[str, object]:
+def scored(rule: Rule, cases: Sequence[Case]) -> dict[str, object]:
     """A row of the table, over the cases that have what the rule needs."""
     mine = [case for case in cases if has(case, rule.needs)]
     taken, usual = picks(rule, mine), picks(RULES[0], mine)
@@ -239,10 +239,10 @@ PARSER.add_argument("--out", type=Path, default=HERE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Judge, write rules.csv and picks.csv, print the first."""
+    """Score, write rules.csv and picks.csv, print the first."""
     options = PARSER.parse_args(arguments)
     cases = read_cases()
-    rows = [judge(rule, cases) for rule in RULES]
+    rows = [scored(rule, cases) for rule in RULES]
     write_rows(options.out / "rules.csv", rows)
     write_rows(options.out / "picks.csv", case_rows(cases))
     print_table(SHOWN, map(shown, rows))

@@ -3,7 +3,7 @@
     python -m benchmarks.pick.second_dev --data FOLDER_OF_STSB_EN --models mini-electra-discriminator --train-pairs 1000
     python -m benchmarks.pick.second_dev --table
 
-Every layer is trained as `truncate-kit finetune` does it, and judged on
+Every layer is trained as `truncate-kit finetune` does it, and scored on
 
 - dev, on the half of dev whose words occur least in train, and on the half whose two texts share the fewest words;
 - each of three folds of train, after training on the other two with one seed: folds of rows that follow each other,

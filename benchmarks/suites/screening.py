@@ -40,11 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     labels = layered.task.labels.numpy()
     rows = divisions(labels, settings)[0][0]
     folds = inner_divisions(labels[rows], settings, settings.seed)
-    places = [(torch.from_numpy(fitted), torch.from_numpy(judged)) for fitted, judged in folds]
+    places = [(torch.from_numpy(fitted), torch.from_numpy(held)) for fitted, held in folds]
     subsets = layered.subsets(settings)[:: options.every]
     screened, screening = processor_timed(lambda: layered.screen(torch.from_numpy(rows), places, subsets))
     features = [layered.features(subset) for subset in subsets]
-    fits = [(values, rows[fitted], rows[judged]) for values in features for fitted, judged in folds]
+    fits = [(values, rows[fitted], rows[held]) for values in features for fitted, held in folds]
     found, fitting = processor_timed(lambda: accuracies(fits, labels, settings))
     exact = 100 * np.reshape(found, (len(subsets), len(folds))).mean(axis=1)
     order = np.argsort(-np.array(screened), kind="stable")

@@ -1,4 +1,4 @@
-"""`benchmarks/pick`: cases are those of the committed trials, rules are judged without the case's own model."""
+"""`benchmarks/pick`: cases are those of the committed trials, rules are scored without the case's own model."""
 
 import dataclasses
 from statistics import fmean, stdev
@@ -53,7 +53,7 @@ def test_a_fall_is_more_than_seeds_make():
     assert not one_case("any", [0.0] * 3, [50.0, 60.0, 58.1]).falls
 
 
-def test_a_case_has_no_part_in_what_it_is_judged_with():
+def test_a_case_has_no_part_in_what_it_is_scored_with():
     # The others gain ten points by a bonus of more than 3 points, it loses 40 by any such bonus.
     others = [one_case(name, [60.0, 57.0], [50.0, 60.0]) for name in ("a", "b")]
     mine = one_case("c", [60.0, 57.0], [60.0, 20.0])
@@ -113,7 +113,7 @@ def test_searches_are_replayed_as_they_were_run(tmp_path):
     assert {row["strategy"] for row in mine} == set(searches.SHOWN)
 
 
-def test_forecasts_are_judged_without_the_model(tmp_path):
+def test_forecasts_are_scored_without_the_model(tmp_path):
     foresight.main(["--out", str(tmp_path)])
     for name in ("foresight.csv", "foresight-brier.csv"):
         assert read_rows(tmp_path / name) == read_rows(foresight.HERE / name)

@@ -1,4 +1,4 @@
-"""`benchmarks/drop`: which sweeps it judges, what it calls a fall, and that its tables say what its cases say."""
+"""`benchmarks/drop`: which sweeps it scores, what it calls a fall, and that its tables say what its cases say."""
 
 from statistics import fmean
 
@@ -20,7 +20,7 @@ def table(name: str) -> list[dict[str, str]]:
     return read_rows(drop.HERE / f"{name}.csv")
 
 
-def test_every_sweep_of_tmft_is_judged():
+def test_every_sweep_of_tmft_is_scored():
     swept = {row["sweep"] for row in read_rows(cases.HERE / "layers.csv")}
     assert {sweep.table for sweep in drop.FULL_SWEEPS} == swept - {SAME_CASES}
     for sweep in drop.FULL_SWEEPS:

@@ -39,13 +39,13 @@ def as_tensors(states, labels, folds):
 
 
 def plain_accuracy(features, labels, folds):
-    """Share of rows a ridge classifier of scikit-learn gets right, each judged in its fold."""
+    """Share of rows a ridge classifier of scikit-learn gets right, each held out in its fold."""
     right = 0
-    for fitted, judged in folds:
+    for fitted, held in folds:
         values = features[fitted]
         penalty = RIDGE * ((values - values.mean(axis=0)) ** 2).sum(axis=0).mean()
         model = Ridge(alpha=penalty).fit(values, np.eye(3)[labels[fitted]])
-        right += (model.predict(features[judged]).argmax(axis=1) == labels[judged]).sum()
+        right += (model.predict(features[held]).argmax(axis=1) == labels[held]).sum()
     return right / len(labels)
 
 

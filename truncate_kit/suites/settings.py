@@ -57,5 +57,5 @@ class TransferSettings(Result):
         check_numbers(self, max_rows=TEXTS, seed=SEED)
 
     def largest_subset(self, num_layers: int) -> int:
-        """Largest number of layers in a subset of a model with so many layers, embeddings included."""
+        """Largest number of layers in a subset of a model with this number of layers, embeddings included."""
         return min(num_layers, self.max_layers or (4 if num_layers <= BASE_LAYERS else 3))

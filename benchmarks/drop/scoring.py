@@ -1,4 +1,4 @@
-"""Brier scores, reliability and regret of drop predictions, each pretraining run judged by a fit without it."""
+"""Brier scores, reliability and regret of drop predictions, each pretraining run scored by a fit without it."""
 
 import itertools
 import math
@@ -33,7 +33,7 @@ BINS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 class Case:
     """One model, possibly cut: what its layers score after training, and what was predicted before.
 
-    group: the pretraining run it goes back to. pairs: what it was trained and judged on. whole: not cut. needed: points
+    group: the pretraining run it goes back to. pairs: what it was trained and scored on. whole: not cut. needed: points
     that make a fall. fall: best earlier layer minus the last one, in points of the set's own score. spread: pooled
     deviation over the seeds of these two, 0 where there was one seed. predictions: by mode.
     """
@@ -63,7 +63,7 @@ SELECTIONS: dict[str, Callable[[Case], bool]] = {
     "decided": lambda case: not case.undecided,
     "whole models": lambda case: case.whole,
 }
-"""Cases that are judged together, beside those of each set of pairs."""
+"""Cases that are scored together, beside those of each set of pairs."""
 FITTED = ("all", "without MRPC")
 """Of these the forecasts that are fitted are fitted anew."""
 
@@ -97,7 +97,7 @@ def predictions(seen: LayerProfile, depth: int) -> dict[str, DropPrediction]:
     }
 
 
-def judge(cases: Sequence[Case], out: Path) -> None:
+def score_forecasts(cases: Sequence[Case], out: Path) -> None:
     """Write `cases.csv`, `brier.csv`, `sets.csv`, `reliability.csv` and `regret.csv`, and print all but the first."""
     tables: dict[str, list[dict[str, object]]] = {"brier": [], "sets": [], "reliability": [], "regret": []}
     for mode in MODES:
@@ -105,13 +105,13 @@ def judge(cases: Sequence[Case], out: Path) -> None:
             mine = [case for case in cases if mode in case.predictions and SELECTIONS[selection](case)]
             truth = _truth(mine)
             forecasts = _forecasts(mine, mode)
-            judged = {"mode": mode, "of": selection}
+            scored = {"mode": mode, "of": selection}
             for name, forecast in forecasts.items():
-                tables["brier"].append(judged | {"forecast": name} | _brier(mine, truth, forecast))
+                tables["brier"].append(scored | {"forecast": name} | _brier(mine, truth, forecast))
                 if selection == "all" and not name.startswith(("base rate", "never", "always")):
                     rows = _reliability(truth, forecast)
                     tables["reliability"] += [{"mode": mode, "forecast": name} | row for row in rows]
-            tables["regret"] += [judged | row for row in _regrets(mine, mode)]
+            tables["regret"] += [scored | row for row in _regrets(mine, mode)]
             if selection == "all":
                 tables["sets"] += [{"mode": mode} | row for row in _by_set(mine, mode, forecasts)]
     write_rows(out / "cases.csv", [_cells(case) for case in cases])
