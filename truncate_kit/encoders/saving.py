@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -75,7 +76,7 @@ def _write_pipeline(folder: Path, encoder: Encoder) -> None:
         for place, (kind, path) in enumerate(modules)
     ]
     write_json(folder / "modules.json", listing)
-    reading = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
+    reading: dict[str, Any] = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
     if "add_pooling_layer" in inspect.signature(type(encoder.backbone)).parameters:
         reading |= _NO_POOLER  # else sentence-transformers makes a pooler of random weights, and warns of it
     write_json(folder / _READING_FILE, reading)
