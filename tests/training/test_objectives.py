@@ -97,4 +97,8 @@ def test_each_method_takes_its_own_objectives(tiny_folder, tmp_path):
             out=tmp_path,
             training=dataclasses.replace(SETTINGS, objective="in-batch"),
         )
-    assert problem.value.hint == "Use one of: cosine, paraphrase, entailment."
+    own = "cosine, paraphrase, entailment"
+    assert problem.value.hint == f"Use one of: {own}; in-batch is trained by `finetune_contrastive()`."
+    with pytest.raises(UsageError, match="'mse'") as problem:
+        find_objective("mse", "tmft")
+    assert problem.value.hint == f"Use one of: {own}."

@@ -174,6 +174,7 @@ _ROWS = (
     ),
 )
 OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}
+_TRAINED_BY: dict[Method, str] = {"tmft": "`finetune()`", "contrast": "`finetune_contrastive()`"}
 
 
 def objective_names(*methods: Method) -> tuple[str, ...]:
@@ -189,7 +190,9 @@ def described(*methods: Method) -> str:
 def find_objective(name: str, *methods: Method) -> Objective:
     """The row of that name. Raises `UsageError` unless there is one, trained by one of these methods."""
     if name not in objective_names(*methods):
+        other = f"; {name} is trained by {_TRAINED_BY[OBJECTIVES[name].method]}" if name in OBJECTIVES else ""
         raise UsageError(
-            f"There is no objective {name!r} here.", hint=f"Use one of: {', '.join(objective_names(*methods))}."
+            f"There is no objective {name!r} here.",
+            hint=f"Use one of: {', '.join(objective_names(*methods))}{other}.",
         )
     return OBJECTIVES[name]
