@@ -105,7 +105,7 @@ def _usage(encoder: Encoder) -> list[str]:
     ]
     if not encoder.lower_case and not encoder.settings.get("default_prompt_name"):
         parts += [
-            "ONNX Runtime, without torch, once `truncate-kit export --onnx` has written `model.onnx` beside this file:",
+            "ONNX Runtime, without torch, once `export_onnx()` has written `model.onnx` beside this file:",
             _code(onnxruntime_lines("FOLDER", "model.onnx", encoder.max_length)),
         ]
     return parts
