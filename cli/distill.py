@@ -14,6 +14,7 @@ from . import options
 from .machine import Machine
 from .options import data_option, layers_option, training_option, use_threads
 from .output import print_json, progress_bar, say, table
+from .parameters import in_options
 from .pushing import check_push, push
 from .workspace import Workspace
 
@@ -189,7 +190,7 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
         return
     say(f"Texts: {result.texts.sentence}")
     for sentence in result.notes:
-        say(sentence)
+        say(in_options(sentence, "distill"))
     cells, sizes = sizes_table(result), [row.blocks for row in result.candidates]
     measured = result.frontier is not None  # whose table holds what these rows are for
     table(cells.title, cells.columns, cells.rows, marked=sizes.index(result.chosen), detail=measured)

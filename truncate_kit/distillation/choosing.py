@@ -258,7 +258,7 @@ def falls(lean: Candidate) -> tuple[str, ...]:
         return ()
     return (
         f"Before learning these blocks had {lean.untrained:.2f}, after it {lean.score:.2f}: the end of the full model "
-        "makes its vectors worse. `cut` keeps blocks as they came, `finetune` trains them.",
+        "makes its vectors worse. `truncate()` keeps blocks as they came, `finetune()` trains them.",
     )
 
 

@@ -100,7 +100,7 @@ def _usage(encoder: Encoder) -> list[str]:
     """Lines that load the folder; those of a graph where nothing has to be done to texts before they are read."""
     own = isinstance(encoder.pooler, LayerPooler)
     parts = [
-        f"{loading_words(encoder.pooler)} `FOLDER` is where this file lies.",
+        f"{loading_words(encoder.pooler)} FOLDER is where this file lies.",
         _code(sentence_transformers_lines("FOLDER", own_pooling=own)),
     ]
     if not encoder.lower_case and not encoder.settings.get("default_prompt_name"):
