@@ -80,11 +80,11 @@ class Contest:
         return {
             "truncate-kit": ((1, 5, 6), self.ours),
             "MSELoss, every second block": ((2, 4, 6), lambda kept, number: self.mse(kept, number, RECIPE_RATE)),
+            "AdaptiveLayerLoss": ((1, 2, 3), lambda kept, number: self.adaptive(kept, number, RECIPE_RATE)),
             "MSELoss, every second block, rate 5e-4": (
                 (2, 4, 6),
                 lambda kept, number: self.mse(kept, number, 5e-4),
             ),
-            "AdaptiveLayerLoss": ((1, 2, 3), lambda kept, number: self.adaptive(kept, number, RECIPE_RATE)),
         }
 
 
