@@ -8,25 +8,13 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 
-from tests.support.families import TINY_CONFIGS, make_tiny
+from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS, make_tiny
 from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.encoders.layer_pooling import LayerPooling
 from truncate_kit.encoders.tail import Normalize
 from truncate_kit.encoders.truncation import keep, kept_config
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
 
-TEXTS = [
-    "the cat sat on the mat and the dog ran under a tree",
-    "a red dog",
-    "the big cat sat under the small blue tree",
-]
-EAGER_ONLY = {"mpnet", "deberta", "deberta-v2"}
-CASES = [
-    (name, attention)
-    for name, config in TINY_CONFIGS.items()
-    for attention in ("eager", "sdpa")
-    if attention == "eager" or config.model_type not in EAGER_ONLY
-]
 BLOCK_LISTS = ("layer", "layers", "h", "albert_layer_groups")
 FIRST_NEEDED = {"modernbert"}
 
@@ -61,7 +49,7 @@ def by_hand(encoder, batch, blocks):
     return states
 
 
-@pytest.mark.parametrize(("name", "attention"), CASES)
+@pytest.mark.parametrize(("name", "attention"), ATTENTION_CASES)
 @torch.no_grad()
 def test_kept_blocks_compute_what_they_compute_in_the_whole_model(name, attention, tiny_folder):
     full = load_encoder(tiny_folder(name), attention=attention)

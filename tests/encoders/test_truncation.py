@@ -7,23 +7,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel
 
-from tests.support.families import TINY_CONFIGS
+from tests.support.families import ATTENTION_CASES, TEXTS, TINY_CONFIGS
 from truncate_kit.encoders import layers_held, load_encoder, parameters_kept, save_encoder, truncate, truncated_config
 from truncate_kit.encoders.families import FAMILIES
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
-
-TEXTS = [
-    "the cat sat on the mat and the dog ran under a tree",
-    "a red dog",
-    "the big cat sat under the small blue tree",
-]
-EAGER_ONLY = {"mpnet", "deberta", "deberta-v2"}
-CASES = [
-    (name, attention)
-    for name, config in TINY_CONFIGS.items()
-    for attention in ("eager", "sdpa")
-    if attention == "eager" or config.model_type not in EAGER_ONLY
-]
 
 
 def test_every_family_has_a_tiny_model():
@@ -45,7 +32,7 @@ def _independent_state(encoder, batch, layer):
     return state
 
 
-@pytest.mark.parametrize(("name", "attention"), CASES)
+@pytest.mark.parametrize(("name", "attention"), ATTENTION_CASES)
 @torch.no_grad()
 def test_truncated_output_equals_full_hidden_state_also_after_reload(name, attention, tiny_folder, tmp_path):
     full = load_encoder(tiny_folder(name), attention=attention)

@@ -151,3 +151,18 @@ def make_tiny(name: str, folder: Path, *, seed: int = 0, blocks: int | None = No
     model.save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+TEXTS = [
+    "the cat sat on the mat and the dog ran under a tree",
+    "a red dog",
+    "the big cat sat under the small blue tree",
+]
+EAGER_ONLY = {"mpnet", "deberta", "deberta-v2"}
+ATTENTION_CASES = [
+    (name, attention)
+    for name, config in TINY_CONFIGS.items()
+    for attention in ("eager", "sdpa")
+    if attention == "eager" or config.model_type not in EAGER_ONLY
+]
+"""Every family with each way to compute attention that transformers has for it."""

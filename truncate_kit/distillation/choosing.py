@@ -39,7 +39,7 @@ FEW_TEXTS, FEW_TOKENS = 2000, 64
 """Short texts that leading subsets of one size learn from before one is chosen; a tenth of all where these are few."""
 
 AGREEMENT_PER_POINT = 3.0
-"""Points of agreement that stand for a point of score: lean models of all-MiniLM-L6-v2 with agreements from 93.9 to 98.2
+"""Points of agreement that stand for a point of score: lean models of all-MiniLM-L6-v2 with agreements of 93.9 to 98.2
 lost less than a third of what they disagreed by on STS Benchmark and in the mean of STS12, 14, 15 and SICK-R, a single
 block nearly half of it, and searches of abstracts 0.2 to 1.6 times as much (benchmarks/lean)."""
 
