@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.wording import counted
-from truncate_kit.workspace.sources import ModelSource
+from truncate_kit.workspace.sources import DataSource, ModelSource
 
 from . import options
 from .machine import Machine
@@ -93,7 +93,7 @@ def distill(
     """Keep the fewest blocks that still give the full model's vectors, which they learn from raw text."""
     if texts is None:
         raise UsageError("There are no texts to learn from.", hint="Give --texts FILE, like those to be served.")
-    from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
+    from truncate_kit.data import iter_texts
     from truncate_kit.distillation.distilling import distill as run
     from truncate_kit.distillation.texts import RawTexts
     from truncate_kit.runs.cutting import cut_vocabulary
@@ -118,21 +118,14 @@ def distill(
     left_out = {text for path in exclude or () for text in _texts_in(path)}
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
-        source, found = workspace.starting_model(model, pooling, max_length), None
-        held_out: PairSplits | RetrievalSet | None = None
-        if data is not None:
-            if is_retrieval_folder(data):
-                held_out = read_retrieval(data)
-            else:
-                pairs, found = workspace.data(data, columns, scale)
-                held_out = workspace.divided(pairs)
+        source = workspace.starting_model(model, pooling, max_length)
+        held_out, found = _held_out(data, columns, scale, workspace)
         encoder, before = workspace.load(source, device=here, precision=precision), ""
         if vocabulary_from is not None:
             encoder, words = cut_vocabulary(encoder, _texts_in(vocabulary_from))
             before = " ".join(words.sentences)
             workspace.note(before)
-        if group.leads:
-            _note_fall(encoder, source, texts, workspace)
+        _note_fall(encoder, source, texts, workspace)
         asked = iter_texts(queries) if queries is not None else ()
         with machine.open() as at_work, progress_bar(quiet=workspace.quiet) as progress:
             result = run(
@@ -154,11 +147,27 @@ def distill(
     push(workspace.lean, push_to, public, quiet=as_json)
 
 
+def _held_out(
+    data: str | None, columns: str | None, scale: str | None, workspace: Workspace
+) -> "tuple[PairSplits | RetrievalSet | None, DataSource | None]":
+    """What is chosen by and reported on, and what the workspace remembers of it: nothing of a retrieval folder."""
+    from truncate_kit.data import is_retrieval_folder, read_retrieval
+
+    if data is None:
+        return None, None
+    if is_retrieval_folder(data):
+        return read_retrieval(data), None
+    pairs, found = workspace.data(data, columns, scale)
+    return workspace.divided(pairs), found
+
+
 def _note_fall(encoder: "Encoder", source: ModelSource, texts: Path, workspace: Workspace) -> None:
     """Say before hours of learning that the end of this model is expected to fall: its vectors are no good aim then."""
     from truncate_kit.analysis.foresight import ANALYSED_TEXTS, foresee_drop
     from truncate_kit.data import iter_texts
 
+    if workspace.quiet:  # nobody would read it
+        return
     drop = None
     with suppress(TruncateKitError):  # what cannot be analysed is refused by what follows, or learns all the same
         some = list(islice(iter_texts(texts), ANALYSED_TEXTS))
