@@ -55,6 +55,14 @@ def test_a_local_folder_is_no_base_model_but_hands_on_its_own(tiny_folder, tmp_p
     assert HubCard(made.text(encoder)).data.license is None
 
 
+def test_a_bundled_model_is_none_of_the_hub_and_its_licence_goes_along(tiny_folder):
+    made = ModelCard(base_model="mini-bert", title="mini-bert, cut", summary="Half.")
+    found = HubCard(made.text(load_encoder(tiny_folder("bert")))).data.to_dict()
+    assert "base_model" not in found
+    assert (found["license"], found["license_name"]) == ("other", "research-evaluation-demonstration")
+    assert "license_link" not in found  # a file beside the bundled one
+
+
 def test_text_from_outside_opens_nothing(tiny_folder):
     scores = ScoreTable(
         caption="Points.", columns=("layer", "test"), rows=(("1", "40.00"), ("2", "a | b"), ("3", "–")), marked=1

@@ -12,6 +12,7 @@ from yaml import YAMLError
 
 from truncate_kit import __version__
 from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pooler_files import LayerPooler, loading_words
 from truncate_kit.files import read_text, replacing, write_text
 from truncate_kit.runs.usage import onnxruntime_lines, sentence_transformers_lines
@@ -146,17 +147,22 @@ def _front_matter(card: ModelCard, encoder: Encoder) -> str:
 def _parent(name: str) -> tuple[str | None, dict[str, Any]]:
     """A name for `base_model`, None for a folder that nobody else has, and what its own card says for all of its kind.
 
-    A folder's card names the model that it was made from, which then is this one's as well.
+    A folder's card names the model that it was made from, which then is this one's as well. A bundled model is such a
+    folder: its licence goes along.
     """
-    if not Path(name).is_dir():
+    folder = miniature_path(name) or Path(name)
+    if not folder.is_dir():
         return name, {}
     try:
-        found = HubCard((Path(name) / "README.md").read_text(encoding="utf-8")).data
+        found = HubCard((folder / "README.md").read_text(encoding="utf-8")).data
     except (OSError, ValueError, YAMLError):
         return None, {}
     base = getattr(found, "base_model", None)
     known = isinstance(base, str) and not Path(base).exists()
-    return (base if known else None), {key: getattr(found, key, None) for key in ("language", "license")}
+    inherited = {key: getattr(found, key, None) for key in ("language", "license", "license_name", "license_link")}
+    if not str(inherited["license_link"]).startswith("https://"):  # a file that is not copied
+        del inherited["license_link"]
+    return (base if known else None), inherited
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], marked: int | None = None) -> str:
