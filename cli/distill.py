@@ -190,10 +190,8 @@ def _texts_in(path: Path) -> list[str]:
 def _show(result: "DistillResult", workspace: Workspace) -> None:
     from truncate_kit.report.frontier_figure import draw_frontier
     from truncate_kit.report.training_tables import frontier_table, rules_table, sizes_table
-    from truncate_kit.runs.card import add_figure
 
     figure = draw_frontier(result, workspace.folder / "frontier.png")
-    add_figure(workspace.lean, figure, "Score against speed of every number of blocks")
     if workspace.quiet:
         print_json(result)
         return

@@ -1,6 +1,7 @@
 """What export writes, what it refuses, and that a refusal leaves everything as it was."""
 
 import copy
+import json
 import shutil
 import sys
 
@@ -106,6 +107,9 @@ def test_exporting_a_folder_in_place_adds_the_graph_and_keeps_the_rest(encoder, 
     export_onnx(load_encoder(folder), folder)
     after = contents(folder)
     assert set(after) - set(before) == {"model.onnx", "export.json"}
+    reading = json.loads(before.pop("sentence_bert_config.json"))
+    assert reading.pop("model_args") == {"add_pooling_layer": False}  # torch's alone: loaders of graphs refuse it
+    assert json.loads(after["sentence_bert_config.json"]) == reading
     assert {name: after[name] for name in before} == before
 
 
