@@ -11,7 +11,7 @@ LESS = {"finetune": ("--layer", 1, "--seeds", 1, "--epochs", 2), "freeze": ("--s
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     place = tmp_path_factory.mktemp("twice")
-    make_inputs(place, texts=3000)
+    make_inputs(place, texts=600)
     return place
 
 

@@ -25,6 +25,7 @@ from truncate_kit.encoders import load_encoder
 from truncate_kit.engines import Lost, RayCluster, Steps
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.progress import TrialWatcher
+from truncate_kit.serving import encode_file
 from truncate_kit.study.running import run_study
 from truncate_kit.study.study_file import read_study
 
@@ -122,12 +123,13 @@ def test_the_full_models_vectors_are_the_same(engine, tiny_folder, tmp_path):
     assert np.array_equal(teacher_vectors(encoder, store, tmp_path / "there", engine=engine), here)
 
 
-def test_a_file_is_encoded_by_all(cluster, engine, tiny_folder, tmp_path, capfd):
-    (tmp_path / "texts.txt").write_text("".join(f"the {'cat ' * (n % 9)}sat\n" for n in range(9000)))  # three chunks
+def test_a_file_is_encoded_by_all(cluster, engine, tiny_folder, tmp_path, capfd, monkeypatch):
+    monkeypatch.setitem(encode_file.__kwdefaults__, "chunk", 100)
+    (tmp_path / "texts.txt").write_text("".join(f"the {'cat ' * (n % 9)}sat\n" for n in range(250)))  # three chunks
     model = ("encode", tmp_path / "texts.txt", "--model", tiny_folder("bert"), "--threads", 1, "--out")
     run_both(capfd, *model, tmp_path / "alone.npy")
     out, _ = run_both(capfd, *model, tmp_path / "shared.npy", "--engine", "ray", "--ray-address", cluster.address)
-    assert "9,000 texts" in out
+    assert "250 texts" in out
     assert (tmp_path / "shared.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
 
