@@ -127,7 +127,7 @@ def test_distilling_from_raw_text_leaves_the_remembered_data_alone(run, tiny_fol
     assert code == 0, err
     code, _, err = run("evaluate")
     assert code == 0
-    assert "pairs.csv (train 126 pairs)" in err
+    assert "pairs.csv (126 pairs)" in err
 
 
 def test_a_workspace_in_use_is_said_and_left_alone(run, tiny_folder, single_file):
