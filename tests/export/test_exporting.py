@@ -16,6 +16,7 @@ from tests.support.commands import refused
 from tests.support.traces import traced_anew
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
+from truncate_kit.encoders.saving import load_by_any_runtime
 from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import DataError, ModelError
 from truncate_kit.export import tracing
@@ -111,6 +112,15 @@ def test_exporting_a_folder_in_place_adds_the_graph_and_keeps_the_rest(encoder, 
     assert reading.pop("model_args") == {"add_pooling_layer": False}  # torch's alone: loaders of graphs refuse it
     assert json.loads(after["sentence_bert_config.json"]) == reading
     assert {name: after[name] for name in before} == before
+
+
+def test_what_others_ask_of_torch_stays(encoder, tmp_path):
+    folder = save_encoder(encoder, tmp_path / "model")
+    reading = folder / "sentence_bert_config.json"
+    reading.write_text(json.dumps(json.loads(reading.read_text()) | {"model_args": {"attn_implementation": "sdpa"}}))
+    before = contents(folder)
+    load_by_any_runtime(folder)
+    assert contents(folder) == before
 
 
 def test_the_record_names_the_encoder_that_the_graph_computes(exported, encoder):

@@ -54,7 +54,10 @@ def load_by_any_runtime(folder: Path) -> None:
     is handed to them. The price is torch's report of a missing pooler, which nothing uses.
     """
     path = folder / _READING_FILE
-    if path.is_file() and (values := read_json(path)).keys() & _NO_POOLER:
+    if not path.is_file():
+        return
+    values = read_json(path)
+    if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # what others asked for stays
         replace_json(path, {key: value for key, value in values.items() if key not in _NO_POOLER})
 
 
