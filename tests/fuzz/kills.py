@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support import processes
 from tests.support.processes import Program
 from tests.support.writing import COMMANDS, TIMED, left_in, make_inputs, words_of
 
@@ -120,6 +121,8 @@ def main() -> int:
     known = [json.loads(line) for line in arguments.notes.read_text().splitlines()] if arguments.notes.exists() else []
     wanted = {name: arguments.kills or KILLS[name] for name in arguments.command or COMMANDS}
     with tempfile.TemporaryDirectory(prefix="kills-") as home, arguments.notes.absolute().open("a") as notes:
+        processes.session_folder = Path(home, "shared")  # else traces stay where one happens to be
+        processes.session_folder.mkdir()
         for found in rounds(Path(home), known, wanted, arguments.seed):
             known.append(found)
             notes.write(json.dumps(found) + "\n")
