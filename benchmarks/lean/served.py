@@ -25,6 +25,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph_files import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
+from truncate_kit.wording import counted
 
 ROWS = Path(__file__).parent / "served.csv"
 TEXTS = 256
@@ -74,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             export_onnx(encoder, out, ExportSettings(precision=precision), search_pairs=pairs)
             graph = OnnxEncoder.load(out, precision=precision, threads=given.threads)
             size = sum(file.stat().st_size for file in graph_files(graph.file)) / 1e6
-            contestants.append((f"{encoder.depth} blocks, {precision}", graph, size))
+            contestants.append((f"{counted(encoder.depth, 'block')}, {precision}", graph, size))
     if importlib.util.find_spec("model2vec") is not None:
         static = Static(given.model)
         contestants.append(("model2vec", static, static.megabytes))
