@@ -76,8 +76,8 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    told = [place for place in range(len(columns)) if place == 0 or any(row[place] not in ("", NONE) for row in rows)]
-    columns, rows = [columns[place] for place in told], [[harmless(row[place]) for place in told] for row in rows]
+    shown = [place for place in range(len(columns)) if place == 0 or any(row[place] not in ("", NONE) for row in rows)]
+    columns, rows = [columns[place] for place in shown], [[harmless(row[place]) for place in shown] for row in rows]
     available = Console(width=None if sys.stdout.isatty() else 160).width  # files and pipes have no width of their own
     least, most = _widths(columns, rows)
     parts = _side_by_side(least, available)

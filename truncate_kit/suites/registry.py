@@ -3,6 +3,7 @@
 Importing this imports no torch: the command line reads names and options from the rows.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteReport(Result):
+class SuiteReport(Result, ABC):
     """What a suite gives; it shows itself. `truncate_kit/report/suite_figure.py` draws those that have a figure."""
 
+    @abstractmethod
     def table(self) -> TableCells:
         """The scores."""
-        raise NotImplementedError
 
     def sentences(self) -> list[str]:
         """What a reader has to know beside the table."""
