@@ -9,7 +9,7 @@ from .output import note, print_json, progress_bar, say, table
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.analysis import LayerProfile
+    from truncate_kit.analysis.layer_profile import LayerProfile
     from truncate_kit.encoders import Encoder
 
 
@@ -44,7 +44,8 @@ def analyze(
     as_json: options.Json = False,
 ) -> None:
     """Compare all layers of a model with a reference and predict whether its end falls, and from which layer on."""
-    from truncate_kit.analysis import AnalysisSettings, profile
+    from truncate_kit.analysis.profiling import profile
+    from truncate_kit.analysis.settings import AnalysisSettings
     from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
 
     kept, searched = options.blocks_in(blocks), None

@@ -9,7 +9,9 @@ import torch
 
 from tests.support import cka as plain
 from tests.support.pairs import TEXTS, made_texts, pairs_of
-from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import TextPair, load_pairs
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError, UsageError

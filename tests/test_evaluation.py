@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from tests.support.pairs import make_pairs
-from truncate_kit.analysis import AnalysisSettings, profile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import PlacedPairs, StsSet, TextPair
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import evaluate, pair_similarities, spearman

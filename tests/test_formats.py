@@ -19,7 +19,8 @@ from truncate_kit.export.record import read_exports
 from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.results import FORMAT
 from truncate_kit.runs.cutting import CutResult
-from truncate_kit.runs.store import RECORDS_FILE, RunStore
+from truncate_kit.runs.journal import RECORDS_FILE
+from truncate_kit.runs.store import RunStore
 from truncate_kit.runs.trial import Trial
 from truncate_kit.serving.encoded_file import EncodingNote
 from truncate_kit.study.study_result import StudyResult

@@ -1,6 +1,7 @@
 """What is installed, and what importing it costs."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -11,8 +12,10 @@ from types import ModuleType
 import pytest
 
 import truncate_kit
+from tests.support.made_results import a_combination, a_contrast, a_distillation, a_sweep, some_heads, write_run
 
 ROOT = Path(__file__).resolve().parents[1]
+HEAVY = {"torch", "transformers", "scipy", "datasets", "mteb"}
 
 
 def modules_after(code: str) -> set[str]:
@@ -20,6 +23,13 @@ def modules_after(code: str) -> set[str]:
     script = f"{code}\nimport sys\nsys.stderr.write(chr(10).join(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(done.stderr.splitlines())
+
+
+def command(*arguments: str) -> str:
+    """Code that runs a command, which has to end well; no command at all shows the help and ends with 2."""
+    code = 0 if arguments else 2
+    run = f"try:\n    main({list(arguments)})\nexcept SystemExit as end:\n    assert (end.code or 0) == {code}"
+    return f"from truncate_kit_cli.app import main\n{run}"
 
 
 def test_importing_the_package_imports_no_torch():
@@ -42,9 +52,24 @@ def test_settings_that_the_command_line_shows_import_no_torch(module):
 
 
 def test_help_imports_no_torch():
-    for arguments in (["--help"], ["evaluate", "--help"]):
-        code = f"from truncate_kit_cli.app import main\ntry:\n    main({arguments})\nexcept SystemExit:\n    pass"
-        assert not {"torch", "transformers", "numpy", "matplotlib", "mteb"} & modules_after(code)
+    for arguments in ([], ["--version"], ["evaluate", "--help"]):
+        assert not {*HEAVY, "numpy", "matplotlib"} & modules_after(command(*arguments))
+
+
+def test_what_reads_results_only_imports_no_torch(tmp_path):
+    """`status` of results of every kind, and `report` where no model was saved yet."""
+    made = {"sweep": a_sweep(), "contrast": a_contrast(), "heads": some_heads(), "combined": a_combination(2)}
+    (tmp_path / "model").mkdir()
+    folder = write_run(tmp_path / "exported", tmp_path / "model", distilled=a_distillation(), **made)
+    kinds = ("sweep.sweep_result", "contrastive.contrastive_result", "distillation.distill_result")
+    kinds += ("frozen.frozen_report", "combination.report", "runs.cutting")
+    loaded = modules_after(command("status", "--workspace", str(folder)))
+    assert {f"truncate_kit.{kind}" for kind in kinds} <= loaded
+    assert not {*HEAVY, "matplotlib"} & loaded
+    shutil.rmtree(folder / "lean")
+    loaded = modules_after(command("report", str(folder)))
+    assert "truncate_kit.page.charts" in loaded
+    assert not HEAVY & loaded
 
 
 @pytest.mark.parametrize("name", [name for name in truncate_kit.__all__ if name != "__version__"])

@@ -9,7 +9,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _NAMES = {  # by module
-    "analysis": "AnalysisSettings LayerProfile profile",
+    "analysis.layer_profile": "LayerProfile",
+    "analysis.profiling": "profile",
+    "analysis.settings": "AnalysisSettings",
     "bench.bench_report": "BenchReport",
     "combination.bert_lc": "combine",
     "combination.model": "combined_encoder",

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.common import named_model, new_parser, print_table
 from benchmarks.records import Records
-from truncate_kit.combination.bert_lc import BASELINES, combine
-from truncate_kit.combination.report import CombinationReport
+from truncate_kit.combination.bert_lc import combine
+from truncate_kit.combination.report import BASELINES, CombinationReport
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import Encoder, find_pooler_head, load_encoder, load_pooler_head

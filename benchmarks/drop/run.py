@@ -28,7 +28,9 @@ from benchmarks.common import new_parser, read_rows, spread_out
 from benchmarks.drop.scoring import Case, predictions, score_forecasts
 from benchmarks.records import Records
 from benchmarks.trials import trial_runner
-from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder
 from truncate_kit.study.study_result import DROP_DEVIATIONS, DROP_POINTS

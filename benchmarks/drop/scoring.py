@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from benchmarks.common import write_rows
-from truncate_kit.analysis import LayerProfile
+from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.similarity.compare import relative_layers
 from truncate_kit.similarity.drop import DropPrediction, predict_drop
 

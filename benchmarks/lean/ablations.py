@@ -18,8 +18,8 @@ from benchmarks.lean.scores import evaluation_texts, scores_of
 from benchmarks.lean.texts import corpus_lines, mixed
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.settings import DistillSettings
+from truncate_kit.distillation.step_results import Blocks
 from truncate_kit.distillation.student import TaughtTexts, ids_of, student_run
-from truncate_kit.distillation.subsets import Blocks
 from truncate_kit.distillation.teacher import rows_of, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, store_texts
 from truncate_kit.encoders import keep, load_encoder

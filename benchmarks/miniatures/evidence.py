@@ -21,7 +21,8 @@ from typing import Any
 from benchmarks.common import new_parser, read_rows, spread_out, write_rows
 from benchmarks.miniatures.bundle import RUNS
 from benchmarks.trials import trial_runner
-from truncate_kit.analysis import AnalysisSettings, profile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.files import write_json

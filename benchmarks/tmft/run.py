@@ -28,7 +28,8 @@ from benchmarks.common import (
     write_rows,
 )
 from benchmarks.trials import trial_runner
-from truncate_kit.analysis import AnalysisSettings, profile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import PairSplits, load_pairs
 from truncate_kit.encoders import Encoder, default_reference, layers_held, load_encoder, parameters_kept
 from truncate_kit.runs.trial import Trial

@@ -7,8 +7,7 @@ from benchmarks.combine import sets
 from benchmarks.published import published
 from benchmarks.records import Records
 from tests.support.pairs import sentence_pairs
-from truncate_kit.combination.bert_lc import BASELINES, LAST
-from truncate_kit.combination.report import CombinationReport
+from truncate_kit.combination.report import BASELINES, LAST, CombinationReport
 from truncate_kit.combination.searching import divide
 from truncate_kit.data import find_sts
 from truncate_kit.encoders import load_encoder

@@ -8,7 +8,9 @@ import torch
 
 from tests.support.commands import fails, run, run_both
 from tests.support.files import pairs_file
-from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import keep, load_encoder

@@ -9,7 +9,7 @@ from tests.support.commands import refused, run, run_both
 from tests.support.distributed import assert_same, in_two_processes
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.distillation.distill_result import DistillResult
-from truncate_kit.distillation.frontier import Frontier, FrontierPoint
+from truncate_kit.distillation.step_results import Frontier, FrontierPoint
 from truncate_kit.encoders import load_encoder
 from truncate_kit.workspace.sources import ModelSource
 from truncate_kit_cli.distill import _note_fall, _show

@@ -10,17 +10,8 @@ from transformers import AutoModel
 
 from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
-from truncate_kit.combination.bert_lc import (
-    BASELINES,
-    CLS,
-    LAST,
-    LAST_FOUR,
-    POOLER,
-    RANDOM,
-    combine,
-    random_combinations,
-)
-from truncate_kit.combination.report import CombinationReport
+from truncate_kit.combination.bert_lc import combine, random_combinations
+from truncate_kit.combination.report import BASELINES, CLS, LAST, LAST_FOUR, POOLER, RANDOM, CombinationReport
 from truncate_kit.combination.searching import divide
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import TextPair

@@ -5,7 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from truncate_kit.distillation.agreement import NEAR, AgreementEvaluator
+from truncate_kit.distillation.agreement import AgreementEvaluator
+from truncate_kit.distillation.step_results import NEAR
 from truncate_kit.errors import DataError
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.made_results import a_bench, a_distillation, a_quality, a_sweep, an_export, write_run
 from tests.support.pairs import TEXTS, pairs_of
-from truncate_kit.analysis import AnalysisSettings, profile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import UsageError

@@ -9,7 +9,7 @@ import pytest
 from tests.support.browser import Tab, a_browser
 from tests.support.made_results import a_bench, a_quality, write_run
 from tests.support.pairs import TEXTS, pairs_of
-from truncate_kit.analysis import profile
+from truncate_kit.analysis.profiling import profile
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.page.writing import write_page
 

@@ -7,7 +7,8 @@ import numpy
 import pytest
 
 from tests.support.pairs import TEXTS, pairs_of
-from truncate_kit.analysis import AnalysisSettings, profile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.report.analysis_figure import draw_analysis
 from truncate_kit.report.analysis_table import analysis_table

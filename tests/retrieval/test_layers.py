@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 
 from tests.support.retrieval import retrieval_folder
-from truncate_kit.analysis import AnalysisSettings, LayerProfile, profile
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import read_retrieval
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.report.analysis_figure import draw_analysis

@@ -11,12 +11,16 @@ from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import overlap_of
-from truncate_kit.distillation.agreement import Agreement
 from truncate_kit.distillation.distill_result import Candidate, DistillResult, Student
-from truncate_kit.distillation.frontier import Frontier, FrontierPoint
 from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.distillation.subsets import SubsetScore, SubsetSearch
-from truncate_kit.distillation.texts import TextCounts
+from truncate_kit.distillation.step_results import (
+    Agreement,
+    Frontier,
+    FrontierPoint,
+    SubsetScore,
+    SubsetSearch,
+    TextCounts,
+)
 from truncate_kit.export.export_report import Check, ExportReport, TaskScore
 from truncate_kit.export.record import REPORT_FILE, record_with
 from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair
@@ -25,9 +29,8 @@ from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.certainty import Certainty
-from truncate_kit.sweep.ranking import Ranking
 from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.sweep.sweep_result import LayerScores, SweepResult
+from truncate_kit.sweep.sweep_result import LayerScores, Ranking, SweepResult
 from truncate_kit.training.configuration import TrainingSettings
 
 MACHINE = Machine(

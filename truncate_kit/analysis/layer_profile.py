@@ -5,7 +5,7 @@ from pathlib import Path
 
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.results import Result
-from truncate_kit.similarity.compare import Curve, Row
+from truncate_kit.similarity.curve import Curve, Row
 from truncate_kit.similarity.drop import DropPrediction
 
 

@@ -11,15 +11,8 @@ from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.encoders import Encoder
 from truncate_kit.progress import Progress
 from truncate_kit.representations import StateBatch, iter_states_together
-from truncate_kit.similarity.compare import (
-    Curve,
-    LayerComparison,
-    Row,
-    Variant,
-    compare_layers,
-    relative_layers,
-    without_nan,
-)
+from truncate_kit.similarity.compare import LayerComparison, Variant, compare_layers, relative_layers, without_nan
+from truncate_kit.similarity.curve import Curve, Row
 from truncate_kit.similarity.preparing import outlier_dimensions
 from truncate_kit.similarity.scores import LayerStateScores, LayerTokenScores, StateScores, TokenScores
 from truncate_kit.similarity.streamed_curve import StreamedCurve

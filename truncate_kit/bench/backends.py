@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import GRAPH_FILES, PRECISIONS, Precision
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,10 @@ class Backend:
     tensorrt: bool = False  # by TensorRT inside ONNX Runtime, from a graph without ONNX Runtime's own operators
 
     @property
-    def dtype(self) -> torch.dtype | None:
+    def dtype(self) -> "torch.dtype | None":
         """What torch turns all weights to, None where they stay as they are."""
+        import torch  # here, because the page of a run reads titles only
+
         weights = PRECISIONS[self.precision].weights
         return None if weights in (None, "float32") else getattr(torch, str(weights))
 
@@ -91,7 +94,7 @@ BASE = "torch-fp32"
 
 
 def select_backends(
-    names: Sequence[str] | None, device: torch.device, folders: Sequence[Path] = ()
+    names: Sequence[str] | None, device: "torch.device", folders: Sequence[Path] = ()
 ) -> tuple[Backend, ...]:
     """The rows of the given names in the order of `BACKENDS`; `["all"]` gives every row that makes sense on `device`.
 
@@ -117,6 +120,6 @@ def select_backends(
     return tuple(row for row in _ROWS if row.name in names)
 
 
-def _held(row: Backend, device: torch.device, folders: Sequence[Path]) -> bool:
+def _held(row: Backend, device: "torch.device", folders: Sequence[Path]) -> bool:
     made_for = PRECISIONS[row.precision].preference
     return device.type in made_for and any((folder / GRAPH_FILES[row.precision]).is_file() for folder in folders)

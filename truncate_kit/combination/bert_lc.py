@@ -10,7 +10,17 @@ from truncate_kit.combination.best_subsets import BestSubsets, ScoredSubset, mas
 from truncate_kit.combination.grams import Floats
 from truncate_kit.combination.pair_states import Scorer
 from truncate_kit.combination.ranking import RankCorrelation
-from truncate_kit.combination.report import Baseline, Combination, CombinationReport, SplitReport
+from truncate_kit.combination.report import (
+    CLS,
+    LAST,
+    LAST_FOUR,
+    POOLER,
+    RANDOM,
+    Baseline,
+    Combination,
+    CombinationReport,
+    SplitReport,
+)
 from truncate_kit.combination.searching import Division, Search, best_of, draw_divisions, search_means, search_vectors
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSet
@@ -19,9 +29,6 @@ from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import ProgressOption, reporter
 
-LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
-CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler
-BASELINES = (LAST, CLS, POOLER, LAST_FOUR, RANDOM)
 RANDOM_DRAWS = 100
 
 

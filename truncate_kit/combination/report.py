@@ -7,6 +7,10 @@ from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.results import Result
 from truncate_kit.wording import counted
 
+LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
+CLS, POOLER = "CLS of the last layer", "CLS pooler"  # the state itself; the paper's: that state through the pooler
+BASELINES = (LAST, CLS, POOLER, LAST_FOUR, RANDOM)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination(Result):

@@ -1,42 +1,17 @@
 """How like the full model a lean one is on raw text: agreement of their cosines, overlap of nearest neighbours."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from truncate_kit.bench.quality import draw_counts, resampled_spearman
+from truncate_kit.distillation.step_results import NEAR, Agreement
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import too_few_texts
 from truncate_kit.evaluation import spearman
-from truncate_kit.results import Result
 from truncate_kit.training.examples import Ids
 
-NEAR = 10
-"""Nearest neighbours of a text; as many texts drawn at random stand beside them."""
-
 RESAMPLES = 500
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement(Result):
-    """Agreement with the full model on held-out text.
-
-    Attributes:
-        correlation: Spearman × 100 between the cosines of both models, over each text with its `NEAR` nearest texts by
-            the full model and as many drawn at random; 100 is the full model itself.
-        low: Lower end of its 95 % interval, by a bootstrap over texts.
-        high: The upper end.
-        overlap: Share × 100 of the `NEAR` nearest texts of each text that both models have in common.
-        num_texts: Held-out texts.
-    """
-
-    correlation: float
-    low: float
-    high: float
-    overlap: float
-    num_texts: int
 
 
 class AgreementEvaluator:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from truncate_kit.distillation.distill_result import Candidate
 from truncate_kit.distillation.settings import Budget
-from truncate_kit.distillation.subsets import Blocks
+from truncate_kit.distillation.step_results import Blocks
 from truncate_kit.errors import UsageError
 from truncate_kit.wording import counted
 

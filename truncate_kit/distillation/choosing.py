@@ -19,12 +19,13 @@ from truncate_kit.distillation.distill_result import (
     Student,
     Tryout,
 )
-from truncate_kit.distillation.frontier import Frontier, measure_frontier
+from truncate_kit.distillation.frontier import measure_frontier
 from truncate_kit.distillation.held_out import held_out_scores
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.speed import texts_per_second
+from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetScore, SubsetSearch
 from truncate_kit.distillation.student import EVALUATIONS, StudentRun, TaughtTexts, ids_of, student_run
-from truncate_kit.distillation.subsets import Blocks, SubsetScore, SubsetSearch, search_subsets
+from truncate_kit.distillation.subsets import search_subsets
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Encoder, keep, save_encoder

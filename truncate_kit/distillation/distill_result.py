@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.distillation.agreement import Agreement
-from truncate_kit.distillation.frontier import Frontier
 from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.distillation.subsets import Blocks, SubsetSearch
-from truncate_kit.distillation.texts import TextCounts
+from truncate_kit.distillation.step_results import Agreement, Blocks, Frontier, SubsetSearch, TextCounts
 from truncate_kit.results import Result
 from truncate_kit.wording import counted, in_points
 

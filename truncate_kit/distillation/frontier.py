@@ -3,10 +3,9 @@
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.distillation.speed import TEXTS, side_by_side
-from truncate_kit.distillation.subsets import Blocks
+from truncate_kit.distillation.step_results import Blocks, Frontier, FrontierPoint, GraphPrecision
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.word_pieces import kept_pieces
@@ -25,65 +24,13 @@ from truncate_kit.export.graph_files import bytes_of_rows, graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.progress import Progress, silent
-from truncate_kit.results import Result
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 
-GraphPrecision = Literal["fp32", "int8"]
 PRECISIONS: tuple[GraphPrecision, ...] = ("fp32", "int8")
 SHARES = (1, 2, 4)
 """A vector's first dimensions, as divisors of its width."""
 PAIRS = 1000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontierPoint(Result):
-    """One way to serve: a graph, and how many dimensions of its vectors are kept.
-
-    Attributes:
-        blocks: Of the full model.
-        precision: Of the graph.
-        dims: First dimensions of the vectors that are kept.
-        words: Pieces of the vocabulary.
-        score: Of the graph's vectors, in points, by the metric of the distillation.
-        texts_per_second: Measured side by side with all other graphs.
-        megabytes: The graph's files, 10⁶ bytes each.
-        dominated: Whether another point is at least as good, fast, small and short, and better in one of these.
-    """
-
-    blocks: Blocks
-    precision: GraphPrecision
-    dims: int
-    words: int
-    score: float
-    texts_per_second: float
-    megabytes: float
-    dominated: bool = False
-
-    def beats(self, other: "FrontierPoint") -> bool:
-        """Whether it is nowhere worse, and better somewhere."""
-        mine, theirs = ((one.score, one.texts_per_second, -one.megabytes, -one.dims) for one in (self, other))
-        return mine != theirs and all(ours >= its for ours, its in zip(mine, theirs, strict=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frontier(Result):
-    """All points, the largest models first.
-
-    Attributes:
-        points: The full model's in float32 first; points of fewer words take score and speed from those of all words.
-        words: Pieces that all these texts and those of the score use, with what every tokenizer needs; None where the
-            tokenizer can spare none.
-        all_words: Pieces of the full model's vocabulary.
-        covered: Share × 100 of held-out texts whose pieces all stand in the other texts; they keep their vectors.
-        seconds: Exporting and measuring.
-    """
-
-    points: tuple[FrontierPoint, ...]
-    words: int | None
-    all_words: int
-    covered: float
-    seconds: float
 
 
 def measure_frontier(

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from truncate_kit.distillation.subsets import Blocks
+from truncate_kit.distillation.step_results import Blocks
 from truncate_kit.encoders import Encoder, keep
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.examples import Ids

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from truncate_kit.distillation.settings import DistillSettings
-from truncate_kit.distillation.subsets import Blocks
+from truncate_kit.distillation.step_results import Blocks
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Batch, Encoder

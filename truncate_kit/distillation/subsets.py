@@ -2,71 +2,23 @@
 
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from truncate_kit.distillation.baselines import BlockChanges, baseline_blocks, changes
+from truncate_kit.distillation.step_results import LEADING, Blocks, SubsetScore, SubsetSearch
 from truncate_kit.encoders import Encoder, evaluating, kept_config, length_batches
 from truncate_kit.encoders.block_runner import BlockRunner
 from truncate_kit.errors import LayerNotHeldError, ModelError
 from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.results import Result
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.loop import precision
-
-Blocks = tuple[int, ...]
 
 EXACT_DEPTH = 12
 """Deepest model of which every subset is tried: 4,095 of them."""
 BEAM = 8
-LEADING = 4
-"""Subsets of one size that may learn better than the best one without training (benchmarks/lean)."""
 BATCH = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubsetScore(Result):
-    """A subset of blocks and its score without training, in points."""
-
-    blocks: Blocks
-    score: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubsetSearch(Result):
-    """All subsets that were tried.
-
-    Attributes:
-        best: The best subset of each number of blocks, the smallest first; the last is the full model.
-        leading: Up to `LEADING` subsets of each number of blocks, the best first; these may change places in learning.
-        baselines: By the names of `baseline_blocks`: what each would keep, for the same numbers of blocks.
-        tried: Number of subsets.
-        exact: Whether these are all subsets that an ordinary checkpoint can hold; else those of a beam.
-        seconds: The search took.
-    """
-
-    best: tuple[SubsetScore, ...]
-    leading: tuple[SubsetScore, ...]
-    baselines: dict[str, tuple[SubsetScore, ...]]
-    tried: int
-    exact: bool
-    seconds: float
-
-    def simpler(self, rule: str, row: SubsetScore) -> float | None:
-        """The score of what a rule keeps of as many blocks as `row`; None where no checkpoint can hold that."""
-        return next((one.score for one in self.baselines[rule] if len(one.blocks) == len(row.blocks)), None)
-
-    def of_size(self, number: int) -> SubsetScore:
-        """The best subset of that number of blocks. Raises `ModelError` where there is none."""
-        for row in self.best:
-            if len(row.blocks) == number:
-                return row
-        raise ModelError(
-            f"No subset of {number} blocks can be kept.",
-            hint=f"Use a number from {len(self.best[0].blocks)} to {len(self.best[-1].blocks)}.",
-        )
 
 
 def search_subsets(

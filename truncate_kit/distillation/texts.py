@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from truncate_kit.distillation.step_results import TextCounts
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.encoders.digest import Digest
 from truncate_kit.errors import DataError
 from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
-from truncate_kit.results import Result, sealed, unsealed
+from truncate_kit.results import sealed, unsealed
 from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids
 from truncate_kit.training.examples import Ids
 
@@ -38,39 +39,6 @@ class RawTexts:
     texts: Iterable[str]
     queries: Iterable[str] = ()
     exclude: Collection[str] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextCounts(Result):
-    """What was read.
-
-    Attributes:
-        num_texts: Distinct texts that are learned from or held out.
-        num_queries: How many of them are queries; they come first.
-        repeated: Texts that had been read before.
-        excluded: Texts left out because an evaluation set holds them.
-        tokens: Of all texts, special tokens included.
-        middle: Tokens of the text in the middle.
-        long: Tokens of the text that 95 of 100 do not pass.
-        cut: Texts that are longer than the model takes.
-    """
-
-    num_texts: int
-    num_queries: int
-    repeated: int
-    excluded: int
-    tokens: int
-    middle: int
-    long: int
-    cut: int
-
-    @property
-    def sentence(self) -> str:
-        """What is learned from."""
-        said = f"{self.num_texts:,} distinct texts, {self.middle} tokens in the middle, 95 of 100 at most {self.long}"
-        said += f", {self.cut:,} cut at the model's length" if self.cut else ""
-        said += f"; {self.excluded:,} left out that stand in evaluation sets" if self.excluded else ""
-        return said + "."
 
 
 class TextStore:

@@ -68,14 +68,10 @@ def _statements(run: Run, fingerprint: str) -> list[str]:
 
 def _suites(run: Run) -> Section | None:
     """Scores of evaluation suites, where some were run."""
-    from truncate_kit.mteb.mteb_report import MtebReport
-    from truncate_kit.suites.registry import SUITES, SuiteReport
-
-    kinds: dict[str, type[SuiteReport]] = {name: suite.load()[0] for name, suite in SUITES.items()}
-    found = suite_reports(run.workspace.folder, {**kinds, "mteb": MtebReport})
+    found = suite_reports(run.workspace)
     if not found:
         return None
-    return Section(key="suites", title="Evaluation suites", tables=[report.table() for report in found.values()])
+    return Section(key="suites", title="Evaluation suites", tables=[report.table() for report in found])
 
 
 def _environment(run: Run) -> Section:

@@ -13,8 +13,9 @@ from truncate_kit.errors import UsageError
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.record import digest_of, read_exports
 from truncate_kit.frozen.frozen_report import FrozenReport
+from truncate_kit.mteb.mteb_report import MtebReport
 from truncate_kit.runs.cutting import CutResult
-from truncate_kit.suites.registry import SuiteReport
+from truncate_kit.suites.registry import SUITES, SuiteReport
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace, read_result
 
@@ -146,7 +147,9 @@ def newest(folder: Path) -> float:
     return max(found, default=0.0)
 
 
-def suite_reports(folder: Path, kinds: dict[str, type[SuiteReport]]) -> dict[str, SuiteReport]:
-    """The results of suites that are there, by their names."""
-    found = {name: read_result(kind, folder / f"suite-{name}.json") for name, kind in kinds.items()}
-    return {name: report for name, report in found.items() if report is not None}
+def suite_reports(workspace: Workspace) -> list[SuiteReport]:
+    """The results of suites that are there."""
+    names = [name for name in (*SUITES, "mteb") if workspace.suite(name).is_file()]  # the modules of others stay unread
+    kinds = [MtebReport if name == "mteb" else SUITES[name].load()[0] for name in names]
+    found = [read_result(kind, workspace.suite(name)) for kind, name in zip(kinds, names, strict=True)]
+    return [report for report in found if report is not None]

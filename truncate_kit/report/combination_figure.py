@@ -5,8 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from truncate_kit.combination.bert_lc import LAST
-from truncate_kit.combination.report import CombinationReport
+from truncate_kit.combination.report import LAST, CombinationReport
 from truncate_kit.report.panel import BLUE, ORANGE, open_panel, whole_axis, write_panel
 
 COLORS = {"dev": ORANGE, "test": BLUE}

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from truncate_kit.distillation.distill_result import DistillResult
-from truncate_kit.distillation.frontier import Frontier
+from truncate_kit.distillation.step_results import Frontier
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, write_panel
 

@@ -2,8 +2,7 @@
 
 from truncate_kit.cells import TableCells, number
 from truncate_kit.distillation.distill_result import DistillResult
-from truncate_kit.distillation.frontier import Frontier
-from truncate_kit.distillation.subsets import SubsetSearch
+from truncate_kit.distillation.step_results import Frontier, SubsetSearch
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.sweep.sweep_result import SweepResult

@@ -11,6 +11,8 @@ from typing import Any, BinaryIO
 from truncate_kit.errors import FileProblemError, cannot_write
 from truncate_kit.results import FORMAT
 
+RECORDS_FILE = "trials.jsonl"
+"""Where the runs of a workspace are recorded, beside the folders of what they keep."""
 _CHECKSUM = "crc32"  # of a line as it is without it; lines of the first format have none
 _SEALED = range(2, FORMAT + 1)  # formats whose lines all have one
 

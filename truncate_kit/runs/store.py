@@ -18,10 +18,9 @@ from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_en
 from truncate_kit.encoders.digest import Digest, folder_digest
 from truncate_kit.files import remove_leftovers, replacing, run_lock, write_text
 from truncate_kit.results import FORMAT, Result, check_format
-from truncate_kit.runs.journal import Journal
+from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.runs.trial import BaseTrial
 
-RECORDS_FILE = "trials.jsonl"
 _SETTINGS = "settings"  # kind of the first line of a store
 _CHECKSUM = "sha256"  # in the header of a tensor's file
 

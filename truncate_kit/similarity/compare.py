@@ -10,22 +10,12 @@ from torch import Tensor
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.results import Result
 from truncate_kit.similarity.cka import Estimator, Kernel, checked, cka_from_sums
+from truncate_kit.similarity.curve import Curve, Row
 from truncate_kit.similarity.gram_sums import gram_sums
 from truncate_kit.similarity.hsic import normalised
 from truncate_kit.similarity.preparing import prepare, standardise, without_outliers
 
 Variant = Literal["plain", "without_outliers", "standardised"]
-Row = tuple[float | None, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve(Result):
-    """CKA of each layer of the model with one layer of the reference; index 0 = embeddings, None = not defined."""
-
-    values: Row
-    reference_layers: tuple[int, ...]  # the reference layer that each value belongs to
-    low: Row | None = None  # lower bounds of the interval, None without one
-    high: Row | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,8 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from truncate_kit.similarity.cka import Estimator
-from truncate_kit.similarity.compare import Curve, without_nan
+from truncate_kit.similarity.compare import without_nan
+from truncate_kit.similarity.curve import Curve
 from truncate_kit.similarity.streaming import StreamedCKA
 
 

@@ -7,7 +7,6 @@ from truncate_kit.encoders import Encoder, truncate
 from truncate_kit.engines import Send, Steps
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import Progress
-from truncate_kit.results import Result
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Pairs
@@ -17,14 +16,6 @@ from truncate_kit.training.tasks import Task
 
 RankingName = Literal["multi-exit", "probe"]
 Scores = dict[int, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking(Result):
-    """A finished ranking as it is kept: the score of each layer, in points."""
-
-    layers: tuple[int, ...]
-    scores: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

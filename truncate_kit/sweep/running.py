@@ -13,10 +13,9 @@ from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import sweep_card
 from truncate_kit.sweep.certainty import certainty
 from truncate_kit.sweep.picking import Picker
-from truncate_kit.sweep.ranking import Ranking
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
-from truncate_kit.sweep.sweep_result import SweepResult, scores_by_layer
+from truncate_kit.sweep.sweep_result import Ranking, SweepResult, scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try
 from truncate_kit.wording import capitalized
 

@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
+from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import place_in_words
-from truncate_kit.encoders import Encoder, parameters_kept
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.certainty import Certainty
-from truncate_kit.sweep.ranking import Ranking
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
+
+if TYPE_CHECKING:
+    from truncate_kit.encoders import Encoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,14 @@ class LayerScores(Result):
     test_pearson_std: float | None
     dev_pearson: float | None = None
     dev_pearson_std: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking(Result):
+    """A finished ranking as it is kept: the score of each layer, in points."""
+
+    layers: tuple[int, ...]
+    scores: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +97,10 @@ class SweepResult(Result):
         return f"{layer}" if self.blocks is None else self.place(layer)
 
 
-def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerScores, ...]:
+def scores_by_layer(encoder: "Encoder", trials: Sequence[Trial]) -> tuple[LayerScores, ...]:
     """Mean and sample standard deviation over the seeds of each layer."""
+    from truncate_kit.encoders import parameters_kept  # here, because results are read without torch
+
     kept = parameters_kept(encoder.backbone.config)
     rows = []
     for layer in sorted({trial.layer for trial in trials}):

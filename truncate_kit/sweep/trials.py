@@ -13,7 +13,8 @@ from truncate_kit.progress import TrialWatcher
 from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.store import RunStore
 from truncate_kit.runs.trial import Trial, trial_name
-from truncate_kit.sweep.ranking import Ranking, RankingName, RankingOrder, RankingWork, Scores
+from truncate_kit.sweep.ranking import RankingName, RankingOrder, RankingWork, Scores
+from truncate_kit.sweep.sweep_result import Ranking
 from truncate_kit.sweep.work import Prior, TrialEpoch, TrialOrder, TrialWork
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.tasks import Task

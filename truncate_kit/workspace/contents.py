@@ -8,8 +8,7 @@ from pathlib import Path
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.files import remove_leftovers, run_lock
 from truncate_kit.results import Result
-from truncate_kit.runs.journal import Journal
-from truncate_kit.runs.store import RECORDS_FILE
+from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.workspace.places import Workspace
 
 # One beside the runs says that they ended.

@@ -1,0 +1,160 @@
+"""What the steps of a distillation find. Importing this imports no torch: `status` and `report` read results only."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from truncate_kit.errors import ModelError
+from truncate_kit.results import Result
+
+Blocks = tuple[int, ...]
+GraphPrecision = Literal["fp32", "int8"]
+NEAR = 10
+"""Nearest neighbours of a text; as many texts drawn at random stand beside them."""
+LEADING = 4
+"""Subsets of one size that may learn better than the best one without training (benchmarks/lean)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextCounts(Result):
+    """What was read.
+
+    Attributes:
+        num_texts: Distinct texts that are learned from or held out.
+        num_queries: How many of them are queries; they come first.
+        repeated: Texts that had been read before.
+        excluded: Texts left out because an evaluation set holds them.
+        tokens: Of all texts, special tokens included.
+        middle: Tokens of the text in the middle.
+        long: Tokens of the text that 95 of 100 do not pass.
+        cut: Texts that are longer than the model takes.
+    """
+
+    num_texts: int
+    num_queries: int
+    repeated: int
+    excluded: int
+    tokens: int
+    middle: int
+    long: int
+    cut: int
+
+    @property
+    def sentence(self) -> str:
+        """What is learned from."""
+        said = f"{self.num_texts:,} distinct texts, {self.middle} tokens in the middle, 95 of 100 at most {self.long}"
+        said += f", {self.cut:,} cut at the model's length" if self.cut else ""
+        said += f"; {self.excluded:,} left out that stand in evaluation sets" if self.excluded else ""
+        return said + "."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubsetScore(Result):
+    """A subset of blocks and its score without training, in points."""
+
+    blocks: Blocks
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubsetSearch(Result):
+    """All subsets that were tried.
+
+    Attributes:
+        best: The best subset of each number of blocks, the smallest first; the last is the full model.
+        leading: Up to `LEADING` subsets of each number of blocks, the best first; these may change places in learning.
+        baselines: By the names of `baseline_blocks`: what each would keep, for the same numbers of blocks.
+        tried: Number of subsets.
+        exact: Whether these are all subsets that an ordinary checkpoint can hold; else those of a beam.
+        seconds: The search took.
+    """
+
+    best: tuple[SubsetScore, ...]
+    leading: tuple[SubsetScore, ...]
+    baselines: dict[str, tuple[SubsetScore, ...]]
+    tried: int
+    exact: bool
+    seconds: float
+
+    def simpler(self, rule: str, row: SubsetScore) -> float | None:
+        """The score of what a rule keeps of as many blocks as `row`; None where no checkpoint can hold that."""
+        return next((one.score for one in self.baselines[rule] if len(one.blocks) == len(row.blocks)), None)
+
+    def of_size(self, number: int) -> SubsetScore:
+        """The best subset of that number of blocks. Raises `ModelError` where there is none."""
+        for row in self.best:
+            if len(row.blocks) == number:
+                return row
+        raise ModelError(
+            f"No subset of {number} blocks can be kept.",
+            hint=f"Use a number from {len(self.best[0].blocks)} to {len(self.best[-1].blocks)}.",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement(Result):
+    """Agreement with the full model on held-out text.
+
+    Attributes:
+        correlation: Spearman × 100 between the cosines of both models, over each text with its `NEAR` nearest texts by
+            the full model and as many drawn at random; 100 is the full model itself.
+        low: Lower end of its 95 % interval, by a bootstrap over texts.
+        high: The upper end.
+        overlap: Share × 100 of the `NEAR` nearest texts of each text that both models have in common.
+        num_texts: Held-out texts.
+    """
+
+    correlation: float
+    low: float
+    high: float
+    overlap: float
+    num_texts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierPoint(Result):
+    """One way to serve: a graph, and how many dimensions of its vectors are kept.
+
+    Attributes:
+        blocks: Of the full model.
+        precision: Of the graph.
+        dims: First dimensions of the vectors that are kept.
+        words: Pieces of the vocabulary.
+        score: Of the graph's vectors, in points, by the metric of the distillation.
+        texts_per_second: Measured side by side with all other graphs.
+        megabytes: The graph's files, 10⁶ bytes each.
+        dominated: Whether another point is at least as good, fast, small and short, and better in one of these.
+    """
+
+    blocks: Blocks
+    precision: GraphPrecision
+    dims: int
+    words: int
+    score: float
+    texts_per_second: float
+    megabytes: float
+    dominated: bool = False
+
+    def beats(self, other: "FrontierPoint") -> bool:
+        """Whether it is nowhere worse, and better somewhere."""
+        mine, theirs = ((one.score, one.texts_per_second, -one.megabytes, -one.dims) for one in (self, other))
+        return mine != theirs and all(ours >= its for ours, its in zip(mine, theirs, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frontier(Result):
+    """All points, the largest models first.
+
+    Attributes:
+        points: The full model's in float32 first; points of fewer words take score and speed from those of all words.
+        words: Pieces that all these texts and those of the score use, with what every tokenizer needs; None where the
+            tokenizer can spare none.
+        all_words: Pieces of the full model's vocabulary.
+        covered: Share × 100 of held-out texts whose pieces all stand in the other texts; they keep their vectors.
+        seconds: Exporting and measuring.
+    """
+
+    points: tuple[FrontierPoint, ...]
+    words: int | None
+    all_words: int
+    covered: float
+    seconds: float
