@@ -103,8 +103,10 @@ class RowError(DataError):
 
 
 def first_line(error: BaseException) -> str:
-    """What a library says in the first line of its message, without the full stop."""
-    return harmless(next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip("."))
+    """What a library says in the first line of its message, and the next where that one only leads to it; no stop."""
+    first, *rest = str(error).strip().splitlines() or [type(error).__name__]
+    text = f"{first} {rest[0].strip()}" if rest and first.endswith((":", "(")) else first
+    return harmless(text.rstrip("."))
 
 
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from truncate_kit.encoders.module_files import loaded
 from truncate_kit.errors import ModelError, UsageError
 
 ScoreKind = Literal["exp", "sigmoid"]
@@ -222,16 +223,24 @@ def read_layer_heads(place: Path) -> LayerHeads:
     """What `write_layer_heads` wrote. Raises `ModelError` when it is damaged."""
     try:
         values: dict[str, Any] = json.loads((place / CONFIG_FILE).read_text(encoding="utf-8"))
-        width, blocks, codes = int(values["width"]), int(values["blocks"]), values["code_widths"]
-        # `depth` and `raw` are missing where an earlier version saved
-        networks = None if codes is None else BlockNetworks(width, codes, depth=int(values.get("depth", 1)))
-        score = PairScore(blocks, int(values["hidden"]), check_score(values["score"]))
-        heads = LayerHeads(width, blocks, networks, score, raw=bool(values.get("raw", False)))
-        heads.load_state_dict(load_file(place / WEIGHTS_FILE))
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        weights = load_file(place / WEIGHTS_FILE)
+        heads = loaded(lambda: _built(values, weights))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ArithmeticError, SafetensorError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ModelError(f"The heads in {place} cannot be read: {reason}", hint=_AGAIN) from error
     return heads.eval()
+
+
+def _built(values: dict[str, Any], weights: dict[str, Tensor]) -> LayerHeads:
+    width, blocks, codes = int(values["width"]), int(values["blocks"]), values["code_widths"]
+    depth = int(values.get("depth", 1))  # this and `raw` are missing where an earlier version saved
+    if depth > len(weights):
+        raise ValueError(f"the weights are not those of {depth} layers")
+    networks = None if codes is None else BlockNetworks(width, codes, depth=depth)
+    score = PairScore(blocks, int(values["hidden"]), check_score(values["score"]))
+    heads = LayerHeads(width, blocks, networks, score, raw=bool(values.get("raw", False)))
+    heads.load_state_dict(weights)
+    return heads
 
 
 def _unit(codes: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ _COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inn
 # How a model hands over what it has computed, not what it computes; some of their values end in its own errors.
 _CALLING = ("chunk_size_feed_forward", "output_attentions", "return_dict", "torchscript", "use_return_dict")
 _MOST_PARTS = 1024  # the deepest models in use have some hundred blocks
+_MOST = dict.fromkeys(_COUNTS, _MOST_PARTS) | {"num_labels": 1_000_000}  # a table of them is made whoever needs it
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
 
@@ -97,10 +98,16 @@ def load_config(name: str | Path) -> PretrainedConfig:
 
 def _check_counts(path: Path, values: dict[str, Any]) -> None:
     """Raise `ModelError` for a depth that no model has, before the parts of one are built."""
-    for name in _COUNTS:
+    for name, most in _MOST.items():
         value = values.get(name)
-        if value is not None and not Bounds(0, _MOST_PARTS).holds(value):
+        if value is not None and not Bounds(0, most).holds(value):
             raise ModelError(
                 f"{path} says {name} {shown(value)}.",
-                hint=f"It is a whole number up to {_MOST_PARTS:,}; download or save the model again.",
+                hint=f"It is a whole number up to {most:,}; download or save the model again.",
             )
+    groups, of_each = (values.get(name) or 1 for name in ("num_hidden_groups", "inner_group_num"))
+    if groups * of_each > _MOST_PARTS:
+        raise ModelError(
+            f"{path} says {groups:,} groups of {of_each:,} blocks.",
+            hint=f"They are up to {_MOST_PARTS:,} blocks in all; download or save the model again.",
+        )

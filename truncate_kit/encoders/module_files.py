@@ -1,16 +1,21 @@
 """The files of one module in a sentence-transformers folder: config.json and weights."""
 
 import json
+import pickle
+import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.files import read_text
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def read_json(path: Path) -> Any:
@@ -36,10 +41,32 @@ def read_weights(place: Path) -> dict[str, Tensor]:
             return load_file(place / "model.safetensors")
         weights: dict[str, Tensor] = torch.load(place / "pytorch_model.bin", map_location="cpu", weights_only=True)
         return weights
+    except pickle.UnpicklingError as error:
+        raise pickled(place) from error
     except (OSError, RuntimeError, SafetensorError, EOFError) as error:
         raise unreadable_weights(place, error) from error
 
 
 def unreadable_weights(place: Path, error: Exception) -> ModelError:
     """The error for weights that cannot be read."""
-    return ModelError(f"The weights in {place} cannot be read: {error}.", hint="Download or save the model again.")
+    found = f"The weights in {place} cannot be read: {first_line(error)}."
+    return ModelError(found, hint="Download or save the model again.")
+
+
+def pickled(place: Path) -> ModelError:
+    """The error for weights that are pickled with more than tensors."""
+    return ModelError(
+        f"The weights in {place} are pickled with more than tensors, which could run code; they are not read.",
+        hint="Use a checkpoint in safetensors.",
+    )
+
+
+def loaded(load: Callable[[], Module]) -> Module:
+    """The module that `load` builds and fills with its weights, tried without memory first.
+
+    What its configuration claims is so held against the shapes of its weights before memory is asked for.
+    """
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")  # that nothing is copied
+        load()
+    return load()

@@ -31,6 +31,10 @@ OTHER_FLAGS = {
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "weightedmean": "pooling_mode_weightedmean_tokens",
 }
+# sentence-transformers goes through modules as they are listed, whatever their numbers say.
+_STAGES = {"Transformer": 0, "WeightedLayerPooling": 1, "Pooling": 2, **dict.fromkeys(LAYER_POOLERS, 2)}
+_STAGES |= {"LayerHeads": 3, **dict.fromkeys(TAIL_MODULES, 4)}
+_MOST_MODULES = 100
 _KNOWN = {"Transformer", "WeightedLayerPooling", "Pooling", *LAYER_POOLERS, "LayerHeads", *TAIL_MODULES, "Dropout"}
 
 
@@ -65,7 +69,7 @@ def read_pipeline(folder: Path) -> Pipeline:
         return _read_modules(folder, listing)
     except ModelError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ModelError(
             f"modules.json of {folder}, or a config.json that it names, is damaged: {type(error).__name__} {error}.",
             hint="Download or save the model again.",
@@ -77,7 +81,7 @@ def _read_modules(folder: Path, listing: Path) -> Pipeline:
     settings = folder / "config_sentence_transformers.json"
     if settings.exists():
         pipeline.settings = _checked_settings(settings, read_json(settings))
-    for module in sorted(read_json(listing), key=lambda item: int(item["idx"])):
+    for module in _modules(listing):
         kind, place = module["type"].rpartition(".")[2], module_folder(folder, module["path"])
         pipeline.folders.append(place)
         if kind in _KNOWN:
@@ -103,6 +107,22 @@ def _read_modules(folder: Path, listing: Path) -> Pipeline:
                 f"{', '.join(LAYER_POOLERS)}, LayerHeads, {', '.join(TAIL_MODULES)}, Dropout.",
             )
     return pipeline
+
+
+def _modules(listing: Path) -> list[dict[str, Any]]:
+    """What `modules.json` lists. Raises `ModelError` where it leaves open in which order vectors go through it."""
+    modules: list[dict[str, Any]] = read_json(listing)
+    if len(modules) > _MOST_MODULES:
+        raise ModelError(f"{listing} names {len(modules):,} modules.", hint=f"At most {_MOST_MODULES} are read.")
+    numbers = [int(module["idx"]) for module in modules]
+    kinds = [module["type"].rpartition(".")[2] for module in modules]
+    stages = [_STAGES[kind] for kind in kinds if kind in _STAGES]
+    if numbers != sorted(numbers) or stages != sorted(stages) or kinds.count("Transformer") != 1:
+        raise ModelError(
+            f"{listing} lists its modules in an order that is not that of their work: {', '.join(kinds)}.",
+            hint="A transformer comes first, then its pooling, then what follows; each with a larger idx.",
+        )
+    return modules
 
 
 def _checked_settings(path: Path, values: Any) -> dict[str, Any]:

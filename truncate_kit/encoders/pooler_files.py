@@ -9,7 +9,11 @@ from torch import nn
 
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.layer_pooling import LayerPooling
+from truncate_kit.encoders.module_files import loaded
 from truncate_kit.errors import ModelError, first_line
+
+# ArithmeticError: of an infinite number as a size.
+_DAMAGE = (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, ArithmeticError, SafetensorError)
 
 LayerPooler = LayerAttentionPooling | LayerPooling
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in get_args(LayerPooler)}
@@ -31,8 +35,8 @@ def write_layer_pooler(folder: Path, place: Path, pooler: LayerPooler) -> None:
 def read_layer_pooler(kind: str, place: Path) -> LayerPooler:
     """Read the module in `place` with this package's own code, not the folder's. Raises `ModelError`."""
     try:
-        return LAYER_POOLERS[kind].load(place)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
+        return loaded(lambda: LAYER_POOLERS[kind].load(place))
+    except _DAMAGE as error:
         found = f"The {kind} in {place} cannot be read: {first_line(error)}."
         raise ModelError(found, hint="Download or save the model again.") from error
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from truncate_kit.encoders.module_files import read_json, read_weights, unreadable_weights, write_json
+from truncate_kit.encoders.module_files import Module, loaded, read_json, read_weights, unreadable_weights, write_json
 from truncate_kit.errors import ModelError
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -59,9 +59,8 @@ def read_tail_module(kind: str, place: Path) -> nn.Module:
         return _read_dense(place)
     if kind == "Normalize":
         return Normalize()
-    norm = LayerNorm(int(read_json(place / "config.json")["dimension"]))
-    _load_weights(norm, place)
-    return norm
+    dimension = int(read_json(place / "config.json")["dimension"])
+    return _with_weights(lambda: LayerNorm(dimension), place)
 
 
 def _read_dense(place: Path) -> Dense:
@@ -73,16 +72,21 @@ def _read_dense(place: Path) -> Dense:
             hint=f"Known activations: {', '.join(_ACTIVATIONS)}.",
         )
     bias = bool(values.get("bias", True))
-    dense = Dense(int(values["in_features"]), int(values["out_features"]), bias=bias, activation=activation)
-    _load_weights(dense, place)
-    return dense
+    sizes = int(values["in_features"]), int(values["out_features"])
+    return _with_weights(lambda: Dense(*sizes, bias=bias, activation=activation), place)
 
 
-def _load_weights(module: nn.Module, place: Path) -> None:
+def _with_weights(build: Callable[[], Module], place: Path) -> Module:
     weights = read_weights(place)
-    try:
+
+    def load() -> Module:
+        module = build()
         module.load_state_dict(weights)
-    except RuntimeError as error:
+        return module
+
+    try:
+        return loaded(load)
+    except (RuntimeError, TypeError) as error:  # TypeError for sizes beyond all numbers of torch
         raise unreadable_weights(place, error) from error
 
 

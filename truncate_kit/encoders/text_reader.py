@@ -42,11 +42,18 @@ class TextReader:
             encoded = self.tokenizer(
                 texts, truncation=True, max_length=self.max_length, padding=False, return_attention_mask=False
             )
-        except (TypeError, KeyError, OverflowError) as error:
+        except BaseException as error:
+            if not is_of_tokenizer(error):
+                raise
             raise ModelError(
                 f"The tokenizer cannot read texts: {first_line(error)}.", hint="Download or save the model again."
             ) from error
         return cast("list[list[int]]", encoded["input_ids"])
+
+
+def is_of_tokenizer(error: BaseException) -> bool:
+    """Whether a tokenizer raised this: anything from KeyError to a panic of its Rust side, which is no `Exception`."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def usable_length(*limits: int | None) -> int:

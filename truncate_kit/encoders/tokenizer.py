@@ -1,5 +1,6 @@
 """The tokenizer in a model folder, and how many tokens of a text the model takes."""
 
+import json
 import math
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from truncate_kit.bounds import Bounds, shown
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.model_folder import load_config
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
-from truncate_kit.encoders.text_reader import TextReader, usable_length
+from truncate_kit.encoders.text_reader import TextReader, is_of_tokenizer, usable_length
 from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError, UsageError, first_line
 
 _SENTENCE_PIECES = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+_MOST_GROWTH = 100  # letters for one; normalizers in use write three or so
+_PROBE = "a \ue000"  # a letter, and one that no vocabulary has
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", *_SENTENCE_PIECES)
 
 
@@ -27,9 +30,10 @@ def load_reader(folder: Path) -> TextReader:
 def reader_of(pipeline: Pipeline, config: PretrainedConfig, max_length: int | None = None) -> TextReader:
     """What turns texts into ids for a model of this configuration; `max_length` None is the model's own limit."""
     tokenizer, positions = load_tokenizer(pipeline.transformer), position_limit(config)
-    if len(tokenizer) > config.vocab_size:
+    entries = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
+    if entries > config.vocab_size:
         raise ModelError(
-            f"The tokenizer in {pipeline.transformer} has {len(tokenizer):,} entries, but the model embeds only "
+            f"The tokenizer in {pipeline.transformer} has {entries:,} entries, but the model embeds only "
             f"{config.vocab_size:,}.",
             hint="They belong to different models; save the right tokenizer beside the weights.",
         )
@@ -38,12 +42,26 @@ def reader_of(pipeline: Pipeline, config: PretrainedConfig, max_length: int | No
             f"A maximum length of {max_length} does not fit: this model has {positions} positions.",
             hint=f"Use a number from 2 to {positions}.",
         )
-    return TextReader(
+    reader = TextReader(
         tokenizer=tokenizer,
         max_length=max_length or usable_length(pipeline.max_length, tokenizer.model_max_length, positions),
         lower_case=pipeline.lower_case,
         settings=pipeline.settings,
     )
+    _check_ids(pipeline.transformer, reader.token_ids([_PROBE], prompt=False)[0], reader.max_length, config.vocab_size)
+    return reader
+
+
+def _check_ids(folder: Path, ids: list[int], most: int, vocab_size: int) -> None:
+    """Raise `ModelError` where the ids of a text are not this model's; the vocabulary need not hold special tokens."""
+    wrong = [token for token in ids if not 0 <= token < vocab_size]
+    if wrong or len(ids) > most:
+        found = f"the id {wrong[0]:,}" if wrong else f"{len(ids):,} tokens"
+        raise ModelError(
+            f"The tokenizer in {folder} gives a short text {found}, but the model takes {most:,} tokens with "
+            f"ids below {vocab_size:,}.",
+            hint="They belong to different models; save the right tokenizer beside the weights.",
+        )
 
 
 def position_limit(config: PretrainedConfig) -> int | None:
@@ -64,7 +82,9 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     try:
         with quiet_transformers():
             tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # tokenizer readers raise anything, from KeyError to bare Exception of the Rust side
+    except BaseException as error:
+        if not is_of_tokenizer(error):
+            raise
         if "trust_remote_code" in str(error):
             raise ModelError(
                 f"The tokenizer in {folder} brings its own code (auto_map in tokenizer_config.json), which is not run.",
@@ -83,6 +103,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             f"The tokenizer in {folder} says model_max_length {shown(tokenizer.model_max_length)}.",
             hint="It is a number of tokens; download or save the tokenizer again.",
         )
+    _check_growth(folder, tokenizer)
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
@@ -91,3 +112,19 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             )
         tokenizer.pad_token = tokenizer.eos_token  # masked out everywhere, so its value never matters
     return tokenizer
+
+
+def _check_growth(folder: Path, tokenizer: Tokenizer) -> None:
+    """Raise `ModelError` where a tokenizer replaces letters by so many that a short text fills the memory."""
+    normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    steps = [json.loads(normalizer.__getstate__())] if normalizer is not None else []
+    growth = 1
+    while steps:
+        step = steps.pop()
+        steps += step.get("normalizers") or []
+        growth *= max(1, len(step.get("content") or ""))
+    if growth > _MOST_GROWTH:
+        raise ModelError(
+            f"The tokenizer in {folder} writes up to {shown(growth)} letters for one.",
+            hint="Do not use this folder unless you know who made it: a short text would fill the memory.",
+        )

@@ -1,20 +1,24 @@
 """The transformer in a model folder: every weight present and finite, no code of the folder run."""
 
+import contextlib
 import functools
 import json
+import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
 from truncate_kit.encoders.confinement import check_no_adapter, check_shards
 from truncate_kit.encoders.families import family_of
+from truncate_kit.encoders.module_files import pickled
 from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError, first_line
+from truncate_kit.wording import harmless
 
 
 def load_backbone(
@@ -23,19 +27,28 @@ def load_backbone(
     """The base model in float32, its pooler head left out or kept where there is one. Raises `ModelError`."""
     check_shards(folder)
     check_no_adapter(folder)
+    _check_types(folder)
     _check_size(folder, config)
     pooler = family_of(config).pooler
     options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
     try:
         with quiet_transformers():
             backbone, report = AutoModel.from_pretrained(
-                folder, config=config, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **options
+                folder,
+                config=config,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are named below, not by a report in the log
+                trust_remote_code=False,
+                **options,
             )
     except (OSError, SafetensorError, EOFError) as error:
         raise ModelError(
             f"The weights in {folder} are missing or cannot be read: {first_line(error)}.",
             hint="The file may be cut short; download or save the model again.",
         ) from error
+    except pickle.UnpicklingError as error:
+        raise pickled(folder) from error
     except Exception as error:  # each architecture checks, or does not, in its own way
         raise ModelError(
             f"The model in {folder} cannot be loaded: {first_line(error)}.",
@@ -59,12 +72,27 @@ def check_finite(module: nn.Module, folder: Path) -> None:
             )
 
 
+def _check_types(folder: Path) -> None:
+    """Raise `ModelError` where a weight is of whole numbers: as floats these would be any weights at all."""
+    for file in sorted(folder.glob("*.safetensors")):
+        with contextlib.suppress(OSError, SafetensorError), safe_open(file, "pt") as weights:  # said by who reads it
+            for name in weights.keys():  # noqa: SIM118  # no dict
+                kind = weights.get_slice(name).get_dtype()
+                if name.endswith((".weight", ".bias")) and kind.startswith(("I", "U", "BOOL")):
+                    raise ModelError(
+                        f"The weight {harmless(name)} in {file} is of the type {kind}, not of floats.",
+                        hint="Use a checkpoint that is not quantised.",
+                    )
+
+
 def _check_size(folder: Path, config: PretrainedConfig) -> None:
     """Raise `ModelError` where a configuration describes more than the files of weights can hold, before it is built.
 
     A weight takes a byte or more, whatever its format; so no more memory is asked for than four times those files.
     """
-    stored = sum(file.stat().st_size for kind in ("*.safetensors", "*.bin") for file in folder.glob(kind))
+    stored = sum(
+        file.stat().st_size for kind in ("*.safetensors", "*.bin") for file in folder.glob(kind) if file.is_file()
+    )
     try:
         described = _described(config.to_json_string(use_diff=False))
     except Exception as error:  # sizes that do not fit together are found by each layer in its own way
