@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
@@ -63,6 +64,7 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
 
 def _settle(figure: Figure, dpi: int) -> None:
     """Lay it out, and once for all: with a layout to come, `savefig` would draw everything twice."""
+    FigureCanvasAgg(figure)  # its renderer measures each text once, for the layout and for drawing
     figure.set_dpi(dpi)
     if (engine := figure.get_layout_engine()) is not None:
         engine.execute(figure)
