@@ -160,20 +160,21 @@ def two_processes() -> Iterator["Processes"]:
 _STARTING = {"Program", "RayCluster", "in_two_processes", "killed"}
 # Single tests of half a minute: the other worker would wait for one that began last.
 _LONG = {"test_guides.py", "test_notebook.py"}
+# What one worker makes for all: another one that wants it meanwhile would wait.
+_MADE_ONCE = {"minilm_export", "minilm_graph", "minilm_vectors"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that start processes come first: one worker has them all, and most processes are started once.
 
-    What takes longest comes next.
+    What takes longest comes next, then what shares a real model.
     """
+    functions = [item for item in items if isinstance(item, pytest.Function)]
     starting = {
-        item.path
-        for item in items
-        if isinstance(item, pytest.Function)
-        and ("two_processes" in item.fixturenames or _STARTING & vars(item.module).keys())
+        item.path for item in functions if "two_processes" in item.fixturenames or _STARTING & vars(item.module).keys()
     }
-    items.sort(key=lambda item: (item.path not in starting, item.path.name not in _LONG))
+    sharing = {item.path for item in functions if _MADE_ONCE & set(item.fixturenames)}
+    items.sort(key=lambda item: (item.path not in starting, item.path.name not in _LONG, item.path not in sharing))
 
 
 def pytest_collection_finish() -> None:

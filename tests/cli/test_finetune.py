@@ -118,7 +118,7 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
 
 
 def test_distilling_from_raw_text_leaves_the_remembered_data_alone(run, tiny_folder, single_file):
-    run("analyze", tiny_folder("electra"), "--data", single_file)
+    run("analyze", tiny_folder("bert"), "--data", single_file)
     lines = single_file.parent / "lines.txt"
     lines.write_text(
         "\n".join(f"{one} {deed} {end}" for one in SUBJECTS for deed in DEEDS for end in ("", "a", "red", "big", "mat"))

@@ -16,7 +16,7 @@ from truncate_kit.export.exporting import export_graph
 
 @pytest.fixture(scope="module")
 def full():
-    return truncate(load_encoder("mini-bert", max_length=32), 3)
+    return truncate(load_encoder("mini-bert", max_length=32), 4)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     lean, held_out = keep(full, (1, 3)), np.arange(60)
     ids = ids_of(store, held_out)
     evaluator = AgreementEvaluator(ids, full.encode_ids(ids))
-    found = measure_frontier([((1, 2, 3), full), ((1, 3), lean)], evaluator, store, held_out)
+    found = measure_frontier([((1, 2, 3, 4), full), ((1, 3), lean)], evaluator, store, held_out)
     points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.points}
     words, width = full.backbone.config.vocab_size, full.width
     kept = kept_pieces(full, {piece for place in range(len(store)) for piece in store.ids(place)})

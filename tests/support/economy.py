@@ -14,6 +14,7 @@ import typer.main
 from tests.support.traces import remembered_traces
 from truncate_kit.bench import roofline, timing
 from truncate_kit.distillation import speed
+from truncate_kit.export import checks, runtime
 
 
 def _unless_without_memory(reset: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -28,6 +29,7 @@ def economical(folder: Path) -> Iterator[None]:
     - Nobody waits for the disk: tests kill processes, but no machine.
     - Calls are timed a few times only, and without rests between them.
     - What a processor can multiply is seen in matrices of 128 rows; users' have 1,536, and take it 0.07 s each.
+    - Graphs run in one thread: that of the tests beside these waits in no loop for the next call.
     - Layers that loading builds before it has their weights draw none.
     - The commands are read from their functions once, as in a process of a user.
     """
@@ -37,6 +39,8 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setitem(roofline._SIZES, "cpu", 128)
         patch.setattr(speed, "ROUNDS", 2)
         patch.setattr(speed, "MOST_ROUNDS", 2)
+        for module in (checks, runtime):
+            patch.setattr(module, "usable_cores", lambda: 1)
         for kind in (torch.nn.Linear, torch.nn.Embedding):
             patch.setattr(kind, "reset_parameters", _unless_without_memory(kind.reset_parameters))
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))

@@ -26,7 +26,7 @@ session_folder = Path()  # of all processes of this run; the tests set it
 # A request is a program with its arguments, and files: for stdout, for stderr, for its number and exit code, and those
 # that the program takes by their numbers.
 _SERVER = """
-import gc, importlib, json, os, pkgutil, random, socket, sys
+import gc, importlib, json, os, pkgutil, random, signal, socket, sys
 import torch, scipy.stats, transformers.models.bert.modeling_bert, transformers.models.electra.modeling_electra
 import truncate_kit
 for module in pkgutil.walk_packages(truncate_kit.__path__, "truncate_kit."):
@@ -65,6 +65,7 @@ def next_request():
     os.close(status)
     os.dup2(out, 1)
     os.dup2(err, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell starts in the background
     random.seed()
     request = json.loads(message)
     for file, number in zip(passed, request["passed"], strict=True):

@@ -43,12 +43,18 @@ def _share_operators() -> None:
 
 
 def _stand_in(encoder: Encoder) -> Encoder:
-    """The same encoder with weights that depend on nothing but their shapes, few words, and without its tokenizer."""
+    """The same encoder with weights that depend on nothing but their shapes, few words, and without its tokenizer.
+
+    Where positions do not start after that of the padding, a graph knows no special tokens.
+    """
     other = copy.deepcopy(encoder, {id(encoder.tokenizer): None})
+    config = other.backbone.config
+    if not encoder.family.position_offset:
+        config.pad_token_id = config.bos_token_id = config.eos_token_id = 0
     words: Any = other.backbone.get_input_embeddings()
     if words.num_embeddings > ROWS:
         words.weight = torch.nn.Parameter(torch.empty(ROWS, words.embedding_dim), requires_grad=False)
-        words.num_embeddings = other.backbone.config.vocab_size = ROWS
+        words.num_embeddings = config.vocab_size = ROWS
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for weight in other.parameters():
