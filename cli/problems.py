@@ -58,6 +58,8 @@ def _described(error: Exception) -> tuple[str, str, int]:
         where = f" ({error.filename})" if error.filename else ""
         hint = _OS_HINTS.get(error.errno or 0, "Check the path, its permissions, the free space and the connection.")
         return f"{error.strerror or str(error).rstrip('.') or type(error).__name__}{where}.", hint, EXIT_PROBLEM
+    if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # of `Path.resolve`
+        return f"{error}.", "Check where its links lead.", EXIT_PROBLEM
     return (
         f"This is a defect of truncate-kit: {type(error).__name__}: {error}",
         "Set TRUNCATE_KIT_TRACEBACK=1 to see where, and report it.",

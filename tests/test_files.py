@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from truncate_kit import files
 from truncate_kit.errors import FileProblemError
-from truncate_kit.files import remove_leftovers, replacing, run_lock, write_json, write_text
+from truncate_kit.files import open_to_extend, remove_leftovers, replacing, run_lock, write_json, write_text
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -179,3 +179,16 @@ def test_names_of_users_and_pipes(tmp_path):
     os.mkfifo(tmp_path / "r.json")
     with pytest.raises(OSError, match="pipe"):
         files.read_text(tmp_path / "r.json")
+
+
+def test_a_pipe_is_not_replaced_and_a_link_of_others_is_not_extended(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileProblemError, match="a pipe or a device"):
+        write_text(tmp_path / "pipe", "a")
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "link").symlink_to("mine")
+    with pytest.raises(OSError, match="link, which is not followed"):
+        open_to_extend(tmp_path / "link")
+    write_text(tmp_path / "link", "new")  # takes the place of the link
+    assert (tmp_path / "mine").read_text() == "mine"

@@ -112,7 +112,7 @@ def first_line(error: BaseException) -> str:
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:
     """Writing failed: full disk, read-only folder, a file where a folder should be."""
     return FileProblemError(
-        f"Cannot write {path}: {reason.strerror or reason}.",
+        f"Cannot write {path}: {(reason.strerror or str(reason)).rstrip('.')}.",
         hint="Free some space or name another place as `out`; what was there before is unchanged.",
     )
 

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from truncate_kit.errors import FileProblemError, TruncateKitError, cannot_write
 
@@ -31,6 +31,8 @@ def replacing(path: Path) -> Iterator[Path]:
     path = Path(path)
     temporary, lock = None, -1
     try:
+        if not path.is_symlink():
+            _check_regular(path)  # a rename as the superuser would put a file in the place of a device
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent, path.name)
         temporary, lock = _temporary(path)
@@ -149,9 +151,36 @@ def is_folder(path: Path) -> bool:
 
 def read_text(path: Path) -> str:
     """The UTF-8 text of a regular file. Raises OSError, also for a pipe, which would wait; UnicodeDecodeError."""
+    _check_regular(path)
+    return path.read_text(encoding="utf-8")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The bytes of a regular file. Raises OSError, also for a pipe, which would wait."""
+    _check_regular(path)
+    return path.read_bytes()
+
+
+def _check_regular(path: Path) -> None:
     if path.exists() and not path.is_file() and not path.is_dir():
         raise OSError(errno.EINVAL, "It is a pipe or a device, not a file", str(path))
-    return path.read_text(encoding="utf-8")
+
+
+def open_to_extend(path: Path) -> BinaryIO:
+    """Open a file of ours for reading and appending; it is made where there is none. Raises OSError, also for a link.
+
+    Whoever made the folder may have put a link there to a file that is not ours.
+    """
+    return open(path, "a+b", opener=_open_no_link)  # pathlib takes no opener
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "It is a link, which is not followed", path) from error
+        raise
 
 
 def write_text(path: Path, text: str) -> None:
@@ -174,7 +203,7 @@ def run_lock(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # A link is not followed and nothing is emptied: whoever made the folder may have put something else there.
-        handle = os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+")
+        handle = open_to_extend(folder / ".lock")
     except OSError as error:
         raise cannot_write(folder, error) from error
     with handle:

@@ -47,3 +47,12 @@ def test_it_opens_in_the_browser_that_the_system_names(made, tmp_path, capfd, mo
 
 def test_a_folder_without_results_is_refused(tmp_path, capfd):
     assert "No command has left a result" in fails(capfd, "report", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["lean/model.safetensors", "pairs.csv", "page"])
+def test_a_page_takes_the_place_of_no_other_kind_of_file(made, tmp_path, capfd, name):
+    out = tmp_path / name
+    out.parent.mkdir(exist_ok=True)
+    out.write_text("mine")
+    assert "does not end in .html" in fails(capfd, "report", made, "--out", out)
+    assert out.read_text() == "mine"

@@ -1,6 +1,7 @@
 """Each bad file gets one clear error: file, place, what is wrong, and a hint."""
 
 import gzip
+import lzma
 import math
 import re
 
@@ -55,6 +56,9 @@ BAD = [
     ("nan.jsonl", JSON + JSON.replace("1}", "NaN}"), RowError, ", line 2: the score nan is not finite"),
     ("huge.jsonl", JSON.replace("1}", "1" + "0" * 400 + "}"), RowError, ", line 1: the score '1000"),
     ("half.jsonl", JSON.replace('"b"', r'"b\ud83d"'), RowError, r", line 1: .* half a character \(\\ud83d\)"),
+    ("twice.jsonl", JSON + JSON.replace("1}", '1, "score": 0}'), RowError, ", line 2: the key 'score' is there twice"),
+    ("null.csv", HEAD + "a\0b,c,1\n", RowError, ", line 2: the text in column 'sentence1' holds a null character"),
+    ("under.csv", HEAD + GOOD + "a,b,1_5\n", RowError, ", line 3: the score '1_5' is not a number"),
     ("text.parquet", HEAD + GOOD, DataError, " is not a whole Parquet file"),
     ("pairs.xlsx", "PK", DataError, ": cannot read files that end in '.xlsx'"),
     ("pairs", HEAD + GOOD, DataError, ": no file extension"),
@@ -129,6 +133,7 @@ def test_empty_texts_of_a_real_set_are_found(shared_data):
     ("name", "content", "said"),
     [
         ("latin1.txt", "one\ntwo\ncaf\xe9\n".encode("latin-1"), "line 3: byte 0xE9 is not UTF-8"),
+        ("utf16.txt", "one\ntwo\n".encode("utf-16-le"), "line 1: the text holds a null character"),
         ("empty.txt", b"\n \n", "is empty"),
         ("cut.txt.gz", gzip.compress(b"one\ntwo\n" * 999, mtime=0)[:-9], "the packed data is broken"),
         ("cut.txt.xz", b"\xfd7zXZ\x00\x00", "the packed data is broken"),
@@ -199,4 +204,31 @@ def test_a_long_text_is_not_called_an_open_quote(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text(HEAD + GOOD + "a" * 200_000 + ",b,1\n")
     with pytest.raises(RowError, match=r"line 3: a field has more than 131,072 characters"):
+        read_pairs(path)
+
+
+@pytest.mark.parametrize("named", [("sentence1", "sentence1", "score"), ("score", "sentence2", "score")])
+def test_one_column_for_two_things(tmp_path, named):
+    path = tmp_path / "p.csv"
+    path.write_text(HEAD + GOOD)
+    with pytest.raises(ColumnsError, match="named twice"):
+        read_pairs(path, columns=named)
+
+
+@pytest.mark.parametrize(("name", "pack"), [("a.txt.gz", gzip.compress), ("a.txt.xz", lzma.compress)])
+def test_a_packed_file_of_absurd_size_is_refused_before_all_is_read(tmp_path, monkeypatch, name, pack):
+    monkeypatch.setattr("truncate_kit.data.files._PLENTY", 1_000_000)
+    path = tmp_path / name
+    path.write_bytes(pack(b"a" * 5_000_000 + b"\xff"))  # whose end is no text: that is not reached
+    with pytest.raises(DataError, match="more than 200 times as large"):
+        read_texts(path)
+    path.write_bytes(pack(b"a cat\n" * 100_000))  # less than what is plenty
+    assert read_texts(path) == ["a cat"]
+
+
+def test_a_parquet_file_of_more_rows_than_bytes(tmp_path):
+    column = pyarrow.array(["a"]).take(pyarrow.array([0] * 1_100_000))
+    path = tmp_path / "p.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"sentence1": column, "sentence2": column}), path)
+    with pytest.raises(DataError, match="1,100,000 rows in"):
         read_pairs(path)

@@ -99,6 +99,16 @@ def test_weights_beside_the_graph_are_known_by_their_bytes(exported, folder):
         OnnxEncoder.load(folder)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "modules.json", "1_Pooling/config.json"])
+def test_a_graph_is_not_used_for_a_model_that_was_changed_since(folder, name):
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    with pytest.raises(ModelError, match=r"was changed after model\.onnx was made from it"):
+        check_record(folder / "model.onnx")
+    (folder / name).unlink()
+    assert check_record(folder / "model.onnx") is not None  # a graph may be used without the model
+
+
 def test_a_graph_that_the_record_does_not_know(folder):
     (folder / "model.onnx").rename(folder / "model_int8.onnx")
     with pytest.raises(ModelError, match=r"does not know model_int8\.onnx") as problem:

@@ -93,3 +93,22 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(FileProblemError, match="Cannot write"), run_lock(tmp_path / "run"):
         pass
     assert (tmp_path / "precious").read_text() == "of the user"
+
+
+@pytest.mark.parametrize("file", ["pairs.csv", "inner/texts.txt", "corpus.jsonl.gz"])
+def test_data_in_a_folder_that_would_be_replaced_is_not_removed(tiny_folder, tmp_path, file):
+    encoder, own = load_encoder(tiny_folder("bert")), tmp_path / "lean" / file
+    own.parent.mkdir(parents=True)
+    own.write_text("a")
+    (tmp_path / "lean" / "vocab.txt").write_text("a part of a model")
+    with pytest.raises(UsageError, match="no part of a model"), output_folder(tmp_path, encoder, "lean"):
+        pass
+    own.unlink()
+    with output_folder(tmp_path, encoder, "lean"):
+        pass
+
+
+def test_links_in_a_circle_are_a_place_that_cannot_be_written(tiny_folder, tmp_path):
+    (tmp_path / "out").symlink_to("out")
+    with pytest.raises(FileProblemError), output_folder(tmp_path / "out", load_encoder(tiny_folder("bert")), "lean"):
+        pass

@@ -4,6 +4,7 @@ import math
 from decimal import Decimal
 from typing import Any
 
+from truncate_kit.data.files import NULL_HINT
 from truncate_kit.data.tables import MISSING, Table
 from truncate_kit.errors import RowError
 
@@ -14,6 +15,8 @@ def text_of(table: Table, row: int, column: str, value: Any) -> str:
         text = value.strip()
         if not text:
             raise table.problem(row, f"the text in column {column!r} is empty.", hint="Fill it in or remove the row.")
+        if "\0" in text:
+            raise table.problem(row, f"the text in column {column!r} holds a null character.", hint=NULL_HINT)
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -36,7 +39,7 @@ def score_of(table: Table, row: int, column: str, value: Any) -> float:
     if isinstance(value, str) and not value.strip():
         raise table.problem(row, f"the score in column {column!r} is missing.", hint="Fill it in or remove the row.")
     try:
-        number = float(value)
+        number = float("_" if isinstance(value, str) and "_" in value else value)  # float takes 1_5 for 15
     except (ValueError, OverflowError):
         raise table.problem(
             row, f"the score {str(value)[:40]!r} is not a number.", hint="Write it like 3.5, with a point."

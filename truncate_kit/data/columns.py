@@ -57,6 +57,8 @@ def find_columns(
         if len(given) != 3:
             raise ColumnsError(source, f"{len(given)} columns were named where three are needed.", columns, hint=_HINT)
         check_columns(source, columns, given)
+        if len(set(given)) < 3:
+            raise ColumnsError(source, "one column was named twice.", columns, hint=_HINT)
         return (given[0], given[1], given[2])
     first, second = find_text_columns(source, columns)
     names = _by_plain_name(columns)

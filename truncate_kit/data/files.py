@@ -7,7 +7,7 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
 
 from truncate_kit.errors import DataError, RowError
 from truncate_kit.files import is_there
@@ -15,6 +15,9 @@ from truncate_kit.files import is_there
 PAIR_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 TEXT_FORMAT = ".txt"
 COMPRESSIONS = (".gz", ".xz")
+NULL_HINT = "Remove it; where all characters are so apart, convert the file: iconv -f UTF-16LE -t UTF-8 OLD > NEW"
+_BLOCK = 1 << 20
+_PLENTY, _MOST_GROWTH = 100_000_000, 200  # texts are packed to a third or a tenth, zeros to a thousandth
 
 
 def format_of(path: Path) -> str:
@@ -45,7 +48,7 @@ def unsupported(path: Path) -> DataError:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
+def opened(path: Path) -> Iterator[IO[bytes]]:
     """Open `path` for reading bytes, unpacking `.gz` and `.xz`; `DataError` where it cannot be read, also meanwhile."""
     if not is_there(path):
         raise DataError(f"{path} does not exist.", hint="Check the path; a relative one starts in this folder.")
@@ -70,13 +73,40 @@ def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile | lzma.LZMAFile]:
         ) from error
 
 
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile | lzma.LZMAFile:
+def _open(path: Path) -> IO[bytes]:
     suffix = path.suffix.lower()
     if suffix == ".gz":
-        return gzip.open(path, "rb")
+        return io.BufferedReader(_Unpacked(path, gzip.open(path, "rb")), _BLOCK)
     if suffix == ".xz":
-        return lzma.open(path, "rb")
+        return io.BufferedReader(_Unpacked(path, lzma.open(path, "rb")), _BLOCK)
     return path.open("rb")
+
+
+class _Unpacked(io.RawIOBase):
+    """What a packed file holds; ends with `DataError` where that is out of all proportion to the file."""
+
+    def __init__(self, path: Path, inner: gzip.GzipFile | lzma.LZMAFile) -> None:
+        self._path, self._inner, self._count = path, inner, 0
+        self._most = max(_PLENTY, _MOST_GROWTH * path.stat().st_size)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        found = self._inner.read(len(buffer))
+        self._count += len(found)
+        if self._count > self._most:
+            raise DataError(
+                f"{self._path} is more than {_MOST_GROWTH} times as large as its packed file, which may be meant to "
+                "do harm.",
+                hint="If you know where it comes from, unpack it first.",
+            )
+        buffer[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        self._inner.close()
+        super().close()
 
 
 @contextlib.contextmanager

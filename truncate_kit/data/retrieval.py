@@ -121,12 +121,16 @@ def _jsonl(folder: Path, name: str) -> Path | None:
 
 def _qrels(folder: Path, split: str | None) -> Path:
     """The file of judgements of a split."""
-    found = {stem_of(path): path for path in sorted((folder / "qrels").glob("*")) if format_of(path) == ".tsv"}
+    files = [path for path in sorted((folder / "qrels").glob("*")) if format_of(path) == ".tsv"]
+    found = {stem_of(path): path for path in files}
     if not found:
         raise DataError(f"{folder / 'qrels'} holds no .tsv file of judgements.", hint=_LAYOUT)
     chosen = split or next((name for name in _USUAL_SPLITS if name in found), None)
     if chosen is None and len(found) == 1:
         chosen = next(iter(found))
+    same = [path.name for path in files if stem_of(path) == chosen]
+    if len(same) > 1:
+        raise DataError(f"{folder / 'qrels'} holds {' and '.join(same)}.", hint="Keep one of them in this folder.")
     if chosen not in found:
         wanted = split or " or ".join(_USUAL_SPLITS)
         raise DataError(f"{folder / 'qrels'} holds no {wanted}.tsv.", hint=f"Use a `split` of {', '.join(found)}.")

@@ -14,6 +14,7 @@ from truncate_kit.data.files import format_of, opened, opened_text, unsupported
 from truncate_kit.errors import ColumnsError, DataError, RowError, first_line
 
 _JSON_HINT = 'Write one object per line: {"sentence1": "…", "sentence2": "…", "score": 3.2}'
+_PLENTY = 1_000_000  # rows of a Parquet file of any size
 MISSING = object()  # a key that one JSONL row lacks and others have
 
 
@@ -161,7 +162,10 @@ def _read_jsonl(path: Path, size: int) -> Iterator[Table]:
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        value = json.loads(line, object_pairs_hook=_without_repeats)
+    except KeyError as error:
+        problem = f"the key {error.args[0]!r} is there twice."
+        raise RowError(str(path), f"line {number}", problem, hint="Remove one of them.") from error
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long a number"
         raise RowError(str(path), f"line {number}", f"not valid JSON ({detail}).", hint=_JSON_HINT) from error
@@ -169,6 +173,15 @@ def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
         problem = f"a JSON {type(value).__name__} where an object is needed."
         raise RowError(str(path), f"line {number}", problem, hint=_JSON_HINT)
     return value
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these keys and values. Raises KeyError for a key that is there twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        raise KeyError(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]  # adds
+    return found
 
 
 def _read_parquet(path: Path, size: int) -> Iterator[Table]:
@@ -183,6 +196,12 @@ def _read_parquet(path: Path, size: int) -> Iterator[Table]:
         with pyarrow.OSFile(str(path)) as stream, pyarrow.parquet.ParquetFile(stream) as file:
             if file.metadata.num_rows == 0:
                 raise _without_rows(path)
+            if file.metadata.num_rows > max(_PLENTY, path.stat().st_size):
+                raise DataError(
+                    f"{path} holds {file.metadata.num_rows:,} rows in {path.stat().st_size:,} bytes, which may be "
+                    "meant to do harm.",
+                    hint="If you know where it comes from, write it as CSV or JSONL.",
+                )
             whole = size >= file.metadata.num_rows  # batches end where row groups do
             for batch in [file.read()] if whole else file.iter_batches(batch_size=size):
                 if first == 0:

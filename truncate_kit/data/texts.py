@@ -5,7 +5,7 @@ from pathlib import Path
 
 from truncate_kit.data.cells import text_of
 from truncate_kit.data.columns import find_text_column, find_text_columns
-from truncate_kit.data.files import TEXT_FORMAT, format_of, not_utf8, opened
+from truncate_kit.data.files import NULL_HINT, TEXT_FORMAT, format_of, not_utf8, opened
 from truncate_kit.data.tables import MISSING, iter_tables, read_table
 from truncate_kit.errors import ColumnsError, DataError, RowError
 
@@ -84,6 +84,8 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                 text = line.decode().strip()
             except UnicodeDecodeError as error:
                 raise not_utf8(path, number, line[error.start], head) from error
+            if "\0" in text:
+                raise RowError(str(path), f"line {number}", "the text holds a null character.", hint=NULL_HINT)
             yield number, text
 
 

@@ -1,6 +1,6 @@
 """What an export reports: what is in the graph, what was checked, what it scores."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from truncate_kit.precisions import Precision, Target
 from truncate_kit.results import Result
@@ -110,6 +110,8 @@ class ExportReport(Result):
     half: HalfPrecision | None = None
     weights_file: str | None = None  # None where the weights are in the graph's own file
     weights_sha256: str | None = None
+    # Of the files beside it that hold the model it was made from, by their names; an earlier version wrote none.
+    model_sha256: dict[str, str] = field(default_factory=dict)
 
     def fusion_sentence(self) -> str:
         """How attention is computed in the graph, as one sentence for the user."""

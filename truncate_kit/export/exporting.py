@@ -24,7 +24,7 @@ from truncate_kit.export.half import to_half
 from truncate_kit.export.invariance import measure_invariance
 from truncate_kit.export.masks import REASONS, choose_mask, set_mask
 from truncate_kit.export.normalization import ends_normalized, with_normalization
-from truncate_kit.export.record import REPORT_FILE, digest_of, read_exports, record_with
+from truncate_kit.export.record import REPORT_FILE, digest_of, model_digests, read_exports, record_with
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.searching import search_layers
 from truncate_kit.export.settings import ExportSettings
@@ -192,7 +192,7 @@ def _export_into(job: _Job, folder: Path, *, beside_model: bool = False) -> Expo
     # Both are written before either is renamed: where the disk is full, the old graph keeps its old record.
     with replacing(folder / REPORT_FILE) as record, replacing(path) as target:
         data = save_graph(made.graph, target, embed_limit=job.settings.embed_limit)
-        report = _report(job, traced, made, target, data)
+        report = _report(job, traced, made, target, data, model_digests(folder))
         record.write_text(record_with(folder, report), encoding="utf-8")
         if beside_model:
             _check_unreplaced(job, folder)
@@ -205,8 +205,10 @@ def _export_into(job: _Job, folder: Path, *, beside_model: bool = False) -> Expo
     return report
 
 
-def _report(job: _Job, traced: Encoder, made: _Made, graph: Path, data: Path | None) -> ExportReport:
-    """Check a written graph, with its weights in `data` or in its own file, and say what is in it."""
+def _report(
+    job: _Job, traced: Encoder, made: _Made, graph: Path, data: Path | None, model: dict[str, str]
+) -> ExportReport:
+    """Check a written graph, with its weights in `data` or in its own file, and say what is in it; model: digests."""
     encoder, settings = job.encoder, job.settings
     checks = check_graph(graph, traced, precision=settings.precision, progress=job.progress)
     exported = OnnxEncoder(graph, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
@@ -243,4 +245,5 @@ def _report(job: _Job, traced: Encoder, made: _Made, graph: Path, data: Path | N
         half=made.half,
         weights_file=None if data is None else data.name,
         weights_sha256=None if data is None else digest_of(data),
+        model_sha256=model,
     )

@@ -25,6 +25,8 @@ from truncate_kit.precisions import (
 from truncate_kit.results import FORMAT, check_format
 
 REPORT_FILE = "export.json"
+_COMPUTED = ("*.safetensors", "modules.json", "*/config.json", "*/*.safetensors")
+"""What the graph holds as well; tokenizer, prompts and casing are read anew for it, so they may change."""
 _DIGEST = "digest"
 _DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
 _ALL_ANEW = "Remove that file, then export each graph again with `export_onnx()`."
@@ -43,6 +45,12 @@ def digest_of(file: Path) -> str:
 def _digest_as_of(file: Path, inode: int, size: int, changed: tuple[int, int]) -> str:
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def model_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files in a model's folder that its graph was made from, by their names in it."""
+    files = (file for pattern in _COMPUTED for file in sorted(folder.glob(pattern)) if file.is_file())
+    return {str(file.relative_to(folder)): digest_of(file) for file in files}
 
 
 def read_exports(folder: Path) -> Exports:
@@ -86,7 +94,7 @@ def check_record(graph: Path) -> ExportReport | None:
     """The report on a graph, None where there is no export.json beside it.
 
     Raises `ModelError` where export.json is damaged, was changed, does not know the graph, or describes other bytes
-    than those of the graph or its weights.
+    than those of the graph, its weights, or the model beside it.
     """
     record = graph.parent / REPORT_FILE
     if not record.exists():
@@ -111,6 +119,10 @@ def check_record(graph: Path) -> ExportReport | None:
             raise ModelError(
                 f"{weights} does not hold the weights that {REPORT_FILE} describes: it was changed.", hint=again
             )
+    for name, digest in report.model_sha256.items():
+        file = graph.parent / name  # a graph may be used without the model beside it
+        if file.is_file() and digest_of(file) != digest:
+            raise ModelError(f"{file} was changed after {graph.name} was made from it.", hint=again)
     return report
 
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from truncate_kit import __version__
-from truncate_kit.errors import ModelError
+from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.files import write_text
 from truncate_kit.page.comparison import comparison
 from truncate_kit.page.layout import TEXTS, Page
@@ -53,10 +53,12 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
         out: The file; by default `report.html` in `run`, or `comparison.html` for two.
 
     Raises:
-        UsageError: Nothing is there.
+        UsageError: Nothing is there, or `out` is called like another kind of file.
         ModelError: A model or its export is damaged.
         FileProblemError: The file cannot be written.
     """
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):  # it would replace a model, or data
+        raise UsageError(f"{out} does not end in .html.", hint="Name it like report.html.")
     runs = [read_run(folder) for folder in (run, *([] if other is None else [other]))]
     page = _page(runs[0]) if len(runs) == 1 else comparison(*runs)
     path = out or run / ("report.html" if other is None else "comparison.html")

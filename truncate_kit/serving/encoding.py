@@ -98,10 +98,13 @@ def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
 
 def _is_done(out: Path, job: EncodingJob) -> bool:
     """Whether `out` is what this job would give. Raises `UsageError` where it is something else."""
-    if not out.exists():
-        return False
     noted = read_or_pass_over(EncodingNote.read, job_file(out))
-    if noted is None or noted.job != job:
+    if not out.exists():
+        if noted is None and job_file(out).exists():
+            hint = "Name another file as `out`, or remove that one: what the vectors are made from is noted there."
+            raise UsageError(f"{job_file(out)} is there already, and is no note on {out.name}.", hint=hint)
+        return False
+    if noted is None or noted.job != job or not out.is_file():
         raise UsageError(
             f"{out} is there already and was made from something else: another input, model or option.",
             hint="Name another file as `out`, or remove this one.",
@@ -124,6 +127,8 @@ def _encode(
 ) -> int:
     """Write what is missing of the output; returns the number of rows that were there already."""
     work = out.with_name(f".{out.name}.part")
+    if work.is_symlink():
+        raise UsageError(f"{work} is a link, which is not followed.", hint="Remove it, or name another file as `out`.")
     with run_lock(work):
         stored = StoredRows(
             work / "vectors.npy",
