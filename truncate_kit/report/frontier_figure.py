@@ -25,7 +25,9 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
     """Each number of blocks by its speed and score, before and after learning, and the choice."""
     rows, full = result.candidates, result.candidates[-1]
     speeds = [row.texts_per_second / full.texts_per_second for row in rows]
-    axes.plot(speeds, [row.untrained for row in rows], "o--", color=ORANGE, label="best choice, without training")
+    best = {len(row.blocks): row for row in result.search.best}
+    untrained = [best[len(row.blocks)].score for row in rows]
+    axes.plot(speeds, untrained, "o--", color=ORANGE, label="best choice, without training")
     first = {len(row.blocks): row.score for row in result.search.baselines["first"]}
     axes.plot(
         speeds,
@@ -43,6 +45,17 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
         markersize=8,
         label="after learning",
     )
+    others = [(speed, row) for speed, row in learned if row.blocks != best[len(row.blocks)].blocks]
+    if others:  # leading choices of one size may change places in learning
+        axes.plot(
+            [speed for speed, _ in others],
+            [row.untrained for _, row in others],
+            "D",
+            color=BLUE,
+            markersize=6,
+            markerfacecolor="none",
+            label="the blocks that learned best, before it",
+        )
     chosen = result.candidate
     axes.plot(
         result.speedup,
