@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 
 import typer
 
-from truncate_kit.cells import NONE
+from truncate_kit.cells import TableCells
 from truncate_kit.wording import capitalized, harmless, lasting
 
 from .manner import MANNER
@@ -76,8 +76,8 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    shown = [place for place in range(len(columns)) if place == 0 or any(row[place] not in ("", NONE) for row in rows)]
-    columns, rows = [columns[place] for place in shown], [[harmless(row[place]) for place in shown] for row in rows]
+    cells = TableCells(title, tuple(columns), [tuple(row) for row in rows]).filled()
+    columns, rows = cells.columns, [list(map(harmless, row)) for row in cells.rows]
     available = Console(width=None if sys.stdout.isatty() else 160).width  # files and pipes have no width of their own
     least, most = _widths(columns, rows)
     parts = _side_by_side(least, available)

@@ -14,6 +14,12 @@ class TableCells:
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
 
+    def filled(self) -> "TableCells":
+        """Without the columns in which nothing stands."""
+        full = [at for at in range(len(self.columns)) if at == 0 or any(row[at] not in ("", NONE) for row in self.rows)]
+        rows = [tuple(row[at] for at in full) for row in self.rows]
+        return TableCells(self.title, tuple(self.columns[at] for at in full), rows)
+
 
 def number(value: float | None, form: str = ".2f") -> str:
     """A number in a cell; a dash where there is none."""

@@ -1,13 +1,16 @@
 """Every command of the guides runs, in the order of its page, in a folder that has the files it names.
 
 What a guide calls MODEL, pairs.csv or FOLDER is there under that very name, and so are hub names, as folders, which go
-before the hub. Options that shorten a training or a measurement are added. A block after a comment
-`<!-- not run: REASON -->` is parsed only (tests/benchmarks/test_readmes.py). A command that an earlier page has run is
-not run again.
+before the hub. Options that shorten a training or a measurement are added. A command that an earlier page has run is
+not run again. A block after a comment `<!-- without THING: WORDS -->` needs a GPU or the hub: each of its commands runs
+or is refused in these words, and one is. A block after `<!-- not run: REASON -->` is parsed only
+(tests/benchmarks/test_readmes.py).
 """
 
+import io
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -20,13 +23,17 @@ from tests.support.commands import check_json
 from tests.support.families import TINY_CONFIGS
 from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.retrieval import retrieval_folder
+from truncate_kit.distillation import speed
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit_cli.app import app, main
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDES = "first-run own-data cpu gpu no-labels index-kept which-layer serve more-training measure clusters study python"
 PAGES = ["README.md", *(f"docs/guides/{name}.md" for name in GUIDES.split()), "docs/json.md"]
-BLOCK = re.compile(r"(<!-- not run: ([^\n]+) -->\n)?```sh\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(r"(?:<!-- (not run|without the hub|without a GPU): ([^\n]+) -->\n)?```sh\n(.*?)```", re.DOTALL)
+INSTALL = re.compile(r"pip install 'truncate-kit\[\w+\]'")
+PRINTED = re.compile(r"printf '([^']+)' \| ")
+LAUNCHED = re.compile(r"torchrun [^$]+\$\(which truncate-kit\)")  # a process of its own says the same
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 SHORTER = {"--epochs": 1, "--seeds": 1, "--lengths": 4, "--repeats": 1, "--splits": 1, "--threads": 1}
 FIXED = {"--seeds": 1, "--speedup": 1.01}  # how fast a tiny model gets depends on what else the machine does
@@ -46,9 +53,9 @@ def make_masked(folder):
 
 
 def blocks(page):
-    """Commands of each block, and why they are not run; None where they are."""
-    for _, reason, block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
-        yield reason or None, [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+    """What is said of each block before it, in two parts, and its commands."""
+    for kind, words, block in BLOCK.findall((ROOT / page).read_text(encoding="utf-8")):
+        yield kind, words, [line for line in block.replace("\\\n", " ").splitlines() if line.strip()]
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +84,8 @@ def files(tmp_path_factory):
         for number in range(9):  # what chooses by retrieval wants twenty
             queries.write(f'{{"_id": "more{number}", "text": "the {NOUNS[number % 8]} {number}"}}\n')
             answers.write(f"more{number}\td{number}\t1\n")
+    pairs_file(searched / "stsb.csv", "score", (0, 1, 2, 3, 4, 5))
+    (searched / "mr.csv").write_text("text,label\n" + "\n".join(f"{text},{n % 2}" for n, text in enumerate(texts[:60])))
     words_folder(home / "WORDS")
     for name, there in (("LEAN", "exported/lean"), ("FULL", "exported/full"), ("A", "exported"), ("B", "taught")):
         (home / name).symlink_to(there)
@@ -93,28 +102,57 @@ def shortened(words):
     known = {option for parameter in command.params for option in parameter.opts}
     words = [str(FIXED.get(before, word)) for before, word in zip(["", *words], words, strict=False)]
     added = [option for option in SHORTER if option in known and option not in words]
-    quick = ["--quick"] if words[0] == "bench" and "--quick" not in words else []
+    quick = ["--quick"] if (words[0] == "bench" or "transfer" in words) and "--quick" not in words else []
     return [*words, *quick, *(str(part) for option in added for part in (option, SHORTER[option]))]
+
+
+def to_run(page):
+    """Each command of a page as words, the text that it reads, and the words in which it may be refused."""
+    for kind, words, lines in blocks(page):
+        if kind == "not run" or (kind == "without a GPU" and torch.cuda.is_available()):
+            continue
+        for line in lines:
+            if INSTALL.fullmatch(line):
+                continue
+            read = PRINTED.match(line)
+            line = LAUNCHED.sub("truncate-kit", PRINTED.sub("", line))
+            assert line.startswith("truncate-kit "), f"{page}: mark the block of {line!r} with its reason"
+            text = read[1].replace("\\n", "\n") if read else ""
+            yield shortened(shlex.split(line, comments=True)[1:]), text, words
 
 
 def test_every_command_that_can_run_here_runs(files, monkeypatch, capsys):
     monkeypatch.chdir(files)
     monkeypatch.setattr("webbrowser.open", lambda address: address.startswith("file:"))
-    done = set()
+    done, refused = set(), set()
     for page in PAGES:
-        for reason, lines in blocks(page):
-            for line in lines if reason is None else ():
-                assert line.startswith("truncate-kit "), f"{page}: mark the block of {line!r} with its reason"
-                words = shortened(shlex.split(line, comments=True)[1:])
-                if tuple(words) in done:
-                    continue
-                done.add(tuple(words))
+        for words, text, refusal in to_run(page):
+            if tuple(words) in done:
+                continue
+            if words[0] == "bench" and any(one[0] == "bench" for one in done):  # which has shown all runtimes
+                words += ["--backends", "torch-fp32"]
+            done.add(tuple(words))
+            with monkeypatch.context() as patch:
+                patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+                if "--speedup" in words:  # two rounds, as elsewhere, say little where others take turns on the core
+                    patch.setattr(speed, "MOST_ROUNDS", 25)
                 with pytest.raises(SystemExit) as end:
                     main(words)
-                printed = capsys.readouterr()
-                assert not end.value.code, (page, line, printed.err)
-                if "--json" in words:
-                    check_json(words[0], printed.out)
+            printed = capsys.readouterr()
+            if refusal and end.value.code == 1:
+                assert refusal in printed.err + printed.out, (page, words, printed.err)
+                refused.add((page, refusal))
+                continue
+            assert not end.value.code, (page, words, printed.err)
+            if "--json" in words:
+                check_json(words[0], printed.out)
+    assert {page for page, _ in refused} >= {page for page, _ in marked("without the hub")}
+    assert torch.cuda.is_available() or {page for page, _ in refused} >= {page for page, _ in marked("without a GPU")}
+
+
+def marked(wanted):
+    """Page and words of each block that is marked so."""
+    return [(page, words) for page in PAGES for kind, words, _ in blocks(page) if kind == wanted]
 
 
 def test_the_lines_of_python_run(files, tmp_path, monkeypatch):
@@ -133,12 +171,18 @@ def test_the_lines_of_python_run(files, tmp_path, monkeypatch):
     assert found["python"]["vectors"].shape == (16,)
 
 
+def test_extras_that_are_named_exist():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in PAGES)
+    named = {name for names in re.findall(r"install[^\n']* '[^'\n]*\[([\w,]+)\]'", text) for name in names.split(",")}
+    assert {"cpu", "gpu", "ray"} <= named <= set(extras)
+
+
 def test_every_guide_is_read():
     assert {path.stem for path in (ROOT / "docs/guides").glob("*.md")} == set(GUIDES.split())
 
 
 def test_reasons_are_said_and_few():
-    reasons = [reason for page in PAGES for reason, _ in blocks(page) if reason]
-    run = sum(reason is None for page in PAGES for reason, _ in blocks(page))
+    reasons = [words for _, words in marked("not run")]
     assert all(len(reason) > 5 for reason in reasons)
-    assert run > len(reasons)
+    assert len(marked("")) > 2 * len(reasons)

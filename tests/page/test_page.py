@@ -186,6 +186,23 @@ def test_the_table_is_what_was_measured(lean, tmp_path):
     assert "a linear map on frozen states" in page.text
 
 
+def test_what_was_not_measured_takes_no_row_and_no_column(lean, tmp_path):
+    page = page_of(write_run(tmp_path / "run", lean, bench=bench_of(a_quality(1, 3))))
+    assert "Peak memory was not measured" in page.text
+    assert "peak memory, MiB" not in page.text
+    assert "peak MiB" not in page.text
+
+
+def test_one_prediction_is_told_where_two_say_the_same(lean, looked_at, tmp_path):
+    """That of `analyze`, which has seen more; the search's own where they differ, for that one bounded the search."""
+    own = a_sweep().prediction
+    for layer, told in ((own.from_layer, "Seen whole."), (own.from_layer - 1, own.sentence)):
+        seen = replace(own, from_layer=layer, sentence="Seen whole.")
+        profile = replace(looked_at, model=a_sweep().model, drop=seen)
+        grounds = write_page(write_run(tmp_path / str(layer), lean, profile=profile)).grounds[0]
+        assert [line for line in grounds if line in ("Seen whole.", own.sentence)] == [told]
+
+
 def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path):
     run = write_run(tmp_path / "run", lean, profile=looked_at, bench=bench_of(a_quality(1, 3)))
     page = page_of(run)

@@ -18,6 +18,7 @@ from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.workspace.contents import clean, contents
 from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.sources import ModelSource
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))
 
@@ -56,6 +57,19 @@ def test_models_runs_and_sizes(workspace, swept):
     assert (run.finished, run.waiting) == (3, 0)
     assert "sweep.json" in found.reports
     assert not [name for name in found.reports if name.startswith(("lean", "trials/"))]
+
+
+def test_a_workspace_inside_another_is_told_as_itself(workspace, swept):
+    """As that of the BERT in the demo's: its models are models, and their files are no results."""
+    alone = contents(workspace)
+    inner = Workspace(Path(shutil.copytree(swept[0], workspace.folder / "inner")))
+    inner.remember(ModelSource("one", None, None), None)
+    (inner.folder / "report.html").write_text("")
+    found = contents(workspace)
+    assert found.models == (*alone.models, *contents(inner).models)
+    assert [model.origin for model in found.models[2:]] == [model.origin for model in alone.models]
+    own = sorted([*alone.reports, "report.html", "workspace.json"])
+    assert found.reports == (*alone.reports, *(f"inner/{name}" for name in own))
 
 
 def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, swept, tmp_path):

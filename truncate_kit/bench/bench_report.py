@@ -49,8 +49,9 @@ class BenchedModel(Result):
 
     @property
     def title(self) -> str:
-        """Role, name and size: `lean: mini-bert, layer 3`, or `lean: mini-bert, blocks 1, 4, 6`."""
-        return f"{self.role}: {Path(self.name).name}, {place_in_words(self.layer, self.blocks)}"
+        """Role, name and size: `lean: mini-bert, layer 3`, or `lean: blocks 1, 4, 6` of a folder called `lean`."""
+        name, place = Path(self.name).name, place_in_words(self.layer, self.blocks)
+        return f"{self.role}: {place}" if name == self.role else f"{self.role}: {name}, {place}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,7 +115,7 @@ def _measure(
     if left_out:
         notes.append(
             f"Left out: {' and '.join(left_out)}, compiling takes up to a minute per model; "
-            '`backends=["all"]` measures them too.'
+            "they are measured where all backends are asked for."
         )
     shared = with_shares(timings, ceilings)
     return BenchReport(

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
+from truncate_kit.blocks import place_in_words
 from truncate_kit.combination.report import CombinationReport
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.distillation.distill_result import DistillResult
@@ -78,7 +79,7 @@ def speed_chart(reports: Sequence[BenchReport], *, name: str = "speed") -> Chart
 def _name_depth(axes: Axes, report: BenchReport, points: Sequence[tuple[str, str, float, float]]) -> None:
     lean = [point for point in points if point[0] == "lean"]
     for place in lean and [max(lean, key=lambda point: point[2])]:
-        words = next((row.title for row in report.models if row.role == "lean"), "").rpartition(", ")[2]
+        words = next((place_in_words(row.layer, row.blocks) for row in report.models if row.role == "lean"), "")
         axes.annotate(words, place[2:], xytext=(0, -16), textcoords="offset points", ha="center", parse_math=False)
 
 

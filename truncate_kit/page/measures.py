@@ -107,7 +107,8 @@ def against_table(report: BenchReport) -> TableCells | None:
     )
     cells = side_by_side({"lean": lean, "full": full})
     rows = [(*row, gain) for row, gain in zip(cells.rows, gained, strict=True)]
-    return TableCells(cells.title, (*cells.columns, "lean against full"), rows)
+    measured = [row for row in rows if set(row[1:]) != {NONE}]
+    return TableCells(cells.title, (*cells.columns, "lean against full"), measured)
 
 
 def side_by_side(found: Mapping[str, Measures]) -> TableCells:

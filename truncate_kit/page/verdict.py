@@ -5,6 +5,7 @@ from truncate_kit.distillation.distill_result import DistillResult, HeldOutScore
 from truncate_kit.page.layout import Verdict
 from truncate_kit.page.measures import lean_and_full
 from truncate_kit.page.run import Run
+from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.wording import capitalized, counted, points
 
@@ -133,13 +134,19 @@ def _grounds(run: Run) -> list[str]:
     if sweep is not None:
         found += [_seeds(sweep), *map(capitalized, sweep.choice_sentences)]
         if sweep.prediction is not None:
-            found.append(sweep.prediction.sentence)
+            found.append(_prediction(run, sweep, sweep.prediction).sentence)
     if run.distilled is not None:
         found.append(capitalized(run.distilled.sentence))
         found += [*_agreement(run.distilled), *run.distilled.notes]
     if run.cut is not None:
         found.append("The model was cut and not trained: fine-tuning or distilling it usually scores higher.")
     return [*found, *run.notes]
+
+
+def _prediction(run: Run, sweep: SweepResult, own: DropPrediction) -> DropPrediction:
+    """That of `analyze`, which the page shows in full, where it says the same as the one that bounded the search."""
+    shown = run.profile.drop if run.profile is not None and run.profile.model == sweep.model else None
+    return shown if shown is not None and (shown.falls, shown.from_layer) == (own.falls, own.from_layer) else own
 
 
 def _interval(quality: QualityDifference) -> str:

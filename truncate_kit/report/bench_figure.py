@@ -83,13 +83,14 @@ def _draw(axes: Axes, points: list[Point]) -> None:
             continue
         arrow = {"arrowstyle": "->", "color": _color(backend), "alpha": 0.6, "shrinkA": 9, "shrinkB": 9}
         axes.annotate("", xy=pair["lean"], xytext=pair["full"], arrowprops=arrow)
+        above = place % 2 == 0  # neighbours often lie side by side; the arrow comes from the left
         axes.annotate(
             f"×{pair['lean'][0] / pair['full'][0]:.1f}",
             xy=pair["lean"],
-            xytext=(0, 11 if place % 2 == 0 else -20),  # neighbours often lie side by side
+            xytext=(0, 11) if above else (8, -18),
             textcoords="offset points",
             color=_color(backend),
-            ha="center",
+            ha="center" if above else "left",
         )
 
 

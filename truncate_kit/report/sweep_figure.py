@@ -20,7 +20,7 @@ RANKING_WORDS = {"probe": "a linear map on frozen states", "multi-exit": "one ep
 def draw_sweep(result: SweepResult, path: Path) -> Path:
     """Write the curve of a sweep as PNG and return its path. Raises `FileProblemError`."""
     of = "" if result.blocks is None else f", {blocks_in_words(result.blocks, result.full.layer)},"
-    figure, axes = open_panel(f"{Path(result.model).name}{of} fine-tuned at each layer ({result.data})")
+    figure, axes = open_panel(f"{Path(result.model).name}{of} by layer: scores on {result.data}")
     plot_sweep(axes, result)
     return write_panel(figure, axes, path)
 

@@ -30,9 +30,9 @@ def sizes_table(result: DistillResult) -> TableCells:
     """One row for each number of blocks, the full model last."""
     full = result.candidates[-1]
     return TableCells(
-        f"Best choice of blocks by {result.metric}; the full model has {result.full_score:.2f}"
+        f"The choice of blocks of each number by {result.metric}; the full model has {result.full_score:.2f}"
         + ("" if result.needed is None else f", {result.needed:.2f} stands for {in_points(result.budget.points)} less"),
-        ("blocks", "without training", "after learning", "speed", "MB", ""),
+        ("blocks", "without training", "after learning", "speed", "MB", "result"),
         [
             (
                 ", ".join(map(str, row.blocks)) + (" (full model)" if row is full else ""),

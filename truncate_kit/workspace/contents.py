@@ -56,32 +56,42 @@ class Contents(Result):
 
 
 def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
-    """What is in the workspace now; of a folder that does not exist: nothing."""
-    origins = _origins(workspace)
-    models = sorted(path.parent for path in workspace.folder.glob("*/config.json"))
-    files = sorted(path for path in workspace.folder.glob("**/*") if path.suffix in (".json", ".md", ".csv", ".png"))
+    """What is in the workspace now, and in those inside it, as `demo` leaves one; of no folder: nothing."""
+    others = [contents(Workspace(path.parent)) for path in sorted(workspace.folder.glob("*/workspace.json"))]
     runs = list(_runs(workspace))
-    inside = {*models, *runs, workspace.graphs, workspace.distillation}
     return Contents(
         folder=str(workspace.folder),
-        models=tuple(
-            ModelFolder(
-                path=str(model),
-                origin=origins.get(model, ""),
-                file_bytes=_size(model),
-                graphs=tuple(sorted(path.name for path in model.glob("*.onnx"))),
-            )
-            for model in models
-        ),
+        models=(*_models(workspace), *(model for other in others for model in other.models)),
         runs=tuple(map(_described, runs)),
-        reports=tuple(
-            str(path.relative_to(workspace.folder)) for path in files if not inside.intersection(path.parents)
+        reports=(
+            *_reports(workspace, {*runs, *(Path(other.folder) for other in others)}),
+            *(f"{Path(other.folder).name}/{report}" for other in others for report in other.reports),
         ),
         file_bytes=_size(workspace.folder),
         graph_bytes=_size(workspace.graphs),
         vector_bytes=_size(workspace.distillation) if _distilled(workspace) else 0,
         freed_bytes=freed_bytes,
     )
+
+
+def _models(workspace: Workspace) -> Iterator[ModelFolder]:
+    origins = _origins(workspace)
+    for model in sorted(path.parent for path in workspace.folder.glob("*/config.json")):
+        yield ModelFolder(
+            path=str(model),
+            origin=origins.get(model, ""),
+            file_bytes=_size(model),
+            graphs=tuple(sorted(path.name for path in model.glob("*.onnx"))),
+        )
+
+
+def _reports(workspace: Workspace, without: set[Path]) -> Iterator[str]:
+    """Names of results, figures and pages that belong to no model and lie in none of these folders."""
+    models = {path.parent for path in workspace.folder.glob("*/config.json")}
+    inside = {*models, *without, workspace.graphs, workspace.distillation}
+    for path in sorted(workspace.folder.glob("**/*")):
+        if path.suffix in (".json", ".md", ".csv", ".png", ".html") and not inside.intersection(path.parents):
+            yield str(path.relative_to(workspace.folder))
 
 
 def clean(workspace: Workspace) -> Contents:
