@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
 
@@ -46,8 +47,7 @@ def bench(
     backends: Annotated[
         str | None,
         machine_option(
-            "all, or some, such as torch-bf16,compile-bf16,st-fp32,onnx-fp32,onnx-int8 (a wrong name lists them); by "
-            "default torch and ONNX Runtime, compiled as well on CUDA."
+            f"all, or some of {', '.join(BACKENDS)}; by default torch and ONNX Runtime, compiled as well on CUDA."
         ),
     ] = None,
     repeats: Annotated[int | None, machine_option("Rounds; each times every model in turn.")] = None,

@@ -7,6 +7,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from .examples import EXAMPLES
 
+_HYPHEN = "\u2011"  # one at which no line is broken: a value such as depth-bonus stays whole, to be copied
+
 
 class PanelCommand(TyperCommand):
     """A command whose options stand under the names of their panels, in the order of its parameters."""
@@ -46,4 +48,5 @@ def _write(lines: Iterable[tuple[str, tuple[str, str]]], formatter: Any) -> None
         panels.setdefault(panel, []).append(line)
     for panel, rows in ((panel, rows) for panel, rows in panels.items() if rows):
         with formatter.section(panel):
-            formatter.write_dl(rows)
+            formatter.write_dl([(name, text.replace("-", _HYPHEN)) for name, text in rows])
+    formatter.buffer[:] = [text.replace(_HYPHEN, "-") for text in formatter.buffer]

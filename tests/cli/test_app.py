@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import torch
 import typer.main
 
 from truncate_kit import __version__
+from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.errors import LayerOutOfRangeError
 from truncate_kit_cli.app import COMMANDS, PANELS, app, main
 from truncate_kit_cli.examples import EXAMPLES
@@ -61,6 +63,10 @@ def test_the_help_ends_with_examples_that_parse(command, capfd, monkeypatch):
         words = shlex.split(line.partition(" < ")[0], comments=True)
         assert words[:2] == ["truncate-kit", command]
         typer.main.get_command(app).commands[command].make_context(command, words[2:])  # parsed and not run
+
+
+def test_the_help_of_bench_names_every_runtime(capfd):
+    assert set(BACKENDS) <= set(re.findall(r"[\w-]+", run(capfd, "bench", "--help")[1]))
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
