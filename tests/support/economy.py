@@ -11,6 +11,7 @@ import pytest
 import torch
 import typer.main
 
+from tests.support.loads import remembered_models
 from tests.support.traces import remembered_traces
 from truncate_kit.bench import roofline, timing
 from truncate_kit.distillation import speed
@@ -26,6 +27,7 @@ def economical(folder: Path) -> Iterator[None]:
     """Spare what costs seconds and shows nothing; folder: of all processes of this run.
 
     - Tests that export the same model share its trace; all that follows it is done each time.
+    - Of a folder that stays as it is, a small model is built once, and copied.
     - Nobody waits for the disk: tests kill processes, but no machine.
     - Calls are timed a few times only, and without rests between them.
     - What a processor can multiply is seen in matrices of 128 rows; users' have 1,536, and take it 0.07 s each.
@@ -33,7 +35,7 @@ def economical(folder: Path) -> Iterator[None]:
     - Layers that loading builds before it has their weights draw none.
     - The commands are read from their functions once, as in a process of a user.
     """
-    with remembered_traces(folder), pytest.MonkeyPatch.context() as patch:
+    with remembered_traces(folder), remembered_models(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(timing, "_REST", 0.0)
         patch.setitem(roofline._SIZES, "cpu", 128)
