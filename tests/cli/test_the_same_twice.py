@@ -5,7 +5,11 @@ import pytest
 from tests.support.commands import run_both
 from tests.support.writing import COMMANDS, TIMED, left_in, make_inputs, words_of
 
-LESS = {"finetune": ("--layer", 1, "--seeds", 1, "--epochs", 2), "freeze": ("--seeds", 1, "--epochs", 2)}
+LESS = {
+    "finetune": ("--layer", 1, "--seeds", 1, "--epochs", 2),
+    "contrast": ("--seeds", 2),
+    "freeze": ("--seeds", 1, "--epochs", 2),
+}
 
 
 @pytest.fixture(scope="module")
