@@ -259,6 +259,8 @@ def test_two_runs_stand_side_by_side_and_what_differs_is_said(lean, tmp_path):
     page = page_of(first, second)
     assert "different data" in page.text
     assert "different machines" in page.text
+    assert "A lean: layer 5; A full: layer 8; B lean: layer 5; B full: layer 8" in page.text
+    assert "peak memory" not in page.text  # which no bench measured
     assert "A lean, " in page.text
     assert "B full, " in page.text
     assert len(page.of("svg")) == 2

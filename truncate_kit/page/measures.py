@@ -17,7 +17,7 @@ class Measures:
 
     Attributes:
         role: Lean or full.
-        title: Its role, and what it has of the whole model.
+        place: What it has of the whole model.
         backend: Name of the runtime.
         layers: Number of blocks.
         parameters: Their number, pooler excluded.
@@ -30,7 +30,7 @@ class Measures:
     """
 
     role: Role
-    title: str
+    place: str
     backend: str
     layers: int
     parameters: int
@@ -56,7 +56,7 @@ def measures(report: BenchReport, role: Role, backend: str) -> Measures | None:
     speed, one = report.timing(role, backend, "real set"), _one_sentence(report, role, backend)
     return Measures(
         role=role,
-        title=f"{role}: {place_in_words(model.layer, model.blocks)}",
+        place=place_in_words(model.layer, model.blocks),
         backend=backend,
         layers=model.layer,
         parameters=model.parameters,
@@ -105,14 +105,21 @@ def against_table(report: BenchReport) -> TableCells | None:
         _ratio(full.layers, lean.layers, "{:.1f} × fewer"),
         _ratio(full.parameters, lean.parameters, "{:.2f} × fewer"),
     )
-    cells = side_by_side({"lean": lean, "full": full})
+    cells = _side_by_side({"lean": lean, "full": full})
     rows = [(*row, gain) for row, gain in zip(cells.rows, gained, strict=True)]
-    measured = [row for row in rows if set(row[1:]) != {NONE}]
-    return TableCells(cells.title, (*cells.columns, "lean against full"), measured)
+    return _measured(TableCells(cells.title, (*cells.columns, "lean against full"), rows))
 
 
 def side_by_side(found: Mapping[str, Measures]) -> TableCells:
-    """One column for each, under its name and runtime."""
+    """One column for each, under its name and runtime; what was measured of none has no row."""
+    return _measured(_side_by_side(found))
+
+
+def _measured(cells: TableCells) -> TableCells:
+    return TableCells(cells.title, cells.columns, [row for row in cells.rows if set(row[1:]) != {NONE}])
+
+
+def _side_by_side(found: Mapping[str, Measures]) -> TableCells:
     models = tuple(found.values())
     rows: list[tuple[str, ...]] = [
         ("score, Spearman × 100", *(number(one.spearman, ".2f") for one in models)),
@@ -125,7 +132,7 @@ def side_by_side(found: Mapping[str, Measures]) -> TableCells:
         ("parameters", *(f"{one.parameters:,}" for one in models)),
     ]
     columns = ("measure", *(f"{name}, {one.runtime}" for name, one in found.items()))
-    return TableCells("; ".join(one.title for one in models), columns, rows)
+    return TableCells("; ".join(f"{name}: {one.place}" for name, one in found.items()), columns, rows)
 
 
 def _ratio(above: float | None, below: float | None, form: str, *, difference: bool = False) -> str:
