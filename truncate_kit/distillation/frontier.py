@@ -14,7 +14,7 @@ from torch import Tensor
 
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.distillation.speed import TEXTS, side_by_side
-from truncate_kit.distillation.step_results import Blocks, Frontier, FrontierPoint, GraphPrecision
+from truncate_kit.distillation.step_results import Blocks, Frontier, FrontierPoint
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.word_pieces import kept_pieces
@@ -23,11 +23,12 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph_files import bytes_of_rows, graph_files
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
+from truncate_kit.precisions import Precision, precisions_for
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 
-PRECISIONS: tuple[GraphPrecision, ...] = ("fp32", "int8")
+PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)
 """A vector's first dimensions, as divisors of its width."""
 PAIRS = 1000
@@ -114,7 +115,7 @@ def own_pairs(encoder: Encoder, texts: Sequence[str]) -> PairSet:
 
 def _points_of(
     blocks: Blocks,
-    precision: GraphPrecision,
+    precision: Precision,
     runner: OnnxEncoder,
     evaluator: VectorEvaluator,
     words: int | None,

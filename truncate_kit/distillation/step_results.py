@@ -1,13 +1,12 @@
 """What the steps of a distillation find. Importing this imports no torch: `status` and `report` read results only."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from truncate_kit.errors import ModelError
+from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 
 Blocks = tuple[int, ...]
-GraphPrecision = Literal["fp32", "int8"]
 NEAR = 10
 """Nearest neighbours of a text; as many texts drawn at random stand beside them."""
 LEADING = 4
@@ -126,7 +125,7 @@ class FrontierPoint(Result):
     """
 
     blocks: Blocks
-    precision: GraphPrecision
+    precision: Precision
     dims: int
     words: int
     score: float
