@@ -1,6 +1,7 @@
 """`truncate-kit distill`: the smallest choice of blocks that gives the full model's vectors, without labels."""
 
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -53,6 +54,10 @@ def distill(
     blocks: Annotated[str | None, layers_option("How many blocks (3), or which ones (1,4,6).")] = None,
     speedup: Annotated[float | None, layers_option("The most blocks that are this number of times as fast.")] = None,
     megabytes: Annotated[float | None, layers_option("The most blocks that fit in this size, in float32.")] = None,
+    layer: Annotated[
+        str,
+        layers_option("Learn this layer's vectors: a number, last, or auto, the one before a predicted fall."),
+    ] = "auto",
     vocabulary_from: options.VocabularyFrom = None,
     frontier: Annotated[
         bool,
@@ -125,7 +130,8 @@ def distill(
             encoder, words = cut_vocabulary(encoder, _texts_in(vocabulary_from))
             before = " ".join(words.sentences)
             workspace.note(before)
-        _note_fall(encoder, source, texts, workspace)
+        aim = _aim(layer, encoder, source, texts, budget, workspace) if group.leads else None
+        settings = replace(settings, layer=group.agree(aim))
         asked = iter_texts(queries) if queries is not None else ()
         with machine.open() as at_work, progress_bar(quiet=workspace.quiet) as progress:
             result = run(
@@ -161,22 +167,34 @@ def _held_out(
     return workspace.divided(pairs), found
 
 
-def _note_fall(encoder: "Encoder", source: ModelSource, texts: Path, workspace: Workspace) -> None:
-    """Say before hours of learning that the end of this model is expected to fall: its vectors are no good aim then."""
+def _aim(
+    layer: str, encoder: "Encoder", source: ModelSource, texts: Path, budget: Budget, workspace: Workspace
+) -> int | None:
+    """The layer whose vectors are learned, None for the last; by default the one before a predicted fall."""
     from truncate_kit.analysis.foresight import ANALYSED_TEXTS, foresee_drop
     from truncate_kit.data import iter_texts
 
-    if workspace.quiet:  # nobody would read it
-        return
+    if layer.isdigit():
+        return int(layer)
+    if layer not in ("auto", "last"):
+        raise UsageError(f"{layer!r} is no layer.", hint="Give --layer as a number, as auto or as last.")
     drop = None
-    with suppress(TruncateKitError):  # what cannot be analysed is refused by what follows, or learns all the same
-        some = list(islice(iter_texts(texts), ANALYSED_TEXTS))
-        drop = foresee_drop(encoder, some, name=source.name, max_length=source.max_length)
-    if drop is not None and drop.falls and drop.from_layer:
+    if layer == "auto":
+        with suppress(TruncateKitError):  # what cannot be analysed is refused by what follows, or learns all the same
+            some = list(islice(iter_texts(texts), ANALYSED_TEXTS))
+            drop = foresee_drop(encoder, some, name=source.name, max_length=source.max_length)
+    if drop is None or not drop.falls or not drop.from_layer:
+        return None
+    aim = drop.from_layer - 1
+    asked = max(budget.named_blocks or [int(budget.blocks or 0)])
+    if aim < max(2, asked):
         workspace.note(
             f"{drop.sentence} The vectors of its end are no good aim: cut it first (`truncate-kit cut {source.name} "
-            f"--layer {drop.from_layer - 1}`), or train it with `truncate-kit finetune`."
+            f"--layer {aim}`), or train it with `truncate-kit finetune`."
         )
+        return None
+    workspace.note(f"{drop.sentence} So the vectors of layer {aim} are learned; --layer last learns those of the end.")
+    return aim
 
 
 def _texts_in(path: Path) -> list[str]:

@@ -9,10 +9,12 @@ from tests.support.commands import refused, run, run_both
 from tests.support.distributed import assert_same, in_two_processes
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.distillation.distill_result import DistillResult
+from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.step_results import Frontier, FrontierPoint
 from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import UsageError
 from truncate_kit.workspace.sources import ModelSource
-from truncate_kit_cli.distill import _note_fall, _show
+from truncate_kit_cli.distill import _aim, _show
 from truncate_kit_cli.workspace import Workspace
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
@@ -119,10 +121,26 @@ def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, cap
     assert_same(weights[1], weights[0], 1e-3)
 
 
-@pytest.mark.parametrize("model", ["mini-electra-discriminator", "mini-bert"])
-def test_a_foreseen_fall_is_said_before_learning(model, tmp_path, capfd):
+def test_where_a_fall_is_predicted_the_layer_before_it_is_learned(tmp_path, capfd):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(dict.fromkeys(load_pairs(BUNDLED).texts()[:300])))
-    _note_fall(load_encoder(model), ModelSource(model), texts, Workspace(tmp_path))
-    said = " ".join(capfd.readouterr().err.split())
-    assert ("truncate-kit cut mini-electra-discriminator --layer" in said) == (model != "mini-bert")
+    encoder, source = load_encoder("mini-electra-discriminator"), ModelSource("mini-electra-discriminator")
+
+    def aim(layer="auto", **budget):
+        found = _aim(layer, encoder, source, texts, Budget(**budget), Workspace(tmp_path))
+        return found, " ".join(capfd.readouterr().err.split())
+
+    before, said = aim(blocks="2")
+    assert 2 <= before < encoder.depth
+    assert f"from layer {before + 1} on" in said
+    assert f"So the vectors of layer {before} are learned; --layer last learns those of the end." in said
+    beyond, said = aim(blocks="1,8")
+    assert beyond is None
+    assert f"truncate-kit cut mini-electra-discriminator --layer {before}" in said
+    assert aim("last") == (None, "")
+    assert aim("3") == (3, "")
+    none = _aim("auto", load_encoder("mini-bert"), ModelSource("mini-bert"), texts, Budget(), Workspace(tmp_path))
+    assert none is None
+    assert not capfd.readouterr().err
+    with pytest.raises(UsageError, match="'high' is no layer"):
+        aim("high")

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from truncate_kit.data import BUNDLED, load_pairs
-from truncate_kit.distillation.choosing import falls
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -136,13 +135,48 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
 
 
-def test_that_the_full_models_vectors_are_no_aim_is_said(learned):
-    candidate = learned[1].candidate
-    worse = replace(candidate, untrained=58.3, learned=45.0)
-    assert falls(worse)[0].startswith("Before learning these blocks had 58.30, after it 45.00: the end of the full")
-    assert not falls(replace(worse, learned=57.5))
-    assert not falls(candidate)
-    assert not falls(replace(worse, learned=None))
+def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, texts, tmp_path):
+    before_the_end = replace(SHORT, layer=3)
+    result = distill(full, texts[:600], out=tmp_path, budget=Budget(blocks="1,3"), settings=before_the_end)
+    assert max(result.chosen) == 3
+    assert result.metric == "agreement with layer 3 of the full model"
+    assert "with layer 3 of the full model" in result.sentence
+    assert [len(row.blocks) for row in result.candidates] == [1, 2, 3, 4]
+    assert result.candidates[2].untrained == pytest.approx(100, abs=0.01)
+    assert result.candidates[-1].untrained < 99
+    some = ["a dog runs over the grass", "two people sit at a table"]
+    lean, wanted = load_encoder(tmp_path / "lean").vectors(some), truncate(full, 3).vectors(some)
+    near, far = (torch.cosine_similarity(found, wanted).mean() for found in (lean, keep(full, (1, 3)).vectors(some)))
+    assert near > far
+    assert encoder_digest(load_encoder(tmp_path / "full")) == encoder_digest(full)
+    with pytest.raises(LayerOutOfRangeError):
+        distill(full, texts, out=tmp_path / "beyond", budget=Budget(blocks="1,4"), settings=before_the_end)
+    with pytest.raises(LayerOutOfRangeError):
+        distill(full, texts, out=tmp_path / "beyond", settings=replace(SHORT, layer=9))
+
+
+def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, texts, tmp_path):
+    settings = replace(SHORT, layer=2)
+    result = distill(full, texts[:600], out=tmp_path, budget=Budget(blocks="2"), settings=settings)
+    assert (result.chosen, result.student.steps, result.student.scores) == ((1, 2), 0, ())
+    assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(truncate(full, 2))
+
+
+def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, texts, tmp_path):
+    pairs = load_pairs(BUNDLED)
+    cut = truncate(full, 1)
+    some = pairs.dev.pairs[:60]
+    cosines = torch.cosine_similarity(
+        *(cut.vectors([getattr(pair, side) for pair in some]) for side in ("first", "second"))
+    )
+    its_own = [replace(pair, target=float(cosine)) for pair, cosine in zip(some, cosines, strict=True)]
+    data = replace(pairs, dev=replace(pairs.dev, pairs=tuple(its_own)), test=None)
+    fast = replace(SHORT, learning_rate=1e-2, warmup=0.0)
+    result = distill(full, texts, out=tmp_path, budget=Budget(blocks="1"), settings=fast, data=data)
+    assert result.student.best == pytest.approx(100, abs=0.1)
+    assert max(result.student.scores) < 99
+    assert result.notes[0].startswith("These blocks had")
+    assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(cut)
 
 
 def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, texts, tmp_path):

@@ -18,6 +18,7 @@ from truncate_kit.distillation.distill_result import (
     Sizes,
     Student,
     Tryout,
+    taught_by,
 )
 from truncate_kit.distillation.frontier import measure_frontier
 from truncate_kit.distillation.held_out import held_out_scores
@@ -44,6 +45,9 @@ AGREEMENT_PER_POINT = 3.0
 lost less than a third of what they disagreed by on STS Benchmark and in the mean of STS12, 14, 15 and SICK-R, a single
 block nearly half of it, and searches of abstracts 0.2 to 1.6 times as much (benchmarks/lean)."""
 
+LOST = 1.0
+"""Points that learning must lose on labels for blocks to be saved as they came, which are in no one's space."""
+
 LONGER = 1.25  # times as many tokens are worth a note
 
 
@@ -53,6 +57,7 @@ class Distillation:
     def __init__(
         self,
         encoder: Encoder,
+        teacher: Encoder,
         texts: TextStore,
         vectors: NDArray[np.float16],
         settings: DistillSettings,
@@ -62,8 +67,9 @@ class Distillation:
         progress: Progress,
     ) -> None:
         """As in `distill`; texts and vectors are there, and the leading process holds `runs`."""
-        self.encoder, self.texts, self.vectors, self.settings = encoder, texts, vectors, settings
-        self.data, self.runs, self.group, self.progress = data, runs, group, progress
+        self.encoder, self.teacher, self.settings = encoder, teacher, settings
+        self.texts, self.vectors, self.data = texts, vectors, data
+        self.runs, self.group, self.progress = runs, group, progress
         order = np.random.default_rng(settings.seed).permutation(len(texts))
         held = max(42, min(settings.held_out, len(texts) // 10))
         choose, report, self._learned_from = order[: held // 2], order[held // 2 : held], order[held:]
@@ -73,14 +79,14 @@ class Distillation:
         self._choose_ids = ids_of(texts, choose)
         self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
         self.evaluator: VectorEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
-        self.metric, self.full_score = "agreement with the full model", 100.0
+        self.metric, self.full_score = f"agreement with {taught_by(settings)}", 100.0
         self._queries: RetrievalEvaluator | None = None
         if isinstance(data, RetrievalSet):
             self.evaluator, self._queries = halves(encoder, data)
-            self.metric, self.full_score = METRIC, self.evaluator.score(encoder)[0]
+            self.metric, self.full_score = METRIC, self.evaluator.score(teacher)[0]
         elif data is not None and data.dev is not None:
             self.evaluator = PairEvaluator(encoder, data.dev)
-            self.metric, self.full_score = "Spearman × 100 on dev", self.evaluator.score(encoder)[0]
+            self.metric, self.full_score = "Spearman × 100 on dev", self.evaluator.score(teacher)[0]
         self._by_agreement = isinstance(self.evaluator, AgreementEvaluator)
 
     def run(self, budget: Budget, out: Path, before: str) -> DistillResult:
@@ -111,7 +117,7 @@ class Distillation:
             holds=holds,
             needed=self._needed(budget) if budget.kind == "within" else None,
             scores=held_out_scores(self.encoder, lean, self.data, self._queries),
-            notes=(*falls(next(row for row in rows if row.blocks == chosen)), *self._note_of_lengths()),
+            notes=(*self._note_of_unlearned(chosen), *self._note_of_lengths()),
             frontier=self._frontier(students) if self.settings.frontier else None,
         )
         save_encoder(self.encoder, out / "full")
@@ -122,22 +128,24 @@ class Distillation:
 
     def _search(self) -> SubsetSearch:
         found = self.runs.read("subsets", SubsetSearch)
-        return found or self.runs.write("subsets", search_subsets(self.encoder, self.evaluator, progress=self.progress))
+        return found or self.runs.write("subsets", search_subsets(self.teacher, self.evaluator, progress=self.progress))
 
     def _sizes(self, budget: Budget) -> list[Candidate]:
         """The best subset of each size, with the blocks that were named in the place of theirs; timed once."""
         rows = {len(row.blocks): row for row in self._search().best}
+        known = {row.blocks: row.score for row in rows.values()}
         named = budget.named_blocks
         name = "sizes" + ("" if named is None else "-" + "-".join(map(str, named)))
         found = self.runs.read(name, Sizes)
         if found is None:
             blocks = {size: row.blocks for size, row in rows.items()} | ({len(named): named} if named else {})
+            blocks[self.encoder.depth] = tuple(range(1, self.encoder.depth + 1))
             kept = [keep(self.encoder, subset, copy_weights=False) for subset in blocks.values()]
             speeds = texts_per_second(self.encoder, list(blocks.values()), self._choose_ids, progress=self.progress)
             candidates = tuple(
                 Candidate(
                     blocks=subset,
-                    untrained=rows[size].score if subset == rows[size].blocks else self.evaluator.score(model)[0],
+                    untrained=known[subset] if subset in known else self.evaluator.score(model)[0],
                     learned=None,
                     texts_per_second=speed,
                     parameters=model.num_parameters,
@@ -180,7 +188,7 @@ class Distillation:
         leading = [one for one in self._search().leading if len(one.blocks) == len(row.blocks)]
         if len(budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or not len(self._few):
             return row
-        best = max((self._tryout(one) for one in leading), key=lambda one: one.learned)
+        best = max((self._tryout(one) for one in leading), key=lambda one: max(one.learned, one.untrained))
         return replace(row, blocks=best.blocks, untrained=best.untrained)
 
     def _tryout(self, one: SubsetScore) -> Tryout:
@@ -200,6 +208,10 @@ class Distillation:
         found = self.runs.read(name, Student)
         if found is not None and (self.runs.has_weights(name) or not weights):
             return found
+        if len(blocks) == self.teacher.depth and self._by_agreement:  # the teacher itself
+            agreement = self._report.agreement(self.teacher)
+            whole = Student(blocks=blocks, scores=(), best=100.0, agreement=agreement, steps=0, seconds=0.0)
+            return self.runs.write_encoder(name, whole, keep(self.encoder, blocks))
         self.group.agree((blocks, False))
         student, run = self._taught(blocks, few=False)
         state = run.state
@@ -211,6 +223,11 @@ class Distillation:
             steps=min(state.stage * run.interval, run.total),
             seconds=state.seconds,
         )
+        as_it_came = keep(self.encoder, blocks)
+        if (untrained := self.evaluator.score(as_it_came)[0]) > record.best + LOST:
+            # Labels choose: where the end of a model makes its vectors worse, learning them loses what a cut has.
+            student = as_it_came
+            record = replace(record, best=untrained, agreement=self._report.agreement(student))
         return self.runs.write_encoder(name, record, student)
 
     def _frontier(self, students: Sequence[Student]) -> Frontier:
@@ -241,6 +258,16 @@ class Distillation:
         run.train(checkpoint=checkpoint, progress=self.progress, task=task)
         return student, run
 
+    def _note_of_unlearned(self, chosen: Blocks) -> tuple[str, ...]:
+        """That the blocks were better before they learned, and are saved so."""
+        student = self._learn(chosen)
+        if not student.scores or student.best <= max(student.scores):
+            return ()
+        return (
+            f"These blocks had {student.best:.2f} before learning and at most {max(student.scores):.2f} in it, so they "
+            "are saved as they came: the vectors of the model's end are no aim. `finetune()` trains them on labels.",
+        )
+
     def _note_of_lengths(self) -> tuple[str, ...]:
         """That what is served is longer than what was learned from, which costs search most of all."""
         if self.data is None:
@@ -251,16 +278,6 @@ class Distillation:
             return ()
         said = f"The texts of {self.data.name} are longer than those learned from: 95 of 100 have up to {long} tokens"
         return (f"{said}, and up to {self.texts.counts.long} there. Learn from texts as long as those to be served.",)
-
-
-def falls(lean: Candidate) -> tuple[str, ...]:
-    """That learning made the blocks worse by a point: the full model's vectors are no aim where its end falls."""
-    if lean.score >= lean.untrained - 1:
-        return ()
-    return (
-        f"Before learning these blocks had {lean.untrained:.2f}, after it {lean.score:.2f}: the end of the full model "
-        "makes its vectors worse. `truncate()` keeps blocks as they came, `finetune()` trains them.",
-    )
 
 
 def _run_name(blocks: Blocks) -> str:

@@ -11,14 +11,19 @@ DISTILL_FILE = "distill.json"
 """In the folder of a model that learned from a full one; it goes where its model goes."""
 
 
+def taught_by(settings: DistillSettings) -> str:
+    """Whose vectors are learned, in words."""
+    return "the full model" if settings.layer is None else f"layer {settings.layer} of the full model"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Student(Result):
     """One subset after learning.
 
     Attributes:
         blocks: The blocks of the full model that it keeps.
-        scores: On the texts or pairs for choosing, after each evaluation, in points.
-        best: The highest of them; its weights are kept.
+        scores: On the texts or pairs for choosing, after each evaluation, in points; empty where nothing was to learn.
+        best: The highest of them, or the one before learning where that is a point higher; its weights are kept.
         agreement: On the texts for the report, which nothing was chosen by.
         steps: Optimiser steps.
         seconds: Learning and evaluation.
@@ -113,7 +118,8 @@ class DistillResult(Result):
         depth: Its number of blocks.
         before: What was done to it before, in words.
         metric: What scores of candidates are, in words.
-        full_score: The full model's own; 100 where the score is agreement with it.
+        full_score: The teacher's own, which is the full model or its `settings.layer`; 100 where the score is agreement
+            with it.
         budget: What was asked for.
         settings: How it learned.
         learning_rate: Peak rate.
@@ -183,8 +189,8 @@ class DistillResult(Result):
         agreement = self.student.agreement
         said = (
             f"{counted(len(self.chosen), 'block')} of {self.depth} ({named}), {self.speedup:.1f} times the texts a "
-            f"second: agreement {agreement.correlation:.1f} [{agreement.low:.1f}, {agreement.high:.1f}] with the full "
-            f"model, {agreement.overlap:.0f} % of nearest texts in common."
+            f"second: agreement {agreement.correlation:.1f} [{agreement.low:.1f}, {agreement.high:.1f}] with "
+            f"{taught_by(self.settings)}, {agreement.overlap:.0f} % of nearest texts in common."
         )
         if self.scores is not None:
             said += (

@@ -10,7 +10,7 @@ from truncate_kit.distillation.choosing import Distillation
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.subsets import check_blocks
-from truncate_kit.distillation.teacher import read_vectors, teacher_vectors
+from truncate_kit.distillation.teacher import read_vectors, teacher_of, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
@@ -59,18 +59,18 @@ def distill(
         ModelError: Vectors are made from several layers, or no ordinary checkpoint can hold the blocks.
         FileProblemError: `out` cannot be written, or another process works there.
     """
-    out, budget, progress = Path(out), budget or Budget(), reporter(progress)
-    settings = settings or DistillSettings()
-    check_blocks(encoder, budget.named_blocks)
+    out, budget, settings, progress = Path(out), budget or Budget(), settings or DistillSettings(), reporter(progress)
+    teacher = teacher_of(encoder, settings.layer)
+    check_blocks(teacher, budget.named_blocks)
     raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
     with ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean", "full"))
-            store = store_texts(encoder, raw, out / TEXTS, limit=settings.max_texts, progress=progress)
-            teacher_vectors(encoder, store, _beside(store), engine=engine, progress=progress)
+            store = store_texts(teacher, raw, out / TEXTS, limit=settings.max_texts, progress=progress)
+            teacher_vectors(teacher, store, _beside(store), engine=engine, progress=progress)
         group.agree(None)  # texts and vectors are there
         store = TextStore(out / TEXTS)
-        vectors = read_vectors(encoder, store, _beside(store))
+        vectors = read_vectors(teacher, store, _beside(store))
         fingerprint = "" if data is None else data.fingerprint()
         plain = replace(settings, frontier=False)
         parts = (plain.to_json(), store.digest, fingerprint, *([str(group.size)] if group.size > 1 else []))
@@ -78,7 +78,7 @@ def distill(
         runs = RunStore(out / "trials", run_key(encoder, "distill", *parts), description)
         if group.leads:
             held.enter_context(runs.open())
-        work = Distillation(encoder, store, vectors, settings, data, runs, group, progress)
+        work = Distillation(encoder, teacher, store, vectors, settings, data, runs, group, progress)
         result = group.agree(work.run(budget, out, before) if group.leads else work.help())
     assert result is not None  # the leading process has one
     return result

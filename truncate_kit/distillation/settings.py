@@ -11,7 +11,7 @@ from truncate_kit.results import Result
 
 BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
 _POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
-_SIZE, _HELD_OUT = Bounds(0, 1e9, whole=False, above=True), Bounds(4, 10_000_000)
+_SIZE, _HELD_OUT, _LAYER = Bounds(0, 1e9, whole=False, above=True), Bounds(4, 10_000_000), Bounds(2, 100_000)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
 
 
@@ -68,6 +68,8 @@ class DistillSettings(Result):
     """How the full model's vectors are learned; defaults by the ablations in benchmarks/lean.
 
     Attributes:
+        layer: The vectors of this layer of the full model are learned, by blocks up to it; None is the last one. For
+            models whose end falls: what lies behind the layer makes their vectors worse.
         epochs: Passes over the texts; learning ends earlier where agreement stops growing.
         batch_size: Texts of a step, of like length. What is to be met is exact, so gradients of few texts point well,
             and small steps learn more from the same texts than large ones.
@@ -86,6 +88,7 @@ class DistillSettings(Result):
         frontier: Whether graphs of the full model and of all that learned are made and measured at the end.
     """
 
+    layer: int | None = None
     epochs: int = 1
     batch_size: int = 16
     learning_rate: float | None = None
@@ -102,7 +105,7 @@ class DistillSettings(Result):
 
     def __post_init__(self) -> None:
         check_numbers(self, epochs=EPOCHS, batch_size=BATCH, max_texts=TEXTS, held_out=_HELD_OUT, seed=SEED)
-        check_numbers(self, similarity=WEIGHT, states=WEIGHT, query_weight=WEIGHT)
+        check_numbers(self, layer=_LAYER, similarity=WEIGHT, states=WEIGHT, query_weight=WEIGHT)
         if not 0 <= self.warmup < 1:
             raise UsageError(f"{self.warmup:g} is no share of the steps.", hint="Give a `warmup` from 0 to below 1.")
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:

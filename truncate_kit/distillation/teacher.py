@@ -1,4 +1,4 @@
-"""The full model's vectors of all texts: computed once, stored in float16, read from a memory-mapped file."""
+"""The vectors that are learned, of all texts: computed once, stored in float16, read from a memory-mapped file."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from truncate_kit.distillation.texts import TextStore
-from truncate_kit.encoders import Encoder, encoder_digest
+from truncate_kit.encoders import Encoder, encoder_digest, truncate
 from truncate_kit.engines import Engine, Send, Sequential
 from truncate_kit.errors import MissingExtraError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
@@ -33,6 +33,11 @@ class TokenWork(EncodingWork):
         return self._form.store(vectors).tobytes()
 
 
+def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
+    """What gives the vectors that are learned: the full model, or the full model cut at a layer before its end."""
+    return encoder if layer is None or layer == encoder.depth else truncate(encoder, layer)
+
+
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
     """The encoder's float32 graph on a CPU, made in `folder` where it is not there yet; torch on a GPU.
 
@@ -54,7 +59,7 @@ def teacher_vectors(
     """Vectors (n, out) of all texts in float16, memory-mapped; what a killed run left is taken up.
 
     Args:
-        encoder: The full model.
+        encoder: The teacher.
         texts: In token ids.
         folder: Gets the graph and the vectors.
         engine: Where chunks are encoded, None is here; the bytes do not depend on it where processors are alike.

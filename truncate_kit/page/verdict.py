@@ -1,7 +1,7 @@
 """The recommendation in one sentence, and how sure it is."""
 
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
-from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores
+from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores, taught_by
 from truncate_kit.page.layout import Verdict
 from truncate_kit.page.measures import lean_and_full
 from truncate_kit.page.run import Run
@@ -60,8 +60,8 @@ def _distilled(run: Run, result: DistillResult) -> str:
         return _by_interval(run, result.scores, result.speedup, "texts")
     return (
         f"Try the lean model ({_place(run)}): {result.speedup:.1f} times the texts a second, agreement "
-        f"{result.student.agreement.correlation:.1f} of 100 with the full model; measure it on your task before you "
-        "rely on it."
+        f"{result.student.agreement.correlation:.1f} of 100 with {taught_by(result.settings)}; measure it on your task "
+        "before you rely on it."
     )
 
 

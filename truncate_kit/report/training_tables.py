@@ -1,7 +1,7 @@
 """The cells of what training left: layers of a sweep, sizes of a distillation, checks of a graph."""
 
 from truncate_kit.cells import TableCells, number
-from truncate_kit.distillation.distill_result import DistillResult
+from truncate_kit.distillation.distill_result import DistillResult, taught_by
 from truncate_kit.distillation.step_results import Frontier, SubsetSearch
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.precisions import PRECISIONS
@@ -30,7 +30,8 @@ def sizes_table(result: DistillResult) -> TableCells:
     """One row for each number of blocks, the full model last."""
     full = result.candidates[-1]
     return TableCells(
-        f"The choice of blocks of each number by {result.metric}; the full model has {result.full_score:.2f}"
+        f"The choice of blocks of each number by {result.metric}; {taught_by(result.settings)} has "
+        f"{result.full_score:.2f}"
         + ("" if result.needed is None else f", {result.needed:.2f} stands for {in_points(result.budget.points)} less"),
         ("blocks", "without training", "after learning", "speed", "MB", "result"),
         [
