@@ -102,7 +102,8 @@ def test_bundled_models_are_small_and_half_precision():
     from safetensors.torch import load_file
 
     folders = sorted((ROOT / "truncate_kit/encoders/miniatures").iterdir())
-    assert [folder.name for folder in folders] == ["mini-bert", "mini-electra-discriminator", "mini-electra-generator"]
+    encoders = ["mini-bert", "mini-electra-discriminator", "mini-electra-generator"]
+    assert [folder.name for folder in folders] == [*encoders, "mini-gpt2"]
     for folder in folders:
         assert (folder / "model.safetensors").stat().st_size <= 8 * 2**20
         assert {str(weight.dtype) for weight in load_file(folder / "model.safetensors").values()} == {"torch.float16"}

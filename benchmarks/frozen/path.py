@@ -77,8 +77,12 @@ def row(step: dict[str, str], reports: dict[str, FrozenReport]) -> list[str]:
     return cells
 
 
-def print_path(records: Records) -> None:
-    """The table of all models of which every step is done."""
+def path_table(models: Sequence[str] | None = None) -> tuple[list[str], list[list[str]]]:
+    """Columns and rows of the committed records; models: in this order, None for all of which every step is done."""
+    return _table(Records(HERE / REPORTS.name), models)
+
+
+def _table(records: Records, models: Sequence[str] | None = None) -> tuple[list[str], list[list[str]]]:
     steps = published("freeze")
     found: dict[str, dict[str, FrozenReport]] = {step["step"]: {} for step in steps}
     for name, content in records.items():
@@ -86,9 +90,9 @@ def print_path(records: Records) -> None:
         found[step][model] = FrozenReport.from_dict(content)
     whole = [model for model in found["cosine"] if all(model in reports for reports in found.values())]
     columns = ["step", "gpt2-medium, published"]
-    for model in whole:
+    for model in models or whole:
         columns += [model, "trained"]
-    print_table(columns, [row(step, {model: found[step["step"]][model] for model in whole}) for step in steps])
+    return columns, [row(step, {model: found[step["step"]][model] for model in models or whole}) for step in steps]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -110,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         encoder = load_encoder(folder, pooling="last", max_length=options.max_length)
         encoder.name = name
         follow(encoder, data, raw, base, records, home / "work")
-    print_path(records)
+    print_table(*_table(records))
 
 
 def parser() -> argparse.ArgumentParser:

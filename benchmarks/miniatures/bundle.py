@@ -15,7 +15,9 @@ from truncate_kit.files import replacing, write_json
 
 MINIATURES = Path(__file__).parents[2] / "truncate_kit" / "encoders" / "miniatures"
 RUNS = {"bert": ("bert",), "electra": ("electra-generator", "electra-discriminator")}
-"""The models that each run of `pretrain.py` leaves."""
+"""The encoders that each run of `pretrain.py` leaves."""
+BUNDLED = {**RUNS, "gpt2": ("gpt2",)}
+"""And the decoder, whose frozen states FREEZE reads."""
 MOST_BYTES = 8 * 2**20
 CARD = "README.md"
 
@@ -42,9 +44,12 @@ PARSER.add_argument("--out", type=Path, default=MINIATURES)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the folders of all three; a card that lies there stays."""
+    """Write the folders of all that were pretrained there; a card that lies there stays."""
     options = PARSER.parse_args(arguments)
-    for model in (name for names in RUNS.values() for name in names):
+    found = [name for names in BUNDLED.values() for name in names if (options.models / name).is_dir()]
+    if not found:
+        raise SystemExit(f"{options.models} holds no pretrained miniature.")
+    for model in found:
         folder = options.out / f"mini-{model}"
         card = (folder / CARD).read_bytes() if (folder / CARD).exists() else None
         with replacing(folder) as target:

@@ -3,7 +3,8 @@
     python -m benchmarks.miniatures.cards
 
 Figures come from the tables beside this file (`random.csv` holds those of the study `random.toml`, whose tasks are
-named after their rates), the sources of the text and their terms from LICENSE-WEIGHTS.md.
+named after their rates; the decoder's are those of `benchmarks.frozen.path`), the sources of the text and their terms
+from LICENSE-WEIGHTS.md.
 """
 
 import json
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import new_parser, read_rows
-from benchmarks.miniatures.bundle import CARD, MINIATURES, RUNS
+from benchmarks.frozen.path import path_table
+from benchmarks.miniatures.bundle import BUNDLED, CARD, MINIATURES
 from truncate_kit.files import replacing
 
 HERE = Path(__file__).parent
@@ -24,6 +26,8 @@ ABOUT = {
     "embeddings with the discriminator.",
     "electra-discriminator": "The discriminator of an ELECTRA pair, pretrained to tell which words its generator has "
     "replaced. As in models of its kind, its last layers make worse sentence embeddings than the ones before.",
+    "gpt2": "A decoder of GPT-2's shape, pretrained to continue text. It is there for heads over frozen states "
+    "(`truncate-kit freeze`).",
 }
 
 REFERENCE = "bert"  # the miniature that CKA compares the others with
@@ -70,6 +74,17 @@ def layer_table(tables: Path, model: str) -> list[str]:
     return lines
 
 
+def frozen_lines(model: str) -> list[str]:
+    """The steps of FREEZE's path on a model, as lines of Markdown."""
+    columns, rows = path_table([f"mini-{model}"])
+    about = (
+        "Heads over the frozen states of its blocks, STS Benchmark, English, test: Pearson / Spearman × 100, mean ± "
+        "standard deviation over three seeds, and the number of weights that are trained. Beside it the published "
+        "figures of gpt2-medium (FREEZE)."
+    )
+    return [about, "", *(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows))]
+
+
 def peak_rate() -> float:
     """At which the study of the pretrained models fine-tunes."""
     with (HERE / "study.toml").open("rb") as file:
@@ -85,7 +100,7 @@ def with_deviation(row: dict[str, str], split: str) -> str:
 def losses(tables: Path, run: str) -> str:
     """What pretraining ended with, in words."""
     last = read_rows(tables / f"{run}-losses.csv")[-1]
-    found = f"{last['words']} nats for a masked word"
+    found = f"{last['words']} nats for {'the next word piece' if run == 'gpt2' else 'a masked word'}"
     if "replaced" in last:
         found += (
             f"; {last['replaced']} nats a token for replaced words, where naming their share costs "
@@ -145,9 +160,9 @@ def card(model: str, name: str, tables: Path) -> str:
             "",
             f"SHA-256 of the text's lines: `{runs[0]['text']}`.",
             "",
-            "## Scores by layer",
+            "## Scores of frozen states" if model == "gpt2" else "## Scores by layer",
             "",
-            *layer_table(tables, model),
+            *(frozen_lines(model) if model == "gpt2" else layer_table(tables, model)),
             "",
             "## Licence",
             "",
@@ -168,8 +183,8 @@ PARSER.add_argument("--out", type=Path, default=MINIATURES)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a card into the folder of each."""
     options = PARSER.parse_args(arguments)
-    for name, models in RUNS.items():
-        for model in models:
+    for name, models in BUNDLED.items():
+        for model in models if (options.tables / f"{name}.json").exists() else ():
             with replacing(options.out / f"mini-{model}" / CARD) as target:
                 target.write_text(card(model, name, options.tables), encoding="utf-8")
 

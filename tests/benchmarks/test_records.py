@@ -59,7 +59,7 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
         (COMPARISON / "reports.jsonl", Row, 20),
         (FROZEN.path, FrozenReport, 5),
         (POOLINGS, Cell, 2),
-        (FREEZE_PATH, FrozenReport, 6),
+        (FREEZE_PATH, FrozenReport, 12),
         (DROP / "profiles.jsonl", LayerProfile, 26),
     ],
 )
