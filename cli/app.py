@@ -57,6 +57,7 @@ def options(
 def main(argv: list[str] | None = None) -> None:
     """Run the command line. Exit code 1: something the user can mend; 2: usage; 70: a defect; 130: interrupted."""
     prepare_streams()
+    os.environ["MPLBACKEND"] = "agg"  # figures go to files only, whatever is set for windows
     try:
         check_arguments(sys.argv[1:] if argv is None else argv)
         app(argv, prog_name="truncate-kit")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.bounds import first_seeds
+from truncate_kit.errors import UsageError
 from truncate_kit.sweep.picking import PICK_RULES
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
     from truncate_kit.encoders import Encoder
     from truncate_kit.similarity.drop import DropPrediction
+    from truncate_kit.training.tasks import Teacher
 
 SWEEP, TRAINING, WORDS = SweepSettings(), TrainingSettings(), word_training()
 SEEDS = len(SWEEP.seeds)
@@ -90,7 +92,6 @@ def finetune(
     from truncate_kit.sweep.finetune import finetune as run
     from truncate_kit.sweep.trials import kept_encoder
     from truncate_kit.training.distributed import joined
-    from truncate_kit.training.tasks import Teacher
 
     check_push(push_to, public)
     priors = Priors(prior_words, prior_texts, prior_layer, prior_epochs, precision)
@@ -115,7 +116,7 @@ def finetune(
         begun = full if kept is None else kept_encoder(full, kept)
         check_sweep(begun if prior_layer is None else truncate(begun, prior_layer), settings)
         priors.word_prior(full)
-        taught = None if teacher is None else Teacher(workspace.load(ModelSource(teacher)), teacher_weight)
+        taught = _teacher(workspace, teacher, teacher_weight)
         with progress_bar(quiet=workspace.quiet) as progress:
             encoder = priors.adapt(begun, workspace, group=group, progress=progress)
     if not group.leads:  # only an adaptation is shared
@@ -143,6 +144,14 @@ def finetune(
     workspace.remember(source, None if row.data == "classes" else found)
     show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
+
+
+def _teacher(workspace: Workspace, name: str | None, weight: float) -> "Teacher | None":
+    from truncate_kit.training.tasks import Teacher
+
+    if name is None and weight != 1:
+        raise UsageError("`teacher_weight` weighs the vectors of a teacher.", hint="Add `teacher`.")
+    return None if name is None else Teacher(workspace.load(ModelSource(name)), weight)
 
 
 def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits") -> "DropPrediction | None":

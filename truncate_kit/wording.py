@@ -2,8 +2,9 @@
 
 import re
 
-# Controls of a terminal but for the end of a line, marks that turn the direction of writing, halves of characters.
-_CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# Controls of a terminal but for the end of a line, other ends of lines, marks that turn the direction of writing, and
+# halves of characters.
+_CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:

@@ -112,6 +112,9 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     code, out, err = run(*asked, "--teacher", teacher, "--teacher-weight", 0)
     assert (code, out) == (1, "")
     assert "--teacher-weight 0.0 is too small" in err
+    code, out, err = run(*asked, "--teacher-weight", "nan")
+    assert (code, out) == (1, "")
+    assert "Add --teacher." in err
     code, out, err = run(*asked, "--teacher", "nowhere")
     assert (code, out) == (1, "")
     assert "nowhere" in err

@@ -11,8 +11,10 @@ from tests.support.files import pairs_file
 from truncate_kit.wording import harmless
 
 # A closing tag has a slash, which no name of a file has; tests/page has those.
-EVIL = "<img src=x onerror=alert(1)>$\\frac{$ [x](javascript:y) | `a` \x1b]0;mine\x07 \u202edrow **b** {{7*7}} <!--"
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+EVIL = (
+    "<img src=x onerror=alert(1)>$\\frac{$ [x](javascript:y) | `a` \x1b]0;mine\x07 \u202edrow\u2028 **b** {{7*7}} <!--"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,7 @@ def test_what_is_said_and_written_of_a_model(evil, capfd, tmp_path):
     check_said(*run_both(capfd, "report", tmp_path), *run_both(capfd, "status", "--workspace", tmp_path))
     page, card = ((tmp_path / name).read_text() for name in ("report.html", "lean/README.md"))
     assert "<img src=x" not in page
+    check_said(page)
     body = card.partition("\n---\n")[2]
     assert "\\<img src=x" in body
     assert not re.search(r"(?<!\\)<", body)

@@ -91,3 +91,12 @@ def test_what_unpacks_to_more_than_the_memory_is_said(tmp_path):
     )  # fmt: skip
     assert "bomb.jsonl.gz holds more than there is memory for" in done.stdout
     assert "batch" not in done.stdout
+
+
+def test_a_backend_for_windows_is_not_asked_for():
+    """No command opens a window, so none ends because a display, or a backend, is not there."""
+    script = (
+        "from truncate_kit_cli.app import main\ntry:\n    main(['-V'])\nexcept SystemExit:\n    import matplotlib\n"
+    )
+    environment = os.environ | {"MPLBACKEND": "no-such-backend"}
+    subprocess.run([sys.executable, "-c", script], timeout=60, check=True, env=environment)

@@ -89,6 +89,7 @@ BAD = [
     ("qrels/test.tsv", "q1\td1\n", RowError, "line 1: 2 fields where three"),
     ("qrels/test.tsv", "q1\td1\thigh\n", RowError, "line 1: the grade 'high' is not a number"),
     ("qrels/test.tsv", "q1\td1\t1\nq1\t2\tnan\n", RowError, "line 2: the grade 'nan' is not a number"),
+    ("qrels/test.tsv", "q1\td1\t1e308\n", RowError, "line 1: the grade '1e308' is not a number up to a million"),
     ("qrels/test.tsv", "a\tb\tc\nq9\td1\t1\n", RowError, "line 2: there is no query with the id 'q9'"),
     ("qrels/test.tsv", "q1\td9\t1\n", RowError, "line 1: there is no document with the id 'd9'"),
     ("qrels/test.tsv", "q1\td1\t1\nq1\td1\t2\n", RowError, "line 2: .* have two grades"),
@@ -133,3 +134,9 @@ def test_the_set_of_the_tests(tmp_path):
     found = read_retrieval(retrieval_folder(tmp_path / "tiny"))
     assert (len(found.documents), len(found.queries)) == (56, 19)
     assert {grade for grades in found.relevance for grade in grades.values()} == {1.0, 2.0}
+
+
+def test_two_files_of_judgements_for_one_split(folder):
+    (folder / "qrels/test.v2.tsv").write_text(QRELS)
+    with pytest.raises(DataError, match=r"holds test\.tsv and test\.v2\.tsv"):
+        read_retrieval(folder)

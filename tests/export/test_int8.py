@@ -251,3 +251,11 @@ def test_nothing_in_int8_is_no_int8(bert, tmp_path):
     with pytest.raises(ModelError, match="no layer can be in int8 within 0 points"):
         export_onnx(encoder, tmp_path / "out", ExportSettings(precision="int8", budget=0), search_pairs=graded(encoder))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_block_keeps_its_embeddings_in_int8_or_is_refused(bert, tmp_path):
+    """There is no value to be rounded: only weights are."""
+    encoder = truncate(bert, 0)
+    report = export_onnx(encoder, tmp_path / "out", ExportSettings(precision="int8"), search_pairs=graded(encoder))
+    assert report.quantization is not None
+    assert report.quantization.layers == 1

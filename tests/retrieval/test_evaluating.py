@@ -134,8 +134,9 @@ class UnitLength(torch.nn.Module):
 def test_what_cannot_be_searched(prompting, data):
     with pytest.raises(ModelError, match="'hamming'"):
         evaluate_retrieval(load_encoder(prompting(similarity_fn_name="hamming")), data, model="tiny")
-    with pytest.raises(UsageError, match="0 documents"):
-        evaluate_retrieval(load_encoder(prompting()), data, model="tiny", top=0)
+    for top, said in ((0, "0 is too small"), (10**20, "is too large")):
+        with pytest.raises(UsageError, match=said):
+            evaluate_retrieval(load_encoder(prompting()), data, model="tiny", top=top)
 
 
 def test_published_scores_of_minilm(minilm_vectors, shared_data):

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from truncate_kit.data.texts import read_texts
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 from truncate_kit.files import is_folder
 
+_MOST_GRADE = 1_000_000
 _USUAL_SPLITS = ("test", "dev")
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
 _QRELS_HINT = "Write query id, document id and grade with tabs between them."
@@ -181,7 +181,7 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
             if grade is None and number == 1 and query not in queries:
                 continue  # the names of the columns
             if grade is None:
-                raise _bad_line(path, number, f"the grade {written[:40]!r} is not a number.")
+                raise _bad_line(path, number, f"the grade {written[:40]!r} is not a number up to a million.")
             if query not in queries or document not in place:
                 what, name = ("document", document) if query in queries else ("query", query)
                 raise _bad_line(path, number, f"there is no {what} with the id {name!r}.")
@@ -196,7 +196,7 @@ def _grade(written: str) -> float | None:
         grade = float(written)
     except ValueError:
         return None
-    return grade if math.isfinite(grade) else None
+    return grade if abs(grade) <= _MOST_GRADE else None  # False for NaN; larger ones add up to infinity
 
 
 def _bad_line(path: Path, number: int, problem: str) -> RowError:

@@ -10,6 +10,13 @@ from truncate_kit.errors import UsageError
 from truncate_kit.wording import counted
 
 
+def check_number_of_blocks(budget: Budget, depth: int) -> None:
+    """Raise `UsageError` for a number of blocks that no lean model of a model of `depth` has, before any work."""
+    if budget.kind == "blocks" and budget.named_blocks is None and not 0 < int(budget.blocks or 0) < depth:
+        hint = f"Give `blocks` from 1 to {depth - 1}."
+        raise UsageError(f"No lean model has {counted(int(budget.blocks or 0), 'block')}.", hint=hint)
+
+
 def within_limit(candidates: Sequence[Candidate], budget: Budget) -> Candidate:
     """The candidate with the most blocks that `blocks`, `speedup` or `megabytes` allow. Raises `UsageError`."""
     full = candidates[-1]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
+from truncate_kit.distillation.budget import check_number_of_blocks
 from truncate_kit.distillation.choosing import Distillation
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -61,7 +62,7 @@ def distill(
     """
     out, budget, settings, progress = Path(out), budget or Budget(), settings or DistillSettings(), reporter(progress)
     teacher = teacher_of(encoder, settings.layer)
-    check_blocks(teacher, budget.named_blocks)
+    _check_budget(budget, encoder, teacher)
     raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
     with ExitStack() as held:
         if group.leads:
@@ -82,6 +83,11 @@ def distill(
         result = group.agree(work.run(budget, out, before) if group.leads else work.help())
     assert result is not None  # the leading process has one
     return result
+
+
+def _check_budget(budget: Budget, encoder: Encoder, teacher: Encoder) -> None:
+    check_blocks(teacher, budget.named_blocks)
+    check_number_of_blocks(budget, encoder.depth)
 
 
 def _beside(store: TextStore) -> Path:

@@ -22,6 +22,8 @@ def calibrate(model: Any, inputs: Sequence[Feeds], *, embed_limit: int = EMBED_L
     # below zero: after a GELU nearly all of them go upward.
     weights = quantized_inputs(model)
     names = list(weights)
+    if not names:  # of a model cut at its embeddings
+        return {}
     channels: dict[str, Array] = {}
     reaches: dict[str, list[Array]] = {name: [] for name in names}
     with watching(model, names, embed_limit=embed_limit) as watch:

@@ -10,6 +10,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, TIP, VERMILION
+from truncate_kit.wording import harmless
 
 _SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 # The style sheet has each of them once for light and once for dark pages; black is the page's ink.
@@ -56,7 +57,8 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
     root.set("aria-label", label)
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _LINK)
-    return Markup(ElementTree.tostring(root, encoding="unicode"))  # the tree's own writer has escaped all text
+    # The tree's own writer has escaped all text, but for what steers a terminal or turns the direction of writing.
+    return Markup(harmless(ElementTree.tostring(root, encoding="unicode")))
 
 
 def _used_ids(root: ElementTree.Element) -> set[str]:

@@ -5,6 +5,7 @@ import hashlib
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
@@ -20,6 +21,7 @@ from truncate_kit.page.run import Run, read_run
 from truncate_kit.page.sections import sections
 from truncate_kit.page.verdict import verdict
 from truncate_kit.results import Result
+from truncate_kit.wording import harmless
 
 MOST_BYTES = 6 * 2**20
 """What a mail server lets through."""
@@ -102,10 +104,20 @@ def in_notebook(result: Result) -> str:
 def _templates() -> Environment:
     loader = FunctionLoader(_own_text)
     environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.globals["TEXTS"] = TEXTS
     return environment
+
+
+def _shown(value: Any) -> Any:
+    """What is put into the page: a text of others turns no direction of writing."""
+    return harmless(value) if type(value) is str else value
 
 
 def _own_text(name: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.data import RetrievalSet
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import ModelError, UsageError
@@ -29,6 +30,7 @@ MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 """How alike queries (q, d) and documents (n, d) are, (q, n), by the name that a model's settings have for it."""
 
+_TOP = Bounds(1, 10_000)
 QUERY_BLOCK = 512
 DOCUMENT_BLOCK = 32_768
 """Compared at a time: 64 MiB of similarities."""
@@ -143,10 +145,9 @@ def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None
     """The places of the `top` documents most like each query, best first; of equal ones, the earlier first.
 
     own: the document that each query itself is, which it does not find; None, as a whole or of a query: there is none.
-    Raises `UsageError` for less than one document.
+    Raises `UsageError` for less than one document, or more than 10,000.
     """
-    if top < 1:
-        raise UsageError(f"{top} documents cannot be ranked.", hint="Use 1 or more for `top`.")
+    check_number("top", top, _TOP)
     compared, places = MEASURES[vectors.measure], []
     for start in range(0, len(vectors.queries), QUERY_BLOCK):
         queries = vectors.queries[start : start + QUERY_BLOCK]
