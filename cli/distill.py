@@ -185,12 +185,11 @@ def _aim(
             drop = foresee_drop(encoder, some, name=source.name, max_length=source.max_length)
     if drop is None or not drop.falls or not drop.from_layer:
         return None
-    aim = drop.from_layer - 1
-    asked = max(budget.named_blocks or [int(budget.blocks or 0)])
-    if aim < max(2, asked):
+    aim = max(drop.from_layer - 1, 2, *(budget.named_blocks or [int(budget.blocks or 0)]))
+    if aim >= encoder.depth:  # the blocks that were asked for reach into the fall
         workspace.note(
             f"{drop.sentence} The vectors of its end are no good aim: cut it first (`truncate-kit cut {source.name} "
-            f"--layer {aim}`), or train it with `truncate-kit finetune`."
+            f"--layer {max(1, drop.from_layer - 1)}`), or train it with `truncate-kit finetune`."
         )
         return None
     workspace.note(f"{drop.sentence} So the vectors of layer {aim} are learned; --layer last learns those of the end.")

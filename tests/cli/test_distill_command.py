@@ -137,6 +137,7 @@ def test_where_a_fall_is_predicted_the_layer_before_it_is_learned(tmp_path, capf
     beyond, said = aim(blocks="1,8")
     assert beyond is None
     assert f"truncate-kit cut mini-electra-discriminator --layer {before}" in said
+    assert aim(blocks=str(before + 1))[0] == before + 1  # as many blocks have to be there
     assert aim("last") == (None, "")
     assert aim("3") == (3, "")
     none = _aim("auto", load_encoder("mini-bert"), ModelSource("mini-bert"), texts, Budget(), Workspace(tmp_path))
