@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.distillation.card import distill_card
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -13,6 +14,8 @@ from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
 from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.progress import silent
+from truncate_kit.report.frontier_figure import draw_frontier
+from truncate_kit.report.training_tables import rules_table
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
 
@@ -144,6 +147,9 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     assert [len(row.blocks) for row in result.candidates] == [1, 2, 3, 4]
     assert result.candidates[2].untrained == pytest.approx(100, abs=0.01)
     assert result.candidates[-1].untrained < 99
+    draw_frontier(result, tmp_path / "frontier.png")
+    assert rules_table(result.search).rows
+    assert distill_card(result).text(load_encoder(tmp_path / "lean"))
     some = ["a dog runs over the grass", "two people sit at a table"]
     lean, wanted = load_encoder(tmp_path / "lean").vectors(some), truncate(full, 3).vectors(some)
     near, far = (torch.cosine_similarity(found, wanted).mean() for found in (lean, keep(full, (1, 3)).vectors(some)))

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from truncate_kit.distillation.distill_result import DistillResult
-from truncate_kit.distillation.step_results import Frontier
+from truncate_kit.distillation.step_results import Frontier, SubsetScore
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, write_panel
 
@@ -25,9 +25,16 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
     """Each number of blocks by its speed and score, before and after learning, and the choice."""
     rows, full = result.candidates, result.candidates[-1]
     speeds = [row.texts_per_second / full.texts_per_second for row in rows]
-    best = {len(row.blocks): row for row in result.search.best}
-    untrained = [best[len(row.blocks)].score for row in rows]
-    axes.plot(speeds, untrained, "o--", color=ORANGE, label="best choice, without training")
+    # Where vectors of a layer before the end are learned, the full model is none of the choices.
+    best = {len(full.blocks): SubsetScore(blocks=full.blocks, score=full.untrained)}
+    best |= {len(row.blocks): row for row in result.search.best}
+    axes.plot(
+        speeds,
+        [best[len(row.blocks)].score for row in rows],
+        "o--",
+        color=ORANGE,
+        label="best choice, without training",
+    )
     first = {len(row.blocks): row.score for row in result.search.baselines["first"]}
     axes.plot(
         speeds,
