@@ -174,7 +174,7 @@ def _aim(
     from truncate_kit.analysis.foresight import ANALYSED_TEXTS, foresee_drop
     from truncate_kit.data import iter_texts
 
-    if layer.isdigit():
+    if layer.isdecimal():
         return int(layer)
     if layer not in ("auto", "last"):
         raise UsageError(f"{layer!r} is no layer.", hint="Give --layer as a number, as auto or as last.")

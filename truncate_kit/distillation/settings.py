@@ -60,7 +60,7 @@ class Budget(Result):
     @property
     def named_blocks(self) -> tuple[int, ...] | None:
         """The blocks that were named one by one; None where a number or no blocks were given."""
-        return None if self.blocks is None or self.blocks.strip().isdigit() else blocks_named(self.blocks)
+        return None if self.blocks is None or self.blocks.strip().isdecimal() else blocks_named(self.blocks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
