@@ -196,11 +196,11 @@ def test_what_was_not_measured_takes_no_row_and_no_column(lean, tmp_path):
 def test_one_prediction_is_told_where_two_say_the_same(lean, looked_at, tmp_path):
     """That of `analyze`, which has seen more; the search's own where they differ, for that one bounded the search."""
     own = a_sweep().prediction
-    for layer, told in ((own.from_layer, "Seen whole."), (own.from_layer - 1, own.sentence)):
+    for layer, expected in ((own.from_layer, "Seen whole."), (own.from_layer - 1, own.sentence)):
         seen = replace(own, from_layer=layer, sentence="Seen whole.")
         profile = replace(looked_at, model=a_sweep().model, drop=seen)
         grounds = write_page(write_run(tmp_path / str(layer), lean, profile=profile)).grounds[0]
-        assert [line for line in grounds if line in ("Seen whole.", own.sentence)] == [told]
+        assert [line for line in grounds if line in ("Seen whole.", own.sentence)] == [expected]
 
 
 def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path):

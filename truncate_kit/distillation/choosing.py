@@ -223,11 +223,11 @@ class Distillation:
             steps=min(state.stage * run.interval, run.total),
             seconds=state.seconds,
         )
-        as_it_came = keep(self.encoder, blocks)
-        if (untrained := self.evaluator.score(as_it_came)[0]) > record.best + LOST:
-            # Labels choose: where the end of a model makes its vectors worse, learning them loses what a cut has.
-            student = as_it_came
-            record = replace(record, best=untrained, agreement=self._report.agreement(student))
+        if not self._by_agreement:  # where a model's end makes its vectors worse, learning them loses what a cut has
+            as_it_came = keep(self.encoder, blocks)
+            if (untrained := self.evaluator.score(as_it_came)[0]) > record.best + LOST:
+                student = as_it_came
+                record = replace(record, best=untrained, agreement=self._report.agreement(student))
         return self.runs.write_encoder(name, record, student)
 
     def _frontier(self, students: Sequence[Student]) -> Frontier:

@@ -115,7 +115,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _check_growth(folder: Path, tokenizer: Tokenizer) -> None:
-    """Raise `ModelError` where a tokenizer replaces letters by so many that a short text fills the memory."""
+    """Raise `ModelError` where a tokenizer grows a short text until it fills the memory."""
     normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     steps = [json.loads(normalizer.__getstate__())] if normalizer is not None else []
     growth = 1
