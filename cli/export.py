@@ -79,7 +79,7 @@ def export(
     splits = workspace.unseen(splits)
     if precision == "int8":
         splits = _searchable(splits, workspace)
-    with progress_bar(quiet=as_json) as progress:
+    with workspace.held(), progress_bar(quiet=as_json) as progress:
         report = export_onnx(
             encoder,
             workspace.lean,

@@ -1,10 +1,12 @@
 """The workspace of a command: which model and data it takes, and what it says of them."""
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.errors import UsageError
+from truncate_kit.files import run_lock
 from truncate_kit.workspace import places
 from truncate_kit.workspace.sources import DataSource, ModelSource
 
@@ -23,6 +25,10 @@ class Workspace(places.Workspace):
     def __init__(self, folder: Path, *, quiet: bool = False) -> None:
         super().__init__(folder)
         self.quiet = quiet
+
+    def held(self) -> AbstractContextManager[None]:
+        """Nobody else writes here meanwhile, so the models stay what they are. Raises `FileProblemError`."""
+        return run_lock(self.folder)
 
     def note(self, text: str) -> None:
         """A sentence beside the result, on stderr."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.files import run_lock
 from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue dog"]
@@ -53,6 +54,34 @@ def test_what_needs_a_finished_model_takes_no_other(run, tmp_path, tiny_folder, 
     assert "Hint: Name exported/combined, or make it with" in err
     assert not list(tmp_path.glob("**/*.onnx"))
     assert not list(tmp_path.glob("*.npy"))
+
+
+WRITERS = {
+    "finetune": ("--data", "pairs.csv", "--layer", 1, *FAST),
+    "distill": ("--texts", "many.txt", "--blocks", "1,3"),
+    "cut": ("--layer", 1),
+    "contrast": ("--objective", "dropout", "--texts", "many.txt", "--data", "pairs.csv", "--layer", 1, *FAST),
+    "freeze": ("--data", "pairs.csv", "--layer", 1, *FAST),
+    "combine": ("--data", "pairs.csv"),
+    "export": ("--onnx", "--data", "pairs.csv"),
+    "bench": ("--quick", "--data", "pairs.csv"),
+    "study": (),
+}
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_one_command_at_a_time_writes_into_a_workspace(run, tmp_path, tiny_folder, command):
+    model, lean = tiny_folder("bert"), tmp_path / "exported/lean"
+    (tmp_path / "many.txt").write_text("".join(f"{text} and {place}\n" for place in range(5) for text in TEXTS))
+    (tmp_path / "study.toml").write_text(f'models = [{{ model = "{model}" }}]\ntasks = [{{ data = "pairs.csv" }}]\n')
+    if command in ("export", "bench"):
+        save_encoder(truncate(load_encoder(model), 1), lean)
+    named = "study.toml" if command == "study" else None if command == "bench" else lean if lean.exists() else model
+    with run_lock(tmp_path / ("exported/study" if command == "study" else "exported")):
+        code, out, err = run(command, *([named] if named else []), *WRITERS[command])
+    assert (code, out) == (1, "")
+    assert "Error: Another process is working in" in err
+    assert not list(tmp_path.glob("exported/**/*.onnx")) + list(tmp_path.glob("exported/*.json"))
 
 
 @pytest.mark.parametrize(

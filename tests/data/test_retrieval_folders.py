@@ -90,6 +90,7 @@ BAD = [
     ("qrels/test.tsv", "q1\td1\thigh\n", RowError, "line 1: the grade 'high' is not a number"),
     ("qrels/test.tsv", "q1\td1\t1\nq1\t2\tnan\n", RowError, "line 2: the grade 'nan' is not a number"),
     ("qrels/test.tsv", "q1\td1\t1e308\n", RowError, "line 1: the grade '1e308' is not a number up to a million"),
+    ("qrels/test.tsv", "q1\td1\t1_0\n", RowError, "line 1: the grade '1_0' is not a number"),
     ("qrels/test.tsv", "a\tb\tc\nq9\td1\t1\n", RowError, "line 2: there is no query with the id 'q9'"),
     ("qrels/test.tsv", "q1\td9\t1\n", RowError, "line 1: there is no document with the id 'd9'"),
     ("qrels/test.tsv", "q1\td1\t1\nq1\td1\t2\n", RowError, "line 2: .* have two grades"),

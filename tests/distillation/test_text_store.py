@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from truncate_kit.distillation import teacher
-from truncate_kit.distillation.teacher import rows_of, teacher_vectors
+from truncate_kit.distillation.teacher import fastest, rows_of, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
-from truncate_kit.encoders import load_encoder
+from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
@@ -87,6 +87,8 @@ def test_vectors_are_those_of_the_encoder_and_survive_damage(encoder, tmp_path):
     seen.clear()
     teacher_vectors(encoder, store, tmp_path, progress=lambda *step: seen.append(step))
     assert not seen  # nothing was missing
+    other = fastest(truncate(encoder, 1), tmp_path / "full")  # whose graph is there is known
+    torch.testing.assert_close(other.vectors(TEXTS[:3]), truncate(encoder, 1).vectors(TEXTS[:3]))
 
 
 def test_workers_give_the_same_vectors(encoder, tmp_path, two_processes, monkeypatch):

@@ -1,6 +1,7 @@
 """export.json against what it describes: no value of it, no byte of a graph or its weights changes unseen."""
 
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from truncate_kit.export.record import (
 )
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
+from truncate_kit.serving.work import EncodingWork
+from truncate_kit.vectors import VectorFormat
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +110,20 @@ def test_a_graph_is_not_used_for_a_model_that_was_changed_since(folder, name):
         check_record(folder / "model.onnx")
     (folder / name).unlink()
     assert check_record(folder / "model.onnx") is not None  # a graph may be used without the model
+
+
+def test_a_graph_that_is_replaced_after_it_was_loaded_is_not_taken_for_the_one_that_runs(folder):
+    graph = OnnxEncoder.load(folder)
+    known = graph.digest()
+    (folder / "export.json").touch()  # as a graph of another precision comes beside it
+    assert graph.digest() == known
+    other = folder.with_name("other")
+    shutil.copytree(folder, other)
+    folder.rename(folder.with_name("old"))
+    other.rename(folder)
+    for reading in (graph.digest, lambda: pickle.dumps(EncodingWork(graph, VectorFormat()))):
+        with pytest.raises(ModelError, match="was changed while it was read"):
+            reading()
 
 
 def test_a_graph_that_the_record_does_not_know(folder):

@@ -2,12 +2,14 @@
 
 import json
 import random
+import shutil
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from truncate_kit.encoders import load_encoder
+from truncate_kit.encoders.digest import folder_digest
 from truncate_kit.errors import FileProblemError
 from truncate_kit.results import FORMAT, Result, sealed, unsealed
 from truncate_kit.runs.journal import Journal
@@ -190,6 +192,33 @@ def test_damaged_weights_of_a_run_are_as_good_as_gone(tmp_path, tiny_folder):
         again.write_encoder(TRIAL.name, TRIAL, encoder)
         again.forget_weights(())
         assert {path.name for path in again.folder.iterdir()} == {".lock"}
+
+
+def test_weights_of_another_run_are_not_taken_for_its_own_with_or_without_their_seal(tmp_path, tiny_folder):
+    encoders, stores = map(load_encoder, (tiny_folder("bert"), tiny_folder("electra"))), []
+    for key, encoder in zip((KEY, "1" * 64), encoders, strict=True):
+        stores.append(RunStore(tmp_path, key))
+        with stores[-1].open():
+            stores[-1].write_encoder(TRIAL.name, TRIAL, encoder)
+    own, other = (store.folder for store in stores)
+    shutil.copytree(other / TRIAL.name, own / TRIAL.name, dirs_exist_ok=True)
+    shutil.copy(other / f"{TRIAL.name}.sha256", own)
+    assert not RunStore(tmp_path, KEY).has_weights(TRIAL.name)
+    (own / f"{TRIAL.name}.sha256").unlink()
+    assert not RunStore(tmp_path, KEY).has_weights(TRIAL.name)
+    assert RunStore(tmp_path, "1" * 64).has_weights(TRIAL.name)
+
+
+def test_weights_of_the_first_format_had_no_seal_and_those_after_it_named_no_run(tmp_path):
+    folder = tmp_path / KEY[:16] / TRIAL.name
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"weights")
+    assert not RunStore(tmp_path, KEY).has_weights(TRIAL.name)
+    (tmp_path / KEY[:16] / f"{TRIAL.name}.sha256").write_text(folder_digest(folder))
+    assert RunStore(tmp_path, KEY).has_weights(TRIAL.name)
+    (tmp_path / KEY[:16] / f"{TRIAL.name}.sha256").unlink()
+    (tmp_path / "trials.jsonl").write_text(f'{{"store": "{KEY[:16]}", "kind": "settings", "format": 1}}\n')
+    assert RunStore(tmp_path, KEY).has_weights(TRIAL.name)
 
 
 def test_a_changed_tensor_is_computed_again(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.files import words_folder
-from truncate_kit.errors import DeviceError, UsageError
+from truncate_kit.errors import DataError, DeviceError, UsageError
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.priors.adapting import AdaptationSettings
 from truncate_kit.study import plan
@@ -156,6 +156,11 @@ BOTH = '[[models]]\nmodel = "a"\n[[models]]\nmodel = "b"\n'
 def test_slips_are_named(tmp_path, text, words):
     with pytest.raises(UsageError, match=words):
         read(tmp_path, text)
+
+
+def test_a_key_of_thousands_of_parts_takes_no_memory(tmp_path):
+    with pytest.raises(DataError, match="nested too deeply, or too long"):
+        read(tmp_path, "a" + ".a" * 20_000 + " = 1\n")
 
 
 def test_a_model_may_read_less_of_a_text(tiny_folder):

@@ -11,7 +11,7 @@ from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, s
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
-from truncate_kit.export.record import check_record, digest_of, read_exports
+from truncate_kit.export.record import check_record, digest_of, is_graph_of, read_exports
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.precisions import GRAPH_FILES, Precision
 
@@ -113,7 +113,7 @@ class Subject:
         """The graph that was kept under the digest of this model, else a new one."""
         folder = (self._kept or self.scratch) / self._digest[:16]
         graph, begin = folder / GRAPH_FILE, time.perf_counter()
-        if self._is_own(graph):
+        if is_graph_of(graph, self._digest):  # else it is made again
             return graph
         try:
             export_graph(self.encoder, folder)
@@ -127,14 +127,6 @@ class Subject:
                 f"The {self.role} model has no ONNX graph: one was exported to {graph} in {seconds:.0f} s."
             )
         return graph
-
-    def _is_own(self, graph: Path) -> bool:
-        """Whether an undamaged graph of this model is there."""
-        try:
-            report = check_record(graph) if graph.is_file() else None
-        except ModelError:  # it is made again
-            return False
-        return report is not None and report.encoder == self._digest
 
     def for_worker(self) -> Path:
         """What a process of its own loads: the folder, or a configuration where the weights are random anyway."""

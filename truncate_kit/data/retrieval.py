@@ -193,7 +193,7 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
 
 def _grade(written: str) -> float | None:
     try:
-        grade = float(written)
+        grade = float("_" if "_" in written else written)  # float takes 1_5 for 15
     except ValueError:
         return None
     return grade if abs(grade) <= _MOST_GRADE else None  # False for NaN; larger ones add up to infinity

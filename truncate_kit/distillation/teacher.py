@@ -1,6 +1,7 @@
 """The vectors that are learned, of all texts: computed once, stored in float16, read from a memory-mapped file."""
 
 import importlib.util
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from truncate_kit.encoders import Encoder, encoder_digest, truncate
 from truncate_kit.engines import Engine, Send, Sequential
 from truncate_kit.errors import MissingExtraError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.record import is_graph_of
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent
 from truncate_kit.runs.rows import StoredRows
 from truncate_kit.serving.work import Chunk, EncodingWork
@@ -39,14 +42,15 @@ def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
 
 
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
-    """The encoder's float32 graph on a CPU, made in `folder` where it is not there yet; torch on a GPU.
+    """The encoder's float32 graph on a CPU, made in `folder` where it is not there whole; torch on a GPU.
 
     Where ONNX Runtime is not installed or the encoder cannot be exported, the encoder itself.
     """
     if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
         return encoder
     try:
-        if not (folder / "model.onnx").exists():
+        if not is_graph_of(folder / GRAPH_FILES["fp32"], encoder_digest(encoder)):
+            shutil.rmtree(folder, ignore_errors=True)
             export_onnx(encoder, folder)
         return OnnxEncoder.load(folder, precision="fp32")
     except (ModelError, MissingExtraError):

@@ -13,6 +13,7 @@ from truncate_kit.encoders.pooling import ConcatPooling, check_pooling
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.encoders.text_reader import usable_length
 from truncate_kit.encoders.tokenizer import position_limit, reader_of
+from truncate_kit.encoders.unreplaced import unreplaced
 from truncate_kit.encoders.weights import check_finite, load_backbone
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.hardware import select_device
@@ -40,8 +41,15 @@ def load_encoder(
         DeviceError: The device is not active.
         UsageError: `pooling` or `max_length` does not suit the model.
     """
-    target = select_device(device)
-    pipeline = read_pipeline(resolve(name))
+    target, folder = select_device(device), resolve(name)
+    with unreplaced(folder):
+        return _loaded(name, folder, pooling, max_length, attention).to(target).eval()
+
+
+def _loaded(
+    name: str | Path, folder: Path, pooling: str | None, max_length: int | None, attention: str | None
+) -> Encoder:
+    pipeline = read_pipeline(folder)
     config = load_config(pipeline.transformer)
     reader = reader_of(pipeline, config, max_length)
     backbone = load_backbone(pipeline.transformer, config, attention=attention)
@@ -62,8 +70,8 @@ def load_encoder(
         encoder.combine_layers(pipeline.combination)
     for part in (encoder.tail, pipeline.pooler, pipeline.heads):
         if part is not None:
-            check_finite(part, resolve(name))
-    return encoder.to(target).eval()
+            check_finite(part, folder)
+    return encoder
 
 
 def random_encoder(config: PretrainedConfig, *, name: str = "random weights", attention: str | None = None) -> Encoder:

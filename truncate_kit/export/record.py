@@ -126,6 +126,15 @@ def check_record(graph: Path) -> ExportReport | None:
     return report
 
 
+def is_graph_of(graph: Path, encoder: str) -> bool:
+    """Whether an undamaged graph of the encoder with this digest is there, with its report."""
+    try:
+        report = check_record(graph) if graph.is_file() else None
+    except ModelError:
+        return False
+    return report is not None and report.encoder == encoder
+
+
 def _export_command(precision: str) -> str:
     return "`export_onnx()`" if precision == "fp32" else f'`export_onnx(precision="{precision}")`'
 

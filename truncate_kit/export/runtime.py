@@ -15,6 +15,7 @@ from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.encoders.tokenizer import load_reader
+from truncate_kit.encoders.unreplaced import check_unreplaced, state_of, unreplaced
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.graph_files import INPUTS, OUTPUT, graph_files
@@ -72,6 +73,7 @@ class OnnxEncoder:
         self.threads = threads or usable_cores()
         self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
         self._cuda_options = cuda_options or CudaOptions(captured=buckets)
+        self._state = state_of(file.parent, graph_files(file))
         self._sessions: dict[int, Any] = {}
         outputs = self._session(self.threads).get_outputs()
         self.width = next(int(value.shape[-1]) for value in outputs if value.name == OUTPUT)
@@ -110,24 +112,33 @@ class OnnxEncoder:
                 f"There is no config.json beside {file}.",
                 hint="Leave the graph in the folder that export wrote: its tokenizer and configuration are there.",
             )
-        report = check_runnable(file, where)
-        heads = read_pipeline(file.parent).heads
-        return cls(
-            file,
-            load_reader(file.parent),
-            threads=threads,
-            device=device,
-            batch_tokens=batch_tokens,
-            report=report,
-            heads=heads,
-            buckets=buckets,
-        )
+        with unreplaced(file.parent, graph_files(file)):
+            report = check_runnable(file, where)
+            heads = read_pipeline(file.parent).heads
+            return cls(
+                file,
+                load_reader(file.parent),
+                threads=threads,
+                device=device,
+                batch_tokens=batch_tokens,
+                report=report,
+                heads=heads,
+                buckets=buckets,
+            )
+
+    def check_unreplaced(self) -> None:
+        """Raise `ModelError` where the files that it was loaded from are no longer those: they are another model's."""
+        check_unreplaced(self.file.parent, self._state, graph_files(self.file))
 
     def digest(self) -> str:
-        """SHA-256 over all that its vectors depend on: the graph with its weights, and how texts become ids."""
+        """SHA-256 over all that its vectors depend on: the graph with its weights, and how texts become ids.
+
+        Raises `ModelError` where the graph was replaced since it was loaded.
+        """
         digest = Digest()
         for file in graph_files(self.file):
             digest.add_file(file)
+        self.check_unreplaced()
         if self.reader is not None:
             digest.add_reader(self.reader)
         return digest.hexdigest()

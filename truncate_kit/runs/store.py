@@ -16,7 +16,7 @@ from torch import Tensor
 
 from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.encoders.digest import Digest, folder_digest
-from truncate_kit.files import remove_leftovers, replacing, run_lock, write_text
+from truncate_kit.files import read_text, remove_leftovers, replacing, run_lock, write_text
 from truncate_kit.results import FORMAT, Result, check_format
 from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.runs.trial import BaseTrial
@@ -134,7 +134,7 @@ class RunStore:
         """
         if weights is not None:
             weights(self.weights(name))
-            write_text(self._seal(name), folder_digest(self.weights(name)))
+            write_text(self._seal(name), self._digests(name)[0])
             self._whole.add(name)
         # A run that was done again for its weights keeps its first record.
         first = self.read(name, type(record))
@@ -153,12 +153,26 @@ class RunStore:
         """Whether the weights of a run are kept, and are as they were written; damaged ones are as good as gone."""
         if not self.weights(name).is_dir():
             return False
-        if name not in self._whole and self._seal(name).is_file():  # stores of the first format have none
-            if self._seal(name).read_text(encoding="utf-8", errors="replace") != folder_digest(self.weights(name)):
+        if name not in self._whole and not (self._first_format() and not self._seal(name).is_file()):
+            try:
+                whole = read_text(self._seal(name)) in self._digests(name)
+            except (OSError, ValueError):  # gone, or no text
+                whole = False
+            if not whole:
                 self._note(f"{self.weights(name)} was damaged: that run is done again.")
                 return False
             self._whole.add(name)
         return True
+
+    def _first_format(self) -> bool:
+        """Whether this store was begun in the first format, in which weights had no digest."""
+        return any(record.get("store") == self.key and record.get("format") == 1 for record in self._journal.read()[0])
+
+    def _digests(self, name: str) -> tuple[str, str]:
+        """What the seal of a run's weights says, which is of no other run's; and what it said before that was so."""
+        digest = Digest()
+        digest.add(self.key, name, plain := folder_digest(self.weights(name)))
+        return digest.hexdigest(), plain
 
     def _seal(self, name: str) -> Path:
         """Digest of the weights of a run."""

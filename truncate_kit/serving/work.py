@@ -72,7 +72,9 @@ class _Graph:
         found += [file for file in folder.iterdir() if file.suffix in _SETTINGS]
         modules = [place for place in read_pipeline(folder).folders if place != folder]
         found += [file for place in modules for file in place.rglob("*")]
-        return cls(name, {str(file.relative_to(folder)): file.read_bytes() for file in found if file.is_file()})
+        files = {str(file.relative_to(folder)): file.read_bytes() for file in found if file.is_file()}
+        encoder.check_unreplaced()
+        return cls(name, files)
 
     def unfolded(self) -> "tempfile.TemporaryDirectory[str]":
         """The files in a folder of their own, which goes with what is returned."""

@@ -23,6 +23,7 @@ _KEYS = {"models", "priors", "tasks", "layers", "seeds", "training", "read_earli
 _SINGLE = {"seeds", "cka", "published"}
 _KINDS = {"words": "words", "texts": "masked words"}
 WEIGHTS = ("pretrained", "random")
+_MOST_LETTERS, _MOST_POINTS = 250_000, 1000  # of a file, and in a line of it
 
 
 def read_study(path: Path) -> Study:
@@ -31,11 +32,15 @@ def read_study(path: Path) -> Study:
     Raises `DataError` when the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
     """
     try:
-        values = tomllib.loads(read_text(path))
+        text = read_text(path)
+        # Reading a.a.a… takes the square of its length, in time and memory.
+        if len(text) > _MOST_LETTERS or any(line.count(".") > _MOST_POINTS for line in text.splitlines()):
+            raise RecursionError
+        values = tomllib.loads(text)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
     except RecursionError as error:
-        raise DataError(f"{path} is nested too deeply.", hint="Write it as README shows.") from error
+        raise DataError(f"{path} is nested too deeply, or too long.", hint="Write it as README shows.") from error
     except ValueError as error:  # not UTF-8, no TOML, or a number of too many digits
         raise DataError(f"{path} is not TOML: {first_line(error)}.", hint="Correct the line it names.") from error
     with _naming(str(path)):
