@@ -1,9 +1,13 @@
 """`truncate-kit status`: what a workspace holds."""
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from truncate_kit.cells import NONE
+from truncate_kit.errors import UsageError
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.wording import counted
 
@@ -17,6 +21,9 @@ if TYPE_CHECKING:
 
 
 def status(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN", help="Workspace to list, as --workspace.", show_default=False)
+    ] = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     clean: Annotated[
         bool, results_option("Remove weights and tensors that only a repetition of finished runs reads.", "--clean")
@@ -26,7 +33,9 @@ def status(
     """List the models, runs and exports of a workspace with their sizes; free what nobody needs."""
     from truncate_kit.workspace import contents
 
-    workspace = Workspace(folder)
+    if run is not None and folder not in (options.WORKSPACE, run):
+        raise UsageError(f"{run} and {folder} are two workspaces.", hint="Name one.")
+    workspace = Workspace(run or folder)
     found = contents.clean(workspace) if clean else contents.contents(workspace)
     if as_json:
         print_json(found)

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+import yaml
 from huggingface_hub import ModelCard as HubCard
 
 from tests.support.heads import with_heads
@@ -33,7 +34,12 @@ def test_the_hub_reads_the_front_matter(tiny_folder, tmp_path):
 
 def test_scores_stand_in_the_form_of_the_hub(tiny_folder):
     scores = [Evaluation(data=NAME, metric="spearman_cosine", value=0.58342), Evaluation(data="b", metric="m", value=1)]
-    found = HubCard(card(evaluations=scores).text(load_encoder(tiny_folder("bert")))).data
+    text = card(evaluations=scores).text(load_encoder(tiny_folder("bert")))
+    (model,) = yaml.safe_load(text.split("---")[1])["model-index"]  # as the hub's own pages read it
+    assert model["name"] == f"{NAME}, cut"
+    assert [row["task"]["type"] for row in model["results"]] == ["semantic-similarity"] * 2
+    assert [row["metrics"][0]["value"] for row in model["results"]] == [0.5834, 1]
+    found = HubCard(text).data
     assert [(row.dataset_name, row.metric_type, row.metric_value) for row in found.eval_results] == [
         (NAME, "spearman_cosine", 0.5834),
         ("b", "m", 1),

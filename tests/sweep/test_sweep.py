@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import ModelCard as HubCard
 from sentence_transformers import SentenceTransformer
 
 from tests.support.files import kept_in
@@ -217,6 +218,9 @@ def test_model_card_says_what_it_must(exhaustive):
     row = result.lean
     for part in (f"layer {row.layer}", f"{row.parameters:,}", "words", f"{row.test:.2f}", "Seeds | 0, 1", "Pearson"):
         assert part in card
+    found = HubCard(card).data.eval_results  # in the hub's form, `model-index`
+    assert [row.metric_type for row in found] == ["spearman_cosine", "pearson_cosine"]
+    assert f", test {100 * found[0].metric_value:.2f}." in card
 
 
 def test_guided_search_costs_less_and_never_sees_the_test_set(tiny_folder, tmp_path):

@@ -72,6 +72,22 @@ def test_a_workspace_inside_another_is_told_as_itself(workspace, swept):
     assert found.reports == (*alone.reports, *(f"inner/{name}" for name in own))
 
 
+def test_clean_frees_what_lies_in_a_workspace_inside_another_but_for_links(workspace, swept, tmp_path):
+    inner = Workspace(Path(shutil.copytree(swept[0], workspace.folder / "inner")))
+    outside = Workspace(Path(shutil.copytree(swept[0], tmp_path / "outside")))
+    for place in (inner, outside):
+        place.remember(ModelSource("one", None, None), None)
+        (place.graphs / "0123").mkdir(parents=True)
+        (place.graphs / "0123/model.onnx").write_bytes(b"graph")
+    (workspace.folder / "linked").symlink_to(outside.folder)
+    before, known = size(outside.folder), contents(workspace)
+    assert known.graph_bytes == 5
+    found = clean(workspace)
+    assert (found.freed_bytes, found.spare_bytes) == (known.spare_bytes, 0)
+    assert not inner.graphs.exists()
+    assert size(outside.folder) == before
+
+
 def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, swept, tmp_path):
     _, result, model = swept
     left = workspace.folder / ".lean.abc.tmp"

@@ -57,7 +57,7 @@ class Contents(Result):
 
 def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
     """What is in the workspace now, and in those inside it, as `demo` leaves one; of no folder: nothing."""
-    others = [contents(Workspace(path.parent)) for path in sorted(workspace.folder.glob("*/workspace.json"))]
+    others = [contents(inner) for inner in _inside(workspace)]
     runs = list(_runs(workspace))
     return Contents(
         folder=str(workspace.folder),
@@ -68,10 +68,17 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
             *(f"{Path(other.folder).name}/{report}" for other in others for report in other.reports),
         ),
         file_bytes=_size(workspace.folder),
-        graph_bytes=_size(workspace.graphs),
-        vector_bytes=_size(workspace.distillation) if _distilled(workspace) else 0,
+        graph_bytes=_size(workspace.graphs) + sum(other.graph_bytes for other in others),
+        vector_bytes=(_size(workspace.distillation) if _distilled(workspace) else 0)
+        + sum(other.vector_bytes for other in others),
         freed_bytes=freed_bytes,
     )
+
+
+def _inside(workspace: Workspace) -> list[Workspace]:
+    """Workspaces in a workspace, as `demo` leaves one; what a link points to belongs to somebody else."""
+    found = (path.parent for path in sorted(workspace.folder.glob("*/workspace.json")))
+    return [Workspace(folder) for folder in found if not folder.is_symlink()]
 
 
 def _models(workspace: Workspace) -> Iterator[ModelFolder]:
@@ -97,13 +104,15 @@ def _reports(workspace: Workspace, without: set[Path]) -> Iterator[str]:
 def clean(workspace: Workspace) -> Contents:
     """Remove weights of finished runs, graphs that `bench` made, and what killed processes left half-written.
 
-    Records stay: a run whose weights are needed again is repeated, with the same result. Where a run waits for its
-    command everything is kept. Raises `FileProblemError` where another process works.
+    Workspaces inside are cleaned as well. Records stay: a run whose weights are needed again is repeated, with the same
+    result. Where a run waits for its command everything is kept. Raises `FileProblemError` where another process works.
     """
     if not workspace.folder.is_dir():
         return contents(workspace)
     before = _size(workspace.folder)
     with run_lock(workspace.folder):
+        for inner in _inside(workspace):
+            clean(inner)
         remove_leftovers(workspace.folder)
         shutil.rmtree(workspace.graphs, ignore_errors=True)
         if _distilled(workspace):
