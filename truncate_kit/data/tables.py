@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -179,8 +180,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of these keys and values. Raises KeyError for a key that is there twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        raise KeyError(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]  # adds
+        raise KeyError(next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1))
     return found
 
 

@@ -76,7 +76,7 @@ def _check_types(folder: Path) -> None:
     """Raise `ModelError` where a weight is of whole numbers: as floats these would be any weights at all."""
     for file in sorted(folder.glob("*.safetensors")):
         with contextlib.suppress(OSError, SafetensorError), safe_open(file, "pt") as weights:  # said by who reads it
-            for name in weights.keys():  # noqa: SIM118  # no dict
+            for name in weights.keys():  # noqa: SIM118  # the handle cannot be iterated itself
                 kind = weights.get_slice(name).get_dtype()
                 if name.endswith((".weight", ".bias")) and kind.startswith(("I", "U", "BOOL")):
                     raise ModelError(
