@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -159,6 +160,21 @@ def read_bytes(path: Path) -> bytes:
     """The bytes of a regular file. Raises OSError, also for a pipe, which would wait."""
     _check_regular(path)
     return path.read_bytes()
+
+
+class RepeatedKeyError(ValueError):
+    """An object in JSON has a key twice; readers differ in which of the two values they take."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {key!r} is there twice")
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For `json.loads`: the object of these keys and values. Raises `RepeatedKeyError`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise RepeatedKeyError(next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1))
+    return found
 
 
 def _check_regular(path: Path) -> None:

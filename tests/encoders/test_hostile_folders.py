@@ -128,7 +128,7 @@ def test_code_of_a_tokenizer_is_refused_without_a_question(family, slow, tiny_fo
 
 
 @pytest.mark.parametrize("family", TINY_CONFIGS)
-def test_code_of_a_model_is_not_run_in_any_family(family, tiny_folder, tmp_path, monkeypatch):
+def test_code_of_a_model_is_not_run_in_any_family(family, tiny_folder, tmp_path, monkeypatch, caplog):
     """A known architecture is loaded by transformers' own class, whatever code the folder brings beside it."""
     folder, marker = tmp_path / "model", tmp_path / "marker"
     shutil.copytree(tiny_folder(family), folder)
@@ -140,6 +140,9 @@ def test_code_of_a_model_is_not_run_in_any_family(family, tiny_folder, tmp_path,
     monkeypatch.setattr("sys.stdin", answers)
     assert (load_encoder(folder).vectors(["a cat"]) == expected).all()
     assert not marker.exists()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1  # also where the folder is read again
+    assert said[0].startswith(f"{folder}/config.json names code of its own (auto_map), which is not run")
     assert answers.tell() == 0
 
 

@@ -33,6 +33,37 @@ def changed(file, change):
     file.write_text(json.dumps(values))
 
 
+SETTINGS = [
+    "config.json",
+    "modules.json",
+    "1_Pooling/config.json",
+    "sentence_bert_config.json",
+    "tokenizer_config.json",
+]
+
+
+@pytest.mark.parametrize("name", [*SETTINGS, "tokenizer_config.json"])
+def test_a_key_that_is_there_twice_is_refused_wherever_it_stands(folder, name):
+    text = (folder / name).read_text()
+    (folder / name).write_text(text.replace("{", '{"hidden_size": 7, "hidden_size": 8, ', 1))
+    with pytest.raises(ModelError, match=r"the key 'hidden_size' is there twice"):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "added_tokens.json"])
+def test_more_added_tokens_than_are_read_in_seconds_are_refused_at_once(folder, name):
+    places, token = range(100, 30_200), {"single_word": False, "special": True}
+    added = {
+        "tokenizer.json": {"added_tokens": [token | {"id": place, "content": f"t{place}"} for place in places]},
+        "tokenizer_config.json": {"extra_special_tokens": [f"t{place}" for place in places]},
+        "added_tokens.json": {f"t{place}": place for place in places},
+    }[name]
+    known = json.loads((folder / name).read_text()) if name != "added_tokens.json" else {}
+    (folder / name).write_text(json.dumps(known | added))
+    with pytest.raises(ModelError, match=r"adds 30,10\d tokens|adds 30,100 tokens"):
+        load_encoder(folder)
+
+
 def add_dense(folder, **values):
     place = folder / "2_Dense"
     place.mkdir()

@@ -4,7 +4,6 @@ import contextlib
 import csv
 import json
 import sys
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -13,6 +12,7 @@ from typing import Any
 
 from truncate_kit.data.files import format_of, opened, opened_text, unsupported
 from truncate_kit.errors import ColumnsError, DataError, RowError, first_line
+from truncate_kit.files import RepeatedKeyError, without_repeats
 
 _JSON_HINT = 'Write one object per line: {"sentence1": "…", "sentence2": "…", "score": 3.2}'
 _PLENTY = 1_000_000  # rows of a Parquet file of any size
@@ -163,10 +163,9 @@ def _read_jsonl(path: Path, size: int) -> Iterator[Table]:
 
 def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        value = json.loads(line, object_pairs_hook=_without_repeats)
-    except KeyError as error:
-        problem = f"the key {error.args[0]!r} is there twice."
-        raise RowError(str(path), f"line {number}", problem, hint="Remove one of them.") from error
+        value = json.loads(line, object_pairs_hook=without_repeats)
+    except RepeatedKeyError as error:
+        raise RowError(str(path), f"line {number}", f"{error}.", hint="Remove one of them.") from error
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long a number"
         raise RowError(str(path), f"line {number}", f"not valid JSON ({detail}).", hint=_JSON_HINT) from error
@@ -174,14 +173,6 @@ def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
         problem = f"a JSON {type(value).__name__} where an object is needed."
         raise RowError(str(path), f"line {number}", problem, hint=_JSON_HINT)
     return value
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of these keys and values. Raises KeyError for a key that is there twice."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise KeyError(next(key for key, number in Counter(key for key, _ in pairs).items() if number > 1))
-    return found
 
 
 def _read_parquet(path: Path, size: int) -> Iterator[Table]:

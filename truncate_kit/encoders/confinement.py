@@ -11,7 +11,7 @@ from typing import Any
 
 from truncate_kit.bounds import shown
 from truncate_kit.errors import ModelError, first_line
-from truncate_kit.files import read_text
+from truncate_kit.files import read_text, without_repeats
 
 _READ = {".bin", ".data", ".jinja", ".json", ".model", ".onnx", ".safetensors", ".txt"}
 _TEMPLATES = "additional_chat_templates"  # a folder that tokenizers read, and write, without anybody naming it
@@ -69,7 +69,7 @@ def check_shards(folder: Path) -> None:
     """Raise `ModelError` where the weights of a transformer are in several files and one is not in its `folder`."""
     for index in folder.glob("*.index.json"):
         try:
-            values = json.loads(read_text(index))
+            values = json.loads(read_text(index), object_pairs_hook=without_repeats)
             names = {str(name) for name in values["weight_map"].values()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ModelError(

@@ -1,6 +1,7 @@
 """From the name of a model to its folder and its configuration."""
 
 import json
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.errors import ModelError, first_line
-from truncate_kit.files import is_folder, is_there, local_path, read_text
+from truncate_kit.files import is_folder, is_there, local_path, read_text, without_repeats
 
 # Fields that say how many parts of a model are built one after another, under the names of all families.
 _COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inner_group_num")
@@ -24,6 +25,8 @@ _CALLING = ("chunk_size_feed_forward", "output_attentions", "return_dict", "torc
 _MOST_PARTS = 1024  # the deepest models in use have some hundred blocks
 _MOST = dict.fromkeys(_COUNTS, _MOST_PARTS) | {"num_labels": 1_000_000}  # a table of them is made whoever needs it
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
+_logger = logging.getLogger(__name__)
+_said: set[Path] = set()
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
 
 
@@ -81,7 +84,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
     if not path.is_file():
         raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
     try:
-        values = json.loads(read_text(path))
+        values = json.loads(read_text(path), object_pairs_hook=without_repeats)
         family = SimpleNamespace(model_type=values.get("model_type"))
     except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise ModelError(
@@ -89,11 +92,19 @@ def load_config(name: str | Path) -> PretrainedConfig:
         ) from error
     family_of(family)
     check_no_kernel(path, values)
+    say_of_own_code(path, values)
     _check_counts(path, values)
     try:
         return AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
     except Exception as error:  # each configuration class validates in its own way, some beyond ValueError
         raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
+
+
+def say_of_own_code(path: Path, values: dict[str, Any]) -> None:
+    """Log, once for each file, that code which it names is not run."""
+    if values.get("auto_map") and path not in _said:
+        _said.add(path)
+        _logger.warning("%s names code of its own (auto_map), which is not run: transformers' own is used.", path)
 
 
 def _check_counts(path: Path, values: dict[str, Any]) -> None:

@@ -13,15 +13,15 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from truncate_kit.errors import ModelError, first_line
-from truncate_kit.files import read_text
+from truncate_kit.files import read_text, without_repeats
 
 Module = TypeVar("Module", bound=nn.Module)
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in a file. Raises `ModelError`."""
+    """The JSON in a file. Raises `ModelError`, also for a key that is there twice."""
     try:
-        return json.loads(read_text(path))
+        return json.loads(read_text(path), object_pairs_hook=without_repeats)
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"Cannot read {path}: {first_line(error)}.", hint="Download or save the model again."

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 from transformers import AutoTokenizer, PretrainedConfig
@@ -9,7 +10,8 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from truncate_kit.bounds import Bounds, shown
 from truncate_kit.encoders.families import family_of
-from truncate_kit.encoders.model_folder import load_config
+from truncate_kit.encoders.model_folder import load_config, say_of_own_code
+from truncate_kit.encoders.module_files import read_json
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
 from truncate_kit.encoders.text_reader import TextReader, is_of_tokenizer, usable_length
 from truncate_kit.encoders.transformers_logging import quiet_transformers
@@ -17,6 +19,10 @@ from truncate_kit.errors import ModelError, UsageError, first_line
 
 _SENTENCE_PIECES = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _MOST_GROWTH = 100  # letters for one; normalizers in use write three or so
+_MOST_ADDED = 30_000  # tokens beside the vocabulary; models in use add up to some thousand
+_TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_ADDED = ("added_tokens_decoder", "extra_special_tokens", "additional_special_tokens")
+_ADDED_TOKEN = re.compile(rb'"single_word"\s*:')  # in tokenizer.json, which is too large to be parsed twice
 _PROBE = "a \ue000"  # a letter, and one that no vocabulary has
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", *_SENTENCE_PIECES)
 
@@ -79,6 +85,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             f"{folder} has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}).",
             hint="Save the tokenizer of the model into the same folder.",
         )
+    _check_settings(folder)
     try:
         with quiet_transformers():
             tokenizer: Tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -112,6 +119,23 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             )
         tokenizer.pad_token = tokenizer.eos_token  # masked out everywhere, so its value never matters
     return tokenizer
+
+
+def _check_settings(folder: Path) -> None:
+    """Raise `ModelError` for a key that is there twice, and for more added tokens than are read in some seconds."""
+    added = 0
+    for name in _TOKENIZER_SETTINGS:
+        if (folder / name).is_file() and isinstance(values := read_json(folder / name), dict):
+            say_of_own_code(folder / name, values)
+            parts = [values] if name == "added_tokens.json" else [values.get(key) for key in _ADDED]
+            added += sum(len(part) for part in parts if isinstance(part, dict | list))
+    if (folder / "tokenizer.json").is_file():
+        added += len(_ADDED_TOKEN.findall((folder / "tokenizer.json").read_bytes()))
+    if added > _MOST_ADDED:
+        raise ModelError(
+            f"The tokenizer in {folder} adds {added:,} tokens to its vocabulary, which takes minutes to read.",
+            hint=f"At most {_MOST_ADDED:,} are read; those that texts are made of belong into the vocabulary.",
+        )
 
 
 def _check_growth(folder: Path, tokenizer: Tokenizer) -> None:
