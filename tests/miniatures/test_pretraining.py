@@ -1,5 +1,6 @@
 """The recipe of the miniatures: its objective against plain computations, and that a stopped run ends like another."""
 
+import functools
 import json
 import random
 
@@ -35,6 +36,19 @@ def weights(out):
     return {path.parent.name: load_file(path) for path in sorted(out.glob("*/model.safetensors"))}
 
 
+@pytest.fixture(scope="module")
+def finished(text, tmp_path_factory):
+    """A function from a model's name to the folder of its whole run, which no test changes; each runs once."""
+
+    @functools.cache
+    def folder(model):
+        out = tmp_path_factory.mktemp(model)
+        run(text, out, model, "--keep", "6")
+        return out
+
+    return folder
+
+
 def test_words_are_drawn_by_their_chances():
     logits = torch.tensor([2.0, -1.0, 0.5, 0.0, -20.0])
     drawn = replaced.draw_words(logits.expand(40_000, 5), torch.Generator().manual_seed(0))
@@ -44,13 +58,13 @@ def test_words_are_drawn_by_their_chances():
     assert shares[4] == 0
 
 
-def test_losses_are_those_of_the_paper(text, tmp_path):
+def test_losses_are_those_of_the_paper(finished):
     """Both losses from what the saved models give in transformers, token by token."""
-    run(text, tmp_path, "electra")
-    discriminator = AutoModelForPreTraining.from_pretrained(tmp_path / "electra-discriminator").eval()
-    generator = AutoModelForMaskedLM.from_pretrained(tmp_path / "electra-generator").eval()
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "electra-discriminator")
-    parts = [load_encoder(tmp_path / f"electra-{name}") for name in ("discriminator", "generator")]
+    out = finished("electra")
+    discriminator = AutoModelForPreTraining.from_pretrained(out / "electra-discriminator").eval()
+    generator = AutoModelForMaskedLM.from_pretrained(out / "electra-generator").eval()
+    tokenizer = AutoTokenizer.from_pretrained(out / "electra-discriminator")
+    parts = [load_encoder(out / f"electra-{name}") for name in ("discriminator", "generator")]
     parts[1].backbone.embeddings = parts[0].backbone.embeddings
     heads = replaced.ElectraHeads(*parts, pretrain.load_masked_head(parts[1]))
     heads.replaced.load_state_dict(discriminator.discriminator_predictions.state_dict())
@@ -85,12 +99,12 @@ def test_losses_are_those_of_the_paper(text, tmp_path):
     assert float(found.share) == pytest.approx(float((drawn != truth).sum()) / len(terms))
 
 
-def test_the_next_word_is_that_of_transformers(text, tmp_path):
+def test_the_next_word_is_that_of_transformers(finished):
     """The loss that GPT-2's own class gives for the saved model, padding left out by its convention."""
-    run(text, tmp_path, "gpt2")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "gpt2").eval()
-    encoder = load_encoder(tmp_path / "gpt2")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "gpt2")
+    out = finished("gpt2")
+    model = AutoModelForCausalLM.from_pretrained(out / "gpt2").eval()
+    encoder = load_encoder(out / "gpt2")
+    tokenizer = AutoTokenizer.from_pretrained(out / "gpt2")
     ids = tokenizer([" ".join(WORDS[:6]), " ".join(WORDS[4:7])])["input_ids"]
     batch = encoder.pad(ids)
     with torch.no_grad():
@@ -105,8 +119,8 @@ def test_the_next_word_is_that_of_transformers(text, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["bert", "electra", "gpt2"])
-def test_a_stopped_run_ends_with_the_same_weights(text, tmp_path, monkeypatch, model):
-    run(text, tmp_path / "whole", model, "--keep", "6")
+def test_a_stopped_run_ends_with_the_same_weights(text, finished, tmp_path, monkeypatch, model):
+    out = finished(model)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)  # so that even these short stages leave one
     write = pretrain.add_row
 
@@ -121,14 +135,14 @@ def test_a_stopped_run_ends_with_the_same_weights(text, tmp_path, monkeypatch, m
     assert (tmp_path / "stopped" / f"{model}.checkpoint").exists()
     monkeypatch.setattr(pretrain, "add_row", write)
     run(text, tmp_path / "stopped", model)
-    whole, stopped = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    whole, stopped = weights(out), weights(tmp_path / "stopped")
     assert whole.keys() == stopped.keys()
     for name in whole:
         assert all(torch.equal(whole[name][key], stopped[name][key]) for key in whole[name])
-    losses = [(tmp_path / out / f"{model}-losses.csv").read_text().splitlines() for out in ("whole", "stopped")]
+    losses = [(home / f"{model}-losses.csv").read_text().splitlines() for home in (out, tmp_path / "stopped")]
     assert losses[0] == losses[1]
     assert [line.split(",")[0] for line in losses[0]] == ["step", "3", "6", "9"]
-    assert len(list((tmp_path / "whole" / "snapshots").iterdir())) == len(whole)
+    assert len(list((out / "snapshots").iterdir())) == len(whole)
 
 
 def test_the_last_row_of_losses_is_that_of_the_last_step(text, tmp_path):
@@ -138,29 +152,27 @@ def test_the_last_row_of_losses_is_that_of_the_last_step(text, tmp_path):
     assert json.loads((tmp_path / "bert.json").read_text())["steps"] == 9
 
 
-def test_generator_and_discriminator_share_their_embeddings(text, tmp_path):
-    run(text, tmp_path, "electra")
-    saved = weights(tmp_path)
+def test_generator_and_discriminator_share_their_embeddings(finished):
+    saved = weights(finished("electra"))
     names = [key for key in saved["electra-generator"] if key.startswith("electra.embeddings.")]
     assert len(names) == 5  # words, positions, types, and the norm's two
     assert all(torch.equal(saved["electra-generator"][key], saved["electra-discriminator"][key]) for key in names)
 
 
-def test_a_discriminator_can_begin_as_a_bert(text, tmp_path):
-    run(text, tmp_path, "bert")
-    run(text, tmp_path, "electra", "--start", str(tmp_path / "bert"), "--rate", "1e-9")
-    saved = weights(tmp_path)
+def test_a_discriminator_can_begin_as_a_bert(text, finished, tmp_path):
+    run(text, tmp_path, "electra", "--start", str(finished("bert") / "bert"), "--rate", "1e-9")
+    saved = weights(tmp_path) | weights(finished("bert"))
     for key, value in saved["bert"].items():
         if key.startswith("bert.encoder."):
             torch.testing.assert_close(saved["electra-discriminator"][key.replace("bert", "electra", 1)], value)
 
 
 @pytest.mark.parametrize("model", ["bert", "electra"])
-def test_a_finished_model_goes_on_from_its_weights(text, tmp_path, model):
-    run(text, tmp_path / "first", model)
-    start = tmp_path / "first" / "bert" if model == "bert" else tmp_path / "first"
-    run(text, tmp_path / "second", model, "--start", str(start), "--rate", "1e-9")
-    first, second = weights(tmp_path / "first"), weights(tmp_path / "second")
+def test_a_finished_model_goes_on_from_its_weights(text, finished, tmp_path, model):
+    out = finished(model)
+    start = out / "bert" if model == "bert" else out
+    run(text, tmp_path, model, "--start", str(start), "--rate", "1e-9")
+    first, second = weights(out), weights(tmp_path)
     for name, saved in first.items():
         assert saved.keys() == second[name].keys()
         for key, value in saved.items():  # heads included
