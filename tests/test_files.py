@@ -60,6 +60,20 @@ def test_a_file_where_a_folder_should_be(tmp_path):
         write_text(tmp_path / "file" / "a.txt", "x")
 
 
+def test_names_reach_the_disk_after_their_files(tmp_path, monkeypatch):
+    """Else a power cut could leave a name without its file, or take the name back."""
+    flushed = []
+
+    def note(handle):
+        flushed.append((Path(f"/proc/self/fd/{handle}").readlink(), (tmp_path / "new").exists()))
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_text(tmp_path / "new", "text")
+    (written, before), (folder, after) = flushed[0], flushed[-1]
+    assert (written.name, before) == ("new", False)
+    assert (folder, after) == (tmp_path, True)
+
+
 def test_a_full_disk_is_said_and_leaves_the_old_file(tmp_path):
     """/dev/full answers every write as a full disk does."""
     path = tmp_path / "text"

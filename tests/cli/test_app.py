@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -113,6 +114,22 @@ def test_an_interrupt_says_how_to_go_on():
     done = run_with(f"{listen}; os.kill(os.getpid(), signal.SIGINT)")
     assert done.returncode == 130
     assert done.stderr.strip() == "Interrupted; the same command continues where it stopped."
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_other_signals_end_a_command_as_a_shell_expects(name):
+    done = run_with(f"import os, signal; os.kill(os.getpid(), signal.{name})")
+    assert done.returncode == -signal.Signals[name]  # which shells call 143 and 129
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_a_reader_that_goes_away_is_no_defect():
+    reading, writing = os.pipe()
+    os.close(reading)
+    code = "from truncate_kit_cli.app import main; main(['--help'])"
+    with os.fdopen(writing, "wb") as closed:
+        done = subprocess.run([sys.executable, "-c", code], stdout=closed, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_a_defect_is_one_line_and_a_hint_and_its_traceback_on_request():

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -22,7 +23,7 @@ from tests.support.trials import read_trials
 from truncate_kit.distillation.teacher import teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, store_texts
 from truncate_kit.encoders import load_encoder
-from truncate_kit.engines import Lost, RayCluster, Steps
+from truncate_kit.engines import Lost, RayCluster, Steps, ray_cluster
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.progress import TrialWatcher
 from truncate_kit.serving import encode_file
@@ -182,6 +183,22 @@ def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine,
     )
     assert ours == theirs
     assert not list(tmp_path.rglob("*.checkpoint"))
+
+
+class Ends:
+    """Work that raises its task."""
+
+    def perform(self, task, send):
+        raise task
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), EOFError("cut short"), BrokenPipeError()])
+def test_whatever_ends_a_task_is_answered_and_not_waited_for(error, monkeypatch):
+    monkeypatch.setitem(ray_cluster._held, "key", Ends())
+    parcel = SimpleNamespace(key="key", reference=None)
+    (answer,) = ray_cluster._messages(error, parcel, "cpu", torch.get_num_threads())
+    with pytest.raises(RuntimeError, match=type(error).__name__):
+        answer.result()
 
 
 def test_without_ray_the_extra_is_named(tiny_folder, tmp_path, monkeypatch, capfd):

@@ -53,6 +53,14 @@ def answer(perform: Callable[[], Any]) -> Answer:
         return Answer(problem=_portable(error))
 
 
+def last_answer(perform: Callable[[], Any]) -> Answer:
+    """As `answer`, of whatever ends the task: where no process ends with it, nobody else would say so."""
+    try:
+        return answer(perform)
+    except BaseException as error:  # also SystemExit, and panics of libraries in Rust
+        return Answer(problem=RuntimeError(f"{type(error).__name__}: {error}"))
+
+
 def throttled(send: Send) -> Send:
     """`send` for messages to another process: of steps, at most one every `STEPS_INTERVAL` and the last one."""
     last = 0.0

@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 
 from truncate_kit.engines.base import Attempt, Found, Pending, Send, Task, Work
-from truncate_kit.engines.messages import Answer, answer, packed, throttled, unpacked
+from truncate_kit.engines.messages import Answer, last_answer, packed, throttled, unpacked
 from truncate_kit.errors import DeviceError, UsageError, first_line
 from truncate_kit.extras import require
 
@@ -160,7 +160,7 @@ def _messages(task: object, parcel: _Parcel, device: str, threads: int) -> Itera
             _held[parcel.key] = unpacked(ray.get(parcel.reference), device)
         return _held[parcel.key].perform(task, send)
 
-    threading.Thread(target=lambda: messages.put(answer(perform)), daemon=True).start()
+    threading.Thread(target=lambda: messages.put(last_answer(perform)), daemon=True).start()
     while True:
         message = messages.get()
         yield message
