@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from truncate_kit.data import TextPair, load_pairs, read_pairs
-from truncate_kit.errors import ColumnsError, RowError, UsageError
+from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 
 ROWS = [
     ("A cat sleeps.", 'It says "meow", loudly.', 2.5),
@@ -122,6 +122,27 @@ def test_missing_columns_are_listed(tmp_path, names, said):
         read_pairs(write(tmp_path / "p.csv", names=names))
     assert all(repr(name) in str(caught.value) for name in names)
     assert ("semicolons" in caught.value.hint) == (";" in names[0])
+
+
+@pytest.mark.parametrize(("separator", "word"), [("\t", "tabs"), (";", "semicolons")])
+def test_a_csv_that_is_separated_otherwise(tmp_path, separator, word):
+    """As spreadsheets of some countries save, and as the first release of STS Benchmark is called."""
+    for name, row in (("plain", "a;b;3"), ("commas", "a, or so;b;3,5")):  # with a comma a row has another width
+        file = tmp_path / f"{name}.csv"
+        file.write_text("sentence1;sentence2;score\n".replace(";", separator) + row.replace(";", separator) + "\n")
+        with pytest.raises(DataError) as caught:
+            read_pairs(file)
+        assert f"separated by {word}" in caught.value.hint
+
+
+def test_classes_are_named_where_no_score_is(tmp_path):
+    rows = [(place, *row[:2], place % 2) for place, row in enumerate(ROWS)]
+    file = write(tmp_path / "q.csv", rows, ("id", "question1", "question2", "is_duplicate"))
+    with pytest.raises(ColumnsError, match="the score") as caught:
+        read_pairs(file)
+    assert '("question1", "question2", "is_duplicate")' in caught.value.hint
+    named = read_pairs(file, columns=("question1", "question2", "is_duplicate"))
+    assert [pair.target for pair in named.pairs] == [place % 2 for place in range(len(ROWS))]
 
 
 def test_two_choices_for_a_column_are_an_error(tmp_path):

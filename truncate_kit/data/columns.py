@@ -65,7 +65,9 @@ def find_columns(
     if classes:
         return (first, second, _only_one(source, columns, _called(names, _CLASSES), "the class"))
     scores = _called(names, _SCORES) or names.get(_LABEL, [])
-    return (first, second, _only_one(source, columns, scores, "the score"))
+    third = next(iter(_called(names, _CLASSES)), None)  # 0 and 1 may be meant as scores
+    hint = f'Name them: `columns=("{first}", "{second}", "{third}")`.' if third and len(columns) > 3 else _HINT
+    return (first, second, _only_one(source, columns, scores, "the score", hint))
 
 
 def find_text_columns(source: str, columns: Sequence[str], *, hint: str = _HINT) -> tuple[str, str]:
@@ -130,6 +132,14 @@ def _only_one(source: str, columns: Sequence[str], found: Sequence[Choice], what
         raise ColumnsError(source, f"more than one choice for {what}.", columns, hint=hint)
     if hint == _HINT and len(columns) == 3 and all(map(str.isidentifier, columns)):
         hint = f"If they stand in this order, name them: `columns={tuple(columns)}`.".replace("'", '"')
-    if any(";" in column for column in columns):
-        hint = "The file seems to be separated by semicolons: save it with commas."
+    hint = other_separator(columns) or hint
     raise ColumnsError(source, f"no column name says where {what} can be found.", columns, hint=hint)
+
+
+def other_separator(header: Sequence[str]) -> str | None:
+    """A hint where names of a header hold what may separate them; None where they do not."""
+    if any("\t" in name for name in header):
+        return "The file seems to be separated by tabs: let its name end in .tsv."
+    if any(";" in name for name in header):
+        return "The file seems to be separated by semicolons: save it with commas."
+    return None

@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from truncate_kit.data.columns import other_separator
 from truncate_kit.data.files import format_of, opened, opened_text, unsupported
 from truncate_kit.errors import ColumnsError, DataError, RowError, first_line
 from truncate_kit.files import RepeatedKeyError, without_repeats
@@ -123,7 +124,7 @@ def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str
     while chunk := list(islice(numbered, size)):
         for line, row in chunk:
             if len(row) != len(names):
-                raise _wrong_width(path, line, len(row), len(names), separator)
+                raise _wrong_width(path, line, len(row), names, separator)
         cells = zip(*(row for _, row in chunk), strict=True)
         yield Table(str(path), dict(zip(names, cells, strict=True)), [line for line, _ in chunk], first)
         first += len(chunk)
@@ -137,13 +138,13 @@ def _check_names(path: Path, names: Sequence[str]) -> None:
         raise ColumnsError(str(path), "two columns have the same name.", names, hint="Rename one of them.")
 
 
-def _wrong_width(path: Path, line: int, fields: int, wanted: int, separator: str) -> RowError:
+def _wrong_width(path: Path, line: int, fields: int, names: Sequence[str], separator: str) -> RowError:
+    rule = "put a field that holds one in double quotes" if separator == "comma" else "none may hold one"
     return RowError(
         str(path),
         f"line {line}",
-        f"{fields} fields where the header names {wanted}.",
-        hint=f"Fields are separated by a {separator}; "
-        + ("put a field that holds one in double quotes." if separator == "comma" else "none may hold one."),
+        f"{fields} fields where the header names {len(names)}.",
+        hint=other_separator(names) or f"Fields are separated by a {separator}; {rule}.",
     )
 
 
