@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import FileProblemError
+from truncate_kit.errors import FileProblemError, UsageError
 from truncate_kit.files import run_lock
 from truncate_kit.frozen.cache import cached_states
 
@@ -137,6 +137,16 @@ def test_a_lost_note_or_file_is_made_again_and_said(encoder, tmp_path, harm):
     found = cached_states(encoder, TEXTS, tmp_path, chunk=CHUNK)
     assert (found.computed, found.damaged) == (100, 100)
     np.testing.assert_array_equal(found.values, before)
+
+
+def test_states_of_another_model_in_their_place_are_refused(encoder, tiny_folder, tmp_path):
+    for model, place in ((encoder, "own"), (load_encoder(tiny_folder("bert")), "other")):
+        cached_states(model, TEXTS[:9], tmp_path / place)
+    own, other = entry(tmp_path / "own"), entry(tmp_path / "other")
+    for name in ("states.f32", "states.jsonl"):
+        (other / name).replace(own / name)
+    with pytest.raises(UsageError, match="holds 9 rows of another run"):
+        cached_states(encoder, TEXTS[:9], tmp_path / "own")
 
 
 def test_another_process_at_the_same_entry_is_told(encoder, tmp_path):

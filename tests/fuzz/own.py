@@ -9,6 +9,7 @@ import torch
 from tests.fuzz.readers import KEPT, Reader, WrongError, _copied
 
 STORE = "cffe26a345801bbd"
+CHECKPOINT = f"{STORE}/c.checkpoint"  # it knows its store
 ROWS = [bytes([number]) * 8 for number in range(40)]
 
 
@@ -78,13 +79,13 @@ def _resume_rows(folder: Path) -> None:
 def _checkpoint(folder: Path) -> None:
     from truncate_kit.training.checkpoints import write_checkpoint
 
-    write_checkpoint(folder / "c.checkpoint", {"weights": {"w": torch.arange(200.0)}, "state": {"scores": [1.0]}})
+    write_checkpoint(folder / CHECKPOINT, {"weights": {"w": torch.arange(200.0)}, "state": {"scores": [1.0]}})
 
 
 def _read_checkpoint(folder: Path) -> Any:
     from truncate_kit.training.checkpoints import read_checkpoint
 
-    found = read_checkpoint(folder / "c.checkpoint", torch.device("cpu"))
+    found = read_checkpoint(folder / CHECKPOINT, torch.device("cpu"))
     return found["weights"]["w"].tolist(), found["state"]
 
 
@@ -133,6 +134,6 @@ OWN = (
     Reader(name="graph beside its record", files=("model.onnx",), make=_graph, read=_read_graph, sealed=True),
     Reader(name="trials.jsonl", files=("trials.jsonl",), make=_copied("trials.jsonl"), read=_trials),
     Reader(name="encode's parts", files=("v.npy", "v.jsonl"), make=_make_rows, read=_resume_rows, cost=4),
-    Reader(name="checkpoint", files=("c.checkpoint",), make=_checkpoint, read=_read_checkpoint, sealed=True),
+    Reader(name="checkpoint", files=(CHECKPOINT,), make=_checkpoint, read=_read_checkpoint, sealed=True),
     Reader(name="stored tensor", files=(f"{STORE}/states.safetensors",), make=_tensor, read=_read_tensor, sealed=True),
 )

@@ -175,6 +175,18 @@ def test_a_damaged_checkpoint_is_never_continued(tmp_path):
         read_checkpoint(path, cpu)
 
 
+@pytest.mark.parametrize("other", ["0123/layer1-seed1.checkpoint", "4567/layer1-seed0.checkpoint"])
+def test_a_checkpoint_of_another_seed_or_store_is_not_gone_on_from(tmp_path, other):
+    for place in ("0123/layer1-seed0.checkpoint", other):
+        write_checkpoint(tmp_path / "first" / place, {"state": {"scores": [1.5]}})
+    moved, cpu = shutil.copytree(tmp_path / "first", tmp_path / "moved"), torch.device("cpu")  # with all that is in it
+    own = moved / "0123/layer1-seed0.checkpoint"
+    assert read_checkpoint(own, cpu)["state"] == {"scores": [1.5]}
+    shutil.copy(moved / other, own)
+    with pytest.raises(FileProblemError, match="comes from another run"):
+        read_checkpoint(own, cpu)
+
+
 def test_damaged_weights_of_a_run_are_as_good_as_gone(tmp_path, tiny_folder):
     store, encoder = RunStore(tmp_path, KEY), load_encoder(tiny_folder("bert"))
     with store.open():
@@ -219,6 +231,15 @@ def test_weights_of_the_first_format_had_no_seal_and_those_after_it_named_no_run
     (tmp_path / KEY[:16] / f"{TRIAL.name}.sha256").unlink()
     (tmp_path / "trials.jsonl").write_text(f'{{"store": "{KEY[:16]}", "kind": "settings", "format": 1}}\n')
     assert RunStore(tmp_path, KEY).has_weights(TRIAL.name)
+
+
+def test_a_tensor_of_another_store_is_computed_again(tmp_path):
+    own, other = RunStore(tmp_path, KEY), RunStore(tmp_path, "1" * 64)
+    own.tensor("states", lambda: torch.ones(3))
+    other.tensor("states", lambda: torch.zeros(3))
+    shutil.copy(other.folder / "states.safetensors", own.folder)
+    assert torch.equal(own.tensor("states", lambda: torch.ones(3)), torch.ones(3))
+    assert "damaged" in own.notes[0]
 
 
 def test_a_changed_tensor_is_computed_again(tmp_path):

@@ -52,11 +52,13 @@ def cached_states(
     """
     digest = Digest()
     raw: Literal[False, "all"] = False if final_norm or encoder.family.final_norm is None else "all"
-    digest.add(encoder_digest(encoder), str(chunk), *(["raw"] if raw else []), *texts)
-    entry = Path(folder) / digest.hexdigest()[:16]
+    digest.add("states", encoder_digest(encoder), str(chunk), *(["raw"] if raw else []), *texts)
+    made_from = {"states": digest.hexdigest()}
+    entry = Path(folder) / made_from["states"][:16]
     shape = (len(texts), encoder.depth, encoder.width)
     with run_lock(entry):
-        stored = StoredRows(entry / "states.f32", {}, num_rows=shape[0], row_bytes=4 * shape[1] * shape[2], chunk=chunk)
+        row_bytes = 4 * shape[1] * shape[2]
+        stored = StoredRows(entry / "states.f32", made_from, num_rows=shape[0], row_bytes=row_bytes, chunk=chunk)
         computed = 0
         for start in stored.missing:
             part = texts[start : start + chunk]

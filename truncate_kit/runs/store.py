@@ -22,7 +22,7 @@ from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.runs.trial import BaseTrial
 
 _SETTINGS = "settings"  # kind of the first line of a store
-_CHECKSUM = "sha256"  # in the header of a tensor's file
+_CHECKSUM, _STORE = "sha256", "store"  # in the header of a tensor's file
 
 _logger = logging.getLogger(__name__)
 Record = TypeVar("Record", bound=Result)
@@ -213,7 +213,9 @@ class RunStore:
             with safe_open(path, "pt") as file:
                 found: Tensor = file.get_tensor(name)
                 notes = file.metadata()  # None in the first format
-            if notes is None or notes.get(_CHECKSUM) == _checksum(found):
+            if notes is None:
+                return found
+            if notes.get(_CHECKSUM) == _checksum(found) and notes.get(_STORE, self.key) == self.key:
                 return found
             raise ValueError("another tensor")
         except (OSError, ValueError, SafetensorError):
@@ -226,7 +228,8 @@ class RunStore:
         if found is None:
             found = compute()
             with replacing(self._tensor_path(name)) as target:
-                save_file({name: found.contiguous()}, target, metadata={_CHECKSUM: _checksum(found)})
+                notes = {_CHECKSUM: _checksum(found), _STORE: self.key}
+                save_file({name: found.contiguous()}, target, metadata=notes)
         return found
 
     def _tensor_path(self, name: str) -> Path:

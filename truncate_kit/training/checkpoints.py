@@ -13,13 +13,14 @@ from truncate_kit.results import FORMAT
 
 _SIZE = hashlib.sha256().digest_size
 _CHUNK = 1 << 20
+_RUN = "run"
 
 
 def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
     """Write values that `torch.save` takes, and behind them SHA-256 of that. Raises `FileProblemError`."""
     with replacing(path) as target:
         with target.open("wb") as handle:
-            torch.save(values | {"format": FORMAT}, handle)
+            torch.save(values | {"format": FORMAT, _RUN: _run(path)}, handle)
         digest = _digest(target, target.stat().st_size)
         with target.open("ab") as handle:
             handle.write(digest)
@@ -35,7 +36,7 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
         values: dict[str, Any] = torch.load(path, map_location=device, weights_only=True) if whole else {}
     except (OSError, RuntimeError, pickle.UnpicklingError) as error:
         raise unusable(path) from error
-    if values.get("format") != FORMAT:
+    if values.get("format") != FORMAT or values.get(_RUN, _run(path)) != _run(path):  # earlier ones named no run
         raise unusable(path)
     return values
 
@@ -43,8 +44,13 @@ def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
 def unusable(path: Path) -> FileProblemError:
     """The error for a checkpoint that no run can go on from."""
     return FileProblemError(
-        f"{path} is damaged or comes from another version.", hint="Delete it to start this trial again."
+        f"{path} is damaged, or comes from another run or another version.", hint="Delete it to start this trial again."
     )
+
+
+def _run(path: Path) -> str:
+    """Whose checkpoint a file is, by its store and its name: that of another seed has the same shapes."""
+    return f"{path.absolute().parent.name}/{path.name}"
 
 
 def _digest(path: Path, size: int) -> bytes:
