@@ -58,7 +58,7 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
         (COMBINATIONS, CombinationReport, 10),
         (COMPARISON / "reports.jsonl", Row, 20),
         (FROZEN.path, FrozenReport, 5),
-        (POOLINGS, Cell, 2),
+        (POOLINGS, Cell, 27),
         (FREEZE_PATH, FrozenReport, 12),
         (DROP / "profiles.jsonl", LayerProfile, 26),
     ],
