@@ -39,6 +39,7 @@ def made(tiny_folder, tmp_path_factory) -> Path:
 @pytest.fixture
 def home(made, tmp_path, monkeypatch) -> Path:
     copy = Path(shutil.copytree(made, tmp_path / "home"))
+    (copy / "out/.lock").touch()  # as the training that made the models leaves it
     monkeypatch.chdir(copy)
     return copy
 
