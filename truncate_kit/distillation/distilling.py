@@ -88,7 +88,7 @@ def distill(
 
 def _store(teacher: Encoder, raw: RawTexts, folder: Path, settings: DistillSettings, progress: Progress) -> TextStore:
     share = settings.replace_words
-    replacement = WordReplacement(teacher.tokenizer, share, settings.seed) if share else None
+    replacement = WordReplacement(teacher.reader.tokenizer, share, settings.seed) if share else None
     return store_texts(teacher, raw, folder, limit=settings.max_texts, replacement=replacement, progress=progress)
 
 

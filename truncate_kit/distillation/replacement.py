@@ -15,7 +15,7 @@ FEWEST = 100
 def whole_words(tokenizer: Tokenizer) -> list[str]:
     """Words of letters that are one piece of the vocabulary each, in the order of its ids."""
     ids = sorted(set(tokenizer.get_vocab().values()))
-    spelled = ((piece, tokenizer.decode([piece]).strip()) for piece in ids)
+    spelled = ((piece, str(tokenizer.decode([piece])).strip()) for piece in ids)
     found = [(piece, word) for piece, word in spelled if len(word) >= SHORTEST and word.isalpha()]
     if not found:
         return []

@@ -67,7 +67,9 @@ class TextStore:
 
     def as_given(self) -> NDArray[np.bool_]:
         """Whether a text is as it was given, (n,); of the others, words were replaced."""
-        return (np.arange(len(self)) % 2 == 0) | (not self.counts.altered)
+        given = np.ones(len(self), dtype=np.bool_)
+        given[1::2] = not self.counts.altered
+        return given
 
     def read(self, places: Collection[int]) -> list[str]:
         """The texts at some places, in the order of the file, prompts not included."""
