@@ -1,7 +1,6 @@
 """What tests do without, in their own process and in those that are forked for them."""
 
 import functools
-import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,24 +16,6 @@ from tests.support.traces import remembered_traces
 from truncate_kit.bench import roofline, timing
 from truncate_kit.distillation import speed
 from truncate_kit.export import checks, runtime
-
-_set_level_for_all = logging.Logger.setLevel
-
-
-@functools.lru_cache
-def _names_below(name: str, number: int) -> list[str]:
-    return [other for other in logging.Logger.manager.loggerDict if f"{other}.".startswith(f"{name}.")]
-
-
-def _set_level(logger: logging.Logger, level: int | str) -> None:
-    known = logger.manager.loggerDict
-    if logger.name not in known or isinstance(level, str):
-        return _set_level_for_all(logger, level)
-    logger.level = level
-    for name in _names_below(logger.name, len(known)):  # what they have found enabled
-        below = known[name]
-        if isinstance(below, logging.Logger):
-            below._cache.clear()  # type: ignore[attr-defined]  # of the standard library
 
 
 def _unless_without_memory(reset: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -53,7 +34,6 @@ def economical(folder: Path) -> Iterator[None]:
     - Graphs run in one thread: that of the tests beside these waits in no loop for the next call.
     - Layers that loading builds before it has their weights draw none.
     - The commands are read from their functions once, as in a process of a user.
-    - Of the thousands of loggers that libraries have, a change of one's level concerns those below it alone.
     """
     with remembered_traces(folder), remembered_models(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
@@ -66,5 +46,4 @@ def economical(folder: Path) -> Iterator[None]:
         for kind in (torch.nn.Linear, torch.nn.Embedding):
             patch.setattr(kind, "reset_parameters", _unless_without_memory(kind.reset_parameters))
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-        patch.setattr(logging.Logger, "setLevel", _set_level)
         yield

@@ -34,15 +34,10 @@ ROWS = 16  # of a stand-in's table of words: its graph looks up rows, however ma
 
 @functools.cache
 def _share_operators() -> None:
-    """Let torch make its tables of operators once a process: that is a fifth of a trace.
-
-    Nor does it keep what an operator gives for operands of the same sizes: few come again in graphs so small.
-    """
-    from torch._dynamo import config
+    """Let torch make its tables of operators once a process: that is a fifth of a trace."""
     from torch._export import utils
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-    config.fake_tensor_cache_enabled = False
     utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
     ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
 

@@ -75,7 +75,7 @@ def test_the_test_set_gets_the_threshold_of_dev(tiny_folder):
 @pytest.mark.parametrize(("objective", "cuts"), [("paraphrase", (0.4,)), ("entailment", (0.2, 0.6))])
 def test_both_tasks_are_learned_and_end_alike_for_one_seed(tiny_folder, objective, cuts):
     full, data = load_encoder(tiny_folder("bert")), labelled_splits(cuts, train=200)
-    settings = dataclasses.replace(SETTINGS, objective=objective, epochs=12, learning_rate=5e-3)
+    settings = dataclasses.replace(SETTINGS, objective=objective, epochs=12)
 
     def run():
         encoder = truncate(full, 2)
