@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks.combine.run import REPORTS as COMBINATIONS
@@ -21,6 +22,7 @@ from benchmarks.layer_attention.run import REPORTS as POOLINGS
 from benchmarks.layer_attention.run import Cell
 from benchmarks.records import Records
 from tests.support.trials import read_trials
+from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.runs.store import RunStore
 from truncate_kit.runs.trial import Trial
 
@@ -79,3 +81,14 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
                 yield from leaves(part, (*place, key))
     else:
         yield place, value
+
+
+def test_the_table_of_poolings_is_that_of_its_runs():
+    lines = (POOLINGS.parent / "README.md").read_text(encoding="utf-8").replace("**", "").splitlines()
+    cells = [Cell.from_dict(value) for value in Records(POOLINGS).values()]
+    for row in TABLE_2:
+        runs = [cell.run for cell in cells if cell.row == row]
+        assert len({run.settings.seeds for run in runs}) == len(runs) == 3
+        (line,) = [line for line in lines if line.startswith(f"| {row} |")]
+        for values in ([run.test for run in runs], [run.dev for run in runs]):
+            assert f"| {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} |" in line
