@@ -71,7 +71,6 @@ VARIANTS = {
     "rate 2.5e-4": learning(learning_rate=2.5e-4),
     "sentences": replace(USUAL, passages=0.0, joined=0.0),
     "joined": replace(USUAL, passages=0.0, joined=0.3),
-    "passages": replace(USUAL, passages=0.6, texts=4400),  # as many tokens as 8,000 texts of the usual mixture
     "words 0.2": learning(replace_words=0.2),
     "words 0.4": learning(replace_words=0.4),
 }
