@@ -93,8 +93,15 @@ def bench(
         settings = replace(settings, repeats=repeats)
     with workspace.held():
         with progress_bar(quiet=as_json) as progress:
-            rows, texts, graphs = pairs.pairs, pairs.texts(), workspace.graphs
-            report = run(ours, theirs, settings, pairs=rows, texts=texts, graphs=graphs, progress=progress)
+            report = run(
+                ours,
+                theirs,
+                settings,
+                pairs=pairs.pairs,
+                texts=pairs.texts(),
+                graphs=workspace.graphs,
+                progress=progress,
+            )
         show(report, workspace)
     return report
 

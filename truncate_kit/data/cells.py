@@ -39,7 +39,7 @@ def score_of(table: Table, row: int, column: str, value: Any) -> float:
     if isinstance(value, str) and not value.strip():
         raise table.problem(row, f"the score in column {column!r} is missing.", hint="Fill it in or remove the row.")
     try:
-        number = float("_" if isinstance(value, str) and "_" in value else value)  # float takes 1_5 for 15
+        number = number_in(value)
     except (ValueError, OverflowError):
         raise table.problem(
             row, f"the score {str(value)[:40]!r} is not a number.", hint="Write it like 3.5, with a point."
@@ -47,6 +47,13 @@ def score_of(table: Table, row: int, column: str, value: Any) -> float:
     if not math.isfinite(number):
         raise table.problem(row, f"the score {value} is not finite.", hint="Give a number or remove the row.")
     return number
+
+
+def number_in(value: str | float | Decimal) -> float:
+    """The number, as people write one: 1_5, which `float` takes for 15, raises ValueError as other words do."""
+    if isinstance(value, str) and "_" in value:
+        raise ValueError(value)
+    return float(value)
 
 
 def _wrong_kind(table: Table, row: int, column: str, value: Any, wanted: str) -> RowError:

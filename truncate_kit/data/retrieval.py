@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from truncate_kit.data.cells import text_of, texts_of
+from truncate_kit.data.cells import number_in, text_of, texts_of
 from truncate_kit.data.columns import find_label_column, find_text_columns
 from truncate_kit.data.files import COMPRESSIONS, data_files, format_of, opened_text, stem_of
 from truncate_kit.data.pairs import short_name
@@ -193,7 +193,7 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
 
 def _grade(written: str) -> float | None:
     try:
-        grade = float("_" if "_" in written else written)  # float takes 1_5 for 15
+        grade = number_in(written)
     except ValueError:
         return None
     return grade if abs(grade) <= _MOST_GRADE else None  # False for NaN; larger ones add up to infinity

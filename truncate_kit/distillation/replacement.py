@@ -7,6 +7,9 @@ from transformers import PreTrainedTokenizerBase as Tokenizer
 
 from truncate_kit.errors import DataError
 
+EVERY = 2
+"""The second text of two is altered."""
+
 SHORTEST = 3  # letters
 FEWEST = 100
 """Words; a vocabulary of characters or bytes has less."""
@@ -31,7 +34,7 @@ class WordReplacement:
 
         Args:
             tokenizer: Whose vocabulary.
-            share: Of the words of a text that are replaced, above 0 to 1.
+            share: Of the words of a text, parted by white space, that are replaced; above 0 to 1.
             seed: Of the choice of words and places.
 
         Raises:
@@ -50,7 +53,7 @@ class WordReplacement:
         """The texts, the second, fourth … of all that were ever given with words replaced."""
         for text in texts:
             self._place += 1
-            if self._place % 2:
+            if self._place % EVERY:
                 yield text
                 continue
             self.altered += 1

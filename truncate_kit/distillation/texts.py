@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.distillation.replacement import WordReplacement
+from truncate_kit.distillation.replacement import EVERY, WordReplacement
 from truncate_kit.distillation.step_results import TextCounts
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.encoders.digest import Digest
@@ -68,7 +68,7 @@ class TextStore:
     def as_given(self) -> NDArray[np.bool_]:
         """Whether a text is as it was given, (n,); of the others, words were replaced."""
         given = np.ones(len(self), dtype=np.bool_)
-        given[1::2] = not self.counts.altered
+        given[EVERY - 1 :: EVERY] = not self.counts.altered
         return given
 
     def read(self, places: Collection[int]) -> list[str]:

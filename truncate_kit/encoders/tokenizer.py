@@ -19,7 +19,7 @@ from truncate_kit.errors import ModelError, UsageError, first_line
 
 _SENTENCE_PIECES = ("spm.model", "spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _MOST_GROWTH = 100  # letters for one; normalizers in use write three or so
-_MOST_ADDED = 30_000  # tokens beside the vocabulary; models in use add up to some thousand
+_MOST_ADDED = 30_000  # tokens beside the vocabulary, read in seconds; models in use add up to some thousand
 _TOKENIZER_SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _ADDED = ("added_tokens_decoder", "extra_special_tokens", "additional_special_tokens")
 _ADDED_TOKEN = re.compile(rb'"single_word"\s*:')  # in tokenizer.json, which is too large to be parsed twice
@@ -122,19 +122,19 @@ def load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _check_settings(folder: Path) -> None:
-    """Raise `ModelError` for a key that is there twice, and for more added tokens than are read in some seconds."""
-    added = 0
+    """Raise `ModelError` for a key that is there twice, and for more added tokens than `_MOST_ADDED`."""
+    added = [0]  # in each file: they repeat each other
     for name in _TOKENIZER_SETTINGS:
         if (folder / name).is_file() and isinstance(values := read_json(folder / name), dict):
             say_of_own_code(folder / name, values)
             parts = [values] if name == "added_tokens.json" else [values.get(key) for key in _ADDED]
-            added += sum(len(part) for part in parts if isinstance(part, dict | list))
+            added.append(sum(len(part) for part in parts if isinstance(part, dict | list)))
     if (folder / "tokenizer.json").is_file():
-        added += len(_ADDED_TOKEN.findall((folder / "tokenizer.json").read_bytes()))
-    if added > _MOST_ADDED:
+        added.append(len(_ADDED_TOKEN.findall((folder / "tokenizer.json").read_bytes())))
+    if max(added) > _MOST_ADDED:
         raise ModelError(
-            f"The tokenizer in {folder} adds {added:,} tokens to its vocabulary, which takes minutes to read.",
-            hint=f"At most {_MOST_ADDED:,} are read; those that texts are made of belong into the vocabulary.",
+            f"The tokenizer in {folder} adds {max(added):,} tokens; at most {_MOST_ADDED:,} are read.",
+            hint="Save it with those that texts are made of in the vocabulary itself.",
         )
 
 

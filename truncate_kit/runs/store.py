@@ -153,7 +153,7 @@ class RunStore:
         """Whether the weights of a run are kept, and are as they were written; damaged ones are as good as gone."""
         if not self.weights(name).is_dir():
             return False
-        if name not in self._whole and not (self._first_format() and not self._seal(name).is_file()):
+        if name not in self._whole and (self._seal(name).is_file() or not self._first_format()):
             try:
                 whole = read_text(self._seal(name)) in self._digests(name)
             except (OSError, ValueError):  # gone, or no text
