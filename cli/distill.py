@@ -46,10 +46,6 @@ def distill(
         data_option("File of texts or pairs, or a folder of them, not to learn from; repeatable.", metavar="PATH"),
     ] = None,
     max_texts: Annotated[int | None, data_option("Learn from this number of texts at most.", min=1)] = None,
-    replace_words: Annotated[
-        float,
-        data_option("Share of words, in every second text, to replace by random ones of the vocabulary."),
-    ] = USUAL.replace_words,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     within: Annotated[
@@ -118,7 +114,6 @@ def distill(
         similarity=similarity,
         states=states,
         train_embeddings=train_embeddings,
-        replace_words=replace_words,
         max_texts=max_texts,
         query_weight=query_weight,
         precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves

@@ -43,7 +43,6 @@ WRONG = [
     (ContrastiveSettings, "evaluate_every", (0, HUGE)),
     (ContrastiveSettings, "seeds", ((-7,),)),
     (DistillSettings, "held_out", (-1, HUGE)),
-    (DistillSettings, "replace_words", (-0.1, 1.1, math.nan, "0.2")),
     (DistillSettings, "query_weight", (math.inf, -1, math.nan)),
     (Budget, "speedup", (math.inf, math.nan, 1)),
     (Budget, "megabytes", (0, math.nan)),

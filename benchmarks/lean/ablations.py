@@ -17,7 +17,6 @@ from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import evaluation_texts, scores_of
 from benchmarks.lean.texts import corpus_lines, mixed
 from truncate_kit.distillation.agreement import AgreementEvaluator
-from truncate_kit.distillation.replacement import WordReplacement
 from truncate_kit.distillation.settings import DistillSettings
 from truncate_kit.distillation.step_results import Blocks
 from truncate_kit.distillation.student import TaughtTexts, ids_of, student_run
@@ -71,8 +70,6 @@ VARIANTS = {
     "rate 2.5e-4": learning(learning_rate=2.5e-4),
     "sentences": replace(USUAL, passages=0.0, joined=0.0),
     "joined": replace(USUAL, passages=0.0, joined=0.3),
-    "words 0.2": learning(replace_words=0.2),
-    "words 0.4": learning(replace_words=0.4),
 }
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--model", required=True, help="the folder of all-MiniLM-L6-v2")
@@ -98,18 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows = read_rows(ROWS) if ROWS.exists() else []
             if any(all(row[column] == value for column, value in key.items()) for row in rows):
                 continue
-            share = variant.settings.replace_words
-            folder = given.work / f"{number}-{variant.passages}-{variant.joined}-{share}"
+            folder = given.work / f"{number}-{variant.passages}-{variant.joined}"
             raw = RawTexts(
                 texts=mixed(corpus_lines(given.data), number, variant.passages, variant.joined),
                 exclude=evaluation_texts(given.data),
             )
-            replacement = WordReplacement(full.tokenizer, share, seed) if share else None
-            store = store_texts(full, raw, folder / "texts", replacement=replacement)
+            store = store_texts(full, raw, folder / "texts")
             vectors = teacher_vectors(full, store, folder / "vectors")
             order = np.random.default_rng(0).permutation(len(store))
-            held = order[store.as_given()[order]][:HELD]
-            learned_from = order[~np.isin(order, held)]
+            held, learned_from = order[:HELD], order[HELD:]
             settings = replace(variant.settings, seed=seed, batch_size=given.batch_size)
             student = keep(full, variant.blocks)
             examples = TaughtTexts(store, learned_from, vectors, settings, (full, variant.blocks))

@@ -43,7 +43,6 @@ PARSER.add_argument("--batch-size", type=int, default=USUAL.batch_size)
 PARSER.add_argument("--similarity", type=float, default=USUAL.similarity)
 PARSER.add_argument("--states", type=float, default=USUAL.states)
 PARSER.add_argument("--train-embeddings", action="store_true")
-PARSER.add_argument("--replace-words", type=float, default=USUAL.replace_words)
 PARSER.add_argument("--precision", default="fp32")
 PARSER.add_argument("--seed", type=int, default=0)
 PARSER.add_argument("--max-length", type=int, default=256)
@@ -69,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         similarity=given.similarity,
         states=given.states,
         train_embeddings=given.train_embeddings,
-        replace_words=given.replace_words,
         precision=given.precision,
         seed=given.seed,
     )

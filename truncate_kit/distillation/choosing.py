@@ -72,9 +72,8 @@ class Distillation:
         self.runs, self.group, self.progress = runs, group, progress
         order = np.random.default_rng(settings.seed).permutation(len(texts))
         held = max(42, min(settings.held_out, len(texts) // 10))
-        self._held_out = order[texts.as_given()[order]][:held]
-        choose, report = self._held_out[: held // 2], self._held_out[held // 2 :]
-        self._learned_from = order[~np.isin(order, self._held_out)]
+        choose, report, self._learned_from = order[: held // 2], order[held // 2 : held], order[held:]
+        self._held_out = order[:held]
         short = self._learned_from[texts.lengths()[self._learned_from] <= FEW_TOKENS]
         self._few = short[: min(FEW_TEXTS, len(self._learned_from) // 10)]
         self._choose_ids = ids_of(texts, choose)

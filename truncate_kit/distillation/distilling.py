@@ -9,14 +9,13 @@ from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.budget import check_number_of_blocks
 from truncate_kit.distillation.choosing import Distillation
 from truncate_kit.distillation.distill_result import DistillResult
-from truncate_kit.distillation.replacement import WordReplacement
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.subsets import check_blocks
 from truncate_kit.distillation.teacher import read_vectors, teacher_of, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
-from truncate_kit.progress import Progress, ProgressOption, reporter
+from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group
@@ -68,7 +67,7 @@ def distill(
     with ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean", "full"))
-            store = _store(teacher, raw, out / TEXTS, settings, progress)
+            store = store_texts(teacher, raw, out / TEXTS, limit=settings.max_texts, progress=progress)
             teacher_vectors(teacher, store, _beside(store), engine=engine, progress=progress)
         group.agree(None)  # texts and vectors are there
         store = TextStore(out / TEXTS)
@@ -84,12 +83,6 @@ def distill(
         result = group.agree(work.run(budget, out, before) if group.leads else work.help())
     assert result is not None  # the leading process has one
     return result
-
-
-def _store(teacher: Encoder, raw: RawTexts, folder: Path, settings: DistillSettings, progress: Progress) -> TextStore:
-    share = settings.replace_words
-    replacement = WordReplacement(teacher.reader.tokenizer, share, settings.seed) if share else None
-    return store_texts(teacher, raw, folder, limit=settings.max_texts, replacement=replacement, progress=progress)
 
 
 def _check_budget(budget: Budget, encoder: Encoder, teacher: Encoder) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from truncate_kit.blocks import as_text, blocks_named
-from truncate_kit.bounds import BATCH, EPOCHS, SEED, SHARE, TEXTS, WEIGHT, Bounds, check_numbers
+from truncate_kit.bounds import BATCH, EPOCHS, SEED, TEXTS, WEIGHT, Bounds, check_numbers
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
 from truncate_kit.results import Result
@@ -80,8 +80,6 @@ class DistillSettings(Result):
         states: Weight of the mean 1 − cosine between the tokens behind each kept block and behind the same block of the
             full model, which then runs at every step as well.
         train_embeddings: Whether word and position embeddings learn as well.
-        replace_words: Share of the words of every second text that are replaced by random words of the vocabulary; for
-            models that will serve words which the texts lack. What is held out stays as it was given.
         max_texts: Texts that are learned from, None takes all.
         held_out: Texts that are kept back, half for choosing and half for the report.
         query_weight: Weight of a query's loss against a text's, where there are queries.
@@ -98,7 +96,6 @@ class DistillSettings(Result):
     similarity: float = 0.0
     states: float = 0.0
     train_embeddings: bool = False
-    replace_words: float = 0.0
     max_texts: int | None = None
     held_out: int = 2000
     query_weight: float = 1.0
@@ -108,7 +105,7 @@ class DistillSettings(Result):
 
     def __post_init__(self) -> None:
         check_numbers(self, epochs=EPOCHS, batch_size=BATCH, max_texts=TEXTS, held_out=_HELD_OUT, seed=SEED)
-        check_numbers(self, layer=_LAYER, replace_words=SHARE, similarity=WEIGHT, states=WEIGHT, query_weight=WEIGHT)
+        check_numbers(self, layer=_LAYER, similarity=WEIGHT, states=WEIGHT, query_weight=WEIGHT)
         if not 0 <= self.warmup < 1:
             raise UsageError(f"{self.warmup:g} is no share of the steps.", hint="Give a `warmup` from 0 to below 1.")
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:

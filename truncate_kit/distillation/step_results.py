@@ -26,7 +26,6 @@ class TextCounts(Result):
         middle: Tokens of the text in the middle.
         long: Tokens of the text that 95 of 100 do not pass.
         cut: Texts that are longer than the model takes.
-        altered: Texts in which words were replaced by others of the vocabulary.
     """
 
     num_texts: int
@@ -37,14 +36,12 @@ class TextCounts(Result):
     middle: int
     long: int
     cut: int
-    altered: int = 0
 
     @property
     def sentence(self) -> str:
         """What is learned from."""
         said = f"{self.num_texts:,} distinct texts, {self.middle} tokens in the middle, 95 of 100 at most {self.long}"
         said += f", {self.cut:,} cut at the model's length" if self.cut else ""
-        said += f"; in {self.altered:,} of them words were replaced" if self.altered else ""
         said += f"; {self.excluded:,} left out that stand in evaluation sets" if self.excluded else ""
         return said + "."
 

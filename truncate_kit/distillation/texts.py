@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.distillation.replacement import EVERY, WordReplacement
 from truncate_kit.distillation.step_results import TextCounts
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.encoders.digest import Digest
@@ -65,12 +64,6 @@ class TextStore:
         """Tokens of each text, (n,)."""
         return np.diff(self._ends, prepend=0)
 
-    def as_given(self) -> NDArray[np.bool_]:
-        """Whether a text is as it was given, (n,); of the others, words were replaced."""
-        given = np.ones(len(self), dtype=np.bool_)
-        given[EVERY - 1 :: EVERY] = not self.counts.altered
-        return given
-
     def read(self, places: Collection[int]) -> list[str]:
         """The texts at some places, in the order of the file, prompts not included."""
         wanted = set(places)
@@ -84,13 +77,7 @@ class TextStore:
 
 
 def store_texts(
-    encoder: Encoder,
-    raw: RawTexts,
-    folder: Path,
-    *,
-    limit: int | None = None,
-    replacement: WordReplacement | None = None,
-    progress: Progress = silent,
+    encoder: Encoder, raw: RawTexts, folder: Path, *, limit: int | None = None, progress: Progress = silent
 ) -> TextStore:
     """Tokenise the distinct texts into `folder`.
 
@@ -102,7 +89,6 @@ def store_texts(
         raw: The texts.
         folder: Is written as a whole.
         limit: Largest number of texts, queries included; None for all.
-        replacement: Of words in every second text; None leaves all as they are.
         progress: Called after some thousand texts.
 
     Raises:
@@ -111,28 +97,22 @@ def store_texts(
     """
     with replacing(folder) as place:
         place.mkdir()
-        counts, digest = _write(encoder, raw, place, limit, replacement, progress)
+        counts, digest = _write(encoder, raw, place, limit, progress)
         note = {"texts": digest, "counts": counts.to_dict()}
         (place / NOTE_FILE).write_text(json.dumps(sealed(note)), encoding="utf-8")
     return TextStore(folder)
 
 
 def _write(
-    encoder: Encoder,
-    raw: RawTexts,
-    place: Path,
-    limit: int | None,
-    replacement: WordReplacement | None,
-    progress: Progress,
+    encoder: Encoder, raw: RawTexts, place: Path, limit: int | None, progress: Progress
 ) -> tuple[TextCounts, str]:
     distinct, lengths = _Distinct({_normal(text) for text in raw.exclude}), list[int]()
     digest, cut, num_queries = Digest(), 0, 0
-    altered = replacement.of if replacement else iter
     digest.add(encoder_digest(encoder))
     with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
         for names, source in ((QUERY_PROMPTS, raw.queries), (DOCUMENT_PROMPTS, raw.texts)):
             left = None if limit is None else limit - len(lengths)
-            for some in _chunks(altered(islice(distinct.of(source), left))):
+            for some in _chunks(islice(distinct.of(source), left)):
                 for text, ids in zip(some, prompted_ids(encoder, some, names), strict=True):
                     lines.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
                     np.asarray(ids, dtype=np.int32).tofile(tokens)
@@ -155,7 +135,6 @@ def _write(
         middle=int(np.quantile(lengths, 0.5)),
         long=int(np.quantile(lengths, 0.95)),
         cut=cut,
-        altered=replacement.altered if replacement else 0,
     )
     return counts, digest.hexdigest()
 
