@@ -35,6 +35,8 @@ def status(
 
     if run is not None and folder not in (options.WORKSPACE, run):
         raise UsageError(f"{run} and {folder} are two workspaces.", hint="Name one.")
+    if run is not None and not run.is_dir():
+        raise UsageError(f"There is no folder {run}.", hint="Name a workspace that a command has written.")
     workspace = Workspace(run or folder)
     found = contents.clean(workspace) if clean else contents.contents(workspace)
     if as_json:

@@ -33,25 +33,21 @@ def read_study(path: Path) -> Study:
     """
     try:
         text = read_text(path)
-        _check_length(path, text)
-        values = tomllib.loads(text)
+        long = len(text) > _MOST_LETTERS or any(line.count(".") > _MOST_POINTS for line in text.splitlines())
+        values = {} if long else tomllib.loads(text)  # a.a.a… takes the square of its length, in time and memory
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
     except RecursionError as error:
         raise DataError(f"{path} is nested too deeply.", hint="Write it as README shows.") from error
     except ValueError as error:  # not UTF-8, no TOML, or a number of too many digits
         raise DataError(f"{path} is not TOML: {first_line(error)}.", hint="Correct the line it names.") from error
-    with _naming(str(path)):
-        return _study(values, path.resolve().parent)
-
-
-def _check_length(path: Path, text: str) -> None:
-    """Raise `DataError` where reading would not end: that of a.a.a… takes the square of its length."""
-    if len(text) > _MOST_LETTERS or any(line.count(".") > _MOST_POINTS for line in text.splitlines()):
+    if long:
         raise DataError(
             f"{path} is too long for a study: {_MOST_LETTERS:,} letters are read, with {_MOST_POINTS:,} points a line.",
             hint="Write it as README shows.",
         )
+    with _naming(str(path)):
+        return _study(values, path.resolve().parent)
 
 
 def _study(values: dict[str, Any], home: Path) -> Study:
