@@ -149,7 +149,13 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     assert result.candidates[-1].untrained < 99
     draw_frontier(result, tmp_path / "frontier.png")
     assert rules_table(result.search).rows
-    assert distill_card(result).text(load_encoder(tmp_path / "lean"))
+    lean = load_encoder(tmp_path / "lean")
+    assert "has learned the vectors of layer 3 of the full model" in distill_card(result).text(lean)
+    worse = replace(result, students=(replace(result.student, best=101.0),))
+    itself = replace(result, students=(replace(result.student, scores=()),))
+    for card, said in ((worse, "is saved as it was cut"), (itself, "is layer 3 of the full model itself")):
+        assert f"blocks 1, 3 of 4 and {said}." in distill_card(card).text(lean)
+        assert "has learned" not in distill_card(card).text(lean)
     some = ["a dog runs over the grass", "two people sit at a table"]
     lean, wanted = load_encoder(tmp_path / "lean").vectors(some), truncate(full, 3).vectors(some)
     near, far = (torch.cosine_similarity(found, wanted).mean() for found in (lean, keep(full, (1, 3)).vectors(some)))
