@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from truncate_kit.data import BUNDLED, load_pairs
-from truncate_kit.distillation.card import distill_card
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -149,13 +148,7 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     assert result.candidates[-1].untrained < 99
     draw_frontier(result, tmp_path / "frontier.png")
     assert rules_table(result.search).rows
-    lean = load_encoder(tmp_path / "lean")
-    assert "has learned the vectors of layer 3 of the full model" in distill_card(result).text(lean)
-    worse = replace(result, students=(replace(result.student, best=101.0),))
-    itself = replace(result, students=(replace(result.student, scores=()),))
-    for card, said in ((worse, "is saved as it was cut"), (itself, "is layer 3 of the full model itself")):
-        assert f"blocks 1, 3 of 4 and {said}." in distill_card(card).text(lean)
-        assert "has learned" not in distill_card(card).text(lean)
+    assert "has learned the vectors of layer 3 of the full model" in (tmp_path / "lean" / "README.md").read_text()
     some = ["a dog runs over the grass", "two people sit at a table"]
     lean, wanted = load_encoder(tmp_path / "lean").vectors(some), truncate(full, 3).vectors(some)
     near, far = (torch.cosine_similarity(found, wanted).mean() for found in (lean, keep(full, (1, 3)).vectors(some)))
@@ -172,6 +165,9 @@ def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, texts, tmp_path
     result = distill(full, texts[:600], out=tmp_path, budget=Budget(blocks="2"), settings=settings)
     assert (result.chosen, result.student.steps, result.student.scores) == ((1, 2), 0, ())
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(truncate(full, 2))
+    card = (tmp_path / "lean" / "README.md").read_text()
+    assert "keeps blocks 1, 2 of 4 and is layer 2 of the full model itself." in card
+    assert "has learned" not in card
 
 
 def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, texts, tmp_path):
@@ -189,6 +185,9 @@ def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, 
     assert max(result.student.scores) < 99
     assert result.notes[0].startswith("These blocks had")
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(cut)
+    card = (tmp_path / "lean" / "README.md").read_text()
+    assert "keeps blocks 1 of 4 and is saved as it was cut." in card
+    assert "has learned" not in card
 
 
 def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, texts, tmp_path):

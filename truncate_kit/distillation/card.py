@@ -40,7 +40,7 @@ def _learned(result: DistillResult) -> tuple[str, str]:
     settings, student, source = result.settings, result.student, taught_by(result.settings)
     if not student.scores:
         return f"is {source} itself", "none: the blocks have its vectors already"
-    if student.best > max(student.scores):
+    if student.as_it_came:
         return "is saved as it was cut", f"none that is kept: learning the vectors of {source} made these blocks worse"
     return (
         f"has learned the vectors of {source} from raw text, without labels: its vectors can be searched among these",

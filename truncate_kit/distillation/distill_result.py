@@ -36,6 +36,11 @@ class Student(Result):
     steps: int
     seconds: float
 
+    @property
+    def as_it_came(self) -> bool:
+        """Whether the blocks learned, and are kept with the weights from before."""
+        return bool(self.scores) and self.best > max(self.scores)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tryout(Result):
