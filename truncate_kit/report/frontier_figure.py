@@ -77,7 +77,7 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
     for speed, row in zip(speeds, rows, strict=True):
         axes.annotate(str(len(row.blocks)), (speed, row.score), xytext=(5, 6), textcoords="offset points")
     axes.set_xlabel("texts a second, full model = 1 (torch); numbers are blocks")
-    axes.set_ylabel(f"score in points ({result.metric})")
+    axes.set_ylabel(f"score in points\n({result.metric})")  # two lines: names of layers make it longer than the axis
     axes.grid(alpha=0.3)
 
 
