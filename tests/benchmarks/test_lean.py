@@ -1,0 +1,31 @@
+"""The page of lean models shows the rows that were measured."""
+
+import csv
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+
+LEAN = Path(__file__).resolve().parents[2] / "benchmarks/lean"
+SCORES = ("stsb", "sts_mean", "trecqa", "trecqa_mixed", "cranfield", "cranfield_mixed")
+
+
+def rounded(number: str, unit: str) -> str:
+    return str(Decimal(number).quantize(Decimal(unit), ROUND_HALF_UP))
+
+
+def test_the_table_of_blocks_is_that_of_its_rows():
+    text = (LEAN / "README.md").read_text(encoding="utf-8")
+    lines = text.split("\n## Blocks\n", 1)[1].strip().split("\n\n", 1)[0].splitlines()[3:]  # after the full model
+    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    with (LEAN / "rows.csv").open(encoding="utf-8", newline="") as file:
+        measured = [row for row in csv.DictReader(file) if row["blocks"]]
+    expected = [
+        [
+            row["blocks"].replace(" ", ", "),
+            *(row[name] for name in SCORES),
+            rounded(row["agreement"], "0.1"),
+            f"{rounded(row['speedup'], '0.1')} ×",
+            rounded(row["learning_minutes"], "1"),
+        ]
+        for row in measured
+    ]
+    assert sorted([row[0], *row[2:]] for row in shown) == sorted(expected)
