@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
@@ -13,7 +14,7 @@ from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
 from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.progress import silent
-from truncate_kit.report.frontier_figure import draw_frontier
+from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
 from truncate_kit.report.training_tables import rules_table
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
@@ -168,6 +169,11 @@ def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, texts, tmp_path
     card = (tmp_path / "lean" / "README.md").read_text()
     assert "keeps blocks 1, 2 of 4 and is layer 2 of the full model itself." in card
     assert "has learned" not in card
+    assert result.candidate.learned is None
+    assert result.candidate.untrained == pytest.approx(100, abs=0.01)
+    axes = Figure().add_subplot()
+    plot_frontier(axes, result)
+    assert "after learning" not in axes.get_legend_handles_labels()[1]
 
 
 def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, texts, tmp_path):

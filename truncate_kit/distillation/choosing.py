@@ -96,7 +96,7 @@ class Distillation:
         self._learn(chosen, weights=True)
         self.group.agree(None)  # there is no more to help with
         students = tuple(self.runs.all(Student).values())
-        learned = {student.blocks: student.best for student in students}
+        learned = {student.blocks: student.best for student in students if student.scores}
         rows = marked([replace(row, learned=learned.get(row.blocks)) for row in candidates])
         lean = self.runs.encoder(_run_name(chosen), self.encoder.device)
         result = DistillResult(

@@ -44,14 +44,15 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
         label="first blocks, without training",
     )
     learned = [(speed, row) for speed, row in zip(speeds, rows, strict=True) if row.learned is not None]
-    axes.plot(
-        [speed for speed, _ in learned],
-        [row.score for _, row in learned],
-        "D",
-        color=BLUE,
-        markersize=8,
-        label="after learning",
-    )
+    if learned:  # blocks that have the vectors already have nothing to learn
+        axes.plot(
+            [speed for speed, _ in learned],
+            [row.score for _, row in learned],
+            "D",
+            color=BLUE,
+            markersize=8,
+            label="after learning",
+        )
     others = [(speed, row) for speed, row in learned if row.blocks != best[len(row.blocks)].blocks]
     if others:  # leading choices of one size may change places in learning
         axes.plot(
