@@ -38,6 +38,24 @@ def test_a_failure_leaves_what_was_there(tmp_path):
     assert [item.name for item in tmp_path.iterdir()] == ["text"]
 
 
+def write_half(path, *others):
+    with replacing(path) as target:
+        for file in (target, *others):
+            file.write_text("half")
+        raise ValueError("half-way")
+
+
+def test_a_failure_leaves_no_folder_that_was_not_there(tmp_path):
+    (tmp_path / "old").mkdir()
+    for path in ("new/below/file", "old/below/file"):
+        with pytest.raises(ValueError, match="half-way"):
+            write_half(tmp_path / path)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "old"]
+    with pytest.raises(ValueError, match="half-way"):
+        write_half(tmp_path / "new/file", tmp_path / "new/of another writer")
+    assert (tmp_path / "new/of another writer").exists()
+
+
 def test_a_folder_is_replaced_as_a_whole(tmp_path):
     folder = tmp_path / "model"
     for name in ("one", "two"):

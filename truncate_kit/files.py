@@ -26,14 +26,16 @@ def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success it becomes `path`, on any failure it is removed.
 
     Write a file or a folder to it. What is there already is replaced atomically; where a file system cannot exchange
-    two folders, the old one is moved aside first and removed once the new one stands. What a killed process left of
-    such a write is removed. Raises `FileProblemError` on a full disk or a read-only place.
+    two folders, the old one is moved aside first and removed once the new one stands. Folders above it are made, and
+    on failure those are removed again. What a killed process left of such a write is removed. Raises
+    `FileProblemError` on a full disk or a read-only place.
     """
     path = Path(path)
-    temporary, lock = None, -1
+    temporary, lock, made = None, -1, list[Path]()
     try:
         if not path.is_symlink():
             _check_regular(path)  # a rename as the superuser would put a file in the place of a device
+        made = [folder for folder in path.parents if not folder.exists()]
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(path.parent, path.name)
         temporary, lock = _temporary(path)
@@ -60,6 +62,9 @@ def replacing(path: Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
         if lock >= 0:
             os.close(lock)
+        with contextlib.suppress(OSError):  # the first that holds something, as all do after a success
+            for folder in made:
+                folder.rmdir()
 
 
 def _temporary(path: Path) -> tuple[Path, int]:

@@ -59,8 +59,8 @@ def test_queries_come_first_with_their_own_prompt(encoder, tmp_path):
 def test_a_limit_and_too_few(encoder, tmp_path):
     assert len(store_texts(encoder, RawTexts(texts=iter(TEXTS)), tmp_path / "texts", limit=250)) == 250
     with pytest.raises(DataError, match="Only 3 distinct texts"):
-        store_texts(encoder, RawTexts(texts=TEXTS[:3]), tmp_path / "few")
-    assert not (tmp_path / "few").exists()
+        store_texts(encoder, RawTexts(texts=TEXTS[:3]), tmp_path / "distillation/few")
+    assert not (tmp_path / "distillation").exists()
 
 
 def test_texts_beyond_the_models_length_are_counted(encoder, tmp_path):
