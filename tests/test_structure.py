@@ -1,6 +1,7 @@
-"""The limits that CONTRIBUTING.md states: modules and functions that can be read at once."""
+"""The limits that CONTRIBUTING.md states: modules and functions that can be read at once; and which clocks are read."""
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,3 +40,16 @@ def test_files_of_tests_have_names_of_their_own():
     # pytest takes two files of one name for the same module.
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+TIME_OF_DAY = (
+    r"\b(time\.(time|time_ns|localtime|gmtime|strftime|ctime)|(datetime|date)\.(now|utcnow|today|fromtimestamp))\("
+)
+
+
+def test_the_time_of_day_is_asked_for_only_by_the_page():
+    # A clock that is set back or forward would otherwise make a checkpoint late, or a file newer than it is.
+    asking = [str(path.relative_to(ROOT)) for path in MODULES if re.search(TIME_OF_DAY, path.read_text())]
+    assert asking == ["truncate_kit/page/origins.py"]
+    taken = [path for path in MODULES if re.search(r"^from (time|datetime) import .*\btime\b", path.read_text(), re.M)]
+    assert taken == []

@@ -32,6 +32,15 @@ def test_commands_named_as_proofs_are_there(command):
         assert f'"{option}"' in code, f"{module} has no {option}"
 
 
+def test_every_promise_names_tests_that_are_there():
+    promised = re.findall(r"^(\d+)\. \*\*", TEXT, re.MULTILINE)
+    rows = dict(re.findall(r"^\| (\d+) \| (`tests/.*`) \|$", TEXT, re.MULTILINE))
+    assert promised == list(rows)
+    for name in (quoted for row in rows.values() for quoted in re.findall(r"`([^`]+)`", row)):
+        file, test = name.split("::")
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"no test {name}"
+
+
 def test_files_named_are_there():
     names = [text for text in QUOTED if re.fullmatch(r"(tests|truncate_kit|\.ci|\.github)/[\w./-]+", text)]
     assert len(names) >= 5
