@@ -134,23 +134,37 @@ def test_a_file_is_encoded_by_all(cluster, engine, tiny_folder, tmp_path, capfd,
     assert (tmp_path / "shared.npy").read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
 
-class Killer(TrialWatcher):
-    """Kills a node in the middle of a trial: from the first trial's first epoch on its workers are halted.
+def set_running(raylet: psutil.Process, change) -> list[psutil.Process]:
+    """The workers of a node that have a task, each of them changed."""
+    found = []
+    for worker in raylet.children():
+        with contextlib.suppress(psutil.Error):
+            if worker.name() == "ray::_messages":
+                change(worker)
+                found.append(worker)
+    return found
 
-    What it was given is unfinished then, however late anybody hears of it; it is killed when nothing is left to do but
-    that.
+
+class Killer(TrialWatcher):
+    """Kills a node in the middle of a trial: what runs there is halted as soon as it does.
+
+    The other node waits for that, or it could be done with everything before. What was given to the halted node is
+    unfinished then, however late anybody hears of it; it is killed when nothing is left to do but that.
     """
 
-    def __init__(self, raylet: psutil.Process, kill) -> None:
-        self._raylet, self._kill, self._heard, self.lost = raylet, kill, 0.0, []
+    def __init__(self, node: psutil.Process, other: psutil.Process, kill) -> None:
+        self._node, self._other, self._kill, self._heard, self.lost = node, other, kill, 0.0, []
         self._halting = threading.Thread(target=self._halt, daemon=True)
 
     def _halt(self) -> None:
-        while time.monotonic() < self._heard + 3:
-            for worker in self._raylet.children():
-                with contextlib.suppress(psutil.Error):
-                    if worker.name().startswith("ray::"):
-                        worker.suspend()
+        given_up = time.monotonic() + 60
+        while not (halted := set_running(self._node, psutil.Process.suspend)) and time.monotonic() < given_up:
+            set_running(self._other, psutil.Process.suspend)
+            time.sleep(0.1)
+        set_running(self._other, psutil.Process.resume)
+        self._heard = time.monotonic()
+        while halted and time.monotonic() < self._heard + 3:
+            set_running(self._node, psutil.Process.suspend)
             time.sleep(0.1)
         self._kill()
 
@@ -169,8 +183,8 @@ class Killer(TrialWatcher):
 def test_a_study_loses_a_node_and_ends_as_if_it_had_not(cluster, second, engine, tiny_folder, tmp_path):
     study = read_study(study_file(tiny_folder("bert"), tmp_path))
     alone = run_study(study, tmp_path / "alone")
-    raylet = psutil.Process(second.all_processes["raylet"][0].process.pid)
-    killer = Killer(raylet, lambda: cluster.remove_node(second, allow_graceful=False))
+    node, other = (psutil.Process(one.all_processes["raylet"][0].process.pid) for one in (second, cluster.head_node))
+    killer = Killer(node, other, lambda: cluster.remove_node(second, allow_graceful=False))
     shared = run_study(study, tmp_path / "shared", engine=engine, progress=killer)
     assert 1 <= len(killer.lost) <= 2  # what ran there, and perhaps an answer that was still there
     assert all(reason.startswith("Ray says: ") for reason in killer.lost)
