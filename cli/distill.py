@@ -70,7 +70,8 @@ def distill(
         int, training_option("Texts per step; 64 and more keep a GPU busy, few teach more.")
     ] = USUAL.batch_size,
     learning_rate: Annotated[
-        float | None, training_option("Peak learning rate; by default 5e-4, less for models wider than 384.")
+        float | None,
+        training_option("Peak rate; by default 5e-4, less above a width of 384 and where few blocks go."),
     ] = USUAL.learning_rate,
     similarity: Annotated[
         float, training_option("Weight of the cosines within a batch beside the vectors themselves.")

@@ -7,6 +7,7 @@ import torch
 from matplotlib.figure import Figure
 
 from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.distillation import teacher
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -18,6 +19,14 @@ from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
 from truncate_kit.report.training_tables import rules_table
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_graphs():
+    """Vectors to learn come from torch, as where ONNX Runtime is not installed; test_text_store.py has the graph."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teacher, "fastest", lambda encoder, folder: encoder)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +122,17 @@ def test_the_fewest_blocks_within_a_loss(full, texts, learned):
     assert not none.holds
     assert "No cut reaches the 100.00 that stand for 0 points" in none.sentence
     assert result.needed is None
+
+
+def test_steps_are_smaller_where_little_is_left_out(texts, tmp_path):
+    five = truncate(load_encoder("mini-bert", max_length=32), 5)
+    wanted = replace(SHORT, learning_rate=DistillSettings().rate(five.width) / 3, held_out=42)
+    lean = []
+    for name, settings in (("chosen", replace(wanted, learning_rate=None)), ("given", wanted)):
+        result = distill(five, texts[:300], out=tmp_path / name, budget=Budget(blocks="1,2,3,5"), settings=settings)
+        assert result.learning_rate == wanted.learning_rate
+        lean.append(load_encoder(tmp_path / name / "lean"))
+    assert encoder_digest(lean[0]) == encoder_digest(lean[1])
 
 
 def test_a_model_of_one_block_has_none_to_leave_out(full, texts, tmp_path):

@@ -55,6 +55,15 @@ def test_settings_that_make_no_sense(values):
         DistillSettings(**values)
 
 
+@pytest.mark.parametrize(
+    ("width", "left_out", "rate"),
+    [(384, 1.0, 5e-4), (384, 2 / 6, 5e-4), (384, 1 / 6, 5e-4 / 3), (768, 1 / 4, 2.5e-4), (768, 2 / 12, 2.5e-4 / 3)],
+)
+def test_the_rate_depends_on_the_width_and_on_what_is_left_out(width, left_out, rate):
+    assert DistillSettings().rate(width, left_out) == pytest.approx(rate)
+    assert DistillSettings(learning_rate=3e-4).rate(width, left_out) == 3e-4
+
+
 def test_blocks_are_a_number_or_names():
     assert Budget(blocks="3").named_blocks is None
     assert Budget(blocks="1, 4,6").named_blocks == (1, 4, 6)

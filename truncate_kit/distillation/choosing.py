@@ -107,7 +107,7 @@ class Distillation:
             full_score=self.full_score,
             budget=budget,
             settings=self.settings,
-            learning_rate=self.settings.rate(self.encoder.width),
+            learning_rate=self._rate(chosen),
             texts=self.texts.counts,
             search=search,
             tryouts=tuple(self.runs.all(Tryout).values()),
@@ -249,14 +249,20 @@ class Distillation:
     def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
         """A student with the weights that learned best, and the run that led there. few: from few short texts."""
         student, full, places = keep(self.encoder, blocks), (self.encoder, blocks), self._learned_from
-        settings, evaluations, checkpoint = self.settings, EVALUATIONS, self.runs.checkpoints.of(_run_name(blocks))
-        if few:
-            settings, evaluations, checkpoint, places = replace(settings, epochs=1), 1, None, self._few
+        settings = replace(self.settings, learning_rate=self._rate(blocks))
+        evaluations, checkpoint = EVALUATIONS, self.runs.checkpoints.of(_run_name(blocks))
+        if few:  # at the usual rate, for there are few steps
+            settings = replace(self.settings, epochs=1)
+            evaluations, checkpoint, places = 1, None, self._few
         examples = TaughtTexts(self.texts, places, self.vectors, settings, full, self.group)
         run = student_run(student, examples, self.evaluator, settings, self.group, evaluations=evaluations)
         task = f"{counted(len(blocks), 'block')} ({', '.join(map(str, blocks))}) {'tried out' if few else 'learning'}"
         run.train(checkpoint=checkpoint, progress=self.progress, task=task)
         return student, run
+
+    def _rate(self, blocks: Blocks) -> float:
+        depth = self.teacher.depth
+        return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
 
     def _note_of_unlearned(self, chosen: Blocks) -> tuple[str, ...]:
         """That the blocks were better before they learned, and are saved so."""

@@ -13,6 +13,7 @@ BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
 _POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
 _SIZE, _HELD_OUT, _LAYER = Bounds(0, 1e9, whole=False, above=True), Bounds(4, 10_000_000), Bounds(2, 100_000)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
+NEARLY_ALL = 0.25  # of the blocks; one of six was measured, and two of six learn as well at the usual rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,9 @@ class DistillSettings(Result):
         epochs: Passes over the texts; learning ends earlier where agreement stops growing.
         batch_size: Texts of a step, of like length. What is to be met is exact, so gradients of few texts point well,
             and small steps learn more from the same texts than large ones.
-        learning_rate: Peak rate, None is 5e-4 at width 384, in inverse proportion to the width, at most 1e-3.
+        learning_rate: Peak rate, None is 5e-4 at width 384, in inverse proportion to the width, at most 1e-3; a third
+            of that where less than a quarter of the blocks is left out: such a student starts near the full model, and
+            smaller steps keep what it has (benchmarks/lean).
         warmup: Share of the steps.
         similarity: Weight of the mean squared error between the cosines of both models within a batch, beside the
             cosine to the full model's vector.
@@ -115,6 +118,7 @@ class DistillSettings(Result):
                 f"There is no training precision {self.precision!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)}."
             )
 
-    def rate(self, width: int) -> float:
-        """The peak rate for a model of that width."""
-        return self.learning_rate or min(HIGHEST_RATE, MEASURED_RATE * MEASURED_WIDTH / width)
+    def rate(self, width: int, left_out: float = 1.0) -> float:
+        """The peak rate for a model of that width; left_out: share of the full model's blocks that it lacks."""
+        usual = min(HIGHEST_RATE, MEASURED_RATE * MEASURED_WIDTH / width)
+        return self.learning_rate or (usual / 3 if left_out < NEARLY_ALL else usual)
