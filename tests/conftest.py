@@ -136,6 +136,15 @@ def _economy(session_folder: Path) -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def drawn() -> Iterator[None]:
+    """Figures are drawn."""
+    from tests.support.economy import drawing
+
+    with drawing():
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _forked_workers() -> Iterator[None]:
     """Workers of engines are forked from a process that has imported everything; `tests/engines` starts fresh ones."""

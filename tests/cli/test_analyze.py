@@ -51,7 +51,7 @@ def _json(run, *arguments):
     return json.loads(out)
 
 
-def test_no_argument_analyses_the_bundled_miniature_on_the_bundled_pairs(run, tmp_path):
+def test_no_argument_analyses_the_bundled_miniature_on_the_bundled_pairs(run, tmp_path, drawn):
     code, out, err = run()
     assert code == 0
     assert "bundled miniature mini-electra-discriminator" in err

@@ -47,7 +47,7 @@ def workspace(tmp_path, tiny_folder):
     return tmp_path / "exported"
 
 
-def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_file):
+def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_file, drawn):
     code, out, err = run("--data", pairs_file, "--quick", "--verbose", *FAST)
     assert code == 0, err
     assert "Model: exported/lean" in err

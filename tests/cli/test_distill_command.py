@@ -28,7 +28,7 @@ def texts(tmp_path, monkeypatch):
     return file
 
 
-def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder, capfd):
+def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder, capfd, drawn):
     (texts.parent / "held.csv").write_text("sentence1,sentence2,score\nThe cat mat,a dog mat,1\n")
     model = tiny_folder("bert")
     out = run(

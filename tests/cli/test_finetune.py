@@ -44,7 +44,7 @@ def single_file(tmp_path):
     return path
 
 
-def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterwards(run, tiny_folder, single_file):
+def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterwards(run, tiny_folder, single_file, drawn):
     code, _, err = run("finetune", tiny_folder("electra"), "--data", single_file, *FAST)
     assert code == 0, err
     assert "was divided into train " in err

@@ -50,7 +50,7 @@ def test_what_is_said_and_written_of_a_model(evil, capfd, tmp_path):
     check_said(card)
 
 
-def test_what_is_said_and_drawn_of_a_study(evil, capfd, tmp_path):
+def test_what_is_said_and_drawn_of_a_study(evil, capfd, tmp_path, drawn):
     check_said(*run_both(capfd, "study", evil / "study.toml", "--workspace", tmp_path))
     assert list(tmp_path.rglob("*.png"))
     for table in tmp_path.rglob("*.md"):

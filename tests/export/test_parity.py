@@ -18,7 +18,7 @@ from truncate_kit.export.exporting import export_onnx
 # as well are as there, so that they share a trace: two blocks (one of the slow), the mean and nothing after it.
 CASES = [
     ("bert", 2, "mean", ()),
-    ("electra", 2, "cls", ("normalize",)),
+    ("electra", 2, "mean", ()),
     ("electra-generator", 0, "mean", ()),
     ("roberta", 2, "mean", ()),
     ("xlm-roberta", 1, "last", ()),
@@ -39,7 +39,7 @@ CASES = [
     ("mistral", 1, "max", ("dense",)),
     ("embeddinggemma", 2, "mean", ()),
     ("nomic-bert", 1, "mean", ("dense", "normalize")),
-    ("gte", 1, "cls", ()),
+    ("gte", 1, "cls", ("normalize",)),
 ]
 FUSED = {"bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "albert"}
 FINAL_NORMS = {"modernbert": "final_norm", "gpt2": "ln_f"}

@@ -27,7 +27,7 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def prompted(tiny_folder, tmp_path_factory):
     """A lower-casing encoder with a default prompt, and the folder of its export."""
-    encoder = truncate(load_encoder(tiny_folder("electra")), 1)
+    encoder = truncate(load_encoder(tiny_folder("electra")), 2)
     encoder.lower_case = True
     encoder.settings = {"prompts": {"query": "the red "}, "default_prompt_name": "query"}
     folder = tmp_path_factory.mktemp("prompted") / "model"

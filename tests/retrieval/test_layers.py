@@ -62,7 +62,7 @@ def test_prompts_stand_before_each_side(tiny_folder, data):
     assert found != plain
 
 
-def test_table_and_figure_show_it(tiny_folder, data, tmp_path):
+def test_table_and_figure_show_it(tiny_folder, data, tmp_path, drawn):
     found = profile(load_encoder(tiny_folder("bert")), retrieval=data)
     cells = analysis_table(found)
     assert cells.columns[1] == "nDCG@10"  # after the layer, what is most wanted

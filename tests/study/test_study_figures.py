@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
 from matplotlib.figure import Figure
 
 from truncate_kit.report.study_figures import COLORS, FRONT_OF_ALL, FRONT_OF_ENDS, curve_style, draw_layers, draw_pareto
 from truncate_kit.report.study_tables import figure_name
 from truncate_kit.study.study_result import StudyResult, StudyRow
 from truncate_kit.sweep.sweep_result import LayerScores
+
+pytestmark = pytest.mark.usefixtures("drawn")
 
 
 def row(model: str, task: str, layer: int) -> StudyRow:

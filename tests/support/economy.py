@@ -1,5 +1,6 @@
 """What tests do without, in their own process and in those that are forked for them."""
 
+import base64
 import functools
 import os
 from collections.abc import Callable, Iterator
@@ -10,16 +11,44 @@ from typing import Any
 import pytest
 import torch
 import typer.main
+from matplotlib.figure import Figure
+from transformers.utils import logging
 
 from tests.support.loads import remembered_models
 from tests.support.traces import remembered_traces
 from truncate_kit.bench import roofline, timing
 from truncate_kit.distillation import speed
 from truncate_kit.export import checks, runtime
+from truncate_kit.report import panel
+
+# A PNG of one white pixel.
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
 
 
 def _unless_without_memory(reset: Callable[[Any], None]) -> Callable[[Any], None]:
     return lambda layer: None if layer.weight.is_meta else reset(layer)
+
+
+def _without_drawing(write: Callable[..., None]) -> Callable[..., None]:
+    def savefig(figure: Figure, target: Path, *options: Any, format: str, **more: Any) -> None:
+        if format == "png":
+            Path(target).write_bytes(PIXEL)
+        else:
+            write(figure, target, *options, format=format, **more)
+
+    return savefig
+
+
+_DRAWING = (Figure.savefig, panel._settle)
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Figures are drawn, as for users."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", _DRAWING[0])
+        patch.setattr(panel, "_settle", _DRAWING[1])
+        yield
 
 
 @contextmanager
@@ -33,14 +62,19 @@ def economical(folder: Path) -> Iterator[None]:
     - What a processor can multiply is seen in matrices of 128 rows; users' have 1,536, and take it 0.07 s each.
     - Graphs run in one thread: that of the tests beside these waits in no loop for the next call.
     - Layers that loading builds before it has their weights draw none.
+    - Figures are plotted, but drawn only where a test asks for it (`drawing`): a PNG takes an eighth of a second.
+    - transformers reports errors only, so that silencing it, at each load, changes nothing.
     - The commands are read from their functions once, as in a process of a user.
     """
+    logging.set_verbosity_error()
     with remembered_traces(folder), remembered_models(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(timing, "_REST", 0.0)
         patch.setitem(roofline._SIZES, "cpu", 128)
         patch.setattr(speed, "ROUNDS", 2)
         patch.setattr(speed, "MOST_ROUNDS", 2)
+        patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
+        patch.setattr(panel, "_settle", lambda *_: None)
         for module in (checks, runtime):
             patch.setattr(module, "usable_cores", lambda: 1)
         for kind in (torch.nn.Linear, torch.nn.Embedding):

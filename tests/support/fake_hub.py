@@ -32,7 +32,7 @@ class FakeHub:
         self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
     def __enter__(self) -> "FakeHub":
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()  # seconds to its end
         return self
 
     def __exit__(self, *_: object) -> None:

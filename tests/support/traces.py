@@ -21,6 +21,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from truncate_kit.encoders import Encoder, encoder_digest
+from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.export import exporting, tracing
 from truncate_kit.precisions import Target
 
@@ -115,7 +116,10 @@ def remembered_traces(folder: Path) -> Iterator[None]:
 
     def trace(encoder: Encoder) -> Any:
         model_type = encoder.backbone.config.model_type
-        if encoder.heads is not None or model_type in COMPUTED or encoder.num_parameters > LARGE:
+        computed = (
+            encoder.heads is not None or isinstance(encoder.pooler, LayerAttentionPooling) or model_type in COMPUTED
+        )
+        if computed or encoder.num_parameters > LARGE:
             return remembered(encoder)
         stand_in = _stand_in(encoder)
         model = remembered(stand_in)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from logging import ERROR
 
 from transformers.utils import logging
 
@@ -10,11 +11,14 @@ from transformers.utils import logging
 def quiet_transformers() -> Iterator[None]:
     """No progress bars and no warnings from transformers inside the block; both as before after it."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
+    speaks = verbosity < ERROR  # a change makes every logger of the process forget what it knew
+    if speaks:
+        logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        if speaks:
+            logging.set_verbosity(verbosity)
         if bars:
             logging.enable_progress_bar()
