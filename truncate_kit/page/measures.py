@@ -7,6 +7,7 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Role, Timing
 from truncate_kit.blocks import place_in_words
 from truncate_kit.cells import NONE, TableCells, number
+from truncate_kit.page.layout import MEASURE
 
 _MEBI = 2**20
 
@@ -131,7 +132,7 @@ def _side_by_side(found: Mapping[str, Measures]) -> TableCells:
         ("blocks", *(f"{one.layers:,}" for one in models)),
         ("parameters", *(f"{one.parameters:,}" for one in models)),
     ]
-    columns = ("measure", *(f"{name}, {one.runtime}" for name, one in found.items()))
+    columns = (MEASURE, *(f"{name}, {one.runtime}" for name, one in found.items()))
     return TableCells("; ".join(f"{name}: {one.place}" for name, one in found.items()), columns, rows)
 
 

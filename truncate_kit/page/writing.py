@@ -14,7 +14,7 @@ from truncate_kit import __version__
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.files import write_text
 from truncate_kit.page.comparison import comparison
-from truncate_kit.page.layout import TEXTS, Page
+from truncate_kit.page.layout import MEASURE, TEXTS, Page
 from truncate_kit.page.origins import origins
 from truncate_kit.page.parts import part_of
 from truncate_kit.page.run import Run, read_run
@@ -111,7 +111,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["TEXTS"] = TEXTS
+    environment.globals |= {"TEXTS": TEXTS, "MEASURE": MEASURE}
     return environment
 
 
