@@ -3,9 +3,11 @@
 import json
 import shlex
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any
 
+from truncate_kit.bounds import shown
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.files import read_text, without_repeats
@@ -18,6 +20,10 @@ _POOLED = {  # of `states` (n, t, d) and `mask` (n, t, 1), by the flag of a save
     "pooling_mode_max_tokens": "vectors = states.masked_fill(mask == 0, float('-inf')).amax(1)",
     "pooling_mode_lasttoken": "vectors = states[torch.arange(len(states)), mask.sum(1).squeeze(1) - 1]",
 }
+
+OWN_POOLINGS = ("layer_attention.LayerAttentionPooling", "layer_pooling.LayerPooling")
+"""As modules.json names what a folder brings itself; no other code of a folder is recommended to be run."""
+_OTHERS = ("sentence_transformers.", "truncate_kit.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ def snippets(folder: Path, graph: ExportReport | None) -> list[Snippet]:
     command = shlex.join(["truncate-kit", "encode", "texts.txt", "--model", place, "--out", "vectors.npy"])
     found = [Snippet("Command line", command), Snippet("Python", _ours(place, graph))]
     if "LayerHeads" not in saved.kinds:  # sentence-transformers has no such module
-        own = any(not name.startswith("sentence_transformers.") for name in saved.modules)
+        own = any(name in OWN_POOLINGS for name in saved.modules)
         found.append(Snippet("sentence-transformers", sentence_transformers_lines(place, own_pooling=own)))
     # What changes texts before they are read, these two would have to do by hand.
     plainly = saved.kinds <= {"Transformer", "Pooling", "Normalize"} and len(saved.pooling) == 1
@@ -63,6 +69,8 @@ def snippets(folder: Path, graph: ExportReport | None) -> list[Snippet]:
 def _saved(folder: Path) -> _Saved:
     try:
         modules = {module["type"]: str(module["path"]) for module in _read(folder / "modules.json")}
+        if strange := [name for name in modules if name not in OWN_POOLINGS and not name.startswith(_OTHERS)]:
+            raise ValueError(f"modules.json names {shown(strange[0])}, which this package never saved")
         pooling = next((path for name, path in modules.items() if name.endswith(".Pooling")), None)
         flags = {} if pooling is None else _read(folder / Path(pooling).name / "config.json")
         reading = _read(folder / "sentence_bert_config.json")
@@ -70,7 +78,7 @@ def _saved(folder: Path) -> _Saved:
         return _Saved(
             modules=modules,
             pooling=tuple(flag for flag, on in flags.items() if flag.startswith("pooling_mode_") and on),
-            max_length=reading["max_seq_length"],
+            max_length=None if reading["max_seq_length"] is None else index(reading["max_seq_length"]),
             as_they_are=not reading["do_lower_case"] and not prompted,
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
