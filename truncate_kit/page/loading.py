@@ -67,6 +67,8 @@ def snippets(folder: Path, graph: ExportReport | None) -> list[Snippet]:
 
 
 def _saved(folder: Path) -> _Saved:
+    if not (folder / "modules.json").exists():  # a bare transformer
+        return _Saved(modules={}, pooling=("pooling_mode_mean_tokens",), max_length=None, as_they_are=True)
     try:
         modules = {module["type"]: str(module["path"]) for module in _read(folder / "modules.json")}
         if strange := [name for name in modules if name not in OWN_POOLINGS and not name.startswith(_OTHERS)]:
