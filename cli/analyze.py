@@ -111,5 +111,7 @@ def show(result: "LayerProfile", workspace: Workspace) -> None:
         note("Name a model that does not fall, best a masked language model of the same depth, with --reference.")
     cells = analysis_table(result)
     table(cells.title, cells.columns, cells.rows)
+    if result.best_sentence is not None:
+        say(result.best_sentence)
     say(result.sentence)
     say(f"Saved: {workspace.profile}, {workspace.profile.with_name('curve.png')}")

@@ -144,7 +144,7 @@ def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "Vect
         model=run.name,
         runtime=run.runtime,
         data=pairs.name,
-        split=split or splits.items()[-1][0],
+        split=split or _split(splits),
         num_pairs=found.num_pairs,
         spearman=found.spearman,
         pearson=found.pearson,
@@ -152,6 +152,12 @@ def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "Vect
         dimensions=form.kept(stored.width),
         bytes_per_vector=form.bytes_per_vector(stored.width),
     )
+
+
+def _split(splits: "PairSplits") -> str:
+    """The split that is scored by default; `all` of a file that is not divided and not called after one."""
+    name = splits.items()[-1][0]
+    return "all" if splits.one_file and name == "train" else name
 
 
 def show(score: "ModelScore", workspace: Workspace) -> None:

@@ -7,6 +7,7 @@ Errors name a parameter in backticks, alone or with its value, and a function wi
 import ast
 import functools
 import re
+import shlex
 
 import typer.main
 
@@ -97,4 +98,4 @@ def _option(
 def _written(value: str) -> str:
     """A Python literal as it is typed in a shell."""
     literal = ast.literal_eval(value)
-    return ",".join(map(str, literal)) if isinstance(literal, (tuple, list)) else str(literal)
+    return shlex.quote(",".join(map(str, literal)) if isinstance(literal, (tuple, list)) else str(literal))

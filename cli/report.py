@@ -40,8 +40,8 @@ def show(found: "PageReport") -> None:
     """The recommendation, what would add to it, and where the page is."""
     for sentence in found.recommendations:
         say(sentence)
-    for command in found.commands:
-        say(f"To add what is missing: {command}")
+    for what, command in zip(found.missing, found.commands, strict=True):
+        say(f"{what}. This adds it: {command}")
     say(f"Page: {found.page} ({found.file_bytes / 1e3:,.0f} kB, opens without a network)")
 
 

@@ -1,7 +1,6 @@
 """What is installed, and what importing it costs."""
 
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -13,6 +12,7 @@ import pytest
 
 import truncate_kit
 from tests.support.made_results import a_combination, a_contrast, a_distillation, a_sweep, some_heads, write_run
+from truncate_kit.encoders import load_encoder, save_encoder
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"torch", "transformers", "scipy", "datasets", "mteb"}
@@ -56,19 +56,19 @@ def test_help_imports_no_torch():
         assert not {*HEAVY, "numpy", "matplotlib"} & modules_after(command(*arguments))
 
 
-def test_what_reads_results_only_imports_no_torch(tmp_path):
-    """`status` of results of every kind, and `report` where no model was saved yet."""
+def test_what_reads_results_only_imports_no_torch(tiny_folder, tmp_path):
+    """`status` of results of every kind, and `report`, which says how the saved model is loaded."""
     made = {"sweep": a_sweep(), "contrast": a_contrast(), "heads": some_heads(), "combined": a_combination(2)}
-    (tmp_path / "model").mkdir()
+    save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "model")
     folder = write_run(tmp_path / "exported", tmp_path / "model", distilled=a_distillation(), **made)
     kinds = ("sweep.sweep_result", "contrastive.contrastive_result", "distillation.distill_result")
     kinds += ("frozen.frozen_report", "combination.report", "runs.cutting")
     loaded = modules_after(command("status", "--workspace", str(folder)))
     assert {f"truncate_kit.{kind}" for kind in kinds} <= loaded
     assert not {*HEAVY, "matplotlib"} & loaded
-    shutil.rmtree(folder / "lean")
     loaded = modules_after(command("report", str(folder)))
     assert "truncate_kit.page.charts" in loaded
+    assert "AutoModel.from_pretrained" in (folder / "report.html").read_text()
     assert not HEAVY & loaded
 
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, errors
+from huggingface_hub import HfApi, errors, metadata_load
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not declared so
+from yaml import YAMLError
 
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.precisions import GRAPH_FILES
@@ -42,7 +43,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
     public: let everyone see it; a repository that is public already is refused without it, a private one stays so.
     endpoint: address of the hub, None for the usual one (HF_ENDPOINT). Raises `ModelError` where there is no model, or
-    a graph is not the one that export.json describes; `UsageError`, `TruncateKitError`.
+    a graph is not the one that export.json describes, or the card names a local base; `UsageError`, `TruncateKitError`.
     """
     from truncate_kit.export.record import check_record  # loads torch, for which a wrong name must not wait
 
@@ -50,6 +51,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise ModelError(f"There is no model in {folder} to push.", hint="Make one with `finetune()` first.")
+    _check_base(folder / "README.md")
     for graph in GRAPH_FILES.values():
         if (folder / graph).is_file():
             check_record(folder / graph)
@@ -63,6 +65,25 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
             repo_id=name, folder_path=folder, ignore_patterns=list(_LEFT_OUT), commit_message="Upload by truncate-kit"
         )
     return Push(name=name, url=f"{api.endpoint}/{name}", commit=str(commit.oid), private=private)
+
+
+def _check_base(card: Path) -> None:
+    """Raise `ModelError` where a card names a folder of this machine as the model that this one was made from."""
+    try:
+        named = (metadata_load(card) or {}).get("base_model", ())
+    except (OSError, ValueError, YAMLError):  # no card, or one that the hub itself refuses
+        return
+    for base in map(str, named if isinstance(named, (list, tuple)) else (named,)):
+        try:
+            validate_repo_id(base)
+            local = Path(base).exists()
+        except errors.HFValidationError:
+            local = True
+        if local:
+            raise ModelError(
+                f"{card} says that the model was made from {base!r}, a folder that the hub does not have.",
+                hint="Write the name of that model on the hub into base_model, or remove the line.",
+            )
 
 
 @contextlib.contextmanager

@@ -73,6 +73,7 @@ def test_the_readme_is_a_front_page():
     assert len(lines) <= 150
     assert max(map(len, lines)) <= 120
     assert [line for line in lines if line.startswith("## ")][-1] == "## Test"
+    assert any(line.startswith("![") for line in lines[:12])  # a picture before anything has to be scrolled
 
 
 def test_every_command_of_the_product_is_in_a_guide():

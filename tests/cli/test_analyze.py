@@ -61,6 +61,9 @@ def test_no_argument_analyses_the_bundled_miniature_on_the_bundled_pairs(run, tm
     written = LayerProfile.read(tmp_path / "exported/analysis/profile.json")
     assert f"States of {written.num_texts:,} distinct texts" in err
     assert written.sentence in out
+    best = max(range(9), key=lambda layer: written.spearman[layer])
+    ends = f"(Spearman {written.spearman[best]:.1f}, the last layer {written.spearman[8]:.1f})."
+    assert " ".join(out.split()).count(f"Highest without training: layer {best} {ends}") == 1
     for heading in ("layer", "parameters", "CKA (95 %)", "Block Influence", "effective rank", "anisotropy", "Spearman"):
         assert heading in out
     assert f"{written.parameters[8]:,}" in out

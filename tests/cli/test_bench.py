@@ -53,9 +53,9 @@ def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_fil
     assert "Model: exported/lean" in err
     assert "Compared with: exported/full." in err
     assert "Quick: fewer rounds and sentences" in err
-    for heading in ("Spearman", "one sentence p50 ms", "p95 ms", "sentences/s", "tokens/s", "file MiB"):
+    for heading in ("Spearman", "one sentence p50 ms", "p95 ms", "sentences/s", "tokens/s", "file MB"):
         assert heading in out
-    assert "peak MiB" not in out  # which a quick look does not measure
+    assert "peak MB" not in out  # which a quick look does not measure
     for row in ("lean, torch fp32", "full, torch fp32", "2 × 4, lean, torch fp32", "Ceiling fp32"):
         assert row in out
     assert "paired bootstrap over 21 pairs, 2,000 resamples" in out

@@ -144,9 +144,9 @@ def test_lines_come_from_standard_input(workspace, capsys, monkeypatch):
     assert np.array_equal(np.load("piped.npy"), np.load("read.npy"))
 
 
-def test_a_file_called_test_is_the_test_split(workspace, capsys):
+def test_a_file_called_test_is_the_test_split_and_another_one_none(workspace, capsys):
     (workspace / "test.csv").write_text(PAIRS)
-    for file, split in (("test.csv", "test"), ("graded.csv", "train")):
+    for file, split in (("test.csv", "test"), ("graded.csv", "all")):
         (workspace / file).write_text(PAIRS)
         code, out, err = run(capsys, "evaluate", "--data", file, "--json")
         assert (code, err) == (0, "")

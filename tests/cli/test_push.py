@@ -8,7 +8,7 @@ import sys
 import pytest
 from huggingface_hub import constants
 
-from tests.support.fake_hub import TOKEN, FakeHub
+from tests.support.fake_hub import TOKEN, logged_in
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.export.exporting import export_onnx
@@ -32,13 +32,7 @@ def folder(tiny_folder, tmp_path_factory):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """A hub that this process is logged in to. Its settings were read from the environment at import."""
-    with FakeHub() as hub:
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        # Xet, by which large files usually go, is a protocol of its own that the hub of these tests does not speak.
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    with logged_in(monkeypatch) as hub:
         yield hub
 
 
@@ -63,6 +57,19 @@ def test_public_only_when_told(hub, folder):
     with pytest.raises(UsageError, match="me/open on the hub is public"):
         push_folder(folder, "me/open")
     assert hub.repos["me/open"]["files"] == {}
+
+
+@pytest.mark.parametrize("base", ["/home/me/model", "./model", "{here}", "[org/model, ../model]"])
+def test_a_base_that_only_this_machine_has_stays_here(base, hub, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "model")
+    card = tmp_path / "model/README.md"
+    card.write_text(f"---\nbase_model: {base.format(here=tmp_path)}\n---\n")
+    with pytest.raises(ModelError, match="a folder that the hub does not have") as refused:
+        push_folder(tmp_path / "model", "me/lean")
+    assert "base_model" in refused.value.hint
+    assert hub.asked == []
+    card.write_text("---\nbase_model: org/model\n---\n")
+    assert push_folder(tmp_path / "model", "me/own").private
 
 
 def test_who_may_not_write_is_told_how_to_log_in(hub, folder, monkeypatch):

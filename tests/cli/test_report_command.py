@@ -18,7 +18,7 @@ def made(tiny_folder, tmp_path_factory):
 
 def test_the_page_and_what_would_add_to_it_are_named(made, capfd):
     said = run(capfd, "report", made).splitlines()
-    assert f"To add what is missing: truncate-kit analyze 'mini <b>' --workspace {made}" in said
+    assert f"Layers were not analyzed. This adds it: truncate-kit analyze 'mini <b>' --workspace {made}" in said
     assert said[-1].startswith(f"Page: {made / 'report.html'} (")
     assert (made / "report.html").read_text().startswith("<!DOCTYPE html>")
 

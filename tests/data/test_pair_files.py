@@ -92,6 +92,7 @@ def test_folder_may_lack_splits(tmp_path):
         ("premise", "hypothesis", "label"),
         ("word1", "word2", "score"),
         ("question1", "question2", "label"),
+        ("query", "document", "score"),
     ],
 )
 def test_columns_are_found_by_name(tmp_path, names):
@@ -122,6 +123,15 @@ def test_missing_columns_are_listed(tmp_path, names, said):
         read_pairs(write(tmp_path / "p.csv", names=names))
     assert all(repr(name) in str(caught.value) for name in names)
     assert ("semicolons" in caught.value.hint) == (";" in names[0])
+
+
+def test_three_columns_of_any_name_are_offered_in_their_order(tmp_path):
+    with pytest.raises(ColumnsError) as caught:
+        read_pairs(write(tmp_path / "p.csv", names=("Ticket A", "Ticket B", "Rating")))
+    assert caught.value.hint.endswith('name them: `columns=("Ticket A", "Ticket B", "Rating")`.')
+    pairs = read_pairs(tmp_path / "p.csv", columns=("Ticket A", "Ticket B", "Rating"))
+    assert pairs.pairs == PAIRS
+    assert PAIRS[0].first not in repr(pairs)  # a cell of a notebook that ends with it shows no thousand sentences
 
 
 @pytest.mark.parametrize(("separator", "word"), [("\t", "tabs"), (";", "semicolons")])

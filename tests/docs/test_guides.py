@@ -2,15 +2,20 @@
 
 What a guide calls MODEL, pairs.csv or FOLDER is there under that very name, and so are hub names, as folders, which go
 before the hub. Options that shorten a training or a measurement are added. A command that an earlier page has run is
-not run again. A block after a comment `<!-- without THING: WORDS -->` needs a GPU or the hub: each of its commands runs
-or is refused in these words, and one is. A block after `<!-- not run: REASON -->` is parsed only
+not run again. What is uploaded goes to a hub on this machine; a shell learns in a home of its own. A block after a
+comment `<!-- without THING: WORDS -->` needs a GPU or the hub: each of its commands runs or is refused in these words,
+and one is. A block after `<!-- not run: REASON -->` is parsed only
 (tests/benchmarks/test_readmes.py).
 """
 
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +25,7 @@ import typer.main
 from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
 from tests.support.commands import check_json
+from tests.support.fake_hub import logged_in
 from tests.support.families import TINY_CONFIGS
 from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.retrieval import retrieval_folder
@@ -34,6 +40,7 @@ BLOCK = re.compile(r"(?:<!-- (not run|without the hub|without a GPU): ([^\n]+) -
 INSTALL = re.compile(r"pip install 'truncate-kit\[\w+\]'")
 PRINTED = re.compile(r"printf '([^']+)' \| ")
 LAUNCHED = re.compile(r"torchrun [^$]+\$\(which truncate-kit\)")  # a process of its own says the same
+COMPLETION = "truncate-kit --install-completion"
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 SHORTER = {"--epochs": 1, "--seeds": 1, "--lengths": 4, "--repeats": 1, "--splits": 1, "--threads": 1}
 FIXED = {"--seeds": 1, "--speedup": 1.01}  # how fast a tiny model gets depends on what else the machine does
@@ -112,7 +119,7 @@ def to_run(page):
         if kind == "not run" or (kind == "without a GPU" and torch.cuda.is_available()):
             continue
         for line in lines:
-            if INSTALL.fullmatch(line):
+            if INSTALL.fullmatch(line) or line == COMPLETION:
                 continue
             read = PRINTED.match(line)
             line = LAUNCHED.sub("truncate-kit", PRINTED.sub("", line))
@@ -132,10 +139,11 @@ def test_every_command_that_can_run_here_runs(files, monkeypatch, capsys):
             if words[0] == "bench" and any(one[0] == "bench" for one in done):  # which has shown all runtimes
                 words += ["--backends", "torch-fp32"]
             done.add(tuple(words))
-            with monkeypatch.context() as patch:
+            with monkeypatch.context() as patch, ExitStack() as stack:
                 patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
                 if "--speedup" in words:  # two rounds, as elsewhere, say little where others take turns on the core
                     patch.setattr(speed, "MOST_ROUNDS", 25)
+                hub = stack.enter_context(logged_in(patch)) if "--push-to" in words else None
                 with pytest.raises(SystemExit) as end:
                     main(words)
             printed = capsys.readouterr()
@@ -146,8 +154,20 @@ def test_every_command_that_can_run_here_runs(files, monkeypatch, capsys):
             assert not end.value.code, (page, words, printed.err)
             if "--json" in words:
                 check_json(words[0], printed.out)
+            if hub is not None:
+                assert {"model.onnx", "README.md"} <= set(hub.repos["OWNER/NAME"]["files"])
     assert {page for page, _ in refused} >= {page for page, _ in marked("without the hub")}
     assert torch.cuda.is_available() or {page for page, _ in refused} >= {page for page, _ in marked("without a GPU")}
+
+
+def test_a_shell_learns_to_complete(tmp_path):
+    assert COMPLETION in (ROOT / "docs/json.md").read_text(encoding="utf-8").splitlines()
+    home = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-c", f"{COMPLETION}; exit"], env=home, check=True, capture_output=True)
+    lines = "source ~/.bashrc; COMP_WORDS=(truncate-kit dist); COMP_CWORD=1; _truncate_kit_completion truncate-kit"
+    lines += "; echo ${COMPREPLY[@]}"
+    found = subprocess.run(["bash", "-c", lines], env=home, check=True, capture_output=True, text=True)
+    assert found.stdout.split() == ["distill"]
 
 
 def marked(wanted):
@@ -168,7 +188,8 @@ def test_the_lines_of_python_run(files, tmp_path, monkeypatch):
         exec(lines, found[page])
     served = found["python"]["served"].encode(found["serve"]["texts"])
     np.testing.assert_allclose(found["serve"]["vectors"], served, atol=1e-6)
-    assert found["python"]["vectors"].shape == (16,)
+    assert isinstance(found["python"]["vectors"], np.ndarray)
+    assert found["python"]["vectors"].shape == (16,)  # of one text
 
 
 def test_extras_that_are_named_exist():

@@ -9,8 +9,10 @@ from sentence_transformers import SentenceTransformer
 
 from truncate_kit import export_onnx, load_encoder
 from truncate_kit.encoders import save_encoder, truncate
+from truncate_kit.encoders.pooler_files import LAYER_POOLERS, type_of
+from truncate_kit.errors import ModelError
 from truncate_kit.export.record import read_exports
-from truncate_kit.page.loading import snippets
+from truncate_kit.page.loading import OWN_POOLINGS, snippets
 from truncate_kit_cli.app import main
 
 SENTENCES = ["A dog runs.", "A puppy is running."]
@@ -66,3 +68,24 @@ def test_ways_that_would_give_other_vectors_are_left_out(tiny_folder, tmp_path):
         "Python",
         "sentence-transformers",
     ]
+
+
+@pytest.mark.parametrize(
+    ("file", "value"),
+    [
+        ("modules.json", [{"type": "evil.Pooling", "path": "1_Pooling"}]),
+        ("modules.json", {"type": "Transformer"}),
+        ("sentence_bert_config.json", {"max_seq_length": "8); import os", "do_lower_case": False}),
+        ("sentence_bert_config.json", []),
+    ],
+)
+def test_nothing_that_a_changed_folder_says_is_recommended(file, value, tmp_path):
+    files = {"modules.json": [], "sentence_bert_config.json": {"max_seq_length": 8, "do_lower_case": False}}
+    for name, content in (files | {"config_sentence_transformers.json": {}, file: value}).items():
+        (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(ModelError, match="is damaged"):
+        snippets(tmp_path, None)
+
+
+def test_own_poolings_are_called_as_they_are_saved():
+    assert tuple(map(type_of, LAYER_POOLERS)) == OWN_POOLINGS

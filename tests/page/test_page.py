@@ -189,8 +189,8 @@ def test_the_table_is_what_was_measured(lean, tmp_path):
 def test_what_was_not_measured_takes_no_row_and_no_column(lean, tmp_path):
     page = page_of(write_run(tmp_path / "run", lean, bench=bench_of(a_quality(1, 3))))
     assert "Peak memory was not measured" in page.text
-    assert "peak memory, MiB" not in page.text
-    assert "peak MiB" not in page.text
+    assert "peak memory, MB" not in page.text
+    assert "peak MB" not in page.text
 
 
 def test_one_prediction_is_told_where_two_say_the_same(lean, looked_at, tmp_path):

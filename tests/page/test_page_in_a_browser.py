@@ -45,9 +45,9 @@ def page(request):
     return Path(os.environ[DEMO]) / "report.html"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_opens_without_a_word_to_console_or_network_and_passes_axe(browser, page, scheme):
-    tab = Tab(browser, scheme=scheme).open(page)
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_it_opens_without_a_word_to_console_or_network_and_passes_axe(browser, page, scheme, width):
+    tab = Tab(browser, width=width, scheme=scheme).open(page)
     assert "broken" not in tab.evaluate("document.title")
     for chart in json.loads(tab.evaluate("JSON.stringify([...document.querySelectorAll('svg')].map(svg => ["
                                          "svg.getBoundingClientRect().height, svg.querySelectorAll('path, use').length,"
@@ -137,6 +137,11 @@ def test_a_phone_needs_no_scrolling_to_the_side(browser, page):
     smallest = tab.evaluate("Math.min(...[...document.querySelectorAll('figure svg')].map(svg => "
                             "svg.getBoundingClientRect().width))")  # fmt: skip
     assert smallest > 300
+    # Lean against full is read without a swipe, and no word of it is broken or runs into the next cell.
+    cells = "[document.querySelector('.measures').parentElement, ...document.querySelectorAll('.measures :is(th, td)')]"
+    assert tab.evaluate(f"{cells}.length") > 20
+    assert tab.evaluate(f"{cells}.every(one => one.scrollWidth <= one.clientWidth)")
+    assert tab.evaluate("document.querySelector('.measures td:last-child').getBoundingClientRect().right") <= 390
 
 
 def test_it_prints_with_every_table_open(browser, made, tmp_path):

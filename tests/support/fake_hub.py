@@ -4,8 +4,13 @@ import base64
 import hashlib
 import json
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import pytest
+from huggingface_hub import constants
 
 TOKEN = "hf_a_token_for_tests"
 
@@ -101,3 +106,15 @@ class FakeHub:
                     repo["files"][item["value"]["path"]] = content
             return 200, {"commitUrl": f"{self.endpoint}/{name}/commit/{'a' * 40}", "commitOid": "a" * 40}
         return 200, {"id": name, "private": repo["private"], "sha": "b" * 40, "siblings": []}
+
+
+@contextmanager
+def logged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A hub that this process is logged in to. Its settings were read from the environment at import."""
+    with FakeHub() as hub:
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        # Xet, by which large files usually go, is a protocol of its own that the hub of these tests does not speak.
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        yield hub

@@ -76,6 +76,18 @@ class LayerProfile(Result):
         blocks = "1 block" if self.depth == 1 else f"{self.depth} blocks"
         return f"A model of {blocks} has no middle to compare its end with: no drop is predicted."
 
+    @property
+    def best_sentence(self) -> str | None:
+        """Which layer scores highest untrained, and the last one beside it; None where nothing was scored."""
+        values, measure = (self.spearman, "Spearman") if self.ndcg is None else (self.ndcg, "nDCG@10")
+        scores = {layer: value for layer, value in enumerate(values or ()) if value is not None}
+        if not scores:
+            return None
+        best, last = max(scores, key=scores.__getitem__), scores.get(self.depth)
+        place = f"layer {best}, the last one" if best == self.depth else f"layer {best}"
+        beside = "" if last is None or best == self.depth else f", the last layer {last:.1f}"
+        return f"Highest without training: {place} ({measure} {scores[best]:.1f}{beside})."
+
     def statements(self) -> tuple[str, ...]:
         """What the user has to know of how the numbers came about."""
         notes = [self._texts_sentence()]

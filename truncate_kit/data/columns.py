@@ -130,7 +130,8 @@ def _only_one(source: str, columns: Sequence[str], found: Sequence[Choice], what
         return found[0]
     if found:
         raise ColumnsError(source, f"more than one choice for {what}.", columns, hint=hint)
-    if hint == _HINT and len(columns) == 3 and all(map(str.isidentifier, columns)):
+    plain = all(re.fullmatch(r"[\w .-]+", name) for name in columns)  # no sign with a meaning in a list or a shell
+    if hint == _HINT and len(columns) == 3 and plain:
         hint = f"If they stand in this order, name them: `columns={tuple(columns)}`.".replace("'", '"')
     hint = other_separator(columns) or hint
     raise ColumnsError(source, f"no column name says where {what} can be found.", columns, hint=hint)

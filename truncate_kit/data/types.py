@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -52,7 +52,7 @@ class PairSet:
     """Pairs of one file or split, on a scale that is known."""
 
     name: str
-    pairs: tuple[TextPair, ...]
+    pairs: tuple[TextPair, ...] = field(repr=False)  # thousands, which nobody reads in a notebook
     scale: tuple[float, float]  # lowest and highest possible score
     scale_source: ScaleSource = "known"  # given by the user, inferred from the values, or known for this set
     num_scale_values: int = 0  # number of values that the scale was inferred from, all splits together; 0 if it was not

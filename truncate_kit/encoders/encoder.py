@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from truncate_kit.encoders.capturing import forget_capturing
 from truncate_kit.encoders.entering import entering
 from truncate_kit.encoders.evaluating import evaluating, length_batches
 from truncate_kit.encoders.families import family_of
@@ -69,6 +70,11 @@ class Encoder(nn.Module):
         self.combination: tuple[int, ...] | None
         self.pooler: Pooler | None
         self.pool_with(pooler)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What copies and other processes get."""
+        forget_capturing(self.backbone)
+        return self.__dict__
 
     def pool_with(self, pooler: Pooler | None) -> None:
         """Make sentence vectors by this module from now on; None goes back to `pooling` of the last layer.

@@ -9,6 +9,8 @@ from truncate_kit.cells import TableCells
 
 TEXTS = ("what", "value")
 """The columns of a table of words."""
+MEASURE = "measure"
+"""The first column of models side by side; on a phone each measure stands above its row."""
 
 
 @dataclass(frozen=True, slots=True)

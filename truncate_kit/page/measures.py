@@ -7,8 +7,7 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Role, Timing
 from truncate_kit.blocks import place_in_words
 from truncate_kit.cells import NONE, TableCells, number
-
-_MEBI = 2**20
+from truncate_kit.page.layout import MEASURE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +124,13 @@ def _side_by_side(found: Mapping[str, Measures]) -> TableCells:
         ("score, Spearman × 100", *(number(one.spearman, ".2f") for one in models)),
         ("sentences a second", *(number(one.sentences_per_second, ",.0f") for one in models)),
         ("one sentence, milliseconds", *(number(one.milliseconds, ".2f") for one in models)),
-        ("peak memory, MiB", *(number(one.peak_bytes and one.peak_bytes / _MEBI, ",.0f") for one in models)),
+        ("peak memory, MB", *(number(one.peak_bytes and one.peak_bytes / 1e6, ",.0f") for one in models)),
         ("weights, MB", *(number(one.weights_bytes and one.weights_bytes / 1e6, ",.1f") for one in models)),
         ("file that runs, MB", *(number(one.file_bytes and one.file_bytes / 1e6, ",.1f") for one in models)),
         ("blocks", *(f"{one.layers:,}" for one in models)),
         ("parameters", *(f"{one.parameters:,}" for one in models)),
     ]
-    columns = ("measure", *(f"{name}, {one.runtime}" for name, one in found.items()))
+    columns = (MEASURE, *(f"{name}, {one.runtime}" for name, one in found.items()))
     return TableCells("; ".join(f"{name}: {one.place}" for name, one in found.items()), columns, rows)
 
 

@@ -52,7 +52,7 @@ def profile_part(profile: LayerProfile) -> Section:
     return Section(
         key="cka",
         title="What the layers show",
-        sentences=(profile.sentence, *profile.statements()),
+        sentences=(profile.sentence, *filter(None, [profile.best_sentence]), *profile.statements()),
         charts=cka_charts(profile),
         folded=(analysis_table(profile), matrix),
     )

@@ -106,7 +106,7 @@ def _signs(run: Run) -> tuple[tuple[str, str], ...]:
     bench, learned = run.bench, run.distilled
     quality = None if bench is None else bench.quality
     if quality is not None:
-        shown = "shown" if quality.low > 0 or quality.high < 0 else "no difference shown"
+        shown = "difference shown" if quality.low > 0 or quality.high < 0 else "no difference shown"
     else:
         shown = "no interval yet"
     seeds = len(run.sweep.settings.seeds) if run.sweep is not None else None

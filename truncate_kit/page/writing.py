@@ -14,7 +14,7 @@ from truncate_kit import __version__
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.files import write_text
 from truncate_kit.page.comparison import comparison
-from truncate_kit.page.layout import TEXTS, Page
+from truncate_kit.page.layout import MEASURE, TEXTS, Page
 from truncate_kit.page.origins import origins
 from truncate_kit.page.parts import part_of
 from truncate_kit.page.run import Run, read_run
@@ -37,6 +37,7 @@ class PageReport(Result):
         recommendations: One sentence for each run.
         grounds: How sure each is.
         commands: What would add the parts that are missing.
+        missing: What each of them adds.
     """
 
     page: str
@@ -44,6 +45,7 @@ class PageReport(Result):
     recommendations: tuple[str, ...]
     grounds: tuple[tuple[str, ...], ...]
     commands: tuple[str, ...]
+    missing: tuple[str, ...] = ()
 
 
 def write_page(run: Path, other: Path | None = None, *, out: Path | None = None) -> PageReport:
@@ -68,12 +70,14 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
     if len(text.encode()) > MOST_BYTES:
         raise ModelError(f"The page would have {len(text) / 2**20:.1f} MiB.", hint="Remove some bench-*.json files.")
     write_text(path, text)
+    missing = {command: what for part in page.sections for what, command in part.missing}
     return PageReport(
         page=str(path),
         file_bytes=path.stat().st_size,
         recommendations=tuple(found.sentence for _, found in page.verdicts),
         grounds=tuple(found.grounds for _, found in page.verdicts),
-        commands=tuple(dict.fromkeys(command for part in page.sections for _, command in part.missing)),
+        commands=tuple(missing),
+        missing=tuple(missing.values()),
     )
 
 
@@ -111,7 +115,7 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["TEXTS"] = TEXTS
+    environment.globals |= {"TEXTS": TEXTS, "MEASURE": MEASURE}
     return environment
 
 

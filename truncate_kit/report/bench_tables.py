@@ -4,7 +4,7 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Contestant, Cost, Timing, percentile
 from truncate_kit.cells import NONE, TableCells, number
 
-_MEBI = 2**20
+_MEGA = 1e6
 
 
 def bench_tables(report: BenchReport) -> list[TableCells]:
@@ -52,8 +52,8 @@ def _overview(report: BenchReport) -> TableCells:
             "Spearman",
             f"{what} p50 ms",
             "sentences/s",
-            "file MiB",
-            "peak MiB",
+            "file MB",
+            "peak MB",
             "p95 ms",
             "tokens/s",
             "start s",
@@ -70,8 +70,8 @@ def _overview_row(report: BenchReport, row: Contestant, real: bool) -> tuple[str
         number(row.spearman),
         number(latency.p50_seconds * 1e3 if latency else None, ".2f"),
         number(speed.sentences_per_second if speed else None, ",.0f"),
-        number(row.file_bytes / _MEBI if row.file_bytes else None, ",.1f"),
-        number(row.memory.peak_bytes / _MEBI if row.memory else None, ",.0f"),
+        number(row.file_bytes / _MEGA if row.file_bytes else None, ",.1f"),
+        number(row.memory.peak_bytes / _MEGA if row.memory else None, ",.0f"),
         number(latency.p95_seconds * 1e3 if latency else None, ".2f"),
         number(speed.tokens_per_second if speed else None, ",.0f"),
         number(row.prepare_seconds, ".1f"),

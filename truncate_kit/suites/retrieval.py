@@ -62,19 +62,19 @@ class RetrievalReport(SuiteReport):
         return TableCells(
             f"{self.model} in {self.runtime}: {counted(self.num_queries, 'query', 'queries')} of {self.data} "
             f"among {counted(self.num_texts, 'text')}",
-            ("search", "MRR@10 × 100", "ms per query", "index MiB"),
+            ("search", "MRR@10 × 100", "ms per query", "index MB"),
             [
                 (
                     f"IVF, {counted(self.lists, 'list')}, {self.probes} searched",
                     number(self.mrr),
                     f"{self.search_seconds * 1e3:.3f}",
-                    f"{self.index_bytes / 2**20:.1f}",
+                    f"{self.index_bytes / 1e6:.1f}",
                 ),
                 (
                     "exact",
                     number(self.exact_mrr),
                     f"{self.exact_seconds * 1e3:.3f}",
-                    f"{self.exact_bytes / 2**20:.1f}",
+                    f"{self.exact_bytes / 1e6:.1f}",
                 ),
             ],
         )
