@@ -53,6 +53,8 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     card = single_file.parent / "exported/lean/README.md"
     assert warning in err
     assert warning in card.read_text()
+    sizes = [f"{name} {len(part):,}" for name, part in complete_splits(load_pairs(single_file)).items()]
+    assert f"({', '.join(sizes)} pairs)" in card.read_text()
     assert card.read_text().count("![Scores by layer](curve.png)\n\n## Usage") == 1
     assert card.with_name("curve.png").read_bytes() == (single_file.parent / "exported/curve.png").read_bytes()
     held_out = len(complete_splits(load_pairs(single_file)).test)

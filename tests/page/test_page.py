@@ -15,7 +15,9 @@ from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder, save_encoder
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.page import writing
+from truncate_kit.page.charts import layers_chart
 from truncate_kit.page.run import read_run
 from truncate_kit.page.writing import PageReport, write_page
 from truncate_kit.runs.cutting import CutResult
@@ -218,6 +220,24 @@ def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path):
     ids = [attributes["id"] for _, attributes in page.found if "id" in attributes]
     assert len(ids) == len(set(ids))
     assert (run / "report.html").stat().st_size < 6 * 2**20
+
+
+def test_a_page_that_would_be_too_large_is_refused(lean, looked_at, tmp_path, monkeypatch):
+    run = write_run(tmp_path / "run", lean, profile=looked_at)
+    size = write_page(run).file_bytes
+    monkeypatch.setattr(writing, "MOST_BYTES", size)
+    write_page(run)
+    kept = (run / "report.html").read_bytes()
+    monkeypatch.setattr(writing, "MOST_BYTES", size - 1)
+    with pytest.raises(ModelError, match=r"The page would have 0\.[1-9] MiB"):
+        write_page(run)
+    assert (run / "report.html").read_bytes() == kept
+
+
+def test_the_search_is_explained_where_there_was_one():
+    found = a_sweep()
+    assert "grey is what the search saw" in layers_chart(found).caption
+    assert "grey" not in layers_chart(replace(found, search=(), rankings={})).caption
 
 
 def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_path):

@@ -64,7 +64,7 @@ def test_a_new_row_is_a_rule_everywhere(monkeypatch, tiny_folder, tmp_path):
     settings = SweepSettings(layers="1,2,3", pick="middle", within=100, seeds=(0,))
     result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=tmp_path, settings=settings, training=SHORT)
     assert result.chosen == 2
-    assert result.choice == "Layer 2: the middle layer within 100 points (middle, exhaustive search)."
+    assert result.choice == "Layer 2: the middle layer within 100 points (middle, of those that were asked for)."
 
 
 def test_another_rule_among_finished_trials_trains_nothing(tiny_folder, tmp_path):

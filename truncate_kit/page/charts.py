@@ -90,11 +90,10 @@ def layers_chart(result: SweepResult) -> Chart:
         f"Scores by layer. Chosen: {result.place(result.chosen)} with {lean.test:.2f} on test; the full model, layer "
         f"{full.layer}, has {full.test:.2f}."
     )
-    caption = (
-        "Filled points were trained with the full budget, bars and bands are one standard deviation over seeds; grey "
-        "is what the search saw of the other layers, in points of its own."
-    )
-    return _chart("layers", label, caption, lambda axes: plot_sweep(axes, result), height=5.4)
+    caption = "Filled points were trained with the full budget, bars and bands are one standard deviation over seeds"
+    if result.search or result.rankings:
+        caption += "; grey is what the search saw of the other layers, in points of its own"
+    return _chart("layers", label, f"{caption}.", lambda axes: plot_sweep(axes, result), height=5.4)
 
 
 def cka_charts(profile: LayerProfile) -> list[Chart]:

@@ -1,5 +1,6 @@
 """What the model card of a fine-tuned model says: layer, parameters, data, scores, seeds."""
 
+from truncate_kit.data import PairSplits
 from truncate_kit.encoders import Encoder
 from truncate_kit.runs.card import Evaluation, ModelCard, ScoreTable
 from truncate_kit.runs.trial import Trial
@@ -8,8 +9,10 @@ from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.wording import capitalized, counted, points
 
 
-def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder, *, shared: str | None = None) -> ModelCard:
-    """The facts of the model of a trial. encoder: as it is saved. shared: what test shares with train, in words."""
+def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder, pairs: PairSplits) -> ModelCard:
+    """The facts of the model of a trial. encoder: as it is saved. pairs: it was trained and scored on."""
+    sizes = ", ".join(f"{part} {len(some.pairs):,}" for part, some in pairs.items())
+    shared = pairs.overlap.warning()
     rows = {row.layer: row for row in (*result.layers, result.full)}
     row, depth, training = rows[trial.layer], result.full.layer, result.training
     place = result.place(trial.layer)
@@ -24,7 +27,7 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder, *, shared: s
     facts = [
         (capitalized(name), f"{numbers} of {depth}"),
         ("Parameters kept", f"{row.parameters:,} (full model: {result.full.parameters:,})"),
-        ("Data", result.data),
+        ("Data", f"{result.data} ({sizes} pairs)"),
         ("Layers", f"their mean: {', '.join(map(str, encoder.combination))}" if encoder.combination else ""),
         ("Before it", result.before),
         ("Training", budget),

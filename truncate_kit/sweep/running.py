@@ -138,7 +138,8 @@ class Sweep:
         strategy = self._strategy if auto else "exhaustive"
         taken = f"{search.words} ({strategy}, no search)"
         if not search.words:
-            taken = f"{self._picker} ({self.settings.pick}, {strategy} search)"
+            among = f"{strategy} search" if auto or self.settings.layers == "all" else "of those that were asked for"
+            taken = f"{self._picker} ({self.settings.pick}, {among})"
         if search.chosen < depth:
             return f"{place}: {taken}."
         kept = "Nothing is cut" if search.words else "No layer is better than the full model"
@@ -149,7 +150,7 @@ class Sweep:
         for runner, trial, folder in ((self.runner, found.best, "lean"), (self.full, found.strongest, "full")):
             saved = runner.store.encoder(trial.name, runner.full.device)
             saved.name = runner.full.name
-            card = sweep_card(result, trial, saved, shared=splits_for(self.data, trial.seed).overlap.warning())
+            card = sweep_card(result, trial, saved, splits_for(self.data, trial.seed))
             save_encoder(saved, out / folder, model_card=card.text(saved))
         for place in (self.runner.store.folder, out):  # what other data or settings gave stays in their own store
             result.write(place / "sweep.json")
