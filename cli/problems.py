@@ -8,6 +8,7 @@ from truncate_kit.memory import is_out_of_memory
 from .parameters import in_options
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
+_MOST_FOLDERS = 200  # Path.mkdir calls itself for each
 
 _SPACE = "Free some space or name another place as `out`; what was there before is unchanged."
 _RIGHTS = "Check who may read and write there, or name another place as `out`."
@@ -26,8 +27,16 @@ _OS_HINTS = {
 
 
 def check_arguments(arguments: list[str]) -> None:
-    """Raise `UsageError` for an argument that no file of results could hold: names are kept there as UTF-8."""
+    """Raise `UsageError` for an argument that no file of results could hold: names are kept there as UTF-8.
+
+    Also for one of more folders than Python makes one inside the other.
+    """
     for argument in arguments:
+        if argument.count("/") > _MOST_FOLDERS:
+            raise UsageError(
+                f"An argument names a path of {argument.count('/'):,} folders, one inside the other.",
+                hint=f"At most {_MOST_FOLDERS} are taken: name a place that is less deep.",
+            )
         if "\0" in argument or (not argument.isprintable() and _is_broken(argument)):
             raise UsageError(
                 f"The argument {argument!a} is not UTF-8 text.",

@@ -29,6 +29,11 @@ def test_names_that_are_too_long_for_a_file(capfd, tmp_path, suffix):
     assert "999" in fails(capfd, "study", tmp_path / "study.toml", "--workspace", tmp_path)
 
 
+@pytest.mark.parametrize("command", ["cut", "encode", "report"])
+def test_a_path_of_a_thousand_folders(capfd, command):
+    assert "path of 1,000 folders" in fails(capfd, command, "mini-bert", "--out", "a/" * 1000)
+
+
 def test_the_home_of_a_user_who_is_not_there(capfd, tmp_path):
     assert "~no-such-user" in fails(capfd, "cut", "~no-such-user/x", "--layer", "1", "--workspace", tmp_path)
 
