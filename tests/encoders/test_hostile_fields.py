@@ -140,6 +140,15 @@ def test_ways_to_hand_over_results_change_none(folder, key, value):
     assert torch.equal(load_encoder(folder).vectors(["a cat"]), expected)
 
 
+def test_the_maximum_length_is_that_of_sentence_transformers(folder):
+    listed(folder, TRANSFORMER)
+    changed(folder / "sentence_bert_config.json", max_seq_length=9)
+    changed(folder / "tokenizer_config.json", model_max_length=4)
+    assert load_encoder(folder).max_length == 9
+    changed(folder / "sentence_bert_config.json", max_seq_length=None)
+    assert load_encoder(folder).max_length == 4
+
+
 @pytest.mark.parametrize("value", ["512", [], {}, True, float("nan")])
 @pytest.mark.parametrize("where", ["tokenizer_config.json", "sentence_bert_config.json"])
 def test_a_maximum_length_that_is_no_number(folder, where, value):
