@@ -90,7 +90,7 @@ def test_clean_frees_what_lies_in_a_workspace_inside_another_but_for_links(works
 
 def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, swept, tmp_path):
     _, result, model = swept
-    left = workspace.folder / ".lean.abc.tmp"
+    left = workspace.folder / ".lean.abcdefgh.tmp"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half" * 1000)
     lean = (workspace.lean / "model.safetensors").read_bytes()
@@ -109,7 +109,7 @@ def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, s
 def test_what_links_point_to_is_neither_counted_nor_removed(workspace, tmp_path):
     precious = tmp_path / "precious"
     (precious / "photos").mkdir(parents=True)
-    for name in ("photos/one.jpg", "weights.safetensors", ".half.tmp"):
+    for name in ("photos/one.jpg", "weights.safetensors", ".half.abcdefgh.tmp"):
         (precious / name).write_bytes(b"mine" * 1000)
     run = Path(contents(workspace).runs[0].path)
     (run.parent / "0123456789abcdef").symlink_to(precious)
@@ -118,7 +118,7 @@ def test_what_links_point_to_is_neither_counted_nor_removed(workspace, tmp_path)
     assert [Path(found.path) for found in contents(workspace).runs] == [run]
     clean(workspace)
     assert sorted(path.name for path in precious.rglob("*")) == [
-        ".half.tmp",
+        ".half.abcdefgh.tmp",
         "one.jpg",
         "photos",
         "weights.safetensors",
