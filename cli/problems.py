@@ -1,6 +1,8 @@
 """One table from what went wrong to what the user reads: a line that says it, a line that says what to do."""
 
+import contextlib
 import errno
+import os
 
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.memory import is_out_of_memory
@@ -29,8 +31,14 @@ _OS_HINTS = {
 def check_arguments(arguments: list[str]) -> None:
     """Raise `UsageError` for an argument that no file of results could hold: names are kept there as UTF-8.
 
-    Also for one of more folders than Python makes one inside the other.
+    Also for one of more folders than Python makes one inside the other, and for such a name of the working folder,
+    which goes before all relative ones.
     """
+    with contextlib.suppress(OSError):  # it may be gone; absolute paths need none
+        if _is_broken(folder := os.getcwd()):  # noqa: PTH109  # as the text that it is
+            raise UsageError(
+                f"The working folder {folder!a} has a name that is not UTF-8 text.", hint="Rename it, or go elsewhere."
+            )
     for argument in arguments:
         if argument.count("/") > _MOST_FOLDERS:
             raise UsageError(

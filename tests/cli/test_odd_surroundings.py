@@ -20,6 +20,14 @@ def test_names_that_no_file_of_results_could_hold(capfd, command, bad):
     assert "is not UTF-8 text" in fails(capfd, command, "mini-bert", "--workspace", bad)
 
 
+@pytest.mark.parametrize("command", ["cut", "status"])
+def test_a_working_folder_of_such_a_name(capfd, command, tmp_path, monkeypatch):
+    folder = tmp_path / "a\udcff"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert "not UTF-8 text" in fails(capfd, command, "mini-bert")
+
+
 @pytest.mark.parametrize("suffix", ["", ".csv"])
 def test_names_that_are_too_long_for_a_file(capfd, tmp_path, suffix):
     long = "9" * 4000 + suffix

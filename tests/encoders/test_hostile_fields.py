@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors import safe_open
@@ -128,6 +130,34 @@ def test_a_module_folder_of_a_name_that_no_file_has(folder):
     listed(folder, TRANSFORMER, ("x" * 300, "sentence_transformers.models.Pooling"))
     with pytest.raises(ModelError, match="outside"):
         load_encoder(folder)
+
+
+PLACES = {
+    "config.json": {"_name_or_path": "owner/model", "auto_map": {"AutoModel": "owner/model--code.X"}},
+    "tokenizer_config.json": {"name_or_path": "owner/model", "vocab_file": "https://somewhere.invalid/vocab.txt"},
+    "generation_config.json": {"custom_generate": "owner/model"},
+    "processor_config.json": {"auto_map": {"AutoProcessor": "owner/model--code.X"}},
+    "sentence_bert_config.json": {"model_name_or_path": "owner/model"},
+}
+
+
+def test_nothing_that_a_folder_names_is_asked_for_on_the_network(folder, monkeypatch):
+    listed(folder, TRANSFORMER)
+    for name, values in PLACES.items():
+        changed(folder / name, **values)
+    asked = []
+
+    def nowhere(*place, **_):
+        asked.append(place[0])
+        raise socket.gaierror
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    load_encoder(folder).vectors(["a cat"])
+    assert asked == []
+    with pytest.raises(ModelError, match="cannot be reached"):  # as a name that the user gives is
+        load_encoder("owner/model")
+    assert asked
 
 
 @pytest.mark.parametrize(
