@@ -15,6 +15,7 @@ _MOST_FOLDERS = 200  # Path.mkdir calls itself for each
 _SPACE = "Free some space or name another place as `out`; what was there before is unchanged."
 _RIGHTS = "Check who may read and write there, or name another place as `out`."
 _MEMORY = "Use a smaller `batch_size` or `max_length`, or close other programs."
+_DEEP = "Look for folders a thousand deep in the workspace or the model; nothing that is meant well has them."
 _OS_HINTS = {
     errno.ENOENT: "Check the path; a relative one starts in this folder.",
     errno.ENOSPC: _SPACE,
@@ -75,6 +76,8 @@ def _described(error: Exception) -> tuple[str, str, int]:
         where = f" ({error.filename})" if error.filename else ""
         hint = _OS_HINTS.get(error.errno or 0, "Check the path, its permissions, the free space and the connection.")
         return f"{error.strerror or str(error).rstrip('.') or type(error).__name__}{where}.", hint, EXIT_PROBLEM
+    if isinstance(error, RecursionError):
+        return "Folders or values lie in each other more deeply than Python follows.", _DEEP, EXIT_PROBLEM
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # of `Path.resolve`
         return f"{error}.", "Check where its links lead.", EXIT_PROBLEM
     return (

@@ -136,6 +136,20 @@ def _sync(path: Path) -> None:
         _flush(folder)
 
 
+def all_below(folder: Path) -> Iterator[Path]:
+    """Everything in a folder and in those inside it, links not entered; what cannot be read is left out.
+
+    Unlike `Path.rglob` it does not call itself, which Python ends where somebody made folders a thousand deep.
+    """
+    waiting = [str(folder)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                yield Path(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+
+
 def local_path(name: str | Path) -> Path:
     """A name as a path, "~" and "~user" replaced by the home folder where there is such a user."""
     try:
