@@ -200,8 +200,9 @@ def _aim(
 def _texts_in(path: Path) -> list[str]:
     """All texts of a file, or of the files of a folder."""
     from truncate_kit.data import read_texts
+    from truncate_kit.files import all_below
 
-    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    files = sorted(file for file in all_below(path) if file.is_file()) if path.is_dir() else [path]
     return [text for file in files for text in read_texts(file)]
 
 

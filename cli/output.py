@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TextIO
 import typer
 
 from truncate_kit.cells import TableCells
-from truncate_kit.wording import capitalized, harmless, lasting
+from truncate_kit.wording import capitalized, harmless, harmless_json, lasting
 
 from .manner import MANNER
 from .streams import writes_everything
@@ -46,7 +46,8 @@ def print_json(result: "Result") -> None:
     from truncate_kit.results import FORMAT
 
     values = {"format": FORMAT} | result.to_dict()
-    typer.echo(json.dumps(values, indent=2, ensure_ascii=not writes_everything(), allow_nan=False))
+    text = json.dumps(values, indent=2, ensure_ascii=not writes_everything(), allow_nan=False)
+    typer.echo(harmless_json(text))
 
 
 def table(

@@ -1,6 +1,8 @@
 """One table from what went wrong to what the user reads: a line that says it, a line that says what to do."""
 
+import contextlib
 import errno
+import os
 
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.memory import is_out_of_memory
@@ -8,10 +10,12 @@ from truncate_kit.memory import is_out_of_memory
 from .parameters import in_options
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
+_MOST_FOLDERS = 200  # Path.mkdir calls itself for each
 
 _SPACE = "Free some space or name another place as `out`; what was there before is unchanged."
 _RIGHTS = "Check who may read and write there, or name another place as `out`."
 _MEMORY = "Use a smaller `batch_size` or `max_length`, or close other programs."
+_DEEP = "Look for folders a thousand deep in the workspace or the model; nothing that is meant well has them."
 _OS_HINTS = {
     errno.ENOENT: "Check the path; a relative one starts in this folder.",
     errno.ENOSPC: _SPACE,
@@ -26,8 +30,22 @@ _OS_HINTS = {
 
 
 def check_arguments(arguments: list[str]) -> None:
-    """Raise `UsageError` for an argument that no file of results could hold: names are kept there as UTF-8."""
+    """Raise `UsageError` for an argument that no file of results could hold: names are kept there as UTF-8.
+
+    Also for one of more folders than Python makes one inside the other, and for such a name of the working folder,
+    which goes before all relative ones.
+    """
+    with contextlib.suppress(OSError):  # it may be gone; absolute paths need none
+        if _is_broken(folder := os.getcwd()):  # noqa: PTH109  # as the text that it is
+            raise UsageError(
+                f"The working folder {folder!a} has a name that is not UTF-8 text.", hint="Rename it, or go elsewhere."
+            )
     for argument in arguments:
+        if argument.count("/") > _MOST_FOLDERS:
+            raise UsageError(
+                f"An argument names a path of {argument.count('/'):,} folders, one inside the other.",
+                hint=f"At most {_MOST_FOLDERS} are taken: name a place that is less deep.",
+            )
         if "\0" in argument or (not argument.isprintable() and _is_broken(argument)):
             raise UsageError(
                 f"The argument {argument!a} is not UTF-8 text.",
@@ -58,6 +76,8 @@ def _described(error: Exception) -> tuple[str, str, int]:
         where = f" ({error.filename})" if error.filename else ""
         hint = _OS_HINTS.get(error.errno or 0, "Check the path, its permissions, the free space and the connection.")
         return f"{error.strerror or str(error).rstrip('.') or type(error).__name__}{where}.", hint, EXIT_PROBLEM
+    if isinstance(error, RecursionError):
+        return "Folders or values lie in each other more deeply than Python follows.", _DEEP, EXIT_PROBLEM
     if isinstance(error, RuntimeError) and str(error).startswith("Symlink loop"):  # of `Path.resolve`
         return f"{error}.", "Check where its links lead.", EXIT_PROBLEM
     return (

@@ -151,10 +151,10 @@ def test_errors_that_have_nothing_to_do_with_writing_stay_as_they_are(tmp_path):
 
 
 def test_leftovers_of_a_killed_process_are_removed_and_nothing_else(tmp_path):
-    for name in (".a.json.x1.tmp", ".lock", "a.json", "b.tmp"):
+    for name in (".a.json.x1234567.tmp", ".lock", ".notes.tmp", "a.json", "b.tmp"):
         (tmp_path / name).mkdir()
     remove_leftovers(tmp_path)
-    assert sorted(item.name for item in tmp_path.iterdir()) == [".lock", "a.json", "b.tmp"]
+    assert sorted(item.name for item in tmp_path.iterdir()) == [".lock", ".notes.tmp", "a.json", "b.tmp"]
 
 
 def test_an_existing_folder_is_never_missing_while_it_is_replaced(tmp_path):
@@ -191,7 +191,7 @@ def test_where_folders_cannot_be_exchanged_the_old_one_is_moved_aside(tmp_path, 
 
 
 def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_lives_stays(tmp_path):
-    for name in (".lean.dead.tmp", ".other.dead.tmp"):
+    for name in (".lean.dead0000.tmp", ".other.dead0000.tmp"):
         (tmp_path / name / "lean").mkdir(parents=True)
     with replacing(tmp_path / "lean") as living:
         living.mkdir()
@@ -200,8 +200,8 @@ def test_what_a_killed_writer_left_goes_with_the_next_write_and_what_lives_stays
             second.mkdir()
         assert living.is_dir()
         left = {item.name for item in tmp_path.iterdir()}
-    assert ".lean.dead.tmp" not in left
-    assert ".other.dead.tmp" in left
+    assert ".lean.dead0000.tmp" not in left
+    assert ".other.dead0000.tmp" in left
     remove_leftovers(tmp_path)
     assert {item.name for item in tmp_path.iterdir()} == {"lean", "lean.txt"}
 

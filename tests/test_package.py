@@ -1,5 +1,6 @@
 """What is installed, and what importing it costs."""
 
+import os
 import re
 import subprocess
 import sys
@@ -49,6 +50,22 @@ def test_importing_the_package_imports_no_torch():
 )
 def test_settings_that_the_command_line_shows_import_no_torch(module):
     assert not {"torch", "transformers"} & modules_after(f"import truncate_kit.{module}")
+
+
+def test_onnxruntime_reports_to_nobody_and_writes_no_file(tmp_path):
+    """Since 1.31 it would number the machine, note what runs in ~/.cache, and send that away."""
+    code = (
+        "import truncate_kit, onnxruntime, sys\n"
+        "from onnx import TensorProto, helper\n"
+        "ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in 'ab']\n"
+        "graph = helper.make_graph([helper.make_node('Identity', ['a'], ['b'])], 'g', ends[:1], ends[1:])\n"
+        "model = helper.make_model(graph, opset_imports=[helper.make_opsetid('', 17)], ir_version=9)\n"
+        "onnxruntime.InferenceSession(model.SerializeToString()).run(None, {'a': [1.0]})\n"
+    )
+    own = {name: value for name, value in os.environ.items() if name not in ("CI", "ORT_DISABLE_TELEMETRY")}
+    environment = own | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT, check=True, timeout=100)
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_help_imports_no_torch():

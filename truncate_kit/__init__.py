@@ -3,10 +3,15 @@
 The public names are loaded when first used: importing the package imports no torch.
 """
 
+import os
 from importlib import import_module
 from typing import Any
 
 __version__ = "0.1.0"
+
+# Before ONNX Runtime is loaded, here, in workers and in programs that are started: since 1.31 it gives the machine a
+# number under ~/.cache, notes what runs, and reports that to its makers. Whoever wants that sets the variable to 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _NAMES = {  # by module
     "analysis.layer_profile": "LayerProfile",

@@ -18,6 +18,7 @@ from truncate_kit.errors import FileProblemError, TruncateKitError, cannot_write
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 _TEMPORARY = ".tmp"
+_MOST_TEXT = 1_000_000_000  # bytes: records of a million trials have fewer; a file of holes may claim any number
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
@@ -100,9 +101,10 @@ def _refusal(error: BaseException | None) -> OSError | None:
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
     """Remove what killed processes had begun to write in `folder`, of one file if it is named; what lives stays."""
-    start = f".{name}." if name else "."
+    # As mkdtemp names them; others have folders that begin with a point and end so.
+    ours = re.compile(rf"\.{re.escape(name)}.*\.[a-z0-9_]{{8}}{re.escape(_TEMPORARY)}")
     with contextlib.suppress(OSError):  # no folder, or one that cannot be read: then nothing is left of ours
-        lefts = [item for item in os.scandir(folder) if item.name.startswith(start) and item.name.endswith(_TEMPORARY)]
+        lefts = [item for item in os.scandir(folder) if ours.fullmatch(item.name)]
         for left in lefts:
             with contextlib.suppress(OSError), _opened_folder(left.path) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -134,6 +136,20 @@ def _sync(path: Path) -> None:
         _flush(folder)
 
 
+def all_below(folder: Path) -> Iterator[Path]:
+    """Everything in a folder and in those inside it, links not entered; what cannot be read is left out.
+
+    Unlike `Path.rglob` it does not call itself, which Python ends where somebody made folders a thousand deep.
+    """
+    waiting = [str(folder)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                yield Path(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+
+
 def local_path(name: str | Path) -> Path:
     """A name as a path, "~" and "~user" replaced by the home folder where there is such a user."""
     try:
@@ -156,8 +172,14 @@ def is_folder(path: Path) -> bool:
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a regular file. Raises OSError, also for a pipe, which would wait; UnicodeDecodeError."""
+    """The UTF-8 text of a regular file.
+
+    Raises OSError, also for a pipe, which would wait, and for a file too large to be one of settings or results;
+    UnicodeDecodeError.
+    """
     _check_regular(path)
+    if path.is_file() and path.stat().st_size > _MOST_TEXT:
+        raise OSError(errno.EFBIG, f"It has more than {_MOST_TEXT:,} bytes", str(path))
     return path.read_text(encoding="utf-8")
 
 

@@ -29,6 +29,11 @@ def harmless(text: str) -> str:
     return _CONTROLS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def harmless_json(text: str) -> str:
+    """JSON of the same values that does nothing to a terminal: in its texts such characters are escaped."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def capitalized(text: str) -> str:
     """The text with a capital first letter; unlike `str.capitalize` it leaves the others as they are."""
     return text[:1].upper() + text[1:]

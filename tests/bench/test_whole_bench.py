@@ -4,6 +4,7 @@ import json
 import shutil
 import statistics
 from dataclasses import replace
+from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -19,6 +20,7 @@ from truncate_kit.bench.optimum_runner import OPTIMUM_GRAPH, OptimumRunner
 from truncate_kit.bench.peer_runner import PeerRunner
 from truncate_kit.bench.run import bench as bench_with
 from truncate_kit.bench.running import AbsentError
+from truncate_kit.bench.scoring import _swept
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair
@@ -246,6 +248,13 @@ def test_another_model_in_the_place_of_the_yardstick_is_noticed(duo, tmp_path):
     assert (
         "the yardstick differs: sweep.json is about layers 1 and 3" in _notes(tmp_path / "lean", tmp_path / "full")[1]
     )
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"chosen": Infinity, "full": {"layer": 1}}', "[1]", '{"full": []}'])
+def test_a_damaged_record_beside_the_models_says_nothing_of_their_budgets(text, tmp_path):
+    (tmp_path / "sweep.json").write_text(text)
+    lean, full = (SimpleNamespace(folder=tmp_path / name) for name in ("lean", "full"))
+    assert _swept(lean, full) is None
 
 
 def test_lean_alone_has_no_gain_and_no_difference(duo):

@@ -161,6 +161,7 @@ def out_of_cpu_memory() -> Exception:
         (FileNotFoundError(errno.ENOENT, "No such file", "x.csv"), "No such file (x.csv).", "Check the path"),
         (OSError("the hub is away"), "the hub is away.", "Check the path"),
         (OSError(), "OSError.", "Check the path"),
+        (RecursionError("maximum"), "more deeply than Python follows", "Look for folders"),
         (MemoryError(), "Out of memory.", "smaller --batch-size"),
         (torch.OutOfMemoryError("CUDA out of memory."), "Out of memory. CUDA out of memory.", "smaller --batch-size"),
         (out_of_cpu_memory(), "DefaultCPUAllocator", "smaller --batch-size"),

@@ -63,6 +63,18 @@ def test_what_is_said_of_a_file_that_is_not_there_and_of_columns(evil, capfd, tm
     check_said(fails(capfd, "evaluate", evil / EVIL, "--data", tmp_path / "c.csv"))
 
 
+def test_json_has_them_escaped_and_reads_the_same(capfd):
+    from truncate_kit.workspace.sources import DataSource
+    from truncate_kit_cli.output import print_json
+
+    name = "a\x1b[2J\u202eb\x9b\u2028größer \udcff"
+    print_json(DataSource(name=name))
+    said = capfd.readouterr().out
+    assert said.replace("\n", "").isprintable()
+    assert "größer" in said
+    assert json.loads(said)["name"] == name
+
+
 def test_control_characters_are_written_out_and_nothing_else():
     assert harmless("a\x1b[2J\u202eb\x07\x9b\ud800") == "a\\x1b[2J\\u202eb\\x07\\x9b\\ud800"
     assert harmless("größer × 中文 🙂\nnext") == "größer × 中文 🙂\nnext"

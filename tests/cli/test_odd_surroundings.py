@@ -20,6 +20,14 @@ def test_names_that_no_file_of_results_could_hold(capfd, command, bad):
     assert "is not UTF-8 text" in fails(capfd, command, "mini-bert", "--workspace", bad)
 
 
+@pytest.mark.parametrize("command", ["cut", "status"])
+def test_a_working_folder_of_such_a_name(capfd, command, tmp_path, monkeypatch):
+    folder = tmp_path / "a\udcff"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert "not UTF-8 text" in fails(capfd, command, "mini-bert")
+
+
 @pytest.mark.parametrize("suffix", ["", ".csv"])
 def test_names_that_are_too_long_for_a_file(capfd, tmp_path, suffix):
     long = "9" * 4000 + suffix
@@ -27,6 +35,11 @@ def test_names_that_are_too_long_for_a_file(capfd, tmp_path, suffix):
     assert "999" in fails(capfd, "cut", long, "--layer", 1, "--workspace", tmp_path)
     (tmp_path / "study.toml").write_text(f'[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "{long}"\n')
     assert "999" in fails(capfd, "study", tmp_path / "study.toml", "--workspace", tmp_path)
+
+
+@pytest.mark.parametrize("command", ["cut", "encode", "report"])
+def test_a_path_of_a_thousand_folders(capfd, command):
+    assert "path of 1,000 folders" in fails(capfd, command, "mini-bert", "--out", "a/" * 1000)
 
 
 def test_the_home_of_a_user_who_is_not_there(capfd, tmp_path):

@@ -191,7 +191,10 @@ def test_parquet_is_not_read_through_pythons_own_file(tmp_path, monkeypatch):
     assert kinds == [pyarrow.OSFile]
 
 
-@pytest.mark.parametrize("scale", [(-1e308, 1e308), (0, 1e300), (-1e9, 1e9), (0, math.inf), (math.nan, 1)])
+@pytest.mark.parametrize(
+    "scale",
+    [(-1e308, 1e308), (0, 1e300), (-1e9, 1e9), (0, math.inf), (math.nan, 1), ("0", "5"), (False, 5)],
+)
 def test_a_scale_on_which_all_scores_would_be_equal(tmp_path, scale):
     path = tmp_path / "p.csv"
     path.write_text(HEAD + "a,b,1\nc,d,2\n")
@@ -232,3 +235,13 @@ def test_a_parquet_file_of_more_rows_than_bytes(tmp_path):
     pyarrow.parquet.write_table(pyarrow.table({"sentence1": column, "sentence2": column}), path)
     with pytest.raises(DataError, match="1,100,000 rows in"):
         read_pairs(path)
+
+
+def test_rows_behind_damage_in_a_packed_file_are_missed(tmp_path):
+    path, one, other = tmp_path / "t.txt.xz", lzma.compress(b"a cat\n"), lzma.compress(b"a dog\n")
+    path.write_bytes(one + bytes(8) + other + bytes(4))
+    assert read_texts(path) == ["a cat", "a dog"]
+    for damaged in (one + b"\x00x" + other[1:], one + other[:-20], one + other + b"left"):
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match="the packed data is broken"):
+            read_texts(path)

@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import socket
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from safetensors import safe_open
@@ -130,6 +132,34 @@ def test_a_module_folder_of_a_name_that_no_file_has(folder):
         load_encoder(folder)
 
 
+PLACES = {
+    "config.json": {"_name_or_path": "owner/model", "auto_map": {"AutoModel": "owner/model--code.X"}},
+    "tokenizer_config.json": {"name_or_path": "owner/model", "vocab_file": "https://somewhere.invalid/vocab.txt"},
+    "generation_config.json": {"custom_generate": "owner/model"},
+    "processor_config.json": {"auto_map": {"AutoProcessor": "owner/model--code.X"}},
+    "sentence_bert_config.json": {"model_name_or_path": "owner/model"},
+}
+
+
+def test_nothing_that_a_folder_names_is_asked_for_on_the_network(folder, monkeypatch):
+    listed(folder, TRANSFORMER)
+    for name, values in PLACES.items():
+        changed(folder / name, **values)
+    asked = []
+
+    def nowhere(*place, **_):
+        asked.append(place[0])
+        raise socket.gaierror
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", nowhere)
+    load_encoder(folder).vectors(["a cat"])
+    assert asked == []
+    with pytest.raises(ModelError, match="cannot be reached"):  # as a name that the user gives is
+        load_encoder("owner/model")
+    assert asked
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("chunk_size_feed_forward", 10**9), ("return_dict", False), ("output_attentions", True), ("torchscript", True)],
@@ -138,6 +168,15 @@ def test_ways_to_hand_over_results_change_none(folder, key, value):
     expected = load_encoder(folder).vectors(["a cat"])
     changed(folder / "config.json", **{key: value})
     assert torch.equal(load_encoder(folder).vectors(["a cat"]), expected)
+
+
+def test_the_maximum_length_is_that_of_sentence_transformers(folder):
+    listed(folder, TRANSFORMER)
+    changed(folder / "sentence_bert_config.json", max_seq_length=9)
+    changed(folder / "tokenizer_config.json", model_max_length=4)
+    assert load_encoder(folder).max_length == 9
+    changed(folder / "sentence_bert_config.json", max_seq_length=None)
+    assert load_encoder(folder).max_length == 4
 
 
 @pytest.mark.parametrize("value", ["512", [], {}, True, float("nan")])

@@ -178,6 +178,7 @@ HUGE_SIZES = [
     ("max_position_embeddings", 10**9),
     ("type_vocab_size", 10**9),
     ("num_labels", 10**9),
+    ("num_attention_heads", -2),
 ]
 
 

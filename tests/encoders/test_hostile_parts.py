@@ -88,6 +88,46 @@ def test_sizes_of_a_module_are_held_against_its_weights_before_memory_is_taken(f
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
+ELSEWHERE = [
+    ("2_Dense/config.json", "module_input_name", "token_embeddings"),
+    ("2_Dense/config.json", "module_output_name", "other"),
+    ("2_Dense/config.json", "use_residual", True),
+    ("config_sentence_transformers.json", "truncate_dim", 4),
+    ("config_sentence_transformers.json", "model_type", "SparseEncoder"),
+    ("sentence_bert_config.json", "config_args", {"num_hidden_layers": 2}),
+    ("sentence_bert_config.json", "tokenizer_args", {"model_max_length": 4}),
+    ("sentence_bert_config.json", "processing_kwargs", {"text": {"max_length": 4}}),
+]
+
+
+@pytest.mark.parametrize(("name", "key", "value"), ELSEWHERE, ids=[key for _, key, _ in ELSEWHERE])
+def test_settings_by_which_sentence_transformers_gives_other_vectors_are_refused(folder, name, key, value):
+    add_dense(folder)
+    changed(folder / name, lambda values: values.update({key: value}))
+    with pytest.raises(ModelError, match=key):
+        load_encoder(folder)
+
+
+def test_a_module_for_vectors_of_another_width_is_refused_when_it_is_read(folder):
+    add_dense(folder, in_features=8)
+    save_file({"linear.weight": torch.ones(16, 8)}, folder / "2_Dense/model.safetensors")
+    with pytest.raises(ModelError, match="takes vectors of 8 numbers, but is given those of 16"):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize("key", ["save_pretrained", "to_dict", "from_dict"])
+def test_a_setting_that_takes_the_place_of_what_a_configuration_does(folder, key):
+    changed(folder / "config.json", lambda values: values.update({key: 5}))
+    with pytest.raises(ModelError, match=f"the key '{key}'"):
+        load_encoder(folder)
+
+
+def test_a_tokenizer_that_writes_a_text_twice_is_refused_where_that_is_too_long(folder):
+    changed(folder / "tokenizer.json", twice)
+    with pytest.raises(ModelError, match=r"makes 72 tokens of a text that it was to cut at \d+"):
+        load_encoder(folder).vectors(["a cat", "the " * 40])
+
+
 class Planted:
     """Runs a command where it is unpickled."""
 
@@ -158,6 +198,14 @@ def test_weights_of_whole_numbers_are_refused(folder):
         load_encoder(folder)
 
 
+def test_more_weights_than_are_compared_in_seconds_are_refused_at_once(folder):
+    names = {f"w{place}": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]} for place in range(60_000)}
+    header = json.dumps(names).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(ModelError, match="names 60,000 weights"):
+        load_encoder(folder)
+
+
 def test_weights_of_another_shape_are_named(folder):
     changed(folder / "config.json", lambda values: values.update(type_vocab_size=1))
     with pytest.raises(ModelError, match=r"another shape than .* for embeddings\.token_type_embeddings"):
@@ -177,6 +225,19 @@ def special(ids):
     }
 
 
+def twice(values):
+    values["post_processor"]["single"] = [{"Sequence": {"id": "A", "type_id": 0}}] * 2
+
+
+def shared(values):
+    values["model"]["vocab"]["dog"] = values["model"]["vocab"]["cat"]
+
+
+def drawn(values):
+    model = {"type": "BPE", "dropout": 0.5, "unk_token": "[UNK]", "merges": []}
+    values["model"] = model | {"vocab": values["model"]["vocab"]}
+
+
 def unknown(values):
     values["model"]["unk_token"] = "[NOPE]"
 
@@ -190,6 +251,12 @@ TOKENIZERS = {
     "special tokens beyond the embeddings": (lambda values: values.update(special([99_999])), "the id 99,999"),
     "more special tokens than positions": (lambda values: values.update(special([2] * 60)), "tokens"),
     "no token for unknown words": (unknown, "cannot read texts"),
+    "words taken apart at random": (drawn, r"at random \(dropout 0\.5\)"),
+    "one id for two words": (shared, "one id to two of its"),
+    "a text becomes a million letters": (
+        lambda values: values.update(normalizer={"type": "Prepend", "prepend": "a" * 10**6}),
+        "1000000 letters for one",
+    ),
     "a letter becomes a million": (lambda values: values.update(growing("a" * 1000)), "1000000 letters for one"),
 }
 

@@ -8,9 +8,13 @@ from random import Random, SystemRandom
 import pytest
 
 from tests.fuzz.__main__ import table
+from tests.fuzz.attacks import TABLES
+from tests.fuzz.attacks.attack import Attack
+from tests.fuzz.commands import broken
 from tests.fuzz.mutating import mutated
 from tests.fuzz.readers import Reader, WrongError
 from tests.fuzz.running import READERS, Fuzzer, Outcome, prepared, shares
+from truncate_kit_cli.app import COMMANDS
 
 INPUTS = 700
 FRESH = SystemRandom().randrange(10**9)
@@ -67,3 +71,27 @@ def test_what_breaks_a_promise_is_found_and_stands_in_the_table(tmp_path):
     said = table({"all of them": found}, 1, 2.0)
     assert "raw exception: KeyError: \"'x'\"" in said
     assert "| all of them | 12 |" in said
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_attack_has_a_name_of_its_own_and_a_command_that_is_there(name, tmp_path):
+    attacks = list(TABLES[name](tmp_path))
+    assert len({attack.name for attack in attacks}) == len(attacks) > 50
+    assert {attack.words[0] for attack in attacks} <= set(COMMANDS)
+
+
+SAID = {
+    "": [],
+    "Traceback (most recent call last)": ["defect", "no error with a hint"],
+    "Error: a\nHint: \x1b[31mb": ["escapes"],
+    "Error: a\nHint: b": [],
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_what_a_command_says_is_judged(said, tmp_path):
+    attack, code = Attack(name="", words=("cut",)), int(bool(said))
+    found = list(broken(attack, tmp_path, code, "", said, hung=False))
+    assert [text.partition(":")[0] for text in found] == SAID[said]
+    assert next(iter(broken(attack, tmp_path, 70, "", said, hung=False))).startswith("exit code 70")
+    assert list(broken(attack, tmp_path, -9, "", said, hung=True)) == ["hang"]

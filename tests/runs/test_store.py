@@ -170,7 +170,7 @@ def test_checkpoints_go_with_their_trial_and_with_what_a_lost_worker_had_begun_t
             for stage in ("", "prior"):
                 file = store.checkpoints.of(run, stage)
                 file.write_bytes(b"state")
-                left = file.parent / f".{file.name}.abc123.tmp"
+                left = file.parent / f".{file.name}.abc12345.tmp"
                 left.mkdir()
                 (left / file.name).write_bytes(b"half")
         store.write(trial_name(1, 0, 3, 1), trial(1, dev=(1.0, 2.0, 3.0), stopped_after=1))  # waits to go on
@@ -188,7 +188,7 @@ def test_what_a_kill_left_beside_finished_runs_goes_when_the_store_is_opened(tmp
         store.checkpoints.of(one.name).write_bytes(b"left")
         store.checkpoints.of(one.name, "prior").write_bytes(b"left")
         store.checkpoints.of(trial_name(3, 0, 2)).write_bytes(b"begun")
-        (store.folder / ".x.json.abc.tmp").mkdir()
+        (store.folder / ".x.json.abcdefgh.tmp").mkdir()
     with store.open():
         assert {path.name for path in store.folder.iterdir()} == {
             ".lock", f"{trial_name(3, 0, 2)}.checkpoint",

@@ -1,7 +1,9 @@
 """What a workspace holds; what `clean` frees, and that the same call gives the same result after it."""
 
 import json
+import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -90,7 +92,7 @@ def test_clean_frees_what_lies_in_a_workspace_inside_another_but_for_links(works
 
 def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, swept, tmp_path):
     _, result, model = swept
-    left = workspace.folder / ".lean.abc.tmp"
+    left = workspace.folder / ".lean.abcdefgh.tmp"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half" * 1000)
     lean = (workspace.lean / "model.safetensors").read_bytes()
@@ -109,7 +111,7 @@ def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, s
 def test_what_links_point_to_is_neither_counted_nor_removed(workspace, tmp_path):
     precious = tmp_path / "precious"
     (precious / "photos").mkdir(parents=True)
-    for name in ("photos/one.jpg", "weights.safetensors", ".half.tmp"):
+    for name in ("photos/one.jpg", "weights.safetensors", ".half.abcdefgh.tmp"):
         (precious / name).write_bytes(b"mine" * 1000)
     run = Path(contents(workspace).runs[0].path)
     (run.parent / "0123456789abcdef").symlink_to(precious)
@@ -118,7 +120,7 @@ def test_what_links_point_to_is_neither_counted_nor_removed(workspace, tmp_path)
     assert [Path(found.path) for found in contents(workspace).runs] == [run]
     clean(workspace)
     assert sorted(path.name for path in precious.rglob("*")) == [
-        ".half.tmp",
+        ".half.abcdefgh.tmp",
         "one.jpg",
         "photos",
         "weights.safetensors",
@@ -166,3 +168,28 @@ def test_a_cut_is_exact_saved_with_its_card_and_known(tiny_folder, tmp_path):
     (found,) = contents(workspace).models
     assert found.origin == f"{encoder.name}, layer 2 of 3, not trained"
     assert json.loads((workspace.lean / "config.json").read_text())["num_hidden_layers"] == 2
+
+
+def test_folders_a_thousand_deep_are_walked(workspace, monkeypatch):
+    before = contents(workspace)
+    monkeypatch.chdir(workspace.folder / "lean")
+    for _ in range(1100):
+        os.mkdir("d")  # noqa: PTH102  # where the path is too long for what does not change the folder
+        os.chdir("d")
+    Path("one.json").write_text("1234")
+    monkeypatch.chdir(workspace.folder)
+    try:
+        assert contents(workspace).file_bytes == before.file_bytes + 4
+    finally:
+        subprocess.run(["rm", "-rf", str(workspace.folder / "lean")], check=True)  # Python's own calls itself
+
+
+def test_of_workspaces_one_inside_the_other_only_the_first_inside_is_told_as_itself(workspace, tiny_folder):
+    """Of hundreds, each in the one before, all files would be counted for all pairs of them."""
+    folder = workspace.folder
+    for _ in range(3):
+        folder = folder / "w"
+        shutil.copytree(tiny_folder("bert"), folder / "lean")
+        (folder / "workspace.json").write_text("{}")
+    told = [Path(model.path).relative_to(workspace.folder) for model in contents(workspace).models]
+    assert [path for path in told if path.parts[0] == "w"] == [Path("w/lean")]

@@ -9,6 +9,7 @@ from truncate_kit.bench.quality import quality_difference
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair
 from truncate_kit.evaluation import Evaluation, evaluate
+from truncate_kit.files import read_text
 from truncate_kit.progress import Progress
 
 
@@ -75,9 +76,9 @@ def _swept(lean: Subject, full: Subject) -> tuple[int, int] | None:
     if lean.folder is None or full.folder is None or lean.folder.resolve().parent != full.folder.resolve().parent:
         return None
     try:
-        record = json.loads((lean.folder.resolve().parent / "sweep.json").read_text(encoding="utf-8"))
+        record = json.loads(read_text(lean.folder.resolve().parent / "sweep.json"))
         return int(record["chosen"]), int(record["full"]["layer"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
         return None
 
 

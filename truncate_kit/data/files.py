@@ -78,14 +78,14 @@ def _open(path: Path) -> IO[bytes]:
     if suffix == ".gz":
         return io.BufferedReader(_Unpacked(path, gzip.open(path, "rb")), _BLOCK)
     if suffix == ".xz":
-        return io.BufferedReader(_Unpacked(path, lzma.open(path, "rb")), _BLOCK)
+        return io.BufferedReader(_Unpacked(path, _XzStreams(path)), _BLOCK)
     return path.open("rb")
 
 
 class _Unpacked(io.RawIOBase):
     """What a packed file holds; ends with `DataError` where that is out of all proportion to the file."""
 
-    def __init__(self, path: Path, inner: gzip.GzipFile | lzma.LZMAFile) -> None:
+    def __init__(self, path: Path, inner: "gzip.GzipFile | _XzStreams") -> None:
         self._path, self._inner, self._count = path, inner, 0
         self._most = max(_PLENTY, _MOST_GROWTH * path.stat().st_size)
 
@@ -107,6 +107,36 @@ class _Unpacked(io.RawIOBase):
     def close(self) -> None:
         self._inner.close()
         super().close()
+
+
+class _XzStreams:
+    """What the streams of an .xz file hold, one after the other.
+
+    `lzma.open` takes whatever follows a stream and is none for the end of the file: rows behind damage would be lost
+    without a word.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file, self._stream = path.open("rb"), lzma.LZMADecompressor()
+
+    def read(self, size: int) -> bytes:
+        """Up to `size` bytes; none at the end. Raises `EOFError` or `lzma.LZMAError`."""
+        while True:
+            block = b""
+            if self._stream.eof:
+                block = self._stream.unused_data.lstrip(b"\0")  # zeros may stand between streams
+                while not block and (more := self._file.read(_BLOCK)):
+                    block = more.lstrip(b"\0")
+                if not block:
+                    return b""
+                self._stream = lzma.LZMADecompressor()
+            elif self._stream.needs_input and not (block := self._file.read(_BLOCK)):
+                raise EOFError("a stream has no end")
+            if found := self._stream.decompress(block, size):
+                return found
+
+    def close(self) -> None:
+        self._file.close()
 
 
 @contextlib.contextmanager

@@ -27,7 +27,12 @@ class Scale:
 
 def given_scale(scale: Sequence[float]) -> Scale:
     """The scale a user named. Raises `UsageError` unless it is two finite numbers, the lower first."""
-    if len(scale) != 2 or not 0 < scale[1] - scale[0] < math.inf or not math.isfinite(scale[0]):
+    if (
+        len(scale) != 2
+        or not all(isinstance(end, (int, float)) and not isinstance(end, bool) for end in scale)
+        or not 0 < scale[1] - scale[0] < math.inf
+        or not math.isfinite(scale[0])
+    ):
         raise UsageError(
             f"{','.join(map(str, scale))} is not a scale: it takes the lowest and then the highest possible score.",
             hint="For example `scale=(0, 5)`.",

@@ -11,7 +11,7 @@ from typing import Any
 
 from truncate_kit.bounds import shown
 from truncate_kit.errors import ModelError, first_line
-from truncate_kit.files import read_text, without_repeats
+from truncate_kit.files import all_below, read_text, without_repeats
 
 _READ = {".bin", ".data", ".jinja", ".json", ".model", ".onnx", ".safetensors", ".txt"}
 _TEMPLATES = "additional_chat_templates"  # a folder that tokenizers read, and write, without anybody naming it
@@ -36,7 +36,7 @@ def module_folder(folder: Path, path: Any) -> Path:
 def check_links(folder: Path, place: Path) -> None:
     """Raise `ModelError` where a file to be read from `place` is a link that leads out of the model's `folder`."""
     # Below `folder` itself only its own files count: its other folders are no part of the model, unless they are named.
-    files = [*place.glob("*"), *place.glob(f"{_TEMPLATES}/*")] if place == folder else place.rglob("*")
+    files = [*place.glob("*"), *place.glob(f"{_TEMPLATES}/*")] if place == folder else all_below(place)
     for file in files:
         if file.exists() and not file.is_file() and not file.is_dir():
             raise ModelError(f"{file} is a pipe or a device.", hint="Do not use this folder: it would wait for ever.")

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.text_reader import TextReader
+from truncate_kit.files import all_below
 
 # Fields of a configuration that neither vectors nor training depend on: where a model came from, what it returns beside
 # its states (the pooling decides that), and settings of heads that loading leaves out.
@@ -117,7 +118,7 @@ def _settings(module: nn.Module) -> dict[str, Any]:
 def folder_digest(folder: Path) -> str:
     """SHA-256 of all files in a folder and the folders in it, with their names."""
     digest = Digest()
-    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for file in sorted(path for path in all_below(folder) if path.is_file()):
         digest.add(str(file.relative_to(folder)))
         digest.add_file(file)
     return digest.hexdigest()

@@ -10,7 +10,7 @@ from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.model_folder import load_config, resolve
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
 from truncate_kit.encoders.pooling import ConcatPooling, check_pooling
-from truncate_kit.encoders.tail import Dense
+from truncate_kit.encoders.tail import Dense, check_widths
 from truncate_kit.encoders.text_reader import usable_length
 from truncate_kit.encoders.tokenizer import position_limit, reader_of
 from truncate_kit.encoders.unreplaced import unreplaced
@@ -68,10 +68,20 @@ def _loaded(
     )
     if pipeline.combination is not None:
         encoder.combine_layers(pipeline.combination)
+    check_widths(encoder.tail, _pooled_width(encoder), folder)
     for part in (encoder.tail, pipeline.pooler, pipeline.heads):
         if part is not None:
             check_finite(part, folder)
     return encoder
+
+
+def _pooled_width(encoder: Encoder) -> int | None:
+    """Width of the vectors before the tail; None where a pooling over layers sets its own."""
+    if encoder.heads is not None:
+        return encoder.heads.out_width
+    if encoder.pooler is None:
+        return encoder.width
+    return 2 * encoder.width if isinstance(encoder.pooler, ConcatPooling) else None
 
 
 def random_encoder(config: PretrainedConfig, *, name: str = "random weights", attention: str | None = None) -> Encoder:

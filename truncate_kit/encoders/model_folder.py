@@ -23,7 +23,10 @@ _COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inn
 # How a model hands over what it has computed, not what it computes; some of their values end in its own errors.
 _CALLING = ("chunk_size_feed_forward", "output_attentions", "return_dict", "torchscript", "use_return_dict")
 _MOST_PARTS = 1024  # the deepest models in use have some hundred blocks
-_MOST = dict.fromkeys(_COUNTS, _MOST_PARTS) | {"num_labels": 1_000_000}  # a table of them is made whoever needs it
+_HEADS = ("num_attention_heads", "n_heads", "n_head", "num_key_value_heads", "head_dim")
+_MOST = (
+    dict.fromkeys(_COUNTS, _MOST_PARTS) | dict.fromkeys(_HEADS, 1_000_000) | {"num_labels": 1_000_000}
+)  # a table of them is made whoever needs it
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
 _logger = logging.getLogger(__name__)
 _said: set[Path] = set()
@@ -92,6 +95,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
         ) from error
     family_of(family)
     check_no_kernel(path, values)
+    _check_names(path, values)
     say_of_own_code(path, values)
     _check_counts(path, values)
     try:
@@ -105,6 +109,13 @@ def say_of_own_code(path: Path, values: dict[str, Any]) -> None:
     if values.get("auto_map") and path not in _said:
         _said.add(path)
         _logger.warning("%s names code of its own (auto_map), which is not run: transformers' own is used.", path)
+
+
+def _check_names(path: Path, values: dict[str, Any]) -> None:
+    """Raise `ModelError` for a key that would take the place of what a configuration does, such as saving itself."""
+    wrong = next((name for name in values if callable(getattr(PretrainedConfig, name, None))), None)
+    if wrong is not None:
+        raise ModelError(f"{path} has the key {wrong!a}, which is no setting.", hint="Download or save it again.")
 
 
 def _check_counts(path: Path, values: dict[str, Any]) -> None:

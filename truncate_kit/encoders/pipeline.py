@@ -35,6 +35,9 @@ OTHER_FLAGS = {
 _STAGES = {"Transformer": 0, "WeightedLayerPooling": 1, "Pooling": 2, **dict.fromkeys(LAYER_POOLERS, 2)}
 _STAGES |= {"LayerHeads": 3, **dict.fromkeys(TAIL_MODULES, 4)}
 _MOST_MODULES = 100
+_MODEL_TYPE = "SentenceTransformer"
+# What sentence-transformers puts over configuration, tokenizer and call; the names before and since its version 5.
+_OVERRIDES = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs")
 _KNOWN = {"Transformer", "WeightedLayerPooling", "Pooling", *LAYER_POOLERS, "LayerHeads", *TAIL_MODULES, "Dropout"}
 
 
@@ -132,6 +135,13 @@ def _checked_settings(path: Path, values: Any) -> dict[str, Any]:
     texts = prompts.values() if isinstance(prompts, dict) else (prompts,)
     if not all(isinstance(text, str | None) for text in texts) or not isinstance(default, str | None):
         raise ModelError(f"{path} holds no prompts by name.", hint="Download or save the model again.")
+    kind, dimensions = known.get("model_type", _MODEL_TYPE), known.get("truncate_dim")
+    if kind != _MODEL_TYPE or dimensions is not None:
+        wrong = f"truncate_dim {shown(dimensions)}" if kind == _MODEL_TYPE else f"model_type {shown(kind)}"
+        raise ModelError(
+            f"{path} says {wrong}, which cannot be kept.",
+            hint=f"Models of the type {_MODEL_TYPE} are read; `dimensions` of encode and evaluate cuts vectors.",
+        )
     return known if isinstance(prompts, dict) else known | {"prompts": {}}
 
 
@@ -139,6 +149,12 @@ def _read_transformer(pipeline: Pipeline, place: Path) -> None:
     path = place / "sentence_bert_config.json"
     if path.exists():
         values = read_json(path)
+        over = next((name for name in _OVERRIDES if values.get(name)), None)
+        if over is not None:
+            raise ModelError(
+                f"{path} puts {over} over the model's own settings, which cannot be kept.",
+                hint="Write them into config.json or tokenizer_config.json, and leave them out there.",
+            )
         pipeline.max_length = values.get("max_seq_length")
         pipeline.lower_case = values.get("do_lower_case") or False
         if not isinstance(pipeline.lower_case, bool) or not (

@@ -1,11 +1,12 @@
 """What follows pooling in a sentence-transformers model: Dense, Normalize and LayerNorm modules, read and written."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from truncate_kit.bounds import shown
 from truncate_kit.encoders.module_files import Module, loaded, read_json, read_weights, unreadable_weights, write_json
 from truncate_kit.errors import ModelError
 
@@ -50,17 +51,31 @@ class LayerNorm(nn.Module):
         return out
 
 
+_VECTOR = "sentence_embedding"  # what a module works on, in the words of sentence-transformers
 TAIL_MODULES = (Dense.__name__, Normalize.__name__, LayerNorm.__name__)
 
 
 def read_tail_module(kind: str, place: Path) -> nn.Module:
     """The module of a kind of `TAIL_MODULES` in the folder `place`. Raises `ModelError`."""
+    _check_way(place / "config.json")
     if kind == "Dense":
         return _read_dense(place)
     if kind == "Normalize":
         return Normalize()
     dimension = int(read_json(place / "config.json")["dimension"])
     return _with_weights(lambda: LayerNorm(dimension), place)
+
+
+def _check_way(path: Path) -> None:
+    """Raise `ModelError` where a module takes or gives something else than the vector, or adds what it took."""
+    values = read_json(path) if path.is_file() else {}
+    wanted = {"module_input_name": (_VECTOR,), "module_output_name": (None, _VECTOR), "use_residual": (False,)}
+    for name, allowed in wanted.items():
+        if values.get(name, allowed[0]) not in allowed:
+            raise ModelError(
+                f"{path} says {name} {shown(values[name])}, which cannot be kept.",
+                hint="Modules after pooling take the sentence vector and give another one in its place.",
+            )
 
 
 def _read_dense(place: Path) -> Dense:
@@ -88,6 +103,27 @@ def _with_weights(build: Callable[[], Module], place: Path) -> Module:
         return loaded(load)
     except (RuntimeError, TypeError) as error:  # TypeError for sizes beyond all numbers of torch
         raise unreadable_weights(place, error) from error
+
+
+def check_widths(tail: Iterable[nn.Module], width: int | None, folder: Path) -> None:
+    """Raise `ModelError` where a module takes vectors of another width than it is given.
+
+    width: of the vectors that the first one is given; None where only they know it.
+    """
+    for module in tail:
+        if isinstance(module, Dense):
+            takes, gives = module.linear.in_features, module.linear.out_features
+        elif isinstance(module, LayerNorm):
+            takes = gives = int(module.norm.normalized_shape[0])
+        else:
+            continue
+        if width not in (None, takes):
+            raise ModelError(
+                f"A {type(module).__name__} module of {folder} takes vectors of {takes:,} numbers, but is given those "
+                f"of {width:,}.",
+                hint="Its modules belong to different models: download or save the model again.",
+            )
+        width = gives
 
 
 def write_tail_module(place: Path, module: nn.Module) -> None:

@@ -48,7 +48,14 @@ class TextReader:
             raise ModelError(
                 f"The tokenizer cannot read texts: {first_line(error)}.", hint="Download or save the model again."
             ) from error
-        return cast("list[list[int]]", encoded["input_ids"])
+        ids = cast("list[list[int]]", encoded["input_ids"])
+        longest = max(map(len, ids))
+        if longest > self.max_length:  # as where a template has the text twice
+            raise ModelError(
+                f"The tokenizer makes {longest:,} tokens of a text that it was to cut at {self.max_length:,}.",
+                hint="Download or save the model again.",
+            )
+        return ids
 
 
 def is_of_tokenizer(error: BaseException) -> bool:

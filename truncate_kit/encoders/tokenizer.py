@@ -50,7 +50,8 @@ def reader_of(pipeline: Pipeline, config: PretrainedConfig, max_length: int | No
         )
     reader = TextReader(
         tokenizer=tokenizer,
-        max_length=max_length or usable_length(pipeline.max_length, tokenizer.model_max_length, positions),
+        # sentence-transformers puts its own limit in the place of the tokenizer's.
+        max_length=max_length or usable_length(pipeline.max_length or tokenizer.model_max_length, positions),
         lower_case=pipeline.lower_case,
         settings=pipeline.settings,
     )
@@ -111,6 +112,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
             hint="It is a number of tokens; download or save the tokenizer again.",
         )
     _check_growth(folder, tokenizer)
+    _check_words(folder, tokenizer)
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is None:
@@ -138,6 +140,26 @@ def _check_settings(folder: Path) -> None:
         )
 
 
+def _check_words(folder: Path, tokenizer: Tokenizer) -> None:
+    """Raise `ModelError` where two words have one id, or words are taken apart at random.
+
+    Of two words with one id only one would be in a model that is saved again.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None and getattr(backend.model, "dropout", None):
+        raise ModelError(
+            f"The tokenizer in {folder} leaves out merges at random (dropout {backend.model.dropout:.3g}), so a text "
+            "has other ids each time.",
+            hint="Set dropout to null in its tokenizer.json.",
+        )
+    words = {} if backend is None else backend.get_vocab(with_added_tokens=False)
+    if len(set(words.values())) < len(words):
+        raise ModelError(
+            f"The tokenizer in {folder} gives one id to two of its {len(words):,} words.",
+            hint="Download or save the tokenizer again.",
+        )
+
+
 def _check_growth(folder: Path, tokenizer: Tokenizer) -> None:
     """Raise `ModelError` where a tokenizer grows a short text until it fills the memory."""
     normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
@@ -146,7 +168,7 @@ def _check_growth(folder: Path, tokenizer: Tokenizer) -> None:
     while steps:
         step = steps.pop()
         steps += step.get("normalizers") or []
-        growth *= max(1, len(step.get("content") or ""))
+        growth *= max(1, len(step.get("content") or ""), len(step.get("prepend") or ""))
     if growth > _MOST_GROWTH:
         raise ModelError(
             f"The tokenizer in {folder} writes up to {shown(growth)} letters for one.",

@@ -20,6 +20,8 @@ from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.wording import harmless
 
+_MOST_WEIGHTS = 50_000  # of a file; a block has some twenty
+
 
 def load_backbone(
     folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
@@ -73,10 +75,18 @@ def check_finite(module: nn.Module, folder: Path) -> None:
 
 
 def _check_types(folder: Path) -> None:
-    """Raise `ModelError` where a weight is of whole numbers: as floats these would be any weights at all."""
+    """Raise `ModelError` where a weight is of whole numbers: as floats these would be any weights at all.
+
+    Also where a file names more weights than are compared with a model's in seconds.
+    """
     for file in sorted(folder.glob("*.safetensors")):
         with contextlib.suppress(OSError, SafetensorError), safe_open(file, "pt") as weights:  # said by who reads it
-            for name in weights.keys():  # noqa: SIM118  # the handle cannot be iterated itself
+            names = weights.keys()
+            if len(names) > _MOST_WEIGHTS:
+                raise ModelError(
+                    f"{file} names {len(names):,} weights.", hint=f"At most {_MOST_WEIGHTS:,} of a file are read."
+                )
+            for name in names:
                 kind = weights.get_slice(name).get_dtype()
                 if name.endswith((".weight", ".bias")) and kind.startswith(("I", "U", "BOOL")):
                     raise ModelError(

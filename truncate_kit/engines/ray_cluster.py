@@ -98,6 +98,7 @@ class RayCluster:
         if self._ray is None:
             # Ray reports lost machines on stdout, where only results belong; `Lost` reports them here.
             os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what runs here is reported to nobody
             ray = require("ray", extra="ray")
             if not ray.is_initialized():
                 _check_reachable(self._address)

@@ -8,13 +8,12 @@ from typing import Any
 
 from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
-from yaml import YAMLError
 
 from truncate_kit import __version__
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pooler_files import LayerPooler, loading_words
-from truncate_kit.files import read_text, replacing, write_text
+from truncate_kit.files import is_there, read_text, replacing, write_text
 from truncate_kit.runs.usage import onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.wording import harmless
 
@@ -154,15 +153,23 @@ def _parent(name: str) -> tuple[str | None, dict[str, Any]]:
     if not folder.is_dir():
         return name, {}
     try:
-        found = HubCard((folder / "README.md").read_text(encoding="utf-8")).data
-    except (OSError, ValueError, YAMLError):
+        found = HubCard(read_text(folder / "README.md")).data
+    except Exception:  # what a card holds becomes arguments of a class, each of which may be of any type
         return None, {}
     base = getattr(found, "base_model", None)
-    known = isinstance(base, str) and not Path(base).exists()
+    known = isinstance(base, str) and not is_there(Path(base))
     inherited = {key: getattr(found, key, None) for key in ("language", "license", "license_name", "license_link")}
-    if not str(inherited["license_link"]).startswith("https://"):  # a file that is not copied
-        del inherited["license_link"]
+    # A few lines of YAML can be a list of billions, which no text may be made of.
+    inherited = {key: value for key, value in inherited.items() if _is_text(value)}
+    if not str(inherited.get("license_link")).startswith("https://"):  # a file that is not copied
+        inherited.pop("license_link", None)
     return (base if known else None), inherited
+
+
+def _is_text(value: Any) -> bool:
+    """Whether a value of a card is a text, or a list of texts."""
+    texts = value if isinstance(value, list) else [value]
+    return all(isinstance(text, str) for text in texts)
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], marked: int | None = None) -> str:

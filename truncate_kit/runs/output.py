@@ -8,7 +8,7 @@ from pathlib import Path
 from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import UsageError
-from truncate_kit.files import local_path, run_lock
+from truncate_kit.files import all_below, local_path, run_lock
 
 
 @contextmanager
@@ -16,7 +16,7 @@ def output_folder(out: Path, encoder: Encoder, *models: str) -> Iterator[None]:
     """Hold `out`, into which folders of the names `models` are saved. Raises `UsageError`, `FileProblemError`."""
     source = local_path(encoder.name)
     for name in models:
-        own = next(filter(_is_data, sorted((out / name).rglob("*"))), None)
+        own = next(filter(_is_data, sorted(all_below(out / name))), None)
         if own is not None:
             hint = "Move it out of that folder, or name another folder as `out`."
             raise UsageError(f"{own} is no part of a model, and would be removed with the folder it is in.", hint=hint)

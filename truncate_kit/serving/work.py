@@ -13,6 +13,7 @@ from truncate_kit.engines import Send
 from truncate_kit.errors import ModelError
 from truncate_kit.export.graph_files import graph_files
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.files import all_below
 from truncate_kit.vectors import VectorFormat
 
 
@@ -71,7 +72,7 @@ class _Graph:
         found = graph_files(encoder.file)
         found += [file for file in folder.iterdir() if file.suffix in _SETTINGS]
         modules = [place for place in read_pipeline(folder).folders if place != folder]
-        found += [file for place in modules for file in place.rglob("*")]
+        found += [file for place in modules for file in all_below(place)]
         files = {str(file.relative_to(folder)): file.read_bytes() for file in found if file.is_file()}
         encoder.check_unreplaced()
         return cls(name, files)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.blocks import blocks_in_words
-from truncate_kit.files import remove_leftovers, run_lock
+from truncate_kit.files import all_below, remove_leftovers, run_lock
 from truncate_kit.results import Result
 from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.workspace.places import Workspace
@@ -55,9 +55,13 @@ class Contents(Result):
         return self.graph_bytes + self.vector_bytes + sum(run.spare_bytes for run in self.runs)
 
 
-def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
-    """What is in the workspace now, and in those inside it, as `demo` leaves one; of no folder: nothing."""
-    others = [contents(inner) for inner in _inside(workspace)]
+def contents(workspace: Workspace, *, freed_bytes: int = 0, within: bool = True) -> Contents:
+    """What is in the workspace now, and in those inside it, as `demo` leaves one; of no folder: nothing.
+
+    within: whether to go into those inside it. In them nobody does: of hundreds, each in the one before, every file
+    would be counted for all pairs of them.
+    """
+    others = [contents(inner, within=False) for inner in _inside(workspace)] if within else []
     runs = list(_runs(workspace))
     return Contents(
         folder=str(workspace.folder),
@@ -96,23 +100,24 @@ def _reports(workspace: Workspace, without: set[Path]) -> Iterator[str]:
     """Names of results, figures and pages that belong to no model and lie in none of these folders."""
     models = {path.parent for path in workspace.folder.glob("*/config.json")}
     inside = {*models, *without, workspace.graphs, workspace.distillation}
-    for path in sorted(workspace.folder.glob("**/*")):
-        if path.suffix in (".json", ".md", ".csv", ".png", ".html") and not inside.intersection(path.parents):
+    kinds = (".json", ".md", ".csv", ".png", ".html")
+    for path in sorted(path for path in all_below(workspace.folder) if path.name.endswith(kinds)):
+        if path.suffix and not inside.intersection(path.parents):
             yield str(path.relative_to(workspace.folder))
 
 
-def clean(workspace: Workspace) -> Contents:
+def clean(workspace: Workspace, *, within: bool = True) -> Contents:
     """Remove weights of finished runs, graphs that `bench` made, and what killed processes left half-written.
 
     Workspaces inside are cleaned as well. Records stay: a run whose weights are needed again is repeated, with the same
     result. Where a run waits for its command everything is kept. Raises `FileProblemError` where another process works.
     """
     if not workspace.folder.is_dir():
-        return contents(workspace)
+        return contents(workspace, within=within)
     before = _size(workspace.folder)
     with run_lock(workspace.folder):
-        for inner in _inside(workspace):
-            clean(inner)
+        for inner in _inside(workspace) if within else ():
+            clean(inner, within=False)
         remove_leftovers(workspace.folder)
         shutil.rmtree(workspace.graphs, ignore_errors=True)
         if _distilled(workspace):
@@ -122,7 +127,7 @@ def clean(workspace: Workspace) -> Contents:
                 remove_leftovers(run)
                 for path in _spare(run):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return contents(workspace, freed_bytes=before - _size(workspace.folder))
+    return contents(workspace, freed_bytes=before - _size(workspace.folder), within=within)
 
 
 def _distilled(workspace: Workspace) -> bool:
@@ -156,7 +161,7 @@ def _origins(workspace: Workspace) -> dict[Path, str]:
 
 def _runs(workspace: Workspace) -> Iterator[Path]:
     """The folders of runs, also of a study and of frozen heads."""
-    for records in sorted(workspace.folder.glob(f"**/{RECORDS_FILE}")):
+    for records in sorted(path for path in all_below(workspace.folder) if path.name == RECORDS_FILE):
         # What a link points to belongs to somebody else: it is neither counted nor removed.
         yield from sorted(path for path in records.parent.iterdir() if path.is_dir() and not path.is_symlink())
 
@@ -185,4 +190,4 @@ def _size(path: Path) -> int:
     """Bytes of a file, or of all files in a folder."""
     if path.is_file():
         return path.stat().st_size
-    return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
+    return sum(part.stat().st_size for part in all_below(path) if part.is_file())
