@@ -26,7 +26,7 @@ def test_the_path_at_gpt2_mediums_width_is_the_published_one():
     assert [(step, settings.depth) for step, settings in steps.items() if settings.depth > 1] == [("deep", 2)]
 
 
-def test_the_path_runs_and_is_taken_up_where_it_was(tiny_folder, tmp_path, monkeypatch, capsys):
+def test_the_path_runs_and_is_taken_up_where_it_was(tiny_folder, tmp_path, monkeypatch, capsys, drawn):
     monkeypatch.setattr(path, "HERE", tmp_path)
     for seed, split in enumerate(("train", "dev", "test")):
         lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(20, seed=seed)]

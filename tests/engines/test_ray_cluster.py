@@ -163,7 +163,7 @@ class Killer(TrialWatcher):
             time.sleep(0.1)
         set_running(self._other, psutil.Process.resume)
         self._heard = time.monotonic()
-        while halted and time.monotonic() < self._heard + 3:
+        while halted and time.monotonic() < self._heard + 2:
             set_running(self._node, psutil.Process.suspend)
             time.sleep(0.1)
         self._kill()

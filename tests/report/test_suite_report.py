@@ -125,8 +125,8 @@ def test_retrieval_beside_the_exact_search():
         threads=1,
     )
     assert report.table().rows == [
-        ("IVF, 102 lists, 16 searched", "61.50", "0.100", "7.0"),
-        ("exact", "62.00", "0.400", "6.0"),
+        ("IVF, 102 lists, 16 searched", "61.50", "0.100", "7.3"),
+        ("exact", "62.00", "0.400", "6.3"),
     ]
     assert any("102 lists instead of 1,024: 4,000 texts cannot" in one for one in report.sentences())
     assert len(replace(report, lists=1024).sentences()) == 1

@@ -124,7 +124,7 @@ def test_random_weights_keep_tokenizer_and_shape_and_are_the_same_each_time(file
     assert not torch.equal(drawn.vectors(["the cat"]), trained.vectors(["the cat"]))
 
 
-def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tmp_path, capfd, monkeypatch):
+def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tmp_path, capfd, monkeypatch, drawn):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(done[1], "exported/study")  # the command goes on from there
     with pytest.raises(SystemExit) as end:

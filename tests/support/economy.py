@@ -30,11 +30,11 @@ def _unless_without_memory(reset: Callable[[Any], None]) -> Callable[[Any], None
 
 
 def _without_drawing(write: Callable[..., None]) -> Callable[..., None]:
-    def savefig(figure: Figure, target: Path, *options: Any, format: str, **more: Any) -> None:
-        if format == "png":
+    def savefig(figure: Figure, target: Any, **options: Any) -> None:
+        if options.get("format") == "png":
             Path(target).write_bytes(PIXEL)
         else:
-            write(figure, target, *options, format=format, **more)
+            write(figure, target, **options)
 
     return savefig
 
