@@ -146,35 +146,48 @@ def set_running(raylet: psutil.Process, change) -> list[psutil.Process]:
 
 
 class Killer(TrialWatcher):
-    """Kills a node in the middle of a trial: what runs there is halted as soon as it does.
+    """Kills a node in the middle of a trial.
 
-    The other node waits for that, or it could be done with everything before. What was given to the halted node is
-    unfinished then, however late anybody hears of it; it is killed when nothing is left to do but that.
+    The other node is halted until a trial begins on this one, which is halted in its turn: what it was given is
+    unfinished then, however late anybody hears of it. It is killed when nothing is left to do but that.
     """
 
     def __init__(self, node: psutil.Process, other: psutil.Process, kill) -> None:
         self._node, self._other, self._kill, self._heard, self.lost = node, other, kill, 0.0, []
+        self._begun, self._ended = None, set()
         self._halting = threading.Thread(target=self._halt, daemon=True)
 
     def _halt(self) -> None:
         given_up = time.monotonic() + 60
-        while not (halted := set_running(self._node, psutil.Process.suspend)) and time.monotonic() < given_up:
+        set_running(self._other, psutil.Process.suspend)
+        time.sleep(0.3)  # until what the other node has sent is heard
+        self._begun = None
+        while time.monotonic() < given_up:
             set_running(self._other, psutil.Process.suspend)
-            time.sleep(0.1)
+            if self._begun is not None:
+                set_running(self._node, psutil.Process.suspend)
+                time.sleep(0.3)
+                if self._begun not in self._ended:
+                    break
+                self._begun = None
+                set_running(self._node, psutil.Process.resume)
+            time.sleep(0.005)
         set_running(self._other, psutil.Process.resume)
         self._heard = time.monotonic()
-        while halted and time.monotonic() < self._heard + 2:
-            set_running(self._node, psutil.Process.suspend)
+        while time.monotonic() < self._heard + 2:
             time.sleep(0.1)
         self._kill()
 
     def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
         self._heard = time.monotonic()
+        if done == 1:
+            self._begun = (layer, seed)
         if not self._halting.ident:
             self._halting.start()
 
     def finished(self, layer, seed, epochs, dev, test) -> None:
         self._heard = time.monotonic()
+        self._ended.add((layer, seed))
 
     def again(self, layer, seed, epochs, reason) -> None:
         self.lost.append(reason)
