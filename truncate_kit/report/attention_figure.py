@@ -30,7 +30,7 @@ def draw_attention(found: LayerWeights, path: Path) -> Path:
             for layer, share in enumerate(cells):
                 colour = "black" if share > middle else "white"
                 axes.text(layer, row, f"{share:.1f}", ha="center", va="center", color=colour, fontsize=7)
-    figure.colorbar(image, ax=axes, label="weight in %, mean over the queries")
+    figure.colorbar(image, ax=axes, label="weight in %")  # mean over the queries; a longer label is cut off
     return write_figure(figure, path, dpi=150)
 
 
