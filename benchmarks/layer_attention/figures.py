@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.common import named_model, new_parser, print_table, write_rows
 from benchmarks.layer_attention.rows import training_rows
 from benchmarks.layer_attention.run import OBJECTIVE, settings_of
+from truncate_kit.contrastive.contrastive_result import LayerWeights
 from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.contrastive.weights import layer_weights
@@ -80,8 +81,10 @@ def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
 
 
 def by_sentence(name: str, folder: str, data: Path, out: Path, epochs: int) -> Rows:
-    """Figure 3, a and b."""
+    """Figure 3, a and b, in one picture."""
     rows: Rows = []
+    texts: list[str] = []
+    weights: list[tuple[float, ...]] = []
     for part, row in ATTENTIONS.items():
         settings = ContrastiveSettings(
             objective=OBJECTIVE, seeds=(0,), epochs=epochs, batch_size=64, evaluate_every=None
@@ -91,14 +94,15 @@ def by_sentence(name: str, folder: str, data: Path, out: Path, epochs: int) -> R
         encoder.name = name
         pairs, learned = load_pairs(data / "stsb/en"), training_rows(data)
         finetune_contrastive(encoder, learned, pairs, out=home, settings=settings_of(row, settings))
-        lean = load_encoder(home / "lean")
-        lean.name = f"{name}, {row}"
-        found = layer_weights(lean, SENTENCES)
-        draw_attention(found, out / f"{name}-{part}-weights.png")
+        found = layer_weights(load_encoder(home / "lean"), SENTENCES)
+        texts += [f"{part}: {text}" for text in found.texts]
+        weights += found.weights
         rows += [
             {"figure": part, "model": name, "what": text, "place": layer, "value": f"{weight:.4f}"}
-            for text, weights in zip(found.texts, found.weights, strict=True) for layer, weight in enumerate(weights)
+            for text, shares in zip(found.texts, found.weights, strict=True) for layer, weight in enumerate(shares)
         ]  # fmt: skip
+    both = LayerWeights(model=name, texts=tuple(texts), weights=tuple(weights))
+    draw_attention(both, out / f"{name}-3-weights.png")
     return rows
 
 
