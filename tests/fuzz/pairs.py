@@ -1,7 +1,7 @@
 """python -m tests.fuzz.pairs: two commands that write into one workspace at once, and what it holds afterwards.
 
 The second one starts at a random instant of the first. Each ends well, or is refused with a hint; then what the
-workspace holds can be listed, told as a page and cleaned, and both commands, called again one after the other, end
+workspace holds can be listed, shown as a page and cleaned, and both commands, called again one after the other, end
 well or are refused with a hint.
 """
 

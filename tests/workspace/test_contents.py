@@ -191,5 +191,5 @@ def test_of_workspaces_one_inside_the_other_only_the_first_inside_is_told_as_its
         folder = folder / "w"
         shutil.copytree(tiny_folder("bert"), folder / "lean")
         (folder / "workspace.json").write_text("{}")
-    told = [Path(model.path).relative_to(workspace.folder) for model in contents(workspace).models]
-    assert [path for path in told if path.parts[0] == "w"] == [Path("w/lean")]
+    listed = [Path(model.path).relative_to(workspace.folder) for model in contents(workspace).models]
+    assert [path for path in listed if path.parts[0] == "w"] == [Path("w/lean")]
