@@ -166,7 +166,7 @@ class Killer(TrialWatcher):
             set_running(self._other, psutil.Process.suspend)
             if self._begun is not None:
                 set_running(self._node, psutil.Process.suspend)
-                time.sleep(0.3)
+                time.sleep(0.3)  # until what it has sent is heard as well: its trial may just have ended
                 if self._begun not in self._ended:
                     break
                 self._begun = None
