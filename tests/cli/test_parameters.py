@@ -1,6 +1,7 @@
 """Errors of the library name its parameters; a command prints them as its own options, and no others."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,14 @@ import truncate_kit
 from truncate_kit_cli.app import COMMANDS, main
 from truncate_kit_cli.parameters import FUNCTIONS, in_options
 
-SOURCES = {path: ast.parse(path.read_text()) for path in Path(truncate_kit.__file__).parent.rglob("*.py")}
 FILLED_IN = "1"
 OTHER_PROGRAMS = re.compile(r"pip install --force-reinstall|torchrun with --nproc-per-node|ray start --(head|address)")
+
+
+@functools.cache
+def sources() -> dict[Path, ast.Module]:
+    """All modules of the library, parsed by whoever runs a test that reads them."""
+    return {path: ast.parse(path.read_text()) for path in Path(truncate_kit.__file__).parent.rglob("*.py")}
 
 
 def texts_of(tree: ast.Module) -> Iterator[str]:
@@ -36,8 +42,12 @@ def parameters_of(tree: ast.Module) -> Iterator[str]:
             yield from (part.target.id for part in node.body if isinstance(part, ast.AnnAssign))
 
 
-TEXTS = sorted({OTHER_PROGRAMS.sub("", text) for tree in SOURCES.values() for text in texts_of(tree)})
-PARAMETERS = {name for tree in SOURCES.values() for name in parameters_of(tree)}
+@functools.cache
+def texts() -> list[str]:
+    """What the library says, without the commands of other programs."""
+    return sorted({OTHER_PROGRAMS.sub("", text) for tree in sources().values() for text in texts_of(tree)})
+
+
 NAMED = re.compile(r"`(\w+)(\(|=|`)")
 
 
@@ -62,7 +72,7 @@ def named_options(line: str) -> list[tuple[str | None, str]]:
 
 
 def test_no_text_of_the_library_names_an_option():
-    for path, tree in SOURCES.items():
+    for path, tree in sources().items():
         if "page" in path.parts:  # it shows commands to copy
             continue
         for text in texts_of(tree):
@@ -70,9 +80,10 @@ def test_no_text_of_the_library_names_an_option():
 
 
 def test_names_in_backticks_are_parameters_and_functions_of_the_library():
-    found = {(match[1], match[2]) for text in TEXTS for match in NAMED.finditer(text)}
+    found = {(match[1], match[2]) for text in texts() for match in NAMED.finditer(text)}
     assert len(found) > 40
-    assert {name for name, end in found if end != "("} - {FILLED_IN} <= PARAMETERS
+    parameters = {name for tree in sources().values() for name in parameters_of(tree)}
+    assert {name for name, end in found if end != "("} - {FILLED_IN} <= parameters
     called = {name for name, end in found if end == "("}
     assert called - {"load_encoder", "SentenceTransformer"} == FUNCTIONS.keys()  # those two are for model cards
     assert FUNCTIONS.keys() <= set(truncate_kit.__all__)
@@ -81,7 +92,7 @@ def test_names_in_backticks_are_parameters_and_functions_of_the_library():
 def test_a_command_names_options_of_its_own(capfd):
     known = {name: options_of(name, capfd) for name in COMMANDS}
     for command in COMMANDS:
-        for text in filter(NAMED.search, TEXTS):
+        for text in filter(NAMED.search, texts()):
             for other, option in named_options(in_options(text, command)):
                 assert option in known[other or command], text
 

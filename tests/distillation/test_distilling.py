@@ -89,6 +89,15 @@ def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken
     assert all(one.learned > one.untrained for one in result.tryouts)
     assert result.candidate.untrained == next(o.untrained for o in result.tryouts if o.blocks == result.chosen)
     assert all(f"{one.learned:.2f}" in result.tryout_sentence for one in result.tryouts)
+    assert "before" not in result.tryout_sentence
+
+
+def test_choices_that_few_texts_make_worse_say_what_they_are_compared_by(learned):
+    _, result = learned
+    worse, better = (replace(result.tryouts[0], blocks=(1, 2), untrained=98.3, learned=96.01),
+                     replace(result.tryouts[0], blocks=(3, 4), untrained=97.0, learned=97.5))  # fmt: skip
+    said = replace(result, tryouts=(better, worse)).tryout_sentence
+    assert said.endswith("– 1, 2: 96.01 (98.30 before, which counts); 3, 4: 97.50.")
 
 
 def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path):

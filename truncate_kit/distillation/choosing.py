@@ -188,7 +188,7 @@ class Distillation:
         leading = [one for one in self._search().leading if len(one.blocks) == len(row.blocks)]
         if len(budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or not len(self._few):
             return row
-        best = max((self._tryout(one) for one in leading), key=lambda one: max(one.learned, one.untrained))
+        best = max((self._tryout(one) for one in leading), key=lambda one: one.best)
         return replace(row, blocks=best.blocks, untrained=best.untrained)
 
     def _tryout(self, one: SubsetScore) -> Tryout:

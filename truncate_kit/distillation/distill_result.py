@@ -50,6 +50,17 @@ class Tryout(Result):
     untrained: float
     learned: float
 
+    @property
+    def best(self) -> float:
+        """What subsets of one size are compared by."""
+        return max(self.untrained, self.learned)
+
+    @property
+    def sentence(self) -> str:
+        """Both scores where the one before learning counts."""
+        before = f" ({self.untrained:.2f} before, which counts)" if self.untrained > self.learned else ""
+        return f"{', '.join(map(str, self.blocks))}: {self.learned:.2f}{before}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Result):
@@ -181,10 +192,10 @@ class DistillResult(Result):
     def tryout_sentence(self) -> str:
         """How the choices of as many blocks as the lean model has learned from few texts; empty where none did."""
         size = len(self.chosen)
-        rows = sorted((one for one in self.tryouts if len(one.blocks) == size), key=lambda one: -one.learned)
+        rows = sorted((one for one in self.tryouts if len(one.blocks) == size), key=lambda one: -one.best)
         if not rows:
             return ""
-        scores = "; ".join(f"{', '.join(map(str, one.blocks))}: {one.learned:.2f}" for one in rows)
+        scores = "; ".join(one.sentence for one in rows)
         return f"Choices of {counted(size, 'block')} after learning from few texts – {scores}."
 
     @property
