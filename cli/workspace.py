@@ -89,6 +89,11 @@ class Workspace(places.Workspace):
 
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
         check_precision(precision, encoder.device)
+        if precision == "bf16" and encoder.device.type == "cpu":
+            from truncate_kit.bench.roofline import slower_in_bf16
+
+            if slower := slower_in_bf16(encoder.device):
+                self.note(f"{slower} Leave --precision out.")
         return encoder
 
     def note_lean(self) -> None:

@@ -5,7 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.support.families import TINY_CONFIGS
-from truncate_kit.bench.roofline import ceiling, ceiling_calls, flops
+from truncate_kit.bench import roofline
+from truncate_kit.bench.roofline import ceiling, ceiling_calls, flops, slower_in_bf16
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder, truncate
 
 
@@ -46,3 +47,15 @@ def test_ceiling_is_the_work_over_the_fastest_product():
     assert row.gflops_per_second == pytest.approx(2 * row.size**3 / 0.25 / 1e9)
     calls = ceiling_calls(torch.device("cpu"), ["bf16", "fp32"])
     assert list(calls) == ["bf16", "fp32"]
+
+
+def test_bf16_that_multiplies_slower_is_said(monkeypatch):
+    seconds = {"fp32": (0.2, 0.1), "bf16": (0.2, 0.4)}
+    monkeypatch.setattr(roofline, "interleaved", lambda calls, rounds: {name: seconds[name] for name in calls})
+    plain, half = (
+        f"{ceiling(torch.device('cpu'), name, seconds[name]).gflops_per_second:.0f}" for name in ("fp32", "bf16")
+    )
+    said = slower_in_bf16(torch.device("cpu"))
+    assert said == f"bf16 is the slower one here: {half} GFLOP/s, fp32 {plain}."
+    seconds["bf16"] = (0.05, 0.4)
+    assert slower_in_bf16(torch.device("cpu")) == ""

@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 from tests.support.contrastive import TRAINING, evaluator, examples, fresh, gradients_and_training, words
 from tests.support.distributed import assert_same, gradients, in_two_processes, tiny_without_dropout
+from truncate_kit.training import contrastive
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts, contrastive_loss
 from truncate_kit.training.distributed import ALONE
@@ -57,6 +58,36 @@ def test_cached_gradients_are_those_of_one_batch(tiny_folder, pooling, chunk):
     assert not gradients(encoder)
     cached.backward()
     assert_same(gradients(encoder), expected, 1e-5)
+
+
+def test_texts_of_like_length_go_together(tiny_folder, monkeypatch):
+    encoder = fresh(tiny_folder("bert"), "layer-attention").eval()
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(3, 12, (3, 16), generator=generator)
+    columns = [
+        [torch.randint(5, 30, (length,), generator=generator).tolist() for length in row] for row in lengths.tolist()
+    ]
+    rows = ContrastiveTexts(columns)
+    padded = [0]
+    pad = encoder.pad
+
+    def counting(ids):
+        padded[-1] += len(ids) * max(map(len, ids))
+        return pad(ids)
+
+    monkeypatch.setattr(encoder, "pad", counting)
+    found = []
+    for alike in (48, 8):
+        monkeypatch.setattr(contrastive, "ALIKE", alike)
+        loss = rows.loss(encoder, range(16))
+        loss.backward()
+        found.append((loss.detach(), gradients(encoder)))
+        encoder.zero_grad(set_to_none=True)
+        padded.append(0)
+    torch.testing.assert_close(found[1][0], found[0][0], rtol=1e-5, atol=0)
+    assert_same(found[1][1], found[0][1], 1e-5)
+    longest = lengths.flatten().sort(descending=True).values.view(6, 8)[:, 0]
+    assert padded[:2] == [48 * int(longest[0]), 8 * int(longest.sum())]
 
 
 def test_cached_gradients_draw_the_same_dropout_twice(tiny_folder):

@@ -8,6 +8,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from truncate_kit.bench.bench_report import Ceiling
+from truncate_kit.bench.timing import interleaved
 from truncate_kit.encoders import Encoder
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.training.kernels import linear, onednn_pays
@@ -66,6 +67,16 @@ def ceiling(device: torch.device, precision: str, seconds: tuple[float, ...]) ->
     """The `Ceiling` of timed products: the fastest one, because noise only ever slows them."""
     size = _SIZES[device.type]
     return Ceiling(precision=precision, size=size, seconds=seconds, gflops_per_second=2 * size**3 / min(seconds) / 1e9)
+
+
+def slower_in_bf16(device: torch.device) -> str:
+    """That `device` multiplies fewer matrices in bfloat16 than in float32, in words; empty where it does not.
+
+    Instructions of its own do not make it the faster one (benchmarks/training).
+    """
+    seconds = interleaved(ceiling_calls(device, ("fp32", "bf16")), rounds=3)
+    plain, half = (ceiling(device, name, seconds[name]).gflops_per_second for name in ("fp32", "bf16"))
+    return "" if half >= plain else f"bf16 is the slower one here: {half:.0f} GFLOP/s, fp32 {plain:.0f}."
 
 
 @contextlib.contextmanager
