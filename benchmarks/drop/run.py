@@ -26,8 +26,7 @@ import torch
 
 from benchmarks.common import new_parser, read_rows, spread_out
 from benchmarks.drop.scoring import Case, predictions, score_forecasts
-from benchmarks.records import Records
-from benchmarks.trials import trial_runner
+from benchmarks.records import Records, trial_runner
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.common import new_parser, read_rows, spread_out, write_rows
 from benchmarks.miniatures.bundle import RUNS
-from benchmarks.trials import trial_runner
+from benchmarks.records import trial_runner
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import load_pairs

@@ -27,7 +27,7 @@ from benchmarks.common import (
     read_rows,
     write_rows,
 )
-from benchmarks.trials import trial_runner
+from benchmarks.records import trial_runner
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import PairSplits, load_pairs
