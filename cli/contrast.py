@@ -94,6 +94,10 @@ def contrast(
         training_option("Of diffcse: the masked language model that fills in words; by default MODEL as it came."),
     ] = None,
     temperature: Annotated[float, training_option("Of the softmax.")] = SETTINGS.temperature,
+    dropout: Annotated[
+        float | None,
+        training_option("Share of the units dropped in training, such as 0.1; by default the model's own."),
+    ] = SETTINGS.dropout,
     evaluate_every: Annotated[
         int | None, training_option("Steps between two evaluations on dev.")
     ] = SETTINGS.evaluate_every,
@@ -121,6 +125,7 @@ def contrast(
         keep_pooler=not remove_pooler,
         layer=layer,
         temperature=temperature,
+        dropout=dropout,
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,

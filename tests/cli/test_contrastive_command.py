@@ -112,6 +112,13 @@ def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files
     assert score["num_pairs"] < 10
 
 
+def test_a_model_that_drops_nothing_is_refused_with_the_option_that_helps(files, tmp_path, capsys):
+    asked = ("contrast", "mini-bert", "--objective", "dropout", "--texts", files / "raw.txt", *options(files, tmp_path))
+    assert "Use --dropout 0.1." in refused(capsys, *asked)
+    capsys.readouterr()
+    assert json.loads(run(capsys, *asked, "--dropout", "0.1", "--json"))["settings"]["dropout"] == 0.1
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
@@ -135,6 +142,8 @@ def test_a_divided_file_is_scored_on_its_test_part_afterwards(tiny_folder, files
         (("--objective", "triplet"), "Use one of: in-batch, dropout, diffcse, hard-negatives"),
         (("--pooling", "cls", "--sentences", "raw.txt"), "does not keep"),
         (("--objective", "dropout", "--generator", "mini-bert"), "goes with --objective diffcse only"),
+        (("--objective", "dropout", "--dropout", "1"), "is no share of the units"),
+        (("--objective", "dropout", "--dropout", "0"), "both copies of a text are the same"),
         (("--objective", "diffcse", "--epochs", "1"), "has no head that fills in hidden words"),
     ],
 )

@@ -1,9 +1,13 @@
 """A contrastive run: what is saved, kept and shown; every pooling and objective on a tiny model."""
 
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
+from tests.support.families import TINY_CONFIGS
 from tests.support.heads import with_heads
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
@@ -19,6 +23,9 @@ from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.objectives import objective_names
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
+# What configurations call the share of hidden states and of attention weights that is dropped.
+DROPS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout", "embedding_dropout"}
+DROPS |= {"mlp_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop"}
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +58,48 @@ def test_every_pooling_with_every_objective(tiny_folder, data, tmp_path, pooling
         lean.backbone.get_input_embeddings().weight,
         load_encoder(tiny_folder("bert")).backbone.get_input_embeddings().weight,
     )
+
+
+@pytest.mark.parametrize("name", TINY_CONFIGS)
+def test_both_copies_of_a_text_differ_or_it_is_refused(tiny_folder, name):
+    encoder = load_encoder(tiny_folder(name))
+    plain = ContrastiveSettings(objective="dropout", pooling="mean")
+    own = [value for field, value in encoder.backbone.config.to_dict().items() if field in DROPS]
+    if not any(own):
+        with pytest.raises(UsageError, match="drops no units in training, so that both copies of a text are the same"):
+            poolable_encoder(encoder, plain, seed=0)
+    for settings in (*([plain] if any(own) else []), replace(plain, dropout=0.3)):
+        learner = poolable_encoder(encoder, settings, seed=0).train()
+        ids = learner.token_ids(TEXTS)
+        first, second = learner(**learner.pad(ids + ids)).view(2, len(ids), -1)
+        assert not torch.allclose(first, second, atol=1e-4)
+    encoder.train()
+    first, second = encoder(**encoder.pad(ids + ids)).view(2, len(ids), -1)
+    assert torch.allclose(first, second, atol=1e-4) != any(own)  # the encoder that was given is as it was
+
+
+@pytest.mark.parametrize("name", ["bert", "distilbert", "deberta-v2"])
+def test_units_are_dropped_as_by_a_model_that_was_configured_so(tiny_folder, name):
+    encoder = load_encoder(tiny_folder(name))
+    settings = ContrastiveSettings(objective="in-batch", pooling="mean", mlp=False, dropout=0.4)
+    learner = poolable_encoder(encoder, settings, seed=0).train()
+    config = copy.deepcopy(encoder.backbone.config)
+    for field in DROPS & config.to_dict().keys():
+        setattr(config, field, 0.4)
+    other = type(encoder.backbone)(config)
+    other.load_state_dict(encoder.backbone.state_dict(), strict=False)  # ours has no pooler
+    batch = learner.pad(learner.token_ids(TEXTS))
+    torch.manual_seed(7)
+    found = learner.token_states(**batch)
+    torch.manual_seed(7)
+    torch.testing.assert_close(found, other.train()(**batch).last_hidden_state)
+
+
+def test_a_model_without_blocks_that_drop_has_another_hint(tiny_folder):
+    settings = ContrastiveSettings(objective="dropout", pooling="mean", layer=0, dropout=0.1)
+    with pytest.raises(UsageError) as error:
+        poolable_encoder(load_encoder(tiny_folder("llama")), settings, seed=0)
+    assert "another `objective`" in error.value.hint
 
 
 @pytest.mark.parametrize("name", ["gpt2", "modernbert", "deberta-v2", "electra"])

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -17,6 +17,7 @@ from truncate_kit.encoders.tail import Dense, Normalize
 from truncate_kit.errors import UsageError
 from truncate_kit.training.evaluators import Evaluator
 from truncate_kit.training.examples import Ids
+from truncate_kit.training.objectives import OBJECTIVES
 
 
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
@@ -32,7 +33,33 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
     # Attention has its MLP inside. A final Normalize is kept; what else followed pooling was trained for another one.
     fresh = [_fresh_dense(wide, cut.width)] if settings.mlp and settings.pooling != "layer-attention" else []
     cut.tail = nn.ModuleList([*fresh, *_normalize(encoder)])
+    _set_dropout(cut, settings)
     return cut.to(encoder.device)
+
+
+def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
+    """Drop the share of `settings` in training, in place, wherever the backbone can.
+
+    What a class builds only where its configuration drops something, as ModernBERT's after attention, is not added.
+    Raises `UsageError` where an objective needs that some units are dropped and none are.
+    """
+    modules = list(encoder.backbone.modules())
+    layers = [module for module in modules if isinstance(module, nn.Dropout)]
+    attention: list[Any] = [one for one in modules if isinstance(getattr(one, "attention_dropout", None), float)]
+    if settings.dropout is not None:
+        for layer in layers:
+            layer.p = settings.dropout
+        for one in attention:
+            one.attention_dropout = settings.dropout
+    if OBJECTIVES[settings.objective].data != "texts":
+        return
+    if not any([*(layer.p for layer in layers), *(one.attention_dropout for one in attention)]):
+        raise UsageError(
+            f"{encoder.name} drops no units in training, so that both copies of a text are the same.",
+            hint="Use `dropout=0.1`."
+            if settings.dropout is None
+            else "Use another `objective`, or more of its layers.",
+        )
 
 
 def _pool(encoder: Encoder, settings: ContrastiveSettings) -> int:

@@ -41,6 +41,8 @@ class ContrastiveSettings(Result):
         learning_rate: Peak rate; None likewise.
         max_tokens: Of a training text.
         evaluate_every: Steps between two looks at dev; None looks after each epoch.
+        dropout: Share of hidden states and attention weights that training drops, None for the model's own. Many models
+            have none, and `dropout` and `diffcse` tell a text from itself by nothing else.
         chunk: Texts that are encoded at a time in training, None for the whole batch at once; it changes memory and
             time only.
         precision: Of training.
@@ -66,6 +68,7 @@ class ContrastiveSettings(Result):
     learning_rate: float | None = None
     max_tokens: int = 64
     evaluate_every: int | None = 100
+    dropout: float | None = None
     chunk: int | None = None
     precision: Precision = "fp32"
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -106,6 +109,8 @@ class ContrastiveSettings(Result):
             raise UsageError(f"A batch of {self.batch_size} row has nothing to contrast with.", hint=hint)
         if not 0 < self.temperature <= 10:
             raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
+        if self.dropout is not None and not 0 <= self.dropout < 1:
+            raise UsageError(f"A dropout of {self.dropout} is no share of the units.", hint="Use `dropout=0.1`.")
         check_numbers(self, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
         check_seeds(self.seeds)
 
