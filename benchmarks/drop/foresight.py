@@ -1,25 +1,35 @@
 """Does the last layer of a whole model fall? What was said before training, against every sweep that came after it.
 
-    python -m benchmarks.drop.foresight
+    python -m benchmarks.drop.foresight --data FOLDER_OF_SETS    # profiles what is not in profiles.jsonl
+    python -m benchmarks.drop.foresight                          # from what is there
 
 Cases: those of `benchmarks/pick/cases.csv` whose weights are known, with what the analysis said of them: of the first
-miniatures and all-MiniLM-L6-v2 in `cases.csv` beside this, of the bundled ones and of random weights in the last and
-first snapshots of `benchmarks/miniatures`. Whatever is fitted has not seen the model that it forecasts. The rule's
-constants came before the cases of the bundled miniatures and of random weights: these are scored apart, too. One half
-where no fall is predicted, which is what the sentence says now, was settled when all of these cases had been seen.
+miniatures and all-MiniLM-L6-v2 in `cases.csv` beside this, of the bundled ones in `profiles.jsonl` (from training
+pairs, with the usual reference where the model has one, as `analyze` does it), of random weights in the first snapshots
+of `benchmarks/miniatures`. Whatever is fitted has not seen the model that it forecasts. The rule's constants came
+before the cases of the bundled miniatures and of random weights: these are scored apart, too. One half where no fall is
+predicted, which is what the sentence says now, was settled before the sweeps in German, and after most others.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from benchmarks.common import new_parser, print_table, read_rows, write_rows
+from benchmarks.drop.run import PROFILES
 from benchmarks.drop.scoring import logistic, probability
 from benchmarks.pick.cases import BUNDLED_NOW, RANDOM, Case, read_cases
+from benchmarks.pick.measure import MINIATURES, TASKS
+from truncate_kit.analysis.foresight import ANALYSED_TEXTS
+from truncate_kit.analysis.layer_profile import LayerProfile
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.encoders import default_reference, load_encoder
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "miniatures" / "snapshots.csv"
@@ -55,11 +65,38 @@ def said_of_first(model: str, task: str) -> tuple[bool, float] | None:
     return whole[f"{mode}: says"] == "1", float(whole[f"{mode}: confidence"])
 
 
-def said_of_snapshot(model: str, *, random: bool) -> tuple[bool, float]:
-    """What the analysis said of a bundled miniature, or of its shape before any training, on STS Benchmark."""
+def said_of_random(model: str) -> tuple[bool, float]:
+    """What the analysis said of a miniature's shape before any training, on STS Benchmark."""
     moments = [row for row in read_rows(SNAPSHOTS) if row["model"] == model.removeprefix("mini-")]
-    row = min(moments, key=lambda row: int(row["step"])) if random else max(moments, key=lambda row: int(row["step"]))
+    row = min(moments, key=lambda row: int(row["step"]))
     return bool(row["predicted_from"]), float(row["confidence"])
+
+
+def name_of(model: str, task: str) -> str:
+    """Of what was said of a bundled miniature, in `PROFILES`."""
+    return f"bundled {model}, {task}"
+
+
+def say(data: Path) -> None:
+    """Profile each bundled miniature on the training pairs of each set of the sweeps, where that is not done."""
+    for model, (task, place) in product(MINIATURES, TASKS.items()):
+        if (name := name_of(model, task)) in PROFILES:
+            continue
+        pairs = load_pairs(place if place == BUNDLED else str(data / place)).split("train")
+        usual = default_reference(model)
+        settings = AnalysisSettings(max_texts=ANALYSED_TEXTS, intervals=0, outliers=0)
+        reference = load_encoder(usual) if usual else None
+        seen = profile(load_encoder(model), pairs=list(pairs), reference=reference, settings=settings)
+        PROFILES.add(name, replace(seen, model=name).to_dict())
+
+
+def said_of_bundled(model: str, task: str) -> tuple[bool, float] | None:
+    """What the analysis said of a bundled miniature."""
+    if (name := name_of(model, task)) not in PROFILES:
+        return None
+    drop = LayerProfile.from_dict(PROFILES[name]).drop
+    assert drop is not None
+    return drop.falls, round(drop.confidence, 2)
 
 
 def foreseen() -> list[Foreseen]:
@@ -67,9 +104,11 @@ def foreseen() -> list[Foreseen]:
     found = []
     for case in read_cases():
         said = None
-        if case.weights in (BUNDLED_NOW, RANDOM) and case.task == "stsb/en":
-            said = said_of_snapshot(case.model, random=case.weights == RANDOM)
-        elif case.weights not in (BUNDLED_NOW, RANDOM, "published"):
+        if case.weights == BUNDLED_NOW:
+            said = said_of_bundled(case.model, case.task)
+        elif case.weights == RANDOM and case.task == "stsb/en":
+            said = said_of_random(case.model)
+        elif case.weights not in (RANDOM, "published"):
             said = said_of_first(case.model, case.task)
         if said is not None:
             found.append(Foreseen(case=case, said=said[0], sure=said[1]))
@@ -185,12 +224,15 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
 
 
 PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", type=Path, help="holds stsb and sick")
 PARSER.add_argument("--out", type=Path, default=HERE)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Score, write foresight.csv, foresight-brier.csv and foresight.png, print the second."""
     options = PARSER.parse_args(arguments)
+    if options.data is not None:
+        say(options.data)
     cases = foreseen()
     write_rows(options.out / "foresight.csv", case_rows(cases))
     rows = scored(cases)
