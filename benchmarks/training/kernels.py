@@ -45,7 +45,8 @@ def time_steps(data: Path, model: str) -> None:
     """Print how long a step takes, by how many texts go together."""
     encoder, rows = load_encoder(model).train(), training_rows(data).rows
     columns = [[row.anchor for row in rows], [row.positive for row in rows], [row.negative or "" for row in rows]]
-    texts = contrastive.ContrastiveTexts([encoder.token_ids(column) for column in columns])
+    ids = [encoder.token_ids(column) for column in columns]
+    texts = contrastive.ContrastiveTexts(ids)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).tolist()
     places = (order[start : start + ROWS] for start in range(0, len(order), ROWS))
 
@@ -55,6 +56,13 @@ def time_steps(data: Path, model: str) -> None:
             texts.loss(encoder, batch).backward()  # type: ignore[no-untyped-call]  # untyped in torch
         encoder.zero_grad()
 
+    lengths = torch.tensor([[len(column[place]) for column in ids] for place in order[: ROWS * (len(order) // ROWS)]])
+    for size in ALIKE:
+        groups = [
+            part for batch in lengths.view(-1, 3 * ROWS).sort(descending=True).values for part in batch.split(size)
+        ]
+        padded = sum(len(part) * int(part[0]) for part in groups) / lengths.numel()
+        print(f"{size} at a time: {padded:.1f} tokens a text, {float(lengths.float().mean()):.1f} of them real")
     seconds: dict[int, list[float]] = {}
     for _, batch in zip(range(9), places, strict=False):
         found = interleaved({str(size): partial(step, size, batch) for size in ALIKE}, rounds=1, calls_per_round=1)

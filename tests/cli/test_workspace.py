@@ -6,9 +6,13 @@ import re
 import numpy as np
 import pytest
 
+from truncate_kit.bench import roofline
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.files import run_lock
+from truncate_kit.hardware import INSTRUCTIONS
+from truncate_kit.workspace.sources import ModelSource
 from truncate_kit_cli.app import main
+from truncate_kit_cli.workspace import Workspace
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue dog"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big"]
@@ -34,6 +38,15 @@ def run(capfd, tmp_path, monkeypatch):
         return end.value.code or 0, out, err
 
     return call
+
+
+def test_bf16_that_multiplies_slower_here_is_said(tmp_path, tiny_folder, monkeypatch, capfd):
+    seconds = {"fp32": (0.1,), "bf16": (0.4,)}
+    monkeypatch.setenv(INSTRUCTIONS, "avx512_bf16")
+    monkeypatch.setattr(roofline, "interleaved", lambda calls, rounds: {name: seconds[name] for name in calls})
+    for precision, said in (("fp32", False), ("bf16", True)):
+        Workspace(tmp_path).load(ModelSource(name=str(tiny_folder("bert"))), precision=precision)
+        assert ("Leave --precision out." in capfd.readouterr().err) == said
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from truncate_kit.training.examples import Ids
 TEMPERATURE = 0.05
 ALIKE = 32
 """Texts that a CPU encodes at a time. A batch is drawn at random; padded to its longest text, 64 rows of SICK and STS
-Benchmark are padding for two thirds, and a step takes 2.4 times as long (benchmarks/training).
+Benchmark are padding for two thirds, and a step takes twice as long (benchmarks/training).
 """
 
 
