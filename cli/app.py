@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # what typer makes of KeyboardInterrupt
-            sys.stderr.write("Interrupted; the same command continues where it stopped.\n")
+            sys.stderr.write("Interrupted; the same command goes on from what was finished and kept.\n")
         raise
     except Exception as error:
         from .output import print_problem

@@ -53,6 +53,7 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
         data=model.data,
         options=own,
         threads=model.threads,
+        work=workspace.folder / "trials",
         trained_on=lambda: _trained_on(model),
         note=lambda text: workspace.note(in_options(text, "evaluate")),
     )

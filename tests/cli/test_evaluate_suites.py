@@ -164,6 +164,11 @@ def test_transfer_writes_table_and_curve(run, home, tiny_folder):
     assert "layers combined" in " ".join(out.split())
     assert "at most 2,000 rows were used: not comparable" in out
     assert (home / "exported/suite-transfer.png").read_bytes().startswith(b"\x89PNG")
+    kept = (home / "exported/trials/trials.jsonl").read_bytes()
+    assert kept.count(b'"kind": "TransferSplit"') == 6  # of two shares, three divisions each
+    code, _, err = run(*command)  # what was finished is not done again
+    assert code == 0, err
+    assert (home / "exported/trials/trials.jsonl").read_bytes() == kept
 
 
 def test_retrieval_says_that_there_are_fewer_lists(run, home, tiny_folder):

@@ -13,10 +13,12 @@ from truncate_kit.data import LabelledSet
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.representations import layer_states
+from truncate_kit.runs.store import RunStore
 from truncate_kit.suites.fitting import accuracies
 from truncate_kit.suites.settings import TransferSettings
-from truncate_kit.suites.transfer import LayeredTask, Task, choose_layers, error_reduction, score_transfer
-from truncate_kit.suites.transfer_report import TransferReport
+from truncate_kit.suites.transfer import error_reduction, score_transfer
+from truncate_kit.suites.transfer_report import TransferReport, TransferSplit
+from truncate_kit.suites.transfer_task import LayeredTask, Task, choose_layers
 
 
 @pytest.fixture(scope="module")
@@ -145,6 +147,54 @@ def test_same_seed_same_result_and_fewer_rows_on_demand(words, encoder):
     first, again = (score_transfer(encoder, [words], model="tiny", settings=settings) for _ in range(2))
     assert first.sets == again.sets
     assert (first.sets[0].num_rows, first.sets[0].whole.train_rows) == (80, 68)
+
+
+def kept_splits(work):
+    """Names of the divisions that are kept, by the folders of their sets."""
+    folders = [path.name for path in work.iterdir() if path.is_dir()]
+    return {folder: list(RunStore(work, folder).all(TransferSplit)) for folder in folders}
+
+
+@pytest.mark.parametrize("layers", [True, False])
+def test_interrupted_it_goes_on_and_ends_as_if_it_had_not_been(words, pairs, encoder, tmp_path, layers):
+    model, settings = encoder if layers else VectorsOnly(encoder), replace(SMALL, fractions=(0.5, 1.0))
+
+    def scored(progress=False, work=tmp_path / "trials"):
+        return score_transfer(model, [words, pairs], model="tiny", settings=settings, work=work, progress=progress)
+
+    def interrupting(task, done, total):
+        if task == "MRPC: splits" and done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        scored(interrupting)
+    of_half, of_all = ([f"rows{rows}-split{number}" for number in range(2)] for rows in (68, 136))
+    assert sorted(kept_splits(tmp_path / "trials").values()) == [
+        ["rows60-split0", "rows60-split1", "rows119-split0"],
+        [*of_half, *of_all],
+    ]
+    assert scored().sets == scored(work=None).sets
+    before = (tmp_path / "trials/trials.jsonl").read_bytes()
+    scored()
+    assert (tmp_path / "trials/trials.jsonl").read_bytes() == before
+
+
+def test_what_is_kept_is_taken_for_the_same_vectors_and_protocol_alone(words, encoder, tmp_path):
+    def scored(settings=SMALL, one=words):
+        report = score_transfer(VectorsOnly(encoder), [one], model="tiny", settings=settings, work=tmp_path)
+        return report.sets[0].whole.as_is
+
+    plain = scored()
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    (tmp_path / "trials.jsonl").unlink()
+    planted = TransferSplit(as_is=12.5, last=None, combined=None, chosen=None)
+    RunStore(tmp_path, folder.name).write("rows136-split1", planted)
+    assert scored() == (plain[0], 12.5)
+    assert scored(replace(SMALL, splits=3))[:2] == (plain[0], 12.5)  # the first divisions of more are the same ones
+    for other in (replace(SMALL, penalty=10.5), replace(SMALL, seed=1)):
+        assert 12.5 not in scored(other)
+    others = [replace(words, labels=words.labels[::-1]), replace(words, first=words.first[::-1])]
+    assert all(12.5 not in scored(one=other) for other in others)
 
 
 def test_repeated_rows_are_counted(encoder):

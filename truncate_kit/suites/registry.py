@@ -6,6 +6,7 @@ Importing this imports no torch: the command line reads names and options from t
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.cells import TableCells
@@ -49,6 +50,7 @@ class SuiteRun:
         data: Path of the sets.
         options: Those that the suite's row names, by name; None or False where they were not given.
         threads: CPU threads as given, None where they were not.
+        work: Folder that keeps what is finished, for whoever is interrupted; None keeps nothing.
         trained_on: The pairs that the model was trained on, where that is known; asked only by suites that tell.
         note: Takes sentences for whoever waits.
         progress: Called after each part of the work.
@@ -60,6 +62,7 @@ class SuiteRun:
     data: str
     options: Mapping[str, Any]
     threads: int | None = None
+    work: Path | None = None
     trained_on: "Callable[[], SeenPairs | None]" = _nothing_known
     note: Callable[[str], None] = _silent_note
     progress: Progress = silent

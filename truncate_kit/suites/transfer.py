@@ -4,73 +4,37 @@ Each set is divided at random, by class, into 85 % to train and 15 % to test, te
 subset whose mean is used is chosen inside the training part only: all subsets are ranked by a closed-form screening
 over random divisions of it into 82 % and 18 % (`screening`), and the finalists by exact logistic regressions over the
 same ones. Where a class is too small to be divided in its share, rows are divided at random.
+
+All of it can take hours: a division that is finished is kept, and not gone through again.
 """
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from truncate_kit.data import LabelledSet, find_transfer
+from truncate_kit.encoders.digest import Digest
 from truncate_kit.errors import DataError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.suites.encoding import text_features
-from truncate_kit.suites.fitting import Rows, accuracies, by_class, divisions, drawn_rows, inner_divisions
+from truncate_kit.runs.store import RunStore
+from truncate_kit.suites.fitting import Rows, accuracies, by_class, divisions, drawn_rows
 from truncate_kit.suites.registry import SuiteRun
-from truncate_kit.suites.screening import few_coordinates, layer_subsets, projected, screen_features, screen_means
-from truncate_kit.suites.settings import Layers, TransferSettings
-from truncate_kit.suites.transfer_report import TransferPoint, TransferReport, TransferScore
+from truncate_kit.suites.settings import TransferSettings
+from truncate_kit.suites.transfer_report import TransferPoint, TransferReport, TransferScore, TransferSplit
+from truncate_kit.suites.transfer_task import LayeredTask, Task, choose_layers, layered_task, prepare_task
 
 FEWEST_ROWS = 8
 """Training rows of which some are held out to choose layers by."""
 QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}
 """Settings of a first look."""
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One set in numbers."""
-
-    labels: Tensor  # from 0 on, (n,)
-    as_is: Tensor  # features of the model's own vectors, (n, p)
-    states: Tensor | None  # of the distinct texts, (L', m, d); None for a model of one vector
-    first: Tensor  # row in `states` of the first text of each row of the set, (n,)
-    second: Tensor | None  # the same of the second text; None for single texts
-
-
-@dataclass(frozen=True, slots=True)
-class LayeredTask:
-    """A task whose model has layers."""
-
-    task: Task
-    states: Tensor
-    small: Tensor  # the states as the screening takes them
-
-    def subsets(self, settings: TransferSettings) -> list[Layers]:
-        """All subsets of layers to choose from."""
-        return layer_subsets(len(self.states), settings.largest_subset(len(self.states)))
-
-    def features(self, subset: Layers) -> Tensor:
-        """Features (n, p) of the mean of these layers."""
-        return _features(self.states[list(subset)].mean(dim=0), self.task.first, self.task.second)
-
-    def screen(self, rows: Tensor, folds: Sequence[tuple[Tensor, Tensor]], subsets: Sequence[Layers]) -> list[float]:
-        """Screened accuracy of each subset on these rows."""
-        labels, first = self.task.labels[rows], self.task.first[rows]
-        if self.task.second is None:
-            return screen_means(self.small[:, first], labels, folds, subsets)
-        second = self.task.second[rows]
-
-        def features(subset: Layers) -> Tensor:
-            return _features(self.small[list(subset)].mean(dim=0), first, second)
-
-        return screen_features(features, labels, folds, subsets)
+Value = TypeVar("Value")
 
 
 def run_transfer(run: SuiteRun) -> TransferReport:
@@ -79,7 +43,13 @@ def run_transfer(run: SuiteRun) -> TransferReport:
     if settings.max_rows is None:
         run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
     return score_transfer(
-        run.encoder, sets, model=run.model, runtime=run.runtime, settings=settings, progress=run.progress
+        run.encoder,
+        sets,
+        model=run.model,
+        runtime=run.runtime,
+        settings=settings,
+        work=run.work,
+        progress=run.progress,
     )
 
 
@@ -95,12 +65,26 @@ def score_transfer(
     model: str,
     runtime: str = "torch",
     settings: TransferSettings | None = None,
+    work: Path | None = None,
     progress: ProgressOption = False,
 ) -> TransferReport:
     """Accuracy of logistic regression on each set. An `Encoder` is also evaluated by its best mean of layers.
 
-    Whatever else has `.encode(texts)` gives one vector, and there is nothing to choose. Raises `DataError` for a set
-    with too few rows of a class, `MissingExtraError` without scikit-learn.
+    Whatever else has `.encode(texts)` gives one vector, and there is nothing to choose.
+
+    Args:
+        encoder: What is scored.
+        sets: On what.
+        model: Its name in the report.
+        runtime: What encodes, for the report.
+        settings: The protocol.
+        work: Folder that keeps finished divisions: the same call goes on there. None keeps nothing.
+        progress: Called after each part of the work.
+
+    Raises:
+        DataError: A set has too few rows of a class, or the vectors are no numbers.
+        MissingExtraError: scikit-learn is not installed.
+        FileProblemError: The folder cannot be written, or another process works there.
     """
     progress = reporter(progress)
     settings, begin = settings or TransferSettings(), time.perf_counter()
@@ -114,7 +98,9 @@ def score_transfer(
         if layered:
             settings = replace(settings, max_layers=settings.largest_subset(len(layered.states)))
             subsets = len(layered.subsets(settings))
-        scores.append(_score(one, task, layered, settings, progress))
+        store = None if work is None else RunStore(work, _key(task, settings), {"model": model, "transfer": one.name})
+        with store.open() if store else nullcontext():
+            scores.append(_score(one, task, layered, settings, store, progress))
     return TransferReport(
         model=model,
         runtime=runtime,
@@ -140,43 +126,22 @@ def _check_rows(one: LabelledSet, settings: TransferSettings) -> None:
         raise DataError(f"{one.name} leaves {fewest} rows to train on.", hint=hint)
 
 
-def prepare_task(encoder: TextEncoder, one: LabelledSet, settings: TransferSettings, progress: Progress) -> Task:
-    """Draw the rows, encode each distinct text once, and build the features. Raises `ModelError`."""
-    labels = np.asarray(one.labels)
-    rows = drawn_rows(np.arange(len(one)), labels, settings.max_rows, settings.seed)
-    first = [one.first[row] for row in rows]
-    second = None if one.second is None else [one.second[row] for row in rows]
-    texts = list(dict.fromkeys((*first, *(second or ()))))
-    place = {text: index for index, text in enumerate(texts)}
-
-    def named(task: str, done: int, total: int) -> None:
-        progress(f"{one.name}: {task}", done, total)
-
-    found = text_features(encoder, texts, named)
-    left = torch.tensor([place[text] for text in first])
-    right = None if second is None else torch.tensor([place[text] for text in second])
-    return Task(torch.from_numpy(labels[rows]), _features(found.vectors, left, right), found.states, left, right)
-
-
-def layered_task(task: Task) -> LayeredTask | None:
-    """The task with what the screening needs; None for a model of one vector."""
-    if task.states is None:
-        return None
-    small = projected(task.states) if task.second is None else few_coordinates(task.states)
-    return LayeredTask(task, task.states, small)
-
-
-def _features(vectors: Tensor, first: Tensor, second: Tensor | None) -> Tensor:
-    """The vectors, or for pairs |u − v| and the products by coordinate, side by side (SentEval, arXiv:1803.05449)."""
-    left = vectors[first]
-    if second is None:
-        return left
-    right = vectors[second]
-    return torch.cat([(left - right).abs(), left * right], dim=1)
+def _key(task: Task, settings: TransferSettings) -> str:
+    """SHA-256 of all that the scores of a division depend on but the number of its rows and its own."""
+    digest = Digest()
+    found = {"labels": task.labels, "as_is": task.as_is, "states": task.states, "first": task.first}
+    digest.add_weights({name: one for name, one in (found | {"second": task.second}).items() if one is not None})
+    digest.add_values(replace(settings, fractions=(1.0,), splits=1).to_dict())
+    return digest.hexdigest()
 
 
 def _score(
-    one: LabelledSet, task: Task, layered: LayeredTask | None, settings: TransferSettings, progress: Progress
+    one: LabelledSet,
+    task: Task,
+    layered: LayeredTask | None,
+    settings: TransferSettings,
+    store: RunStore | None,
+    progress: Progress,
 ) -> TransferScore:
     labels = task.labels.numpy()
     done, total = 0, settings.splits * len(settings.fractions)
@@ -193,43 +158,45 @@ def _score(
         num_classes=len(one.classes),
         majority=100 * float(np.bincount(labels).max() / len(labels)),
         repeated_rows=len(rows) - len(set(rows)),
-        curve=tuple(_point(task, layered, fraction, settings, tick) for fraction in sorted(settings.fractions)),
+        curve=tuple(_point(task, layered, fraction, settings, store, tick) for fraction in sorted(settings.fractions)),
     )
 
 
 def _point(
-    task: Task, layered: LayeredTask | None, fraction: float, settings: TransferSettings, tick: Callable[[], None]
+    task: Task,
+    layered: LayeredTask | None,
+    fraction: float,
+    settings: TransferSettings,
+    store: RunStore | None,
+    tick: Callable[[], None],
 ) -> TransferPoint:
     """One share of the training rows through all splits."""
     labels = task.labels.numpy()
-    found: list[list[float]] = []
-    chosen: list[Layers] = []
+    found: list[TransferSplit] = []
     stratified = True
     for number, (train, test) in enumerate(divisions(labels, settings)):
         rows = drawn_rows(train, labels, round(fraction * len(train)), settings.seed + number)
         stratified &= len(np.unique(labels[rows])) == len(np.unique(labels))
         stratified &= by_class(labels[rows], int(np.ceil(settings.inner_share * len(rows))))
-        features = [task.as_is]
-        if layered is not None:
-            chosen.append(choose_layers(layered, rows, settings, settings.seed + number))
-            features += [layered.features((len(layered.states) - 1,)), layered.features(chosen[-1])]
-        found.append([100 * one for one in accuracies([(one, rows, test) for one in features], labels, settings)])
+        name = f"rows{len(rows)}-split{number}"
+        split = store.read(name, TransferSplit) if store else None
+        if split is None:
+            split = _split(task, layered, (rows, test), settings, settings.seed + number)
+            if store:
+                store.write(name, split)
+        found.append(split)
         tick()
-    as_is, last, combined = (
-        [tuple(column) for column in zip(*found, strict=True)]
-        if layered
-        else (tuple(row[0] for row in found), None, None)
-    )
+    last, combined = [split.last for split in found], [split.combined for split in found]
     before, after = _mean(last), _mean(combined)
     return TransferPoint(
         fraction=fraction,
         train_rows=len(rows),
         test_rows=len(test),
-        as_is=as_is,
-        last=last,
-        combined=combined,
-        chosen=tuple(chosen) or None,
-        mean_as_is=float(np.mean(as_is)),
+        as_is=tuple(split.as_is for split in found),
+        last=_known(last),
+        combined=_known(combined),
+        chosen=_known([split.chosen for split in found]),
+        mean_as_is=float(np.mean([split.as_is for split in found])),
         mean_last=before,
         mean_combined=after,
         relative_error_reduction=None if before is None or after is None else error_reduction(before, after),
@@ -237,28 +204,32 @@ def _point(
     )
 
 
+def _split(
+    task: Task, layered: LayeredTask | None, places: tuple[Rows, Rows], settings: TransferSettings, seed: int
+) -> TransferSplit:
+    """One division into rows to train on and to test on."""
+    features, chosen = [task.as_is], None
+    if layered is not None:
+        chosen = choose_layers(layered, places[0], settings, seed)
+        features += [layered.features((len(layered.states) - 1,)), layered.features(chosen)]
+    fits = [(values, *places) for values in features]
+    as_is, *others = [100 * share for share in accuracies(fits, task.labels.numpy(), settings)]
+    last, combined = others or (None, None)
+    return TransferSplit(as_is=as_is, last=last, combined=combined, chosen=chosen)
+
+
 def error_reduction(before: float, after: float) -> float:
     """By how many percent the errors fall from accuracy `before` to `after`, both in points; 0 without errors."""
     return 100 * (after - before) / (100 - before) if before < 100 else 0.0
 
 
-def choose_layers(layered: LayeredTask, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
-    """The subset with the best mean accuracy over divisions of `rows`: screened, then exact fits of the finalists."""
-    subsets, labels = layered.subsets(settings), layered.task.labels.numpy()
-    folds = inner_divisions(labels[rows], settings, seed)
-    places = [(torch.from_numpy(fitted), torch.from_numpy(held_out)) for fitted, held_out in folds]
-    screened = layered.screen(torch.from_numpy(rows), places, subsets)
-    order = sorted(range(len(subsets)), key=lambda place: (-screened[place], len(subsets[place]), subsets[place]))
-    finalists = [subsets[place] for place in order[: settings.finalists]]
-    features = [layered.features(subset) for subset in finalists]
-    fits = [(values, rows[fitted], rows[held_out]) for values in features for fitted, held_out in folds]
-    exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
-    # Of equally good ones that with fewer layers, then the one that was screened better.
-    best = max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))
-    return finalists[best]
-
-
-def _mean(values: Sequence[float | None] | None) -> float | None:
+def _known(values: Sequence[Value | None]) -> tuple[Value, ...] | None:
     """None where any value is missing."""
-    found = [value for value in values or () if value is not None]
-    return float(np.mean(found)) if found and len(found) == len(values or ()) else None
+    found = tuple(value for value in values if value is not None)
+    return found if len(found) == len(values) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where any value is missing."""
+    found = _known(values)
+    return float(np.mean(found)) if found else None

@@ -11,6 +11,16 @@ from truncate_kit.suites.settings import TransferSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransferSplit(Result):
+    """Accuracies in one division, in points; what it is asked for by stands in `TransferPoint`."""
+
+    as_is: float
+    last: float | None
+    combined: float | None
+    chosen: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPoint(Result):
     """Accuracies on one set with one part of the training rows, in points; tuples hold one value per split."""
 
