@@ -18,10 +18,14 @@ def point(fraction, **changes):
         "test_rows": 20,
         "as_is": (80.0, 82.0),
         "last": (80.0, 80.0),
+        "last_four": (77.0, 79.0),
+        "random": (75.0, 77.0),
         "combined": (84.0, 86.0),
         "chosen": ((0, 3), (3,)),
         "mean_as_is": 81.0,
         "mean_last": 80.0,
+        "mean_last_four": 78.0,
+        "mean_random": 76.0,
         "mean_combined": 85.0,
         "relative_error_reduction": 25.0,
     }
@@ -46,6 +50,8 @@ def transfer():
         sets=(score, replace(score, name="TREC", repeated_rows=0)),
         mean_as_is=81.0,
         mean_last=80.0,
+        mean_last_four=78.0,
+        mean_random=76.0,
         mean_combined=85.0,
         mean_relative_error_reduction=25.0,
         seconds=3.0,
@@ -61,7 +67,7 @@ def test_transfer_rows_and_means(transfer):
         ("TREC", "100"),
         ("mean of 2", ""),
     ]
-    assert table.rows[1][2:] == ("2", "60.00", "81.00", "80.00", "85.00", "+25.0", "0 3")
+    assert table.rows[1][2:] == ("2", "60.00", "81.00", "80.00", "78.00", "76.00", "85.00", "+25.0", "0 3")
     assert all(len(row) == len(table.columns) for row in table.rows)
     sentences = transfer.sentences()
     assert sum("rows repeat a text" in sentence for sentence in sentences) == 1

@@ -1,5 +1,6 @@
 """The transfer suite equals plain loops over scikit-learn, and looks at nothing it must not see."""
 
+from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 
@@ -18,7 +19,7 @@ from truncate_kit.suites.fitting import accuracies
 from truncate_kit.suites.settings import TransferSettings
 from truncate_kit.suites.transfer import error_reduction, score_transfer
 from truncate_kit.suites.transfer_report import TransferReport, TransferSplit
-from truncate_kit.suites.transfer_task import LayeredTask, Task, choose_layers
+from truncate_kit.suites.transfer_task import LayeredTask, Task, baselines, choose_layers
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +72,18 @@ def test_a_model_with_layers_on_pairs(pairs, encoder):
     labels, point = np.array(pairs.labels), report.sets[0].whole
     left, right = (layer_states(encoder, texts).numpy() for texts in (pairs.first, pairs.second))
     for number, (train, test) in enumerate(plain_divisions(labels, 2)):
-        for found, layers in ((point.last, (3,)), (point.combined, point.chosen[number])):
+        subsets = [(3,), (0, 1, 2, 3), point.chosen[number]]
+        for found, layers in zip((point.last, point.last_four, point.combined), subsets, strict=True):
             values = pair_features(left[list(layers)].mean(axis=0), right[list(layers)].mean(axis=0))
             assert found[number] == pytest.approx(fit_and_score(values, labels, train, test), abs=1e-6)
+        of_any = [
+            fit_and_score(
+                pair_features(left[list(some)].mean(axis=0), right[list(some)].mean(axis=0)), labels, train, test
+            )
+            for size in (1, 2, 3)
+            for some in combinations(range(4), size)
+        ]
+        assert any(point.random[number] == pytest.approx(one, abs=1e-6) for one in of_any)
     assert point.as_is == point.last  # a bare model: its vector is the mean state of the last layer
     assert report.num_subsets == 14  # of four layers, up to three
     assert point.relative_error_reduction == pytest.approx(
@@ -99,6 +109,11 @@ def planted(seed=0, rows=200, layers=4, width=6):
     places = torch.arange(rows)
     task = Task(torch.from_numpy(labels), torch.from_numpy(states[-1]), torch.from_numpy(states), places, None)
     return LayeredTask(task, task.states, task.states.double()), states, labels
+
+
+@pytest.fixture(scope="module")
+def planted_task():
+    return planted(layers=6)[0]
 
 
 @pytest.mark.parametrize("finalists", [3, 14])
@@ -132,6 +147,15 @@ def test_the_choice_does_not_hang_on_rows_outside_the_training_part():
     )
     after = choose_layers(LayeredTask(changed, changed.states, changed.states.double()), rows, settings, seed=0)
     assert before == after
+
+
+def test_baselines_are_the_last_layers_and_subsets_drawn_evenly(planted_task):
+    settings = TransferSettings(max_layers=2)
+    drawn = [baselines(planted_task, settings, seed) for seed in range(2000)]
+    assert {(last, four) for last, four, _ in drawn} == {((5,), (2, 3, 4, 5))}
+    counts = Counter(random for *_, random in drawn)
+    assert set(counts) == {subset for size in (1, 2) for subset in combinations(range(6), size)}
+    assert 50 < min(counts.values()) <= max(counts.values()) < 150  # of each of 21 about 95
 
 
 def test_shares_of_the_training_rows(words, encoder):
@@ -187,7 +211,7 @@ def test_what_is_kept_is_taken_for_the_same_vectors_and_protocol_alone(words, en
     plain = scored()
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     (tmp_path / "trials.jsonl").unlink()
-    planted = TransferSplit(as_is=12.5, last=None, combined=None, chosen=None)
+    planted = TransferSplit(as_is=12.5)
     RunStore(tmp_path, folder.name).write("rows136-split1", planted)
     assert scored() == (plain[0], 12.5)
     assert scored(replace(SMALL, splits=3))[:2] == (plain[0], 12.5)  # the first divisions of more are the same ones

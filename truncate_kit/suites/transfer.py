@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from torch import Tensor
 
 from truncate_kit.data import LabelledSet, find_transfer
 from truncate_kit.encoders.digest import Digest
@@ -28,7 +29,7 @@ from truncate_kit.suites.fitting import Rows, accuracies, by_class, divisions, d
 from truncate_kit.suites.registry import SuiteRun
 from truncate_kit.suites.settings import TransferSettings
 from truncate_kit.suites.transfer_report import TransferPoint, TransferReport, TransferScore, TransferSplit
-from truncate_kit.suites.transfer_task import LayeredTask, Task, choose_layers, layered_task, prepare_task
+from truncate_kit.suites.transfer_task import LayeredTask, Task, baselines, choose_layers, layered_task, prepare_task
 
 FEWEST_ROWS = 8
 """Training rows of which some are held out to choose layers by."""
@@ -109,6 +110,8 @@ def score_transfer(
         sets=tuple(scores),
         mean_as_is=_mean([score.whole.mean_as_is for score in scores]) or 0.0,
         mean_last=_mean([score.whole.mean_last for score in scores]),
+        mean_last_four=_mean([score.whole.mean_last_four for score in scores]),
+        mean_random=_mean([score.whole.mean_random for score in scores]),
         mean_combined=_mean([score.whole.mean_combined for score in scores]),
         mean_relative_error_reduction=_mean([score.whole.relative_error_reduction for score in scores]),
         seconds=time.perf_counter() - begin,
@@ -186,18 +189,25 @@ def _point(
                 store.write(name, split)
         found.append(split)
         tick()
-    last, combined = [split.last for split in found], [split.combined for split in found]
+    last = _known([split.last for split in found])
+    last_four = _known([split.last_four for split in found])
+    random = _known([split.random for split in found])
+    combined = _known([split.combined for split in found])
     before, after = _mean(last), _mean(combined)
     return TransferPoint(
         fraction=fraction,
         train_rows=len(rows),
         test_rows=len(test),
         as_is=tuple(split.as_is for split in found),
-        last=_known(last),
-        combined=_known(combined),
+        last=last,
+        last_four=last_four,
+        random=random,
+        combined=combined,
         chosen=_known([split.chosen for split in found]),
         mean_as_is=float(np.mean([split.as_is for split in found])),
         mean_last=before,
+        mean_last_four=_mean(last_four),
+        mean_random=_mean(random),
         mean_combined=after,
         relative_error_reduction=None if before is None or after is None else error_reduction(before, after),
         by_class=stratified,
@@ -208,14 +218,17 @@ def _split(
     task: Task, layered: LayeredTask | None, places: tuple[Rows, Rows], settings: TransferSettings, seed: int
 ) -> TransferSplit:
     """One division into rows to train on and to test on."""
-    features, chosen = [task.as_is], None
-    if layered is not None:
-        chosen = choose_layers(layered, places[0], settings, seed)
-        features += [layered.features((len(layered.states) - 1,)), layered.features(chosen)]
-    fits = [(values, *places) for values in features]
-    as_is, *others = [100 * share for share in accuracies(fits, task.labels.numpy(), settings)]
-    last, combined = others or (None, None)
-    return TransferSplit(as_is=as_is, last=last, combined=combined, chosen=chosen)
+
+    def scored(*features: Tensor) -> list[float]:
+        fits = [(values, *places) for values in features]
+        return [100 * share for share in accuracies(fits, task.labels.numpy(), settings)]
+
+    if layered is None:
+        return TransferSplit(as_is=scored(task.as_is)[0])
+    chosen = choose_layers(layered, places[0], settings, seed)
+    subsets = (*baselines(layered, settings, seed), chosen)
+    as_is, last, last_four, random, combined = scored(task.as_is, *map(layered.features, subsets))
+    return TransferSplit(as_is=as_is, last=last, last_four=last_four, random=random, combined=combined, chosen=chosen)
 
 
 def error_reduction(before: float, after: float) -> float:
@@ -229,7 +242,7 @@ def _known(values: Sequence[Value | None]) -> tuple[Value, ...] | None:
     return found if len(found) == len(values) else None
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[float | None] | None) -> float | None:
     """None where any value is missing."""
-    found = _known(values)
+    found = _known(values or ())
     return float(np.mean(found)) if found else None

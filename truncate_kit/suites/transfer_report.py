@@ -15,9 +15,11 @@ class TransferSplit(Result):
     """Accuracies in one division, in points; what it is asked for by stands in `TransferPoint`."""
 
     as_is: float
-    last: float | None
-    combined: float | None
-    chosen: tuple[int, ...] | None
+    last: float | None = None
+    last_four: float | None = None
+    random: float | None = None
+    combined: float | None = None
+    chosen: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +31,14 @@ class TransferPoint(Result):
     test_rows: int  # number of rows tested on in each split
     as_is: tuple[float, ...]  # accuracy of the model's own vectors
     last: tuple[float, ...] | None  # of the states of the last layer; as the others None for a model of one vector
+    last_four: tuple[float, ...] | None = None  # of the mean of the last four layers
+    random: tuple[float, ...] | None = None  # of the mean of layers drawn evenly from the subsets, anew in each split
     combined: tuple[float, ...] | None  # accuracy of the mean of the layers that the inner cross-validation chose
     chosen: tuple[tuple[int, ...], ...] | None
-    mean_as_is: float  # this and the next two: means over the splits
+    mean_as_is: float  # this and the next four: means over the splits
     mean_last: float | None
+    mean_last_four: float | None = None
+    mean_random: float | None = None
     mean_combined: float | None
     relative_error_reduction: float | None  # percentage of the errors of `last` that `combined` avoids, from the means
     by_class: bool = True  # whether the rows were enough for every class to keep its share of each division
@@ -66,6 +72,8 @@ class TransferReport(SuiteReport):
     sets: tuple[TransferScore, ...]
     mean_as_is: float
     mean_last: float | None
+    mean_last_four: float | None = None
+    mean_random: float | None = None
     mean_combined: float | None
     mean_relative_error_reduction: float | None
     seconds: float
@@ -75,11 +83,13 @@ class TransferReport(SuiteReport):
         layered = self.num_subsets > 0
         columns: tuple[str, ...] = ("set", "rows to train on", "classes", "most frequent", "as it is")
         if layered:
-            columns += ("last layer", "layers combined", "fewer errors %", "layers chosen most often")
+            columns += ("last layer", "last four", "random layers", "layers combined", "fewer errors %")
+            columns += ("layers chosen most often",)
         rows = [_transfer_row(score, point, layered) for score in self.sets for point in score.curve]
         mean: tuple[str, ...] = (f"mean of {len(self.sets)}", "", "", "", number(self.mean_as_is))
         if layered:
-            mean += (number(self.mean_last), number(self.mean_combined))
+            found = (self.mean_last, self.mean_last_four, self.mean_random, self.mean_combined)
+            mean += tuple(map(number, found))
             mean += (number(self.mean_relative_error_reduction, "+.1f"), "")
         title = f"{self.model} in {self.runtime}: accuracy × 100 of logistic regression, {self.settings.splits} splits"
         return TableCells(title, columns, [*rows, mean])
@@ -126,6 +136,8 @@ def _transfer_row(score: TransferScore, point: TransferPoint, layered: bool) -> 
     return (
         *row,
         number(point.mean_last),
+        number(point.mean_last_four),
+        number(point.mean_random),
         number(point.mean_combined),
         number(point.relative_error_reduction, "+.1f"),
         " ".join(map(str, often)) or NONE,

@@ -105,3 +105,12 @@ def _features(vectors: Tensor, first: Tensor, second: Tensor | None) -> Tensor:
         return left
     right = vectors[second]
     return torch.cat([(left - right).abs(), left * right], dim=1)
+
+
+def baselines(layered: LayeredTask, settings: TransferSettings, seed: int) -> tuple[Layers, Layers, Layers]:
+    """The last layer, the last four, and layers at random (BERT-LC, Table 4; it says neither how drawn nor how often).
+
+    Those at random are drawn evenly from all subsets that are searched.
+    """
+    subsets, layers = layered.subsets(settings), tuple(range(len(layered.states)))
+    return layers[-1:], layers[-4:], subsets[int(np.random.default_rng(seed).integers(len(subsets)))]
