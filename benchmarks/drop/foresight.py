@@ -23,12 +23,11 @@ from benchmarks.common import new_parser, print_table, read_rows, write_rows
 from benchmarks.drop.run import PROFILES
 from benchmarks.drop.scoring import logistic, probability
 from benchmarks.pick.cases import BUNDLED_NOW, RANDOM, Case, read_cases
-from benchmarks.pick.measure import MINIATURES, TASKS
+from benchmarks.pick.measure import MINIATURES, TASKS, load_set
 from truncate_kit.analysis.foresight import ANALYSED_TEXTS
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
-from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.encoders import default_reference, load_encoder
 
 HERE = Path(__file__).parent
@@ -79,10 +78,10 @@ def name_of(model: str, task: str) -> str:
 
 def say(data: Path) -> None:
     """Profile each bundled miniature on the training pairs of each set of the sweeps, where that is not done."""
-    for model, (task, place) in product(MINIATURES, TASKS.items()):
+    for model, task in product(MINIATURES, TASKS):
         if (name := name_of(model, task)) in PROFILES:
             continue
-        pairs = load_pairs(place if place == BUNDLED else str(data / place)).split("train")
+        pairs = load_set(str(data), task).split("train")
         usual = default_reference(model)
         settings = AnalysisSettings(max_texts=ANALYSED_TEXTS, intervals=0, outliers=0)
         reference = load_encoder(usual) if usual else None

@@ -19,13 +19,22 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import new_parser, read_rows, write_rows
+from benchmarks.pick.measure import TASKS
 from truncate_kit.runs.journal import Journal
 from truncate_kit.runs.trial import Trial
 from truncate_kit.sweep.picking import Picker
 
 HERE = Path(__file__).parent
 CASES, MEASURED = HERE / "cases.csv", HERE / "measured.csv"
-SWEEP = ("model", "task", "train_pairs", "rate", "epochs", "dev_pairs")  # columns of `MEASURED` that make a case
+SWEEP = (
+    "model",
+    "task",
+    "train_pairs",
+    "rate",
+    "epochs",
+    "dev_pairs",
+    "precision",
+)  # columns of `MEASURED` that make a case
 PUBLISHED, FIRST, BUNDLED_NOW, RANDOM, PUBLIC = "published", "first", "bundled", "random", "public"
 STORES = {
     FIRST: HERE.parent / "tmft" / "study" / "trials" / "trials.jsonl",
@@ -266,7 +275,7 @@ def measured(path: Path) -> Iterator[tuple[Case, list[dict[str, str]]]]:
         groups.setdefault(tuple(row[name] for name in SWEEP), []).append(row)
     ranked = read_rows(path.with_name("rankings.csv")) if path.with_name("rankings.csv").exists() else []
     for said, rows in groups.items():
-        model, task, train_pairs, rate, epochs, dev_pairs = said
+        model, task, train_pairs, rate, epochs, dev_pairs, _ = said
         layers = set(range((6 if model == MINILM else 8) + 1))
         by_seed = {row["seed"]: {int(one["layer"]) for one in rows if one["seed"] == row["seed"]} for row in rows}
         seeds = [seed for seed, held in sorted(by_seed.items()) if held == layers]
@@ -275,7 +284,7 @@ def measured(path: Path) -> Iterator[tuple[Case, list[dict[str, str]]]]:
             continue
         weights = PUBLIC if model == MINILM else BUNDLED_NOW
         seeds_held, source = str(len(seeds)), "measured"
-        key = (model, weights, task, METRICS["cosine"], train_pairs, dev_pairs, rate, epochs, seeds_held, source)
+        key = (model, weights, task, METRICS[TASKS[task]], train_pairs, dev_pairs, rate, epochs, seeds_held, source)
         cheap = {int(row["layer"]): row for row in ranked if tuple(row[name] for name in SWEEP[:4]) == said[:4]}
         errors = gap_errors(mine, seeds)
         yield (

@@ -2,10 +2,11 @@
 
     python -m benchmarks.pick.measure --data FOLDER_OF_EVALUATION_SETS --minilm FOLDER_OF_ALL_MINILM_L6_V2
 
-Trials are trained as `truncate-kit finetune` trains them, in bfloat16. Each is a row of measured.csv, appended when it
-is done: the command may be stopped at any time and continues where it was. `--only rates` or `--only sweeps` runs a
-part. A row holds, beside the scores, the score on the half of dev whose two texts share the fewest words, and the dev
-scores of resamples of the dev pairs, the same for every trial of a set: differences between rows are paired.
+Trials are trained as `truncate-kit finetune` trains them, in bfloat16 or with `--precision fp32`. Each is a row of
+measured.csv, appended when it is done: the command may be stopped at any time and continues where it was. `--only
+rates` or `--only sweeps` runs a part. A row holds, beside the scores, the score on the half of dev whose two texts
+share the fewest words, and the dev scores of resamples of the dev pairs, the same for every trial of a set: differences
+between rows are paired.
 
 Widths without a model of their own are slices of all-MiniLM-L6-v2: its first 192 or 256 dimensions and as many heads as
 these hold. What is left of it knows less, but its weights are of the size that pretraining gives.
@@ -28,10 +29,9 @@ from benchmarks.common import names, new_parser, part_of_train, read_rows, sprea
 from benchmarks.pick.second_dev import halves
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
 from truncate_kit.encoders import Encoder, layers_held, load_encoder, truncate
-from truncate_kit.evaluation import correlate
 from truncate_kit.sweep.ranking import RankingOrder, RankingWork
-from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.configuration import Precision, TrainingSettings
+from truncate_kit.training.evaluators import HeldOutPairs
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.tasks import LabelledTask
 
@@ -43,7 +43,15 @@ HEAD = 32  # dimensions of a head of all-MiniLM-L6-v2
 RATES = (2e-4, 5e-4, 1e-4, 4e-5, 1e-3, 2e-3)
 LOWEST = 1e-4  # but for all-MiniLM-L6-v2, whose default was 4e-5
 SWEEP_RATES = dict.fromkeys(MINIATURES, 5e-4) | {MINILM: 1e-4}  # good at every layer, by `RATES`
-TASKS = {"stsb/en": "stsb/en", "sick": "sick", "bundled": BUNDLED, "stsb/de": "stsb/de"}
+TASKS = {
+    "stsb/en": "cosine",
+    "sick": "cosine",
+    "bundled": "cosine",
+    "stsb/de": "cosine",
+    "korsts": "cosine",
+    "mrpc": "paraphrase",
+}
+"""What is learned from each set: folders of the evaluation data, and the bundled pairs."""
 SIZES = (500, 2000)  # training pairs
 WIDTHS = dict(zip(MINIATURES, (64, 128, 128), strict=True)) | SLICES | {MINILM: 384}
 DEPTHS = dict.fromkeys(MINIATURES, 8) | dict.fromkeys((MINILM, *SLICES), 6)
@@ -79,9 +87,9 @@ def rate_jobs(models: Sequence[str]) -> Iterator[Job]:
                 yield Job(model=model, task="stsb/en", train_pairs=500, rate=rate, layer=layer)
 
 
-def sweep_jobs(models: Sequence[str]) -> Iterator[Job]:
+def sweep_jobs(models: Sequence[str], tasks: Sequence[str]) -> Iterator[Job]:
     """Every layer with every seed, set after set."""
-    for train_pairs, task, seed, model in product(SIZES, TASKS, range(SEEDS), models):
+    for train_pairs, task, seed, model in product(SIZES, tasks, range(SEEDS), models):
         for layer in range(DEPTHS[model] + 1):
             rate = SWEEP_RATES[model]
             yield Job(model=model, task=task, train_pairs=train_pairs, rate=rate, layer=layer, seed=seed)
@@ -114,9 +122,14 @@ def load(model: str, minilm: str | None) -> Encoder:
     return sliced(minilm, SLICES[model]) if model in SLICES else load_encoder(minilm, max_length=128)
 
 
+def load_set(folder: str, task: str) -> PairSplits:
+    """The whole set of a task."""
+    return load_pairs(BUNDLED if task == "bundled" else f"{folder}/{task}")
+
+
 def splits(folder: str, job: Job) -> PairSplits:
     """The set of a job, its parts no larger than they have to be."""
-    data = load_pairs(TASKS[job.task] if job.task == "bundled" else f"{folder}/{TASKS[job.task]}")
+    data = load_set(folder, job.task)
     assert data.dev is not None
     assert data.test is not None
     data = replace(data, dev=spread_out(data.dev, min(DEV_PAIRS, len(data.dev))))
@@ -124,34 +137,33 @@ def splits(folder: str, job: Job) -> PairSplits:
     return part_of_train(data, job.train_pairs)
 
 
-def settings_of(job: Job) -> TrainingSettings:
+def settings_of(job: Job, precision: Precision) -> TrainingSettings:
     """As the job is trained."""
-    return TrainingSettings(epochs=EPOCHS[job.train_pairs], learning_rate=job.rate, precision="bf16")
+    return TrainingSettings(
+        objective=TASKS[job.task], epochs=EPOCHS[job.train_pairs], learning_rate=job.rate, precision=precision
+    )
 
 
-def measure(full: Encoder, data: PairSplits, job: Job) -> dict[str, str]:
+def measure(full: Encoder, data: PairSplits, job: Job, precision: Precision) -> dict[str, str]:
     """Train one trial; its scores."""
     assert data.dev is not None
     assert data.train is not None
     encoder = truncate(full, job.layer)
-    examples, dev, test = LabelledTask(full, data).trial(encoder, job.seed)
-    assert isinstance(dev, PairEvaluator)
-    state = TrainingRun(encoder, examples, dev, settings_of(job), seed=job.seed).train()
-    cosines, targets = dev.cosines(encoder.encode_ids(dev.texts())), data.dev.scores()
-    drawn = np.random.default_rng(0).integers(0, len(targets), (DRAWS, len(targets)))
-    few = halves(data.dev, data.train)["few_shared_words"]
-
-    def score(places: Sequence[int]) -> float:
-        return correlate([cosines[place] for place in places], [targets[place] for place in places]).spearman
-
+    examples, dev, test = LabelledTask(full, data, TASKS[job.task]).trial(encoder, job.seed)
+    assert isinstance(dev, HeldOutPairs)
+    state = TrainingRun(encoder, examples, dev, settings_of(job, precision), seed=job.seed).train()
+    vectors = encoder.encode_ids(dev.texts())
+    outcomes, targets = np.array(dev.outcomes(vectors)), np.array(data.dev.scores())
+    few = [halves(data.dev, data.train)["few_shared_words"]]
     return {
         "dev_pairs": str(len(targets)),
         "dev": f"{dev.score(encoder)[0]:.3f}",
-        "dev_few_shared_words": f"{score(few):.3f}",
+        "dev_few_shared_words": f"{dev.score_each(outcomes[few], targets[few])[0]:.3f}",
         "test": f"{test.score(encoder)[0]:.3f}",
         "seconds": f"{state.seconds:.0f}",
         "dev_scores": ";".join(f"{one:.2f}" for one in state.scores),
-        "dev_draws": ";".join(f"{score(row):.2f}" for row in drawn.tolist()),
+        "dev_draws": ";".join(f"{score:.2f}" for score in dev.resampled(vectors)[:DRAWS]),
+        "precision": precision,
     }
 
 
@@ -178,7 +190,7 @@ def run(jobs: Iterator[Job], options: argparse.Namespace) -> None:
         assert full is not None
         if job.layer not in layers_held(full.backbone.config):
             continue
-        found = measure(full, splits(options.data, job), job)
+        found = measure(full, splits(options.data, job), job, options.precision)
         append(options.out, job.cells | found)
         shown = {name: value for name, value in (job.cells | found).items() if name not in ("dev_draws", "dev_scores")}
         print(time.strftime("%H:%M:%S"), *shown.values(), flush=True)
@@ -194,7 +206,7 @@ def rank(jobs: Iterator[Job], options: argparse.Namespace) -> None:
         if (job.model, job.task, str(job.train_pairs), str(job.rate)) in done:
             continue
         full, data = load(job.model, options.minilm), splits(options.data, job)
-        work = RankingWork(full, LabelledTask(full, data), settings_of(job))
+        work = RankingWork(full, LabelledTask(full, data, TASKS[job.task]), settings_of(job, options.precision))
         layers = layers_held(full.backbone.config)
         probe, exits = (
             work.perform(RankingOrder(name=name, layers=layers, seed=0), lambda _: None)
@@ -207,11 +219,13 @@ def rank(jobs: Iterator[Job], options: argparse.Namespace) -> None:
 
 
 PARSER = new_parser(__doc__)
-PARSER.add_argument("--data", required=True, help="folder that holds stsb/en and sick")
+PARSER.add_argument("--data", required=True, help="folder that holds the sets")
 PARSER.add_argument("--minilm", help="folder of all-MiniLM-L6-v2, for the rates at widths from 192 to 384")
 PARSER.add_argument("--out", type=Path, default=MEASURED)
 PARSER.add_argument("--rankings", type=Path, default=RANKINGS)
 PARSER.add_argument("--only", choices=("rates", "sweeps"))
+PARSER.add_argument("--tasks", type=names, default=list(TASKS), help="of the sweeps, separated by commas")
+PARSER.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
 PARSER.add_argument("--models", type=names, default=list(MINIATURES), help="of the sweeps, separated by commas")
 PARSER.add_argument("--threads", type=int, default=1)
 
@@ -223,8 +237,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.only != "sweeps":
         run(rate_jobs((*MINIATURES, *([MINILM, *SLICES] if options.minilm else []))), options)
     if options.only != "rates":
-        run(sweep_jobs(options.models), options)
-        rank(sweep_jobs(options.models), options)
+        run(sweep_jobs(options.models, options.tasks), options)
+        rank(sweep_jobs(options.models, options.tasks), options)
 
 
 if __name__ == "__main__":
