@@ -94,6 +94,10 @@ def contrast(
         training_option("Of diffcse: the masked language model that fills in words; by default MODEL as it came."),
     ] = None,
     temperature: Annotated[float, training_option("Of the softmax.")] = SETTINGS.temperature,
+    hard_negative_weight: Annotated[
+        float,
+        training_option("Of hard-negatives: added to the logit of an anchor's own negative; the authors' code has 1."),
+    ] = SETTINGS.hard_negative_weight,
     dropout: Annotated[
         float | None,
         training_option("Share of the units dropped in training, such as 0.1; by default the model's own."),
@@ -125,6 +129,7 @@ def contrast(
         keep_pooler=not remove_pooler,
         layer=layer,
         temperature=temperature,
+        hard_negative_weight=hard_negative_weight,
         dropout=dropout,
         epochs=epochs,
         batch_size=batch_size,

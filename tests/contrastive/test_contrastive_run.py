@@ -289,6 +289,29 @@ def test_models_and_rows_that_do_not_suit(tiny_folder, data, tmp_path):
     assert not (tmp_path / "lean").exists()
 
 
+def test_the_weight_of_an_own_negative_reaches_the_loss(tiny_folder, data, tmp_path):
+    """Before the first step a weight raises every row's loss, by less than itself."""
+
+    def first_loss(weight):
+        losses = []
+        settings = ContrastiveSettings(
+            objective="hard-negatives",
+            hard_negative_weight=weight,
+            pooling="mean",
+            epochs=1,
+            evaluate_every=1,
+            seeds=(0,),
+        )
+        finetune_contrastive(
+            load_encoder(tiny_folder("bert")), word_triplets(), data, out=tmp_path / str(weight), settings=settings,
+            stage_done=lambda stage, loss, dev: losses.append(loss),
+        )  # fmt: skip
+        return losses[0]
+
+    plain, raised = first_loss(0.0), first_loss(2.0)
+    assert 0.01 < raised - plain < 2.0
+
+
 def test_a_trained_pooling_can_be_trained_again(tiny_folder, data, tmp_path):
     run(tiny_folder("bert"), data, tmp_path / "a", layer=2)
     cut = truncate(load_encoder(tmp_path / "a/lean"), 1)

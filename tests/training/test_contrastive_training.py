@@ -15,20 +15,21 @@ from truncate_kit.training.distributed import ALONE
 from truncate_kit.training.loop import TrainingRun
 
 
-@pytest.mark.parametrize("negatives", [False, True])
-def test_the_equations_one_term_at_a_time(negatives):
+@pytest.mark.parametrize(("negatives", "weight"), [(False, 0), (True, 0), (True, 1), (True, 2.5)])
+def test_the_equations_one_term_at_a_time(negatives, weight):
     generator = torch.Generator().manual_seed(0)
     anchors, positives, against = torch.randn(3, 5, 7, generator=generator).double()
 
-    def similar(first, second):
-        return math.exp(float(first @ second / first.norm() / second.norm()) / 0.05)
+    def similar(first, second, more=0.0):
+        return math.exp(float(first @ second / first.norm() / second.norm()) / 0.05 + more)
 
     losses = []
     for place, anchor in enumerate(anchors):
         total = sum(similar(anchor, other) for other in positives)
-        total += sum(similar(anchor, other) for other in against) if negatives else 0
+        if negatives:  # the released code adds the weight to the logit of the anchor's own one
+            total += sum(similar(anchor, other, weight * (at == place)) for at, other in enumerate(against))
         losses.append(-math.log(similar(anchor, positives[place]) / total))
-    found = contrastive_loss(anchors, positives, against if negatives else None, 0.05)
+    found = contrastive_loss(anchors, positives, against if negatives else None, 0.05, weight)
     assert float(found) == pytest.approx(sum(losses) / 5, rel=1e-9)
 
 

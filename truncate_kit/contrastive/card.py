@@ -28,6 +28,7 @@ def contrastive_card(result: ContrastiveResult) -> ModelCard:
     settings, chosen = result.settings, result.chosen
     what, _, rows = result.rows.rstrip(".").partition(": ")
     processes = counted(result.processes, "process", "processes")
+    weighted = f", own negatives weighted by {weight:g}" if (weight := settings.hard_negative_weight) else ""
     return ModelCard(
         base_model=result.model,
         title=f"{result.model}, trained by contrast",
@@ -35,7 +36,7 @@ def contrastive_card(result: ContrastiveResult) -> ModelCard:
         "parameters.",
         facts=(
             ("Pooling", pooling_words(settings)),
-            ("Objective", f"{OBJECTIVES[settings.objective].card}, temperature {settings.temperature:g}"),
+            ("Objective", f"{OBJECTIVES[settings.objective].card}, temperature {settings.temperature:g}{weighted}"),
             (what, rows),
             (
                 "Budget",

@@ -54,7 +54,7 @@ def finetune_contrastive(
         data: Graded pairs; dev is scored in training, test once per seed.
         out: Gets `lean/` (a sentence-transformers folder), `contrastive.json` and `trials/`, from which the same call
             continues after a kill.
-        settings: None is the authors' run.
+        settings: None is the defaults.
         generator: Fills in the hidden words of `diffcse`, frozen; None takes `encoder` as it came.
         group: Processes that train together; only the leading one writes.
         progress: True draws bars and logs; else what is called after each step.
@@ -145,7 +145,13 @@ class _Run:
     def _examples(self, encoder: Encoder, columns: list[list[Ids]]) -> ContrastiveTexts:
         settings, temperature = self.settings, self.settings.temperature
         if settings.objective != "diffcse":
-            return ContrastiveTexts(columns, temperature=temperature, chunk=settings.chunk, group=self.group)
+            return ContrastiveTexts(
+                columns,
+                temperature=temperature,
+                own_weight=settings.hard_negative_weight,
+                chunk=settings.chunk,
+                group=self.group,
+            )
         return DifferenceTexts(
             encoder,
             columns[0],

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import get_args
 
-from truncate_kit.bounds import BATCH, STEPS, Bounds, check_numbers, check_seeds
+from truncate_kit.bounds import BATCH, STEPS, WEIGHT, Bounds, check_numbers, check_seeds
 from truncate_kit.contrastive.budgets import default_budget
 from truncate_kit.contrastive.poolings import POOLINGS, ContrastivePooling, Over
 from truncate_kit.errors import UsageError
@@ -18,7 +18,7 @@ _TOKENS = Bounds(3, 1_000_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveSettings(Result):
-    """One contrastive run; the defaults are those with which the authors of layer-wise attention pooling ran it.
+    """One contrastive run; defaults, but for the objective, are those of the authors of layer-wise attention pooling.
 
     Attributes:
         objective: `in-batch` (equation 6), `dropout` (7, raw text), `hard-negatives` (8) or `diffcse`
@@ -34,6 +34,8 @@ class ContrastiveSettings(Result):
             CLS state of the top layer, a mean stays a mean.
         layer: Where the model is cut; None keeps all.
         temperature: Of the softmax.
+        hard_negative_weight: Of `hard-negatives`: added to the logit of an anchor's own negative. 0 is equation 8 as
+            printed; the authors' released code has 1.
         replaced_weight: Of the loss over replaced words in `diffcse`, beside 1 for equation 7.
         masked_share: Share of the tokens that the generator of `diffcse` fills in.
         epochs: None follows the objective.
@@ -61,6 +63,7 @@ class ContrastiveSettings(Result):
     keep_pooler: bool = True
     layer: int | None = None
     temperature: float = 0.05
+    hard_negative_weight: float = 0.0
     replaced_weight: float = 0.005
     masked_share: float = 0.3
     epochs: int | None = None
@@ -111,7 +114,12 @@ class ContrastiveSettings(Result):
             raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise UsageError(f"A dropout of {self.dropout} is no share of the units.", hint="Use `dropout=0.1`.")
-        check_numbers(self, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
+        if self.hard_negative_weight and self.objective != "hard-negatives":
+            raise UsageError(
+                f"The objective {self.objective} has no hard negatives to weight.",
+                hint='Leave out `hard_negative_weight`, or use `objective="hard-negatives"`.',
+            )
+        check_numbers(self, hard_negative_weight=WEIGHT, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
         check_seeds(self.seeds)
 
     def _check_difference(self) -> None:

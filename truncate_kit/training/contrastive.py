@@ -22,15 +22,21 @@ Benchmark are padding for two thirds, and a step takes twice as long (benchmarks
 """
 
 
-def contrastive_loss(anchors: Tensor, positives: Tensor, negatives: Tensor | None, temperature: float) -> Tensor:
-    """Mean over i of −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ))).
+def contrastive_loss(
+    anchors: Tensor, positives: Tensor, negatives: Tensor | None, temperature: float, own_weight: float = 0.0
+) -> Tensor:
+    """Mean over i of −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
 
     anchors, positives, negatives: (b, d) each. Without negatives their sum is left out: equation 6, and with positives
-    that are the anchors under another dropout mask equation 7; with them equation 8. 0-d, at least 0.
+    that are the anchors under another dropout mask equation 7; with them equation 8. own_weight: w, of an anchor's own
+    negative; 0 is the equation as printed, the authors' code has 1. 0-d, at least 0.
     """
     against = positives if negatives is None else torch.cat([positives, negatives])
     anchors, against = nn.functional.normalize(anchors, dim=-1), nn.functional.normalize(against, dim=-1)
     logits = anchors @ against.T / temperature
+    if negatives is not None and own_weight:
+        own = torch.eye(len(anchors), device=logits.device)
+        logits = logits + own_weight * torch.cat([torch.zeros_like(own), own], dim=1)
     return nn.functional.cross_entropy(logits, torch.arange(len(anchors), device=logits.device))
 
 
@@ -45,11 +51,12 @@ class ContrastiveTexts:
         columns: Sequence[list[Ids]],  # anchors, positives, maybe negatives; anchors twice differ by dropout alone
         *,
         temperature: float = TEMPERATURE,
+        own_weight: float = 0.0,  # of an anchor's own negative, see `contrastive_loss`
         chunk: int | None = None,  # texts encoded at a time, so that memory does not grow with the batch; None: all
         group: Group = ALONE,  # processes that share every batch; the loss is that of the whole batch
     ) -> None:
         self._columns = [list(column) for column in columns]
-        self._temperature, self._chunk, self._group = temperature, chunk, group
+        self._temperature, self._own_weight, self._chunk, self._group = temperature, own_weight, chunk, group
 
     def __len__(self) -> int:
         return len(self._columns[0])
@@ -90,7 +97,7 @@ class ContrastiveTexts:
         own = len(vectors) // len(self._columns)
         columns = self._group.gather(vectors.view(len(self._columns), own, vectors.shape[-1]), total)
         negatives = columns[2] if len(columns) > 2 else None
-        return contrastive_loss(columns[0], columns[1], negatives, self._temperature)
+        return contrastive_loss(columns[0], columns[1], negatives, self._temperature, self._own_weight)
 
 
 def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
