@@ -11,8 +11,11 @@ from PIL import Image
 
 from tests.support.files import pairs_file
 from tests.support.killing import killed
+from tests.support.pairs import make_pairs
+from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
+from truncate_kit.priors.words import WordPrior
 from truncate_kit.study.loading import load_model
 from truncate_kit.study.running import run_study
 from truncate_kit.study.study_file import read_study
@@ -20,6 +23,7 @@ from truncate_kit.study.study_result import StudyResult, StudyRow, pareto_front,
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.sweep_result import LayerScores
+from truncate_kit.training.configuration import default_learning_rate, word_training
 from truncate_kit.wording import points
 from truncate_kit_cli.app import main
 
@@ -174,6 +178,28 @@ def test_finished_trials_are_not_run_again(file, done):
     again = run_study(read_study(file), out)
     assert (again.rows, again.cka) == (done[0].rows, done[0].cka)
     assert before == (out / "trials" / "trials.jsonl").read_bytes()
+
+
+def test_trials_are_found_by_the_rate_they_were_trained_with(tiny_folder, tmp_path):
+    """A later version's default may be another one: its trials are not these, whatever the file leaves out."""
+    pairs_file(tmp_path / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
+    model = tiny_folder("bert")
+    width = load_encoder(model).width
+
+    def stores(line):
+        (tmp_path / "study.toml").write_text(
+            f"seeds = 1\nlayers = [1]\n[training]\nepochs = 1\n{line}\n"
+            f'[[models]]\nmodel = "{model}"\n[[tasks]]\ndata = "graded.csv"\n'
+        )
+        run_study(read_study(tmp_path / "study.toml"), tmp_path / "out")
+        return sorted(path.name for path in (tmp_path / "out/trials").iterdir() if path.is_dir())
+
+    left_out = stores("")
+    assert stores(f"learning_rate = {default_learning_rate(width)!r}") == left_out
+    assert len(stores("learning_rate = 1e-4")) == 2
+    words = PairSplits(name="words", train=make_pairs(12), dev=make_pairs(6, seed=1), test=make_pairs(6, seed=2))
+    rates = [WordPrior(load_encoder(model), words, word_training(learning_rate=rate)) for rate in (None, 5e-4, 1e-4)]
+    assert [prior.fingerprint() == rates[0].fingerprint() for prior in rates] == [True, True, False]
 
 
 def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, done, tmp_path):

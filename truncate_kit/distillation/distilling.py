@@ -74,7 +74,8 @@ def distill(
         vectors = read_vectors(teacher, store, _beside(store))
         fingerprint = "" if data is None else data.fingerprint()
         plain = replace(settings, frontier=False)
-        parts = (plain.to_json(), store.digest, fingerprint, *([str(group.size)] if group.size > 1 else []))
+        rates = [str(settings.rate(encoder.width, left_out=share)) for share in (1.0, 0.0)]  # defaults change
+        parts = (plain.to_json(), *rates, store.digest, fingerprint, *([str(group.size)] if group.size > 1 else []))
         description = {"model": encoder.name, "distill": plain.to_dict()}
         runs = RunStore(out / "trials", run_key(encoder, "distill", *parts), description)
         if group.leads:

@@ -29,7 +29,7 @@ MICRO_BATCH = 32  # with the batch of 256: eight forward passes for each step, a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationSettings(Result):
-    """One adaptation; the defaults are those of the TMFT paper (batch 32 × 8 accumulated, 10 epochs)."""
+    """One adaptation; epochs and batch are those of the TMFT paper (10; 32 × 8 accumulated)."""
 
     epochs: int = 10
     batch_size: int = 256
@@ -85,7 +85,7 @@ def adapt(
     """
     progress = reporter(progress)
     settings = settings or AdaptationSettings()
-    training = replace(settings.training(), learning_rate=settings.learning_rate or scaled_learning_rate(encoder.width))
+    training = _settled(settings, encoder).training()
     texts = list(dict.fromkeys(texts))
     if len(texts) < FEWEST_TEXTS:
         raise DataError(f"Only {len(texts)} distinct texts to adapt to.", hint=f"Give at least {FEWEST_TEXTS}.")
@@ -127,6 +127,11 @@ def adapt(
     return model, result
 
 
+def _settled(settings: AdaptationSettings, encoder: Encoder) -> AdaptationSettings:
+    """The same with the rate as a number."""
+    return replace(settings, learning_rate=settings.learning_rate or scaled_learning_rate(encoder.width))
+
+
 def adapted(
     encoder: Encoder,
     texts: Sequence[str],
@@ -142,7 +147,7 @@ def adapted(
     out: a store, which the leading process of `group` writes and all of them must see. Raises also `FileProblemError`.
     """
     settings = settings or AdaptationSettings()
-    key = run_key(encoder, _head_digest(encoder), settings.to_json(), str(layer), *texts)
+    key = run_key(encoder, _head_digest(encoder), _settled(settings, encoder).to_json(), str(layer), *texts)
     store = RunStore(out, key, {"model": encoder.name, "adaptation": settings.to_dict()})
     with store.open() if group.leads else contextlib.nullcontext():
         known = group.leads and store.has_weights(_NAME)

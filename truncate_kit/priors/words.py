@@ -16,7 +16,7 @@ class WordPrior:
 
     def __init__(self, full: Encoder, words: PairSplits, settings: TrainingSettings | None = None) -> None:
         """full: the encoder before truncation, for its tokenizer. Raises `DataError` for unusable word pairs."""
-        self.settings = settings or word_training()
+        self.settings = (settings or word_training()).settled(full.width)
         self._task, self._words = LabelledTask(full, words), words
 
     def fingerprint(self) -> str:

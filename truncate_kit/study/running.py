@@ -163,7 +163,7 @@ def _parts(study: Study, out: Path, watcher: TrialWatcher, engine: Engine, devic
             for task in tasks:
                 data, training = task_data(task), task.training
                 work = LabelledTask(encoder, data, training.objective)
-                parts = [training.to_json(), data.fingerprint(), type(work).__name__]
+                parts = [training.settled(encoder.width).to_json(), data.fingerprint(), type(work).__name__]
                 key = run_key(encoder, *parts, *([first.fingerprint()] if first else []))
                 description = {"model": model.to_dict(), "task": task.name, "training": training.to_dict()}
                 store = RunStore(out / "trials", key, description)

@@ -1,7 +1,7 @@
 """TMFT from end to end: which layer, how good, against the full model; the lean model saved."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
@@ -88,8 +88,7 @@ def finetune(
     def runner_of(model: Encoder) -> TrialRunner:
         task, prior = LabelledTask(model, data, training.objective, before.teacher, retrieval), before.prior
         # The last two parts are what they always were: another key would not find the trials that are there.
-        settled = replace(training, learning_rate=training.rate(model.width))
-        parts = (settled.to_json(), data.fingerprint(), "", "LabelledTask")
+        parts = (training.settled(model.width).to_json(), data.fingerprint(), "", "LabelledTask")
         taught = [encoder_digest(before.teacher.encoder), str(before.teacher.weight)] if before.teacher else []
         searched = [] if retrieval is None else [retrieval.fingerprint()]
         key = run_key(model, *parts, *([prior.fingerprint()] if prior else []), *taught, *searched)

@@ -1,7 +1,7 @@
 """What a training run is, validated once."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from truncate_kit import bounds
 from truncate_kit.errors import UsageError
@@ -65,6 +65,10 @@ class TrainingSettings(Result):
     def rate(self, width: int) -> float:
         """The peak rate for a model of that width."""
         return self.learning_rate or default_learning_rate(width)
+
+    def settled(self, width: int) -> "TrainingSettings":
+        """The same with the rate as a number: what kept trials are found by, since defaults change with versions."""
+        return replace(self, learning_rate=self.rate(width))
 
 
 def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:
