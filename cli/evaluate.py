@@ -9,7 +9,7 @@ from truncate_kit.suites.registry import SUITES
 from . import options
 from .freeze import CODES
 from .mteb import named_tasks, run_mteb
-from .options import data_option, machine_option, refuse, results_option, shares_in, use_threads
+from .options import data_option, layers_option, machine_option, refuse, results_option, shares_in, use_threads
 from .output import print_json, progress_bar, say, table
 from .suites import Evaluated, check_suite, run_suite
 from .workspace import Workspace
@@ -41,6 +41,10 @@ def evaluate(
     quick: Annotated[
         bool, data_option("With --suite transfer: 3 splits, 2,000 rows a set: for a first look.", "--quick")
     ] = False,
+    head: Annotated[
+        bool,
+        layers_option("With --suite transfer: feed means of layers through the model's trained pooler.", "--head"),
+    ] = False,
     corpus: Annotated[str | None, data_option("With --suite retrieval: a file of more texts to search.")] = None,
     mteb: Annotated[
         list[str] | None,
@@ -65,7 +69,7 @@ def evaluate(
 ) -> None:
     """Score a model on graded pairs (correlation), queries and documents (nDCG@10), a suite, or tasks of MTEB."""
     shares = shares_in(fractions, "--fractions") if fractions else None
-    own = {"seen": seen, "fractions": shares, "quick": quick, "corpus": corpus}
+    own = {"seen": seen, "fractions": shares, "quick": quick, "head": head, "corpus": corpus}
     if mteb:
         refuse("your own sets", suite=suite, data=data)
     else:

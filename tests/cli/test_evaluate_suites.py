@@ -166,9 +166,16 @@ def test_transfer_writes_table_and_curve(run, home, tiny_folder):
     assert (home / "exported/suite-transfer.png").read_bytes().startswith(b"\x89PNG")
     kept = (home / "exported/trials/trials.jsonl").read_bytes()
     assert kept.count(b'"kind": "TransferSplit"') == 6  # of two shares, three divisions each
+    assert "CLS pooler" in " ".join(out.split())
     code, _, err = run(*command)  # what was finished is not done again
     assert code == 0, err
     assert (home / "exported/trials/trials.jsonl").read_bytes() == kept
+    code, out, err = run(*command, "--head")
+    assert code == 0, err
+    assert json.loads((home / "exported/suite-transfer.json").read_text())["settings"]["head"]
+    assert "goes through the trained pooler" in " ".join(out.split())
+    code, _, err = run("evaluate", tiny_folder("electra"), *command[2:], "--head")
+    assert (code, "has no trained pooler head" in err, "--head" in err) == (1, True, True)
 
 
 def test_retrieval_says_that_there_are_fewer_lists(run, home, tiny_folder):

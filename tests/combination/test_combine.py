@@ -1,6 +1,8 @@
 """The whole of BERT-LC on tiny models, against plain computations on the full model's own hidden states."""
 
+from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -70,6 +72,12 @@ def test_best_baselines_sizes_and_effects(tiny_folder, family):
     effect = report.effects()[3]
     assert effect.dev == pytest.approx(sum(split.without[3].dev - split.best.dev for split in report.splits) / 2)
     assert max(each.dev for each in report.effects()) <= 0
+
+
+def test_random_combinations_are_drawn_evenly():
+    drawn = Counter(layers for seed in range(400) for layers in random_combinations(4, 3, seed))
+    assert set(drawn) == {layers for size in (1, 2, 3) for layers in combinations(range(4), size)}
+    assert 2600 < min(drawn.values()) <= max(drawn.values()) < 3120  # of each of 14 about 2,857, ± 52
 
 
 def divided(split, pairs):

@@ -54,6 +54,27 @@ def test_the_other_loss_is_the_mean_squared_error():
     )
 
 
+@pytest.mark.parametrize("step", ["cosine", "siamese"])
+def test_distances_and_states_are_in_units_of_the_training_pairs(step):
+    drawn = np.random.default_rng(3)
+    values = (drawn.normal(size=(9, 2, 6)) * 3 + 1).astype(np.float32)
+    pairs = StatePairs(values, (0, 1, 2, 3), (4, 5, 6, 4), (0, 0.5, 1, 1))  # texts 7 and 8 are in none
+    heads = new_heads(step, pairs, (2, 3), FrozenSettings(), seed=0)
+    states = torch.from_numpy(values.transpose(1, 0, 2).copy())
+    codes = [values[:, block] for block in range(2)]
+    if step == "siamese":
+        seen = values[:7].astype(np.float64)
+        np.testing.assert_allclose(heads.networks.mean[:, 0].numpy(), seen.mean(axis=0), rtol=1e-5)
+        np.testing.assert_allclose(heads.networks.scale[:, 0].numpy(), seen.std(axis=0), rtol=1e-5)
+        codes = [run[0].detach().numpy() for run in heads.networks(states)]  # of both blocks: their widths differ
+    far = [[distance(code[a], code[b]) for code in codes] for a, b in zip(pairs.first, pairs.second, strict=True)]
+    np.testing.assert_allclose(heads.score.scale.numpy(), np.mean(far, axis=0), rtol=1e-4)
+
+
+def distance(one, other):
+    return 1 - float(one @ other / np.linalg.norm(one) / np.linalg.norm(other))
+
+
 @pytest.mark.parametrize("loss", ["mse", "log-variance"])
 def test_pairs_are_trained_with_the_loss_that_was_asked_for(loss):
     generator = np.random.default_rng(2)

@@ -67,7 +67,7 @@ def test_transfer_rows_and_means(transfer):
         ("TREC", "100"),
         ("mean of 2", ""),
     ]
-    assert table.rows[1][2:] == ("2", "60.00", "81.00", "80.00", "78.00", "76.00", "85.00", "+25.0", "0 3")
+    assert table.rows[1][2:] == ("2", "60.00", "81.00", "–", "80.00", "78.00", "76.00", "85.00", "+25.0", "0 3")
     assert all(len(row) == len(table.columns) for row in table.rows)
     sentences = transfer.sentences()
     assert sum("rows repeat a text" in sentence for sentence in sentences) == 1

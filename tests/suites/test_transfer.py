@@ -11,8 +11,8 @@ from sklearn.model_selection import StratifiedShuffleSplit
 
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
 from truncate_kit.data import LabelledSet
-from truncate_kit.encoders import load_encoder
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.encoders import load_encoder, load_pooler_head
+from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.representations import layer_states
 from truncate_kit.runs.store import RunStore
 from truncate_kit.suites.fitting import accuracies
@@ -90,6 +90,43 @@ def test_a_model_with_layers_on_pairs(pairs, encoder):
         100 * ((100 - point.mean_last) - (100 - point.mean_combined)) / (100 - point.mean_last)
     )
     assert TransferReport.from_dict(report.to_dict()) == report
+
+
+@pytest.mark.parametrize("form", ["single", "pair"])
+def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, pairs, encoder, tiny_folder):
+    """SimCSE's pipeline in BERT-LC: tanh(W · mean + b); its baseline is the same of the last layer's first token."""
+    one, pooler = (words, pairs)[form == "pair"], load_pooler_head(tiny_folder("bert"))
+    weight, bias = (value.detach().numpy() for value in (pooler.linear.weight, pooler.linear.bias))
+    plain = score_transfer(encoder, [one], model="tiny", settings=SMALL, pooler=pooler).sets[0].whole
+    assert plain.last == score_transfer(encoder, [one], model="tiny", settings=SMALL).sets[0].whole.last
+    report = score_transfer(encoder, [one], model="tiny", settings=replace(SMALL, head=True), pooler=pooler)
+    point, labels = report.sets[0].whole, np.array(one.labels)
+    assert point.cls == plain.cls
+    sides = (one.first,) if one.second is None else (one.first, one.second)
+
+    def features(pooling, layers):
+        states = [layer_states(encoder, texts, pooling=pooling).numpy()[list(layers)].mean(axis=0) for texts in sides]
+        values = [np.tanh(part @ weight.T + bias) for part in states]
+        return values[0] if len(values) == 1 else pair_features(*values)
+
+    for number, (train, test) in enumerate(plain_divisions(labels, 2)):
+        for found, pooling, layers in (
+            (point.cls, "cls", (3,)),
+            (point.last, "mean", (3,)),
+            (point.last_four, "mean", (0, 1, 2, 3)),
+            (point.combined, "mean", point.chosen[number]),
+        ):
+            expected = fit_and_score(features(pooling, layers), labels, train, test)
+            assert found[number] == pytest.approx(expected, abs=100 / len(test) + 1e-6)  # one row at a threshold
+    assert report.mean_cls == pytest.approx(np.mean(point.cls))
+    assert any("goes through the trained pooler" in sentence for sentence in report.sentences())
+
+
+def test_a_head_needs_a_pooler_and_layers(words, encoder, tiny_folder):
+    settings, pooler = replace(SMALL, head=True), load_pooler_head(tiny_folder("bert"))
+    for model, head in ((encoder, None), (VectorsOnly(encoder), pooler)):
+        with pytest.raises(ModelError, match="without a pooler head"):
+            score_transfer(model, [words], model="tiny", settings=settings, pooler=head)
 
 
 def test_relative_error_reduction_as_in_the_paper():

@@ -74,8 +74,7 @@ def distill(
         vectors = read_vectors(teacher, store, _beside(store))
         fingerprint = "" if data is None else data.fingerprint()
         plain = replace(settings, frontier=False)
-        rates = [str(settings.rate(encoder.width, left_out=share)) for share in (1.0, 0.0)]  # defaults change
-        parts = (plain.to_json(), *rates, store.digest, fingerprint, *([str(group.size)] if group.size > 1 else []))
+        parts = (_settled(plain, encoder), store.digest, fingerprint, *([str(group.size)] if group.size > 1 else []))
         description = {"model": encoder.name, "distill": plain.to_dict()}
         runs = RunStore(out / "trials", run_key(encoder, "distill", *parts), description)
         if group.leads:
@@ -84,6 +83,12 @@ def distill(
         result = group.agree(work.run(budget, out, before) if group.leads else work.help())
     assert result is not None  # the leading process has one
     return result
+
+
+def _settled(settings: DistillSettings, encoder: Encoder) -> str:
+    """The settings, and the peak rates where many blocks go and where few do: a default, left out, may change."""
+    rates = [settings.rate(encoder.width, left_out=share) for share in (1.0, 0.0)]
+    return f"{settings.to_json()} {rates}"
 
 
 def _check_budget(budget: Budget, encoder: Encoder, teacher: Encoder) -> None:

@@ -10,7 +10,7 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress, silent
-from truncate_kit.representations import layer_states
+from truncate_kit.representations import iter_states, layer_states
 
 CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
@@ -48,6 +48,14 @@ def text_features(encoder: TextEncoder, texts: Sequence[str], progress: Progress
         for module in encoder.tail:
             vectors = module(vectors.to(encoder.device)).cpu()
     return TextFeatures(_finite(vectors.clone()), states)
+
+
+def first_tokens(encoder: Encoder, texts: Sequence[str]) -> Tensor:
+    """States (n, d) of the first token after the last layer."""
+    found = torch.empty(len(texts), encoder.width)
+    for batch in iter_states(encoder, texts, pooling="cls"):
+        found[batch.places] = batch.states[-1]
+    return found
 
 
 def _finite(vectors: Tensor) -> Tensor:

@@ -109,6 +109,6 @@ def _retrieval() -> Loaded:
 
 SUITES = {
     "sts": Suite(data="the folder that holds its sets", options=("seen",), load=_sts),
-    "transfer": Suite(data="the folder that holds its sets", options=("fractions", "quick"), load=_transfer),
+    "transfer": Suite(data="the folder that holds its sets", options=("fractions", "quick", "head"), load=_transfer),
     "retrieval": Suite(data="a file of queries and answers", options=("corpus",), load=_retrieval, by_cosine=True),
 }

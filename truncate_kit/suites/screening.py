@@ -37,10 +37,10 @@ def projected(states: Tensor) -> Tensor:
     return torch.stack([layer.double() @ axes for layer in states])
 
 
-def few_coordinates(states: Tensor) -> Tensor:
-    """At most `WIDTH` // 2 coordinates of states (L', n, d), drawn at random, the same for every layer, in float64."""
-    # Features of pairs, by coordinate, do not survive a projection, and there are two for each coordinate.
-    kept = torch.randperm(states.shape[2], generator=torch.Generator().manual_seed(0))[: WIDTH // 2]
+def few_coordinates(states: Tensor, number: int = WIDTH // 2) -> Tensor:
+    """At most `number` coordinates of states (L', n, d), drawn at random, the same for every layer, in float64."""
+    # What is not linear in them does not survive a projection; of pairs there are two features for each coordinate.
+    kept = torch.randperm(states.shape[2], generator=torch.Generator().manual_seed(0))[:number]
     return states[:, :, kept].double()
 
 

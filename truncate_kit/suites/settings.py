@@ -29,6 +29,7 @@ class TransferSettings(Result):
         penalty: scikit-learn's C.
         tolerance: scikit-learn's tol.
         iterations: scikit-learn's max_iter.
+        head: Feed means of layers through the model's trained pooler, as BERT-LC does for SimCSE.
         max_rows: Largest number of rows of a set, drawn by class; None for all.
         seed: Of the divisions and of what is drawn.
 
@@ -46,6 +47,7 @@ class TransferSettings(Result):
     penalty: float = 10.0
     tolerance: float = 0.01
     iterations: int = 200
+    head: bool = False
     max_rows: int | None = None
     seed: int = 0
 

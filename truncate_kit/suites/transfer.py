@@ -19,8 +19,10 @@ import numpy as np
 from torch import Tensor
 
 from truncate_kit.data import LabelledSet, find_transfer
+from truncate_kit.encoders import Encoder, find_pooler_head, load_pooler_head
 from truncate_kit.encoders.digest import Digest
-from truncate_kit.errors import DataError
+from truncate_kit.encoders.tail import Dense
+from truncate_kit.errors import DataError, ModelError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.progress import Progress, ProgressOption, reporter
@@ -39,24 +41,28 @@ Value = TypeVar("Value")
 
 
 def run_transfer(run: SuiteRun) -> TransferReport:
-    """The sets of a folder; options: `fractions` of the training rows, `quick` for a first look."""
+    """The sets of a folder; options: `fractions` of the training rows, `head`, `quick` for a first look."""
     settings, sets = _chosen(**run.options), find_transfer(run.data)
     if settings.max_rows is None:
         run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
+    named = load_pooler_head if settings.head else find_pooler_head  # without `head` a baseline alone
     return score_transfer(
         run.encoder,
         sets,
         model=run.model,
         runtime=run.runtime,
         settings=settings,
+        pooler=named(run.model) if isinstance(run.encoder, Encoder) else None,
         work=run.work,
         progress=run.progress,
     )
 
 
-def _chosen(fractions: tuple[float, ...] | None = None, *, quick: bool = False, **_: object) -> TransferSettings:
+def _chosen(
+    fractions: tuple[float, ...] | None = None, *, quick: bool = False, head: bool = False, **_: object
+) -> TransferSettings:
     given: dict[str, Any] = {"fractions": fractions} if fractions else {}
-    return TransferSettings(**given | (QUICK if quick else {}))
+    return TransferSettings(head=head, **given | (QUICK if quick else {}))
 
 
 def score_transfer(
@@ -66,6 +72,7 @@ def score_transfer(
     model: str,
     runtime: str = "torch",
     settings: TransferSettings | None = None,
+    pooler: Dense | None = None,
     work: Path | None = None,
     progress: ProgressOption = False,
 ) -> TransferReport:
@@ -79,10 +86,13 @@ def score_transfer(
         model: Its name in the report.
         runtime: What encodes, for the report.
         settings: The protocol.
+        pooler: The model's trained pooler where it has one, a baseline over the last layer's first token; `head` of
+            the settings needs it.
         work: Folder that keeps finished divisions: the same call goes on there. None keeps nothing.
         progress: Called after each part of the work.
 
     Raises:
+        ModelError: The settings ask for a head, and there is no pooler or there are no layers.
         DataError: A set has too few rows of a class, or the vectors are no numbers.
         MissingExtraError: scikit-learn is not installed.
         FileProblemError: The folder cannot be written, or another process works there.
@@ -92,16 +102,29 @@ def score_transfer(
     require("sklearn", extra="suites")
     for one in sets:
         _check_rows(one, settings)
+    if settings.head and (pooler is None or not isinstance(encoder, Encoder)):
+        raise ModelError(f"{model} comes without a pooler head.", hint="Leave out `head`.")
     scores, subsets = [], 0
     for one in sets:
-        task = prepare_task(encoder, one, settings, progress)
-        layered = layered_task(task)
+        task = prepare_task(encoder, one, settings, progress, pooler)
+        layered = layered_task(task, pooler if settings.head else None)
         if layered:
             settings = replace(settings, max_layers=settings.largest_subset(len(layered.states)))
             subsets = len(layered.subsets(settings))
         store = None if work is None else RunStore(work, _key(task, settings), {"model": model, "transfer": one.name})
         with store.open() if store else nullcontext():
             scores.append(_score(one, task, layered, settings, store, progress))
+    return _report(scores, model, runtime, settings, subsets, time.perf_counter() - begin)
+
+
+def _report(
+    scores: Sequence[TransferScore],
+    model: str,
+    runtime: str,
+    settings: TransferSettings,
+    subsets: int,
+    seconds: float,
+) -> TransferReport:
     return TransferReport(
         model=model,
         runtime=runtime,
@@ -109,12 +132,13 @@ def score_transfer(
         num_subsets=subsets,
         sets=tuple(scores),
         mean_as_is=_mean([score.whole.mean_as_is for score in scores]) or 0.0,
+        mean_cls=_mean([score.whole.mean_cls for score in scores]),
         mean_last=_mean([score.whole.mean_last for score in scores]),
         mean_last_four=_mean([score.whole.mean_last_four for score in scores]),
         mean_random=_mean([score.whole.mean_random for score in scores]),
         mean_combined=_mean([score.whole.mean_combined for score in scores]),
         mean_relative_error_reduction=_mean([score.whole.relative_error_reduction for score in scores]),
-        seconds=time.perf_counter() - begin,
+        seconds=seconds,
     )
 
 
@@ -132,8 +156,9 @@ def _check_rows(one: LabelledSet, settings: TransferSettings) -> None:
 def _key(task: Task, settings: TransferSettings) -> str:
     """SHA-256 of all that the scores of a division depend on but the number of its rows and its own."""
     digest = Digest()
-    found = {"labels": task.labels, "as_is": task.as_is, "states": task.states, "first": task.first}
-    digest.add_weights({name: one for name, one in (found | {"second": task.second}).items() if one is not None})
+    found = {"labels": task.labels, "as_is": task.as_is, "states": task.states, "cls": task.cls}
+    places = {"first": task.first, "second": task.second}
+    digest.add_weights({name: one for name, one in (found | places).items() if one is not None})
     digest.add_values(replace(settings, fractions=(1.0,), splits=1).to_dict())
     return digest.hexdigest()
 
@@ -189,6 +214,7 @@ def _point(
                 store.write(name, split)
         found.append(split)
         tick()
+    cls = _known([split.cls for split in found])
     last = _known([split.last for split in found])
     last_four = _known([split.last_four for split in found])
     random = _known([split.random for split in found])
@@ -199,12 +225,14 @@ def _point(
         train_rows=len(rows),
         test_rows=len(test),
         as_is=tuple(split.as_is for split in found),
+        cls=cls,
         last=last,
         last_four=last_four,
         random=random,
         combined=combined,
         chosen=_known([split.chosen for split in found]),
         mean_as_is=float(np.mean([split.as_is for split in found])),
+        mean_cls=_mean(cls),
         mean_last=before,
         mean_last_four=_mean(last_four),
         mean_random=_mean(random),
@@ -227,8 +255,18 @@ def _split(
         return TransferSplit(as_is=scored(task.as_is)[0])
     chosen = choose_layers(layered, places[0], settings, seed)
     subsets = (*baselines(layered, settings, seed), chosen)
-    as_is, last, last_four, random, combined = scored(task.as_is, *map(layered.features, subsets))
-    return TransferSplit(as_is=as_is, last=last, last_four=last_four, random=random, combined=combined, chosen=chosen)
+    as_is, last, last_four, random, combined, *cls = scored(
+        task.as_is, *map(layered.features, subsets), *([] if task.cls is None else [task.cls])
+    )
+    return TransferSplit(
+        as_is=as_is,
+        cls=cls[0] if cls else None,
+        last=last,
+        last_four=last_four,
+        random=random,
+        combined=combined,
+        chosen=chosen,
+    )
 
 
 def error_reduction(before: float, after: float) -> float:

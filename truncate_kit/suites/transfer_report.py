@@ -15,6 +15,7 @@ class TransferSplit(Result):
     """Accuracies in one division, in points; what it is asked for by stands in `TransferPoint`."""
 
     as_is: float
+    cls: float | None = None
     last: float | None = None
     last_four: float | None = None
     random: float | None = None
@@ -31,11 +32,13 @@ class TransferPoint(Result):
     test_rows: int  # number of rows tested on in each split
     as_is: tuple[float, ...]  # accuracy of the model's own vectors
     last: tuple[float, ...] | None  # of the states of the last layer; as the others None for a model of one vector
+    cls: tuple[float, ...] | None = None  # of its first token through the trained pooler, where there is one
     last_four: tuple[float, ...] | None = None  # of the mean of the last four layers
     random: tuple[float, ...] | None = None  # of the mean of layers drawn evenly from the subsets, anew in each split
     combined: tuple[float, ...] | None  # accuracy of the mean of the layers that the inner cross-validation chose
     chosen: tuple[tuple[int, ...], ...] | None
-    mean_as_is: float  # this and the next four: means over the splits
+    mean_as_is: float  # this and the next five: means over the splits
+    mean_cls: float | None = None
     mean_last: float | None
     mean_last_four: float | None = None
     mean_random: float | None = None
@@ -71,6 +74,7 @@ class TransferReport(SuiteReport):
     num_subsets: int  # subsets of layers that were screened; 0 for a model of one vector
     sets: tuple[TransferScore, ...]
     mean_as_is: float
+    mean_cls: float | None = None
     mean_last: float | None
     mean_last_four: float | None = None
     mean_random: float | None = None
@@ -83,12 +87,12 @@ class TransferReport(SuiteReport):
         layered = self.num_subsets > 0
         columns: tuple[str, ...] = ("set", "rows to train on", "classes", "most frequent", "as it is")
         if layered:
-            columns += ("last layer", "last four", "random layers", "layers combined", "fewer errors %")
+            columns += ("CLS pooler", "last layer", "last four", "random layers", "layers combined", "fewer errors %")
             columns += ("layers chosen most often",)
         rows = [_transfer_row(score, point, layered) for score in self.sets for point in score.curve]
         mean: tuple[str, ...] = (f"mean of {len(self.sets)}", "", "", "", number(self.mean_as_is))
         if layered:
-            found = (self.mean_last, self.mean_last_four, self.mean_random, self.mean_combined)
+            found = (self.mean_cls, self.mean_last, self.mean_last_four, self.mean_random, self.mean_combined)
             mean += tuple(map(number, found))
             mean += (number(self.mean_relative_error_reduction, "+.1f"), "")
         title = f"{self.model} in {self.runtime}: accuracy × 100 of logistic regression, {self.settings.splits} splits"
@@ -107,6 +111,7 @@ class TransferReport(SuiteReport):
                 f"{settings.max_layers} layers ranked by closed-form ridge classifiers over {settings.inner_splits} "
                 f"divisions that hold out {settings.inner_share:.0%}, the {settings.finalists} best by exact fits. "
                 "Fewer errors: of the combination against the last layer."
+                + (" Every mean of layers goes through the trained pooler." if settings.head else "")
             )
         sentences += [
             f"{score.name}: {score.repeated_rows:,} of {score.num_rows:,} rows repeat a text, so splits share some."
@@ -135,6 +140,7 @@ def _transfer_row(score: TransferScore, point: TransferPoint, layered: bool) -> 
     often = [layer for layer, count in sorted(counts.items()) if count * 2 >= len(point.chosen or ())]
     return (
         *row,
+        number(point.mean_cls),
         number(point.mean_last),
         number(point.mean_last_four),
         number(point.mean_random),

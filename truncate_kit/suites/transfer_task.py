@@ -5,14 +5,23 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from truncate_kit.data import LabelledSet
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.tail import Dense
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress
-from truncate_kit.suites.encoding import text_features
+from truncate_kit.suites.encoding import first_tokens, text_features
 from truncate_kit.suites.fitting import Rows, accuracies, drawn_rows, inner_divisions
-from truncate_kit.suites.screening import few_coordinates, layer_subsets, projected, screen_features, screen_means
+from truncate_kit.suites.screening import (
+    WIDTH,
+    few_coordinates,
+    layer_subsets,
+    projected,
+    screen_features,
+    screen_means,
+)
 from truncate_kit.suites.settings import Layers, TransferSettings
 
 
@@ -25,6 +34,7 @@ class Task:
     states: Tensor | None  # of the distinct texts, (L', m, d); None for a model of one vector
     first: Tensor  # row in `states` of the first text of each row of the set, (n,)
     second: Tensor | None  # the same of the second text; None for single texts
+    cls: Tensor | None = None  # features (n, p) of the last layer's first token through the model's trained pooler
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,7 @@ class LayeredTask:
     task: Task
     states: Tensor
     small: Tensor  # the states as the screening takes them
+    activation: nn.Module | None = None  # what means of states go through, which are then those of a pooler
 
     def subsets(self, settings: TransferSettings) -> list[Layers]:
         """All subsets of layers to choose from."""
@@ -41,23 +52,36 @@ class LayeredTask:
 
     def features(self, subset: Layers) -> Tensor:
         """Features (n, p) of the mean of these layers."""
-        return _features(self.states[list(subset)].mean(dim=0), self.task.first, self.task.second)
+        return _features(self._mean(self.states, subset), self.task.first, self.task.second)
+
+    def _mean(self, states: Tensor, subset: Layers) -> Tensor:
+        mean = states[list(subset)].mean(dim=0)
+        return mean if self.activation is None else self.activation(mean)
 
     def screen(self, rows: Tensor, folds: Sequence[tuple[Tensor, Tensor]], subsets: Sequence[Layers]) -> list[float]:
         """Screened accuracy of each subset on these rows."""
         labels, first = self.task.labels[rows], self.task.first[rows]
-        if self.task.second is None:
+        second = None if self.task.second is None else self.task.second[rows]
+        if second is None and self.activation is None:
             return screen_means(self.small[:, first], labels, folds, subsets)
-        second = self.task.second[rows]
 
         def features(subset: Layers) -> Tensor:
-            return _features(self.small[list(subset)].mean(dim=0), first, second)
+            return _features(self._mean(self.small, subset), first, second)
 
         return screen_features(features, labels, folds, subsets)
 
 
-def prepare_task(encoder: TextEncoder, one: LabelledSet, settings: TransferSettings, progress: Progress) -> Task:
-    """Draw the rows, encode each distinct text once, and build the features. Raises `ModelError`."""
+def prepare_task(
+    encoder: TextEncoder,
+    one: LabelledSet,
+    settings: TransferSettings,
+    progress: Progress,
+    pooler: Dense | None = None,
+) -> Task:
+    """Draw the rows, encode each distinct text, and build the features. Raises `ModelError`.
+
+    pooler: the model's trained one, where it has one; each text is encoded once more for it.
+    """
     labels = np.asarray(one.labels)
     rows = drawn_rows(np.arange(len(one)), labels, settings.max_rows, settings.seed)
     first = [one.first[row] for row in rows]
@@ -71,13 +95,28 @@ def prepare_task(encoder: TextEncoder, one: LabelledSet, settings: TransferSetti
     found = text_features(encoder, texts, named)
     left = torch.tensor([place[text] for text in first])
     right = None if second is None else torch.tensor([place[text] for text in second])
-    return Task(torch.from_numpy(labels[rows]), _features(found.vectors, left, right), found.states, left, right)
+    cls = None
+    if pooler is not None and isinstance(encoder, Encoder):
+        with torch.inference_mode():
+            cls = _features(pooler.cpu()(first_tokens(encoder, texts)), left, right)
+    labels_of = torch.from_numpy(labels[rows])
+    return Task(labels_of, _features(found.vectors, left, right), found.states, left, right, cls)
 
 
-def layered_task(task: Task) -> LayeredTask | None:
-    """The task with what the screening needs; None for a model of one vector."""
+def layered_task(task: Task, head: Dense | None = None) -> LayeredTask | None:
+    """The task with what the screening needs; None for a model of one vector.
+
+    head: the trained pooler that means of layers go through. Its linear part is taken of each layer once: W · mean + b
+    is the mean of W · state + b.
+    """
     if task.states is None:
         return None
+    if head is not None:
+        with torch.inference_mode():
+            states = head.cpu().linear(task.states)
+        return LayeredTask(
+            task, states, few_coordinates(states, WIDTH if task.second is None else WIDTH // 2), head.activation
+        )
     small = projected(task.states) if task.second is None else few_coordinates(task.states)
     return LayeredTask(task, task.states, small)
 
