@@ -52,6 +52,8 @@ def analyze(
     if data is not None and is_retrieval_folder(data):
         refuse("graded pairs", columns=columns, scale=scale)
         searched = read_retrieval(data, split=split)
+    if texts is not None and data is None:
+        refuse("--data", columns=columns, scale=scale, split=split)
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
     source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None and texts is None)
@@ -64,7 +66,7 @@ def analyze(
         splits, found = workspace.data(data, columns, scale)
         pairs = splits.split(split)
         workspace.note(f"Analyzed: {pairs.name}.")
-    with progress_bar(quiet=as_json) as progress:
+    with workspace.held(), progress_bar(quiet=as_json) as progress:
         result = profile(
             encoder,
             None if texts is None else list(iter_texts(texts)),
@@ -81,8 +83,8 @@ def analyze(
             ),
             progress=progress,
         )
-    result.write(workspace.profile)
-    workspace.remember(source, found)
+        result.write(workspace.profile)
+        workspace.remember(source, found)
     show(result, workspace)
 
 

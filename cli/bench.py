@@ -28,7 +28,10 @@ def bench(
         str | None,
         typer.Argument(metavar="LEAN", help="Lean model: folder, hub name or miniature; by default WORKSPACE/lean."),
     ] = None,
-    full: Annotated[str | None, layers_option("The model to compare with; by default WORKSPACE/full.")] = None,
+    full: Annotated[
+        str | None,
+        layers_option("Compare with this model; by default the one that WORKSPACE/lean was made beside or cut from."),
+    ] = None,
     random_weights: Annotated[
         str | None,
         layers_option("Time a shape: a config.json, folder or hub name, with random weights.", metavar="CONFIG"),
@@ -132,7 +135,9 @@ def _pair(workspace: Workspace, lean: str | None, full: str | None, *, whole: bo
         return ours, ours
     cut = workspace.cut() if lean is None else None
     beside = cut.model if cut is not None else str(workspace.full)
-    if lean is None and (cut is not None or workspace.full.is_dir()):
+    # What lies in `full` may be of an earlier model than `lean`: the result of what made both says that it is not.
+    belongs = workspace.full.is_dir() and (workspace.sweep_file.exists() or workspace.distilled() is not None)
+    if lean is None and (cut is not None or belongs):
         workspace.note(f"Compared with: {beside}.")
         return ours, _model(beside)
     workspace.note("No full model to compare with: name it with --full.")

@@ -37,9 +37,19 @@ def combine(
         bool, layers_option("Feed the mean through the model's trained pooler head.", "--head")
     ] = SETTINGS.head,
     up_to: Annotated[
-        int | None, layers_option("Most layers in a combination; by default all.", "--layers-up-to", metavar="SIZE")
+        int | None,
+        layers_option(
+            "Most layers in a combination; by default all.",
+            "--layers-up-to",
+            metavar="SIZE",
+        ),
     ] = SETTINGS.up_to,
-    search: Annotated[str, layers_option("exact, beam, or auto: exact for up to 27 layers.")] = SETTINGS.search,
+    search: Annotated[
+        str,
+        layers_option(
+            "exact, beam, or auto: exact up to 27 layers; max and --head try all up to 14 layers, else smaller sizes."
+        ),
+    ] = SETTINGS.search,
     width: Annotated[
         int, layers_option("Combinations of each size that a beam keeps.", "--beam-width")
     ] = SETTINGS.width,
@@ -52,6 +62,7 @@ def combine(
     from truncate_kit.combination.bert_lc import combine as run
     from truncate_kit.encoders import find_pooler_head, load_pooler_head
     from truncate_kit.hardware import usable_cores
+    from truncate_kit.runs.output import output_folder
 
     settings = CombineSettings(
         over=over, head=head, up_to=up_to, search=search, width=width, dev_pairs=dev_pairs, splits=splits
@@ -68,11 +79,13 @@ def combine(
     pairs = workspace.unseen(found).split(split)
     if len(pairs) // 2 < dev_pairs:
         workspace.note(f"{pairs.name} holds {len(pairs):,} pairs: half of them are for choosing.")
-    with progress_bar(quiet=as_json) as progress:
-        report = run(
-            encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
-        )
-    show(report, workspace, _save(encoder, report, trained if head else None, workspace))
+    with output_folder(folder, encoder, workspace.combined.name):  # before a search whose model could not be saved
+        with progress_bar(quiet=as_json) as progress:
+            report = run(
+                encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
+            )
+        saved = _save(encoder, report, trained if head else None, workspace)
+    show(report, workspace, saved)
 
 
 def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None", workspace: Workspace) -> str:
@@ -82,7 +95,6 @@ def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None",
     from truncate_kit.encoders import save_encoder
     from truncate_kit.errors import ModelError
     from truncate_kit.report.combination_figure import draw_effects, draw_sizes
-    from truncate_kit.runs.output import output_folder
 
     report.write(workspace.combination / "combination.json")
     draw_sizes(report, workspace.combination / "sizes.png")
@@ -93,8 +105,7 @@ def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None",
         lean = combined_encoder(encoder, report.chosen, over=over, head=head)  # type: ignore[arg-type]  # checked there
     except ModelError as error:
         return in_options(f"The model was not saved: {error} {error.hint}{earlier}", "combine")
-    with output_folder(workspace.folder, encoder, workspace.combined.name):
-        save_encoder(lean, workspace.combined, model_card=combination_card(report, lean).text(lean))
+    save_encoder(lean, workspace.combined, model_card=combination_card(report, lean).text(lean))
     saved = f"Saved: {workspace.combined} ({lean.depth} of {report.depth} layers, {lean.num_parameters:,} parameters)."
     if lean.pooler is not None:
         saved += " sentence-transformers loads it with trust_remote_code=True."

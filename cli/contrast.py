@@ -14,7 +14,7 @@ from truncate_kit.wording import counted
 from truncate_kit.workspace.sources import TripletSource
 
 from . import options
-from .options import data_option, layers_option, names_in, results_option, training_option, use_threads
+from .options import data_option, layers_option, names_in, refuse, results_option, training_option, use_threads
 from .output import print_json, progress_bar, say, table
 from .pushing import check_push, push
 from .workspace import Workspace
@@ -54,7 +54,12 @@ def contrast(
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    max_length: options.MaxLength = None,
+    max_length: Annotated[
+        int | None,
+        data_option(
+            f"Tokens per text; by default {SETTINGS.max_tokens} of what is learned from, the model's limit elsewhere."
+        ),
+    ] = None,
     layer: Annotated[
         int | None, layers_option("Where the model is cut; by default at the last layer.")
     ] = SETTINGS.layer,
@@ -121,6 +126,8 @@ def contrast(
     from truncate_kit.training.distributed import joined
 
     check_push(push_to, public)
+    if triplets is None:
+        refuse("--triplets", triplet_columns=triplet_columns)
     settings = ContrastiveSettings(
         objective=objective,
         **_pooling(pooling, attend, last_cls),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    model: options.Model = None,
+    model: options.Finished = None,
     data: options.PairsOrRetrieval = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
@@ -61,7 +61,10 @@ def evaluate(
     ] = None,
     graph: options.Graph = None,
     device: options.Device = None,
-    threads: options.Threads = None,
+    threads: Annotated[
+        int | None,
+        machine_option("CPU threads; by default all cores, and one for the search of --suite retrieval.", min=1),
+    ] = None,
     vectors: Annotated[str, results_option("Score them as stored in float32, float16, int8 or binary.")] = "float32",
     dimensions: options.Dimensions = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def export(
-    model: options.Model = None,
+    model: options.Finished = None,
     onnx: Annotated[bool, results_option("Write one ONNX graph, from token ids to the vector.", "--onnx")] = False,
     data: options.Data = None,
     columns: options.Columns = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.bounds import first_seeds
 from truncate_kit.errors import UsageError
-from truncate_kit.sweep.picking import PICK_RULES
+from truncate_kit.sweep.picking import PICK_RULES, Picker
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES
 from truncate_kit.training.configuration import TrainingSettings, word_training
@@ -100,6 +100,7 @@ def finetune(
     if layer is None:
         layer = SWEEP.layers if kept is None else str(len(kept) if prior_layer is None else prior_layer)
     settings = SweepSettings(layers=layer, strategy=strategy, pick=pick, within=within, seeds=first_seeds(seeds))
+    _check_ignored(settings, strategy)
     row = find_objective(objective, "tmft")
     use_threads(threads)
     with joined(device) as (group, here):
@@ -144,6 +145,20 @@ def finetune(
     workspace.remember(source, None if row.data == "classes" else found)
     show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
+
+
+def _check_ignored(settings: SweepSettings, strategy: str | None) -> None:
+    """Raise `UsageError` for options of a search or a rule that there is not."""
+    Picker(settings.pick, settings.within)
+    if strategy is not None and settings.layers != "auto":
+        raise UsageError(
+            f"--strategy {strategy} searches for a layer, and --layer {settings.layers} is given.",
+            hint="Leave out one of the two.",
+        )
+    if settings.within is not None and not PICK_RULES[settings.pick].within:
+        raise UsageError(
+            f"--within says nothing to --pick {settings.pick}.", hint=f"Leave it out; the defaults are {WITHIN}."
+        )
 
 
 def _teacher(workspace: Workspace, name: str | None, weight: float) -> "Teacher | None":

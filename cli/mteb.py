@@ -27,7 +27,7 @@ def run_mteb(tasks: Sequence[Any], run: Evaluated, against: str | None, device: 
     encoders = [(run.name, run.encoder)]
     if against is not None:
         encoders.append((against, load_text_encoder(against, threads=run.threads, device=device)))
-    with progress_bar(quiet=run.workspace.quiet) as progress:
+    with run.workspace.held(), progress_bar(quiet=run.workspace.quiet) as progress:
         lean, *others = (
             evaluate_mteb(
                 encoder,
@@ -38,6 +38,8 @@ def run_mteb(tasks: Sequence[Any], run: Evaluated, against: str | None, device: 
             )
             for name, encoder in encoders
         )
-    report = MtebComparison.of(others[0], lean) if others else lean
+        report = MtebComparison.of(others[0], lean) if others else lean
+        name = "mteb-comparison" if others else "mteb"
+        report.write(run.workspace.suite(name))
     codes = any(getattr(encoder, "heads", None) is not None for _, encoder in encoders)
-    show_report(report, run.workspace, "mteb-comparison" if others else "mteb", codes=codes)
+    show_report(report, run.workspace, name, codes=codes)

@@ -27,22 +27,31 @@ Model = Annotated[
     str | None,
     typer.Argument(
         metavar="MODEL",
-        help="Model folder, hub name or bundled miniature; by default the last command's.",
+        help="Model folder, hub name or bundled miniature; by default the one that was last analyzed, trained or cut.",
+        show_default=False,
+    ),
+]
+Finished = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="MODEL",
+        help="Model folder, hub name or bundled miniature; by default WORKSPACE/lean.",
         show_default=False,
     ),
 ]
 Data = Annotated[
     str | None,
     data_option(
-        "Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; by default the last "
-        "command's, else the bundled set."
+        "Pairs: a CSV, TSV, JSONL or Parquet file, a folder of splits, or a hub name such as stsb; by default those "
+        "of the last command that analyzed, trained or exported, else the bundled set."
     ),
 ]
 PairsOrRetrieval = Annotated[
     str | None,
     data_option(
         "Pairs as for finetune, or queries and documents: a folder of corpus.jsonl, queries.jsonl and qrels/test.tsv "
-        "(BEIR's layout); by default the last command's pairs, else the bundled set."
+        "(BEIR's layout); by default the pairs of the last command that analyzed, trained or exported, else the "
+        "bundled set."
     ),
 ]
 Columns = Annotated[str | None, data_option("Columns, if their names do not say it.", metavar="FIRST,SECOND,SCORE")]
@@ -69,8 +78,8 @@ Threads = Annotated[int | None, machine_option("CPU threads; by default all core
 Graph = Annotated[
     str | None,
     machine_option(
-        "Which graph of the folder: fp32, fp16 or int8. By default what suits the device: on the CPU fp32, else int8; "
-        "on CUDA fp16, else fp32."
+        "Which graph of the folder: fp32, fp16 or int8. Where none is named and one is used, what suits the device: on "
+        "the CPU fp32, else int8; on CUDA fp16, else fp32."
     ),
 ]
 Engine = Annotated[str, machine_option("Where the work is done: local (this machine) or ray (a Ray cluster).")]
@@ -82,7 +91,7 @@ RayAddress = Annotated[
 ]
 Gpus = Annotated[float | None, machine_option("Ray: such as 1 or 0.5; by default 1 with --device cuda, else none.")]
 Tensorboard = Annotated[
-    bool, results_option("Log losses and scores of every trial to tensorboard/ in the workspace.", "--tensorboard")
+    bool, results_option("Log losses and scores of every trial to tensorboard/ beside the trials.", "--tensorboard")
 ]
 WorkspaceFolder = Annotated[
     Path, results_option("Folder in which each command finds what the one before it left.", "--workspace")

@@ -63,7 +63,7 @@ def show(found: "Contents") -> None:
     freed = f"; {_megabytes(found.freed_bytes)} MB were freed" if found.freed_bytes else ""
     say(f"{found.folder}: {counted(len(found.models), 'model')}, {_megabytes(found.file_bytes)} MB{freed}.")
     if found.spare_bytes:
-        say(f"--clean frees {_megabytes(found.spare_bytes)} MB: weights that only a repetition of the runs would read.")
+        say(f"--clean frees {_megabytes(found.spare_bytes)} MB: what only a repetition would read or make again.")
 
 
 def _precisions(graphs: Iterable[str]) -> str:

@@ -57,15 +57,15 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
         trained_on=lambda: _trained_on(model),
         note=lambda text: workspace.note(in_options(text, "evaluate")),
     )
-    with progress_bar(quiet=workspace.quiet) as progress:
+    with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
         report = score(replace(run, progress=progress))
+        report.write(workspace.suite(name))
     show_report(report, workspace, name, codes=suite.by_cosine and getattr(model.encoder, "heads", None) is not None)
 
 
 def show_report(report: SuiteReport, workspace: Workspace, name: str, *, codes: bool) -> None:
-    """Write a report into the workspace and show it. codes: whether cosines leave out what heads have learnt."""
+    """Draw and show a report that is written. codes: whether cosines leave out what heads have learnt."""
     path = workspace.suite(name)
-    report.write(path)
     figure = _figure(report, path.with_suffix(".png"))
     if workspace.quiet:
         print_json(report)

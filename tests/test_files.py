@@ -124,6 +124,22 @@ def test_one_process_per_folder(tmp_path):
         pass
 
 
+def test_a_folder_made_for_a_lock_goes_where_nothing_was_written(tmp_path):
+    def fail_in(folder, *results):
+        with run_lock(folder):
+            for result in results:
+                write_text(folder / result, "kept")
+            raise KeyError
+
+    (tmp_path / "there before").mkdir()
+    for name, results in (("new", ()), ("used", ("result",)), ("there before", ())):
+        with pytest.raises(KeyError):
+            fail_in(tmp_path / name, *results)
+    found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert found == ["there before/.lock", "used/.lock", "used/result"]
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("write", [torch.save, save_file])
 def test_a_disk_that_is_too_small_for_tensors_is_said(tmp_path, write):
     """Both writers have errors of their own kind for it; no file may grow beyond 4 kB here."""

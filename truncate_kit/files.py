@@ -241,8 +241,10 @@ def write_json(path: Path, value: Any) -> None:
 def run_lock(folder: Path) -> Iterator[None]:
     """Hold `folder` for this process; the lock goes with the process, however it ends.
 
+    A folder that was made for it goes again where what was to be done there fails before it has written anything.
     Raises `FileProblemError` when another process holds it or the folder cannot be made.
     """
+    made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # A link is not followed and nothing is emptied: whoever made the folder may have put something else there.
@@ -257,4 +259,10 @@ def run_lock(folder: Path) -> Iterator[None]:
                 f"Another process is working in {folder}.",
                 hint="Wait until it ends, stop it, or name another folder as `out`.",
             ) from error
-        yield
+        try:
+            yield
+        except BaseException:
+            if made and [path.name for path in folder.iterdir()] == [".lock"]:
+                (folder / ".lock").unlink()
+                folder.rmdir()
+            raise

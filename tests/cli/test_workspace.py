@@ -40,6 +40,45 @@ def run(capfd, tmp_path, monkeypatch):
     return call
 
 
+@pytest.mark.parametrize(
+    ("command", "ignored"),
+    [
+        (("analyze", "MODEL", "--texts", "texts.txt", "--columns", "a,b,c"), "--columns goes with --data only"),
+        (("analyze", "MODEL", "--texts", "texts.txt", "--split", "dev"), "--split goes with --data only"),
+        (("distill", "MODEL", "--texts", "texts.txt", "--scale", "0,5"), "--scale goes with --data only"),
+        (("distill", "MODEL", "--texts", "texts.txt", "--query-weight", "7"), "--query-weight weighs queries"),
+        (
+            ("contrast", "MODEL", "--objective", "dropout", "--texts", "texts.txt", "--triplet-columns", "x,y"),
+            "--triplet-columns goes with --triplets only",
+        ),
+        (("evaluate", "MODEL", "--data", "words", "--columns", "a,b,c"), "have columns and scales of their own"),
+        (("evaluate", "MODEL", "--data", "words", "--scale", "3,4"), "have columns and scales of their own"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(run, tmp_path, tiny_folder, command, ignored):
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words/simlex999.csv").write_text("word1,word2,score\n" + "".join(f"cat,dog,{n}\n" for n in range(9)))
+    code, out, err = run(*(str(tiny_folder("bert")) if part == "MODEL" else part for part in command))
+    assert (code, out) == (1, "")
+    assert ignored in err
+    assert "Hint: " in err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("analyze", "MODEL", "--texts", "texts.txt"), ("combine", "MODEL", "--data", "pairs.csv"),
+     ("evaluate", "MODEL", "--suite", "sts", "--data", ".")],
+)  # fmt: skip
+def test_who_writes_results_waits_for_nobody_and_disturbs_nobody(run, tmp_path, tiny_folder, command):
+    (tmp_path / "stsb").mkdir()
+    (tmp_path / "stsb/test.csv").write_text(PAIRS)
+    with run_lock(tmp_path / "exported"):
+        code, out, err = run(*(str(tiny_folder("bert")) if part == "MODEL" else part for part in command))
+    assert (code, out) == (1, "")
+    assert "Another process is working in exported." in err
+    assert [path.name for path in (tmp_path / "exported").iterdir()] == [".lock"]
+
+
 def test_bf16_that_multiplies_slower_here_is_said(tmp_path, tiny_folder, monkeypatch, capfd):
     seconds = {"fp32": (0.1,), "bf16": (0.4,)}
     monkeypatch.setenv(INSTRUCTIONS, "avx512_bf16")

@@ -21,6 +21,8 @@ from truncate_kit.page.charts import layers_chart
 from truncate_kit.page.run import read_run
 from truncate_kit.page.writing import PageReport, write_page
 from truncate_kit.runs.cutting import CutResult
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.training.configuration import TrainingSettings
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'><b>"
 
@@ -104,6 +106,22 @@ def test_without_a_bench_nothing_is_said_of_speed(lean, tmp_path):
     folder = tmp_path / "run"
     for words in ("bench", "export --onnx", "analyze 'mini <b>'"):
         assert f"truncate-kit {words} --workspace {folder}" in found.commands
+
+
+def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
+    """Other options would make another model, and find no trial again."""
+    settings = SweepSettings(layers="1,2", strategy="rankings", pick="small", within=1.5, seeds=(0,))
+    training = TrainingSettings(epochs=2, learning_rate=1e-3, objective="paraphrase")
+    sweep = replace(a_sweep(), settings=settings, training=training, metric="F1 × 100")
+    found = write_page(write_run(tmp_path / "run", lean, sweep=sweep))
+    (again,) = [command for command in found.commands if " finetune " in command]
+    assert again == (
+        "truncate-kit finetune --layer 1,2 --pick small --within 1.5 --objective paraphrase --epochs 2 "
+        f"--learning-rate 0.001 --seeds 3 --workspace {tmp_path / 'run'}"
+    )
+    for change in ({"before": "Words first."}, {"blocks": (1, 4)}, {"metric": "nDCG@10 of half the queries"}):
+        found = write_page(write_run(tmp_path / "other", lean, sweep=replace(sweep, **change)))
+        assert not [command for command in found.commands if " finetune " in command]
 
 
 def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):

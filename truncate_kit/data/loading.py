@@ -54,9 +54,13 @@ def load_pairs(
     if is_retrieval_folder(path):
         raise DataError(
             f"{path} holds queries and documents, not graded pairs.",
-            hint="evaluate and compare score models on it; distill learns from raw text, without labels.",
+            hint="analyze, evaluate, compare and distill take it as `data`, finetune as `retrieval`.",
         )
     if not classes and holds_words(path):
+        if columns is not None or given is not None:
+            raise UsageError(
+                "Sets of word similarity have columns and scales of their own.", hint="Leave out `columns` and `scale`."
+            )
         return load_words(path)
     name, tables = read_tables(name_or_path)
     if classes:

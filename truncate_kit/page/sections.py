@@ -12,6 +12,13 @@ from truncate_kit.page.measures import against_table
 from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.page.run import Run
 from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
+from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.strategies import STRATEGIES
+from truncate_kit.sweep.sweep_result import SweepResult
+from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.objectives import OBJECTIVES
+
+_SWEEP, _TRAINING = SweepSettings(), TrainingSettings()
 
 
 def sections(run: Run) -> list[Section]:
@@ -77,8 +84,29 @@ def layers(run: Run) -> Section | None:
     if run.sweep is None:
         return None
     few = len(run.sweep.settings.seeds) < 2
-    missing = (("No deviation over seeds", run.command("finetune", "--seeds", "3")),) if few else ()
+    again = _finetune_again(run.sweep) if few else None
+    missing = () if again is None else (("No deviation over seeds", run.command(*again)),)
     return replace(sweep_part(run.sweep), missing=missing)
+
+
+def _finetune_again(sweep: SweepResult) -> tuple[str, ...] | None:
+    """The command of a sweep with three seeds, which finds the trials of the first; None where it is not known."""
+    if sweep.before or sweep.blocks is not None or sweep.metric != OBJECTIVES[sweep.training.objective].metric:
+        return None  # priors, a teacher, a choice of blocks or a folder of queries: their files are not in the result
+    settings, training, usual = sweep.settings, sweep.training, next(iter(STRATEGIES))
+    asked: tuple[tuple[str, object, object], ...] = (
+        ("--layer", settings.layers, _SWEEP.layers),
+        ("--strategy", settings.strategy if settings.layers == "auto" else usual, usual),
+        ("--pick", settings.pick, _SWEEP.pick),
+        ("--within", settings.within, _SWEEP.within),
+        ("--objective", training.objective, _TRAINING.objective),
+        ("--epochs", training.epochs, _TRAINING.epochs),
+        ("--batch-size", training.batch_size, _TRAINING.batch_size),
+        ("--learning-rate", training.learning_rate, _TRAINING.learning_rate),
+        ("--precision", training.precision, _TRAINING.precision),
+    )
+    changed = [part for option, value, usual in asked if value != usual for part in (option, str(value))]
+    return ("finetune", *changed, "--seeds", "3")
 
 
 def others(run: Run) -> list[Section]:

@@ -38,13 +38,13 @@ def read_study(path: Path) -> Study:
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}.", hint="Name a TOML file.") from error
     except RecursionError as error:
-        raise DataError(f"{path} is nested too deeply.", hint="Write it as README shows.") from error
+        raise DataError(f"{path} is nested too deeply.", hint="Write it as docs/guides/study.md shows.") from error
     except ValueError as error:  # not UTF-8, no TOML, or a number of too many digits
         raise DataError(f"{path} is not TOML: {first_line(error)}.", hint="Correct the line it names.") from error
     if long:
         raise DataError(
             f"{path} is too long for a study: {_MOST_LETTERS:,} letters are read, with {_MOST_POINTS:,} points a line.",
-            hint="Write it as README shows.",
+            hint="Write it as docs/guides/study.md shows.",
         )
     with _naming(str(path)):
         return _study(values, path.resolve().parent)

@@ -14,8 +14,8 @@ class SweepSettings(Result):
 
     Attributes:
         layers: `auto`, `all`, layer numbers as text ("3,6,9", "2..5"), one number, or several; kept as text.
-        strategy: Behind `auto`, a row of `STRATEGIES`; None is `rankings` for labelled pairs, which was most often
-            within 0.3 points of an exhaustive search (benchmarks/pick), and `guided` where there are none.
+        strategy: Behind `auto`, a row of `STRATEGIES`; None is `rankings`, which was most often within 0.3 points of
+            an exhaustive search (benchmarks/pick).
         pick: A row of `PICK_RULES`.
         within: Points of the pick rule, None takes its own.
         seeds: Of the full trials.
