@@ -5,15 +5,18 @@
 
 A run of one pooling and one seed is a line of reports.jsonl beside this script as soon as it is done, and not done
 again; first all poolings with one seed, then with the next. The table of all runs is printed as Markdown, the published
-column beside it. `--check` does one small run of everything, for a look at whether it works.
+column beside it. `--check` does one small run of everything, for a look at whether it works. `--objective` trains by
+another equation: in-batch on the same rows, dropout and diffcse on captions.
 """
 
 import argparse
 import dataclasses
+import gzip
 import platform
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -28,10 +31,11 @@ from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import ContrastiveSettings
-from truncate_kit.data import PairSplits, TripletSet, load_pairs
+from truncate_kit.data import PairSplits, TripletSet, load_pairs, raw_texts
 from truncate_kit.encoders import Encoder, load_encoder
 from truncate_kit.evaluation import evaluate
 from truncate_kit.results import Result
+from truncate_kit.training.objectives import OBJECTIVES, objective_names
 from truncate_kit.wording import points
 
 REPORTS = Path(__file__).parent / "reports.jsonl"
@@ -48,7 +52,7 @@ PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell(Result):
-    """One run of one row and seed. losses: mean loss of the steps between two looks at dev, nats."""
+    """One run of one row, mostly of one seed. losses: mean loss of the steps between two looks at dev, nats."""
 
     row: str
     machine: str
@@ -86,10 +90,12 @@ def span(values: Sequence[float]) -> str:
     return f"{points(fmean(values), stdev(values) if len(values) > 1 else None)} ({len(values)})"
 
 
-def print_report(cells: Sequence[Cell]) -> None:
+def print_report(cells: Sequence[Cell], objective: str) -> None:
     """A row for each pooling, columns for each model: test, dev, and the losses at the start, before and at the end."""
+    cells = [cell for cell in cells if cell.run.settings.objective == objective]
     models = list(dict.fromkeys(cell.run.model for cell in cells))
-    paper = {row["name"]: row["value"] for row in published("layer_attention") if row["table"] == "2"}
+    table_2 = objective == OBJECTIVE
+    paper = {row["name"]: row["value"] for row in published("layer_attention") if table_2 and row["table"] == "2"}
     head = ["pooling", "the paper, BERT-base"]
     for model in models:
         head += [f"{model}: test", "dev", "loss, first → last but one → last look"]
@@ -101,9 +107,10 @@ def print_report(cells: Sequence[Cell]) -> None:
             if not found:
                 line += ["–", "–", "–"]
                 continue
-            tests = [cell.run.test for cell in found if cell.run.test is not None]
+            trials = [trial for cell in found for trial in cell.run.trials]
+            tests = [trial.test for trial in trials if trial.test is not None]
             marks = [fmean(cell.losses[place] for cell in found) for place in (0, -2, -1) if len(found[0].losses) > 1]
-            line += [span(tests), span([cell.run.dev for cell in found]), " → ".join(f"{mark:.3f}" for mark in marks)]
+            line += [span(tests), span([trial.dev for trial in trials]), " → ".join(f"{mark:.3f}" for mark in marks)]
         lines.append(line)
     print_table(head, lines)
 
@@ -112,6 +119,9 @@ PARSER = new_parser(__doc__)
 PARSER.add_argument("--data", type=Path, required=True)
 PARSER.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
 PARSER.add_argument("--rows", type=names, default=list(TABLE_2), help="some of Table 2, by name")
+PARSER.add_argument("--objective", choices=objective_names("contrast"), default=OBJECTIVE)
+PARSER.add_argument("--dropout", type=float, help="share of the units that training drops")
+PARSER.add_argument("--captions", type=int, default=10_000, help="texts that dropout and diffcse learn from")
 PARSER.add_argument("--parts", action="store_true", help="also the rows beyond Table 2, after those")
 PARSER.add_argument("--seeds", type=int, default=3)
 PARSER.add_argument("--epochs", type=int, default=6)
@@ -126,13 +136,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run what is missing, then print the table of all there is."""
     options = PARSER.parse_args(arguments)
     records = Records(Path(tempfile.mkdtemp()) / "reports.jsonl" if options.check else REPORTS)
-    data, rows = load_pairs(options.data / "stsb/en"), training_rows(options.data)
+    data, rows = load_pairs(options.data / "stsb/en"), learned_from(options)
     if options.check:
         rows = dataclasses.replace(rows, rows=rows.rows[:128])
     for seed in range(options.seeds):
         for model in options.model:
             run_model(model, seed, options, records, rows, data)
-    print_report([Cell.from_dict(cell) for cell in records.values()])
+    print_report([Cell.from_dict(cell) for cell in records.values()], options.objective)
+
+
+def learned_from(options: argparse.Namespace) -> TripletSet:
+    """The rows of Table 2, or the first captions, as the objective wants them."""
+    if OBJECTIVES[options.objective].data != "texts":
+        return training_rows(options.data)
+    with gzip.open(options.data / "captions" / "sentences.en.txt.gz", "rt", encoding="utf-8") as file:
+        return raw_texts("captions", [line.rstrip("\n") for line in islice(file, options.captions)])
 
 
 def run_model(
@@ -147,7 +165,8 @@ def run_model(
         plain = load_encoder(folder, pooling="mean")
         print(f"{name} as it came, mean of the last layer: {evaluate(plain, data.test.pairs).spearman:.2f}", flush=True)
     base = ContrastiveSettings(
-        objective=OBJECTIVE,
+        objective=options.objective,
+        dropout=options.dropout,
         seeds=(seed,),
         epochs=options.epochs,
         batch_size=options.batch_size,
@@ -155,8 +174,9 @@ def run_model(
         evaluate_every=options.evaluate_every,
         precision=options.precision,
     )
+    prefix = name if options.objective == OBJECTIVE else f"{name}_{options.objective}"
     for row in [*options.rows, *(PARTS if options.parts else ())]:
-        record = f"{name}_{row}_seed{seed}"
+        record = f"{prefix}_{row}_seed{seed}"
         if record not in records:
             records.add(record, measure(encoder, row, settings_of(row, base), rows, data).to_dict())
             print(f"done: {record}", flush=True)

@@ -57,10 +57,10 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("file", "kind", "count"),
     [
-        (COMBINATIONS, CombinationReport, 10),
+        (COMBINATIONS, CombinationReport, 14),
         (COMPARISON / "reports.jsonl", Row, 20),
-        (FROZEN.path, FrozenReport, 5),
-        (POOLINGS, Cell, 27),
+        (FROZEN.path, FrozenReport, 7),
+        (POOLINGS, Cell, 60),
         (FREEZE_PATH, FrozenReport, 12),
         (DROP / "profiles.jsonl", LayerProfile, 44),
     ],
@@ -86,9 +86,21 @@ def leaves(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 def test_the_table_of_poolings_is_that_of_its_runs():
     lines = (POOLINGS.parent / "README.md").read_text(encoding="utf-8").replace("**", "").splitlines()
     cells = [Cell.from_dict(value) for value in Records(POOLINGS).values()]
+    cells = [cell for cell in cells if cell.run.settings.objective == "hard-negatives"]
     for row in TABLE_2:
-        runs = [cell.run for cell in cells if cell.row == row]
-        assert len({run.settings.seeds for run in runs}) == len(runs) == 3
-        (line,) = [line for line in lines if line.startswith(f"| {row} |")]
-        for values in ([run.test for run in runs], [run.dev for run in runs]):
-            assert f"| {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} |" in line
+        shown = [line for line in lines if line.startswith(f"| {row} |")]
+        for model, line in zip(("mini-bert", "all-MiniLM-L6-v2"), shown, strict=True):
+            runs = [cell.run for cell in cells if (cell.row, cell.run.model) == (row, model)]
+            assert len({run.settings.seeds for run in runs}) == len(runs) == 3
+            for values in ([run.test for run in runs], [run.dev for run in runs]):
+                assert f"| {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} |" in line
+
+
+def test_the_page_of_the_paper_has_the_other_equations_as_they_were_run():
+    page = (POOLINGS.parents[2] / "docs/papers/layer-attention.md").read_text(encoding="utf-8")
+    for objective, start in (("in-batch", "| equation 6 |"), ("dropout", "| equation 7,"), ("diffcse", "| `diffcse`,")):
+        (line,) = [line for line in page.splitlines() if line.startswith(start)]
+        for row in ("cls", "layer-attention"):
+            run = Cell.from_dict(Records(POOLINGS)[f"mini-bert_{objective}_{row}"]).run
+            tests = [trial.test for trial in run.trials]
+            assert f"| {np.mean(tests):.2f} ± {np.std(tests, ddof=1):.2f} |" in line
