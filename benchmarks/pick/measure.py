@@ -48,7 +48,6 @@ TASKS = {
     "sick": "cosine",
     "bundled": "cosine",
     "stsb/de": "cosine",
-    "korsts": "cosine",
     "mrpc": "paraphrase",
 }
 """What is learned from each set: folders of the evaluation data, and the bundled pairs."""

@@ -62,7 +62,7 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
         (FROZEN.path, FrozenReport, 7),
         (POOLINGS, Cell, 60),
         (FREEZE_PATH, FrozenReport, 12),
-        (DROP / "profiles.jsonl", LayerProfile, 44),
+        (DROP / "profiles.jsonl", LayerProfile, 41),
     ],
 )
 def test_reports_behind_the_tables_can_be_read(file, kind, count):
