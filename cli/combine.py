@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from truncate_kit.combination.settings import CombineSettings
 
 from . import options
@@ -21,7 +23,14 @@ SETTINGS = CombineSettings()
 
 
 def combine(
-    model: options.Model = None,
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="Model folder, hub name or bundled miniature; by default WORKSPACE/lean, else as for finetune.",
+            show_default=False,
+        ),
+    ] = None,
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
