@@ -141,7 +141,7 @@ def contrast(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
-        max_tokens=max_length or SETTINGS.max_tokens,
+        max_tokens=SETTINGS.max_tokens if max_length is None else max_length,
         evaluate_every=evaluate_every,
         chunk=chunk_size,
         precision=precision,  # type: ignore[arg-type]  # likewise

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
 
 USUAL = DistillSettings()
+_DIGITS = 10  # more are no layer's number
 
 
 def distill(
@@ -186,7 +187,7 @@ def _aim(
     from truncate_kit.analysis.foresight import ANALYSED_TEXTS, foresee_drop
     from truncate_kit.data import iter_texts
 
-    if layer.isdecimal():
+    if layer.isdecimal() and len(layer) < _DIGITS:
         return int(layer)
     if layer not in ("auto", "last"):
         raise UsageError(f"{layer!r} is no layer.", hint="Give --layer as a number, as auto or as last.")

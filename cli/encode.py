@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from truncate_kit.errors import UsageError
+
 from . import options
 from .machine import Machine
 from .options import data_option, machine_option, results_option, use_threads
@@ -99,6 +101,8 @@ def _readable(file: Path) -> Iterator[Path]:
     if str(file) != "-":
         yield file
         return
+    if sys.stdin is None:  # closed by whoever started the process
+        raise UsageError("Standard input is closed.", hint="Name a file, or send texts into the command.")
     with NamedTemporaryFile(suffix=".txt") as copy:
         copyfileobj(sys.stdin.buffer, copy)
         copy.flush()

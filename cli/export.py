@@ -68,6 +68,7 @@ def export(
         refuse("--precision int8", budget=budget)
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
+    splits, found = workspace.data(data, columns, scale)  # before a cut takes the place of what is there
     if kept is not None or vocabulary_from is not None:
         cut = save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
         for sentence in cut.sentences:
@@ -75,7 +76,6 @@ def export(
         model = None
     source = _source(workspace, model)
     encoder = workspace.load(source)
-    splits, found = workspace.data(data, columns, scale)
     splits = workspace.unseen(splits)
     if precision == "int8":
         splits = _searchable(splits, workspace)

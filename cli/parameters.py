@@ -96,6 +96,9 @@ def _option(
 
 
 def _written(value: str) -> str:
-    """A Python literal as it is typed in a shell."""
-    literal = ast.literal_eval(value)
+    """A Python literal as it is typed in a shell; whatever else stands there was written by somebody, and stays."""
+    try:
+        literal = ast.literal_eval(value)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return value
     return shlex.quote(",".join(map(str, literal)) if isinstance(literal, (tuple, list)) else str(literal))

@@ -81,7 +81,10 @@ def _figure(report: SuiteReport, path: Path) -> Path | None:
     from truncate_kit.report.suite_figure import FIGURES
 
     draw: Callable[[Any, Path], Path | None] | None = FIGURES.get(type(report))
-    return draw(report, path) if draw else None
+    drawn = draw(report, path) if draw else None
+    if drawn is None:
+        path.unlink(missing_ok=True)  # that of a report whose place this one takes
+    return drawn
 
 
 def _trained_on(model: Evaluated) -> "SeenPairs | None":

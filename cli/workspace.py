@@ -42,7 +42,9 @@ class Workspace(places.Workspace):
             return ModelSource(named, pooling, max_length)
         last = self.remembered().model
         if last is not None:
-            source = ModelSource(last.name, pooling or last.pooling, max_length or last.max_length)
+            source = ModelSource(
+                last.name, pooling or last.pooling, last.max_length if max_length is None else max_length
+            )
             read = [f"pooling {source.pooling}"] if source.pooling else []
             read += [f"at most {source.max_length} tokens"] if source.max_length else []
             how = f" ({', '.join(read)})" if read else ""

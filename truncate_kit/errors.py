@@ -4,6 +4,7 @@ Each error says what was found; its `hint` says what to do instead. The command 
 with 1. Anything else that escapes is a defect of this package.
 """
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,11 @@ def first_line(error: BaseException) -> str:
 
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:
     """Writing failed: full disk, read-only folder, a file where a folder should be."""
-    return FileProblemError(
-        f"Cannot write {path}: {(reason.strerror or str(reason)).rstrip('.')}.",
-        hint="Free some space or name another place as `out`; what was there before is unchanged.",
-    )
+    if reason.errno == errno.ENOTDIR:
+        hint = "A file stands where a folder is needed: name another place as `out`."
+    else:
+        hint = "Free some space or name another place as `out`; what was there before is unchanged."
+    return FileProblemError(f"Cannot write {path}: {(reason.strerror or str(reason)).rstrip('.')}.", hint=hint)
 
 
 def too_few_texts(count: int, *, needed: int = 4) -> DataError:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from truncate_kit.errors import FileProblemError, TruncateKitError, cannot_write
+from truncate_kit.errors import DataError, FileProblemError, ModelError, TruncateKitError, UsageError, cannot_write
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 _TEMPORARY = ".tmp"
@@ -235,6 +235,28 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON under a temporary name and rename it to `path`. Raises `FileProblemError`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+_UNFINISHED = ".unfinished"
+
+
+@contextlib.contextmanager
+def unfinished(folder: Path) -> Iterator[None]:
+    """Work in `folder`, which is marked until it ends well or is refused: what was stopped goes on there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder / _UNFINISHED
+    mark.touch()
+    try:
+        yield
+    except (UsageError, DataError, ModelError):
+        mark.unlink(missing_ok=True)
+        raise
+    mark.unlink(missing_ok=True)
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Whether work in that folder was stopped and waits for the same call."""
+    return (folder / _UNFINISHED).exists()
 
 
 @contextlib.contextmanager

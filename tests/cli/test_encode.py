@@ -88,6 +88,14 @@ def test_what_is_wrong_is_said_in_one_line(workspace, capsys, arguments, named):
     assert (workspace / "taken.npy").read_bytes() == b"something"
 
 
+def test_a_closed_standard_input_is_said(workspace, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(SystemExit) as end:
+        main(["encode", "-"])
+    assert end.value.code == 1
+    assert "Error: Standard input is closed." in capsys.readouterr().err
+
+
 def test_a_damaged_note_of_the_export(workspace, capsys):
     (workspace / "exported/lean/export.json").write_text('{"model": 3')
     code, _, err = run(capsys, "encode", "texts.txt")

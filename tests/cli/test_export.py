@@ -76,6 +76,17 @@ def test_export_does_not_replace_a_model_that_something_else_left(workspace, tin
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == before
 
 
+def test_a_mistake_costs_no_graph_that_is_there(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    data = write_pairs(tmp_path / "pairs.csv")
+    command = ("export", tiny_folder("bert"), "--onnx", "--layer", 1)
+    run(capsys, *command, "--data", data)
+    lean = tmp_path / "exported/lean"
+    before = {path: path.read_bytes() for path in lean.rglob("*") if path.is_file()}
+    assert "typo.csv does not exist" in refused(capsys, *command, "--data", "typo.csv")
+    assert {path: path.read_bytes() for path in lean.rglob("*") if path.is_file()} == before
+
+
 def test_a_format_has_to_be_named(tmp_path, capsys):
     assert "Add --onnx" in refused(capsys, "export", "--workspace", tmp_path / "out")
 

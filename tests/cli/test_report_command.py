@@ -46,7 +46,7 @@ def test_it_opens_in_the_browser_that_the_system_names(made, tmp_path, capfd, mo
 
 
 def test_a_folder_without_results_is_refused(tmp_path, capfd):
-    assert "No command has left a result" in fails(capfd, "report", tmp_path)
+    assert "No command has left a model" in fails(capfd, "report", tmp_path)
 
 
 @pytest.mark.parametrize("name", ["lean/model.safetensors", "pairs.csv", "page"])

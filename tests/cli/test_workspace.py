@@ -29,6 +29,7 @@ def run(capfd, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pairs.csv").write_text(PAIRS)
     (tmp_path / "texts.txt").write_text("the cat sat\na dog ran\n")
+    (tmp_path / "more.txt").write_text("\n".join(TEXTS) + "\n")
 
     def call(*arguments):
         capfd.readouterr()
@@ -62,6 +63,36 @@ def test_an_option_that_would_be_ignored_is_refused(run, tmp_path, tiny_folder, 
     assert (code, out) == (1, "")
     assert ignored in err
     assert "Hint: " in err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("cut", "`device=foo`", "--layer", "2"), "no hub model called"),
+        (("evaluate", "MODEL", "--data", "`scale=x`.csv"), "does not exist"),
+        (("distill", "MODEL", "--texts", "texts.txt", "--layer", "9" * 5000), "is no layer"),
+        (("analyze", "MODEL", "--texts", "texts.txt", "--workspace", "texts.txt/in"), "A file stands where a folder"),
+    ],
+)
+def test_whatever_was_typed_ends_in_a_sentence(run, tiny_folder, command, said):
+    code, out, err = run(*(str(tiny_folder("bert")) if part == "MODEL" else part for part in command))
+    assert (code, out) == (1, "")
+    assert said in err
+    assert "Hint: " in err
+    assert "Traceback" not in err
+
+
+def test_a_folder_called_bundled_does_not_take_the_place_of_the_set(run, tmp_path, tiny_folder):
+    (tmp_path / "bundled").mkdir()
+    (tmp_path / "bundled/train.csv").write_text(PAIRS)
+    assert run("analyze", tiny_folder("bert"), "--data", "bundled")[0] == 0
+    assert Workspace(tmp_path / "exported").remembered().data.name == "bundled"
+
+
+def test_a_length_of_0_is_refused_beside_a_remembered_one(run, tiny_folder):
+    assert run("analyze", tiny_folder("bert"), "--texts", "more.txt", "--max-length", 16)[0] == 0
+    code, _, err = run("analyze", "--texts", "more.txt", "--max-length", 0)
+    assert (code, "0" in err) == (1, True), err
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,23 @@ def test_rows_labelled_0_are_searched_but_answer_nothing(shared_data, tmp_path):
         read_retrieval(tmp_path)
 
 
+@pytest.mark.parametrize(("yes", "no"), [("1", "0"), ("1.0", "0.0"), ("True", "false")])
+def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
+    rows = f"query,relevant,label\nwhere,here,{yes}\nwhere,there,{no}\nwho,me,{no}\n"
+    found = read_retrieval(write(tmp_path / "answers.csv", rows))
+    assert found.queries == ("where",)
+    (one,) = find_transfer(write(tmp_path / "sets/mr.csv", "text,label\na,1\nb,1.0\nc,0\n").parent)
+    assert one.classes == ("0", "1")
+
+
+@pytest.mark.parametrize("row", ['{"text": "c"}', '{"text": "c", "label": null}', '{"text": "c", "label": " "}'])
+def test_a_row_without_a_label_is_named(tmp_path, row):
+    lines = ['{"text": "a", "label": 1}', '{"text": "b", "label": 0}', row]
+    write(tmp_path / "mr/train.jsonl", "\n".join(lines) + "\n")
+    with pytest.raises(DataError, match="line 3: there is no label"):
+        find_transfer(tmp_path)
+
+
 def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_path):
     for split, word in (("train", "sat"), ("dev", "ran"), ("test", "lay")):
         write(tmp_path / f"{split}.csv", PAIRS.replace("a cat", f"a cat {word}"))

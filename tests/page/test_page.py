@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.made_results import a_bench, a_distillation, a_quality, a_sweep, an_export, write_run
+from tests.support.made_results import a_bench, a_contrast, a_distillation, a_quality, a_sweep, an_export, write_run
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
@@ -119,8 +119,9 @@ def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
         "truncate-kit finetune --layer 1,2 --pick small --within 1.5 --objective paraphrase --epochs 2 "
         f"--learning-rate 0.001 --seeds 3 --workspace {tmp_path / 'run'}"
     )
-    for change in ({"before": "Words first."}, {"blocks": (1, 4)}, {"metric": "nDCG@10 of half the queries"}):
-        found = write_page(write_run(tmp_path / "other", lean, sweep=replace(sweep, **change)))
+    changes = ({"before": "Words first."}, {"blocks": (1, 4)}, {"metric": "nDCG@10 of half the queries"})
+    for place, change in enumerate(changes):
+        found = write_page(write_run(tmp_path / f"other{place}", lean, sweep=replace(sweep, **change)))
         assert not [command for command in found.commands if " finetune " in command]
 
 
@@ -129,6 +130,11 @@ def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):
     other = replace(other, models=tuple(replace(row, parameters=77) for row in other.models))
     found = write_page(write_run(tmp_path / "run", lean, bench=other))
     assert "has not been measured" in found.recommendations[0]
+
+
+def test_a_bench_of_what_contrast_replaced_is_not_of_its_model(lean, tmp_path):
+    run = write_run(tmp_path / "run", lean, sweep=None, contrast=a_contrast(), bench=bench_of(a_quality(1, 3)))
+    assert read_run(run).bench is None
 
 
 @pytest.mark.parametrize("hours", [-1000, 0, 1000])
@@ -187,7 +193,7 @@ def test_a_profile_alone_is_told(looked_at, tmp_path):
 
 
 def test_nothing_there_is_one_sentence_and_a_hint(tmp_path):
-    with pytest.raises(UsageError, match="No command has left a result"):
+    with pytest.raises(UsageError, match="No command has left a model"):
         write_page(tmp_path)
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo/workspace.json").write_text("{}")

@@ -203,7 +203,7 @@ def test_damaged_weights_of_a_run_are_as_good_as_gone(tmp_path, tiny_folder):
     with again.open():
         again.write_encoder(TRIAL.name, TRIAL, encoder)
         again.forget_weights(())
-        assert {path.name for path in again.folder.iterdir()} == {".lock"}
+        assert {path.name for path in again.folder.iterdir()} == {".lock", ".unfinished"}
 
 
 def test_weights_of_another_run_are_not_taken_for_its_own_with_or_without_their_seal(tmp_path, tiny_folder):

@@ -174,7 +174,7 @@ def test_checkpoints_go_with_their_trial_and_with_what_a_lost_worker_had_begun_t
                 left.mkdir()
                 (left / file.name).write_bytes(b"half")
         store.write(trial_name(1, 0, 3, 1), trial(1, dev=(1.0, 2.0, 3.0), stopped_after=1))  # waits to go on
-        assert len(list(store.folder.iterdir())) == 9
+        assert len(list(store.folder.iterdir())) == 10
         store.write(name, trial(1, dev=(1.0, 2.0, 3.0)))
         assert {path.name.removeprefix(".").partition(".")[0] for path in store.folder.iterdir()} == {
             "lock", other,
@@ -191,7 +191,7 @@ def test_what_a_kill_left_beside_finished_runs_goes_when_the_store_is_opened(tmp
         (store.folder / ".x.json.abcdefgh.tmp").mkdir()
     with store.open():
         assert {path.name for path in store.folder.iterdir()} == {
-            ".lock", f"{trial_name(3, 0, 2)}.checkpoint",
+            ".lock", ".unfinished", f"{trial_name(3, 0, 2)}.checkpoint",
         }  # fmt: skip
 
 

@@ -12,9 +12,10 @@ import torch
 from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import FileProblemError
-from truncate_kit.files import run_lock
+from truncate_kit.errors import DataError, FileProblemError, UsageError
+from truncate_kit.files import is_unfinished, run_lock, unfinished
 from truncate_kit.runs.cutting import cut
+from truncate_kit.runs.store import RunStore
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
@@ -79,8 +80,8 @@ def test_clean_frees_what_lies_in_a_workspace_inside_another_but_for_links(works
     outside = Workspace(Path(shutil.copytree(swept[0], tmp_path / "outside")))
     for place in (inner, outside):
         place.remember(ModelSource("one", None, None), None)
-        (place.graphs / "0123").mkdir(parents=True)
-        (place.graphs / "0123/model.onnx").write_bytes(b"graph")
+        (place.graphs / "0123456789abcdef").mkdir(parents=True)
+        (place.graphs / "0123456789abcdef/model.onnx").write_bytes(b"graph")
     (workspace.folder / "linked").symlink_to(outside.folder)
     before, known = size(outside.folder), contents(workspace)
     assert known.graph_bytes == 5
@@ -128,14 +129,55 @@ def test_what_links_point_to_is_neither_counted_nor_removed(workspace, tmp_path)
 
 
 def test_graphs_that_bench_made_are_spare(workspace):
-    (workspace.graphs / "0123").mkdir(parents=True)
-    (workspace.graphs / "0123/model.onnx").write_bytes(b"graph")
-    (workspace.graphs / "0123/export.json").write_text("{}")
+    own = workspace.graphs / ("0123456789abcdef" * 4)
+    own.mkdir(parents=True)
+    (own / "model.onnx").write_bytes(b"graph")
+    (own / "export.json").write_text("{}")
     found = contents(workspace)
     assert found.graph_bytes == 7
     assert not any(name.startswith("graphs") for name in found.reports)
     assert clean(workspace).graph_bytes == 0
     assert not workspace.graphs.exists()
+
+
+def test_what_somebody_else_keeps_under_our_names_stays(workspace, tmp_path):
+    for name in ("notes", "0123"):
+        (workspace.graphs / name).mkdir(parents=True)
+        (workspace.graphs / name / "mine.txt").write_text("mine")
+    (workspace.graphs / "plot.csv").write_text("mine")
+    clean(workspace)
+    assert sorted(path.name for path in workspace.graphs.iterdir()) == ["0123", "notes", "plot.csv"]
+    foreign = tmp_path / "paper"
+    (foreign / "graphs/0123456789abcdef").mkdir(parents=True)
+    (foreign / ".notes.abcdefgh.tmp").mkdir()
+    with pytest.raises(UsageError, match="is no workspace"):
+        clean(Workspace(foreign))
+    assert sorted(path.name for path in foreign.iterdir()) == [".notes.abcdefgh.tmp", "graphs"]
+
+
+def test_what_was_stopped_keeps_everything_although_something_else_ended(workspace):
+    """Between two trials there is no checkpoint: a second sweep after a finished one, stopped there."""
+
+    def work(error):
+        with RunStore(workspace.folder / "trials", "0" * 16).open():
+            (workspace.folder / "trials" / ("0" * 16) / "layer03-seed0-epochs4").mkdir()
+            raise error
+
+    run = workspace.folder / "trials" / ("0" * 16)
+    with pytest.raises(KeyboardInterrupt):
+        work(KeyboardInterrupt)
+    clean(workspace)
+    assert (run / "layer03-seed0-epochs4").is_dir()
+    (found,) = [one for one in contents(workspace).runs if one.path == str(run)]
+    assert found.waiting == 1
+    (run / "layer03-seed0-epochs4").rmdir()
+    with pytest.raises(DataError):
+        work(DataError("Refused.", hint="None."))  # nothing goes on there
+    clean(workspace)
+    assert not (run / "layer03-seed0-epochs4").exists()
+    with pytest.raises(KeyboardInterrupt), unfinished(workspace.distillation):
+        raise KeyboardInterrupt
+    assert is_unfinished(workspace.distillation)
 
 
 def test_a_run_that_waits_or_works_keeps_everything(workspace):

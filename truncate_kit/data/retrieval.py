@@ -231,8 +231,15 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
 def _answers(table: Table) -> list[bool]:
     """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise."""
     label = find_label_column(table.source, tuple(table.columns))
-    values = [str(value).strip() for value in table.columns[label]] if label is not None else []
-    return [value == "1" for value in values] if {*values} == {"0", "1"} else [True] * len(table)
+    values = [_truth(value) for value in table.columns[label]] if label is not None else []
+    return [value is True for value in values] if {True, False} <= {*values} else [True] * len(table)
+
+
+def _truth(value: object) -> bool | None:
+    """A label as tables write it: 1, 1.0 or true, 0, 0.0 or false; None for anything else."""
+    return {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}.get(
+        str(value).strip().lower()
+    )
 
 
 def _only_file(path: Path) -> Path:

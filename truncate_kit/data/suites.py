@@ -11,7 +11,7 @@ from truncate_kit.data.columns import find_label_column, find_text_column, find_
 from truncate_kit.data.files import data_files, stem_of
 from truncate_kit.data.loading import find_split_files
 from truncate_kit.data.pairs import read_pairs
-from truncate_kit.data.tables import Table, read_table
+from truncate_kit.data.tables import MISSING, Table, read_table
 from truncate_kit.data.types import TextPair, pairs_in_rows
 from truncate_kit.errors import ColumnsError, DataError
 
@@ -147,6 +147,14 @@ def _sts_files(name: str, files: list[Path]) -> list[Path]:
     return [file for file in files if stem_of(file) != "train"]
 
 
+def _class_of(table: Table, row: int, value: object) -> str:
+    """The label of a row as text. Raises `RowError` where there is none."""
+    label = str(value).strip()
+    if value is None or value is MISSING or label in ("", "nan"):
+        raise table.problem(row, "there is no label.", hint="Name the class, or leave the row out.")
+    return label.removesuffix(".0")
+
+
 def _labelled(name: str, files: list[Path]) -> LabelledSet:
     order = ("train", "dev", "validation", "test")
     files = sorted(files, key=lambda file: order.index(stem_of(file)) if stem_of(file) in order else len(order))
@@ -162,7 +170,7 @@ def _labelled(name: str, files: list[Path]) -> LabelledSet:
         left, right = (single, None) if single is not None else find_text_columns(table.source, names, hint=_TEXT_HINT)
         first += _texts_or_empty(table, left)
         second += [] if right is None else _texts_or_empty(table, right)
-        labels += [str(value).strip() for value in table.columns[label]]
+        labels += [_class_of(table, row, value) for row, value in enumerate(table.columns[label])]
     if second and len(second) != len(first):
         raise DataError(f"{files[0].parent} mixes files of texts and of pairs.", hint="Give all the same columns.")
     classes = tuple(sorted(set(labels)))

@@ -15,6 +15,7 @@ from truncate_kit.distillation.teacher import read_vectors, teacher_of, teacher_
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
+from truncate_kit.files import unfinished
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
@@ -67,14 +68,14 @@ def distill(
     with ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean", "full"))
+            held.enter_context(unfinished((out / TEXTS).parent))
             store = store_texts(teacher, raw, out / TEXTS, limit=settings.max_texts, progress=progress)
             teacher_vectors(teacher, store, _beside(store), engine=engine, progress=progress)
         group.agree(None)  # texts and vectors are there
         store = TextStore(out / TEXTS)
         vectors = read_vectors(teacher, store, _beside(store))
-        fingerprint = "" if data is None else data.fingerprint()
         plain = replace(settings, frontier=False)
-        parts = (_settled(plain, encoder), store.digest, fingerprint, *([str(group.size)] if group.size > 1 else []))
+        parts = (_settled(plain, encoder, data), store.digest, *([str(group.size)] if group.size > 1 else []))
         description = {"model": encoder.name, "distill": plain.to_dict()}
         runs = RunStore(out / "trials", run_key(encoder, "distill", *parts), description)
         if group.leads:
@@ -85,10 +86,10 @@ def distill(
     return result
 
 
-def _settled(settings: DistillSettings, encoder: Encoder) -> str:
-    """The settings, and the peak rates where many blocks go and where few do: a default, left out, may change."""
+def _settled(settings: DistillSettings, encoder: Encoder, data: PairSplits | RetrievalSet | None) -> str:
+    """The settings, the peak rates where many blocks go and where few do (defaults change), and what is chosen by."""
     rates = [settings.rate(encoder.width, left_out=share) for share in (1.0, 0.0)]
-    return f"{settings.to_json()} {rates}"
+    return f"{settings.to_json()} {rates} {'' if data is None else data.fingerprint()}"
 
 
 def _check_budget(budget: Budget, encoder: Encoder, teacher: Encoder) -> None:

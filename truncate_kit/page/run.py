@@ -80,7 +80,9 @@ class Run:
             return self.cut.parameters
         if self.distilled is not None:
             return self.distilled.candidate.parameters
-        return None if self.sweep is None else self.sweep.lean.parameters
+        if self.sweep is not None:
+            return self.sweep.lean.parameters
+        return None if self.contrast is None else self.contrast.parameters
 
     def command(self, *words: str) -> str:
         """A command on this workspace, as it is typed."""
@@ -123,8 +125,12 @@ def read_run(folder: Path) -> Run:
     )
     if model is None and run.profile is None and not run.benches:
         inside = sorted(path.parent for path in folder.glob("*/workspace.json"))
-        hint = f"Name {inside[0]}." if inside else "Name a workspace that analyze, finetune or demo has written."
-        raise UsageError(f"No command has left a result in {folder}.", hint=hint)
+        hint = (
+            f"Name {inside[0]}."
+            if inside
+            else "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
+        )
+        raise UsageError(f"No command has left a model or a look at one in {folder}.", hint=hint)
     return run
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.encoders.digest import Digest, folder_digest
-from truncate_kit.files import read_text, remove_leftovers, replacing, run_lock, write_text
+from truncate_kit.files import read_text, remove_leftovers, replacing, run_lock, unfinished, write_text
 from truncate_kit.results import FORMAT, Result, check_format
 from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.runs.trial import BaseTrial
@@ -86,7 +86,8 @@ class RunStore:
             self._loaded = None
             remove_leftovers(self.folder)
             self.checkpoints.tidy(self._records)
-            yield
+            with unfinished(self.folder):
+                yield
 
     @property
     def _records(self) -> dict[str, dict[str, Any]]:

@@ -53,7 +53,7 @@ def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, Re
     if len(data.queries) < 2 * FEWEST_QUERIES:
         raise DataError(
             f"{data.name} has {len(data.queries)} judged queries: too few to choose by one half and report the other.",
-            hint=f"Give at least {2 * FEWEST_QUERIES}, or leave `data` out to choose otherwise.",
+            hint=f"Give at least {2 * FEWEST_QUERIES}, or choose by something else.",
         )
     order = torch.randperm(len(data.queries), generator=torch.Generator().manual_seed(0)).numpy()
     middle = len(order) // 2

@@ -1,17 +1,22 @@
 """What a workspace holds, how large it is, and what nobody needs any more."""
 
+import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.blocks import blocks_in_words
-from truncate_kit.files import all_below, remove_leftovers, run_lock
+from truncate_kit.errors import UsageError
+from truncate_kit.files import all_below, is_unfinished, remove_leftovers, run_lock
 from truncate_kit.results import Result
 from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.workspace.places import Workspace
 
 # One beside the runs says that they ended.
+_OURS = ("workspace.json", ".lock")  # one is in every folder that a command wrote results to
+_DIGEST = re.compile("[0-9a-f]{16,64}")
 _RESULTS = ("sweep.json", "contrastive.json", "study.json", "frozen.json", "lean/distill.json")
 
 
@@ -72,7 +77,7 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0, within: bool = True)
             *(f"{Path(other.folder).name}/{report}" for other in others for report in other.reports),
         ),
         file_bytes=_size(workspace.folder),
-        graph_bytes=_size(workspace.graphs) + sum(other.graph_bytes for other in others),
+        graph_bytes=sum(map(_size, _graphs(workspace))) + sum(other.graph_bytes for other in others),
         vector_bytes=(_size(workspace.distillation) if _distilled(workspace) else 0)
         + sum(other.vector_bytes for other in others),
         freed_bytes=freed_bytes,
@@ -110,16 +115,22 @@ def clean(workspace: Workspace, *, within: bool = True) -> Contents:
     """Remove weights of finished runs, graphs that `bench` made, and what killed processes left half-written.
 
     Workspaces inside are cleaned as well. Records stay: a run whose weights are needed again is repeated, with the same
-    result. Where a run waits for its command everything is kept. Raises `FileProblemError` where another process works.
+    result. Where a run waits for its command everything is kept. Raises `FileProblemError` where another process works,
+    `UsageError` for a folder that no command wrote to.
     """
     if not workspace.folder.is_dir():
         return contents(workspace, within=within)
+    if not any((workspace.folder / name).exists() for name in _OURS):
+        raise UsageError(f"{workspace.folder} is no workspace.", hint="Name a folder that a command has written to.")
     before = _size(workspace.folder)
     with run_lock(workspace.folder):
         for inner in _inside(workspace) if within else ():
             clean(inner, within=False)
         remove_leftovers(workspace.folder)
-        shutil.rmtree(workspace.graphs, ignore_errors=True)
+        for graph in _graphs(workspace):
+            shutil.rmtree(graph, ignore_errors=True)
+        with suppress(OSError):  # something else lies in it
+            workspace.graphs.rmdir()
         if _distilled(workspace):
             shutil.rmtree(workspace.distillation, ignore_errors=True)
         for run in _runs(workspace):
@@ -130,9 +141,15 @@ def clean(workspace: Workspace, *, within: bool = True) -> Contents:
     return contents(workspace, freed_bytes=before - _size(workspace.folder), within=within)
 
 
+def _graphs(workspace: Workspace) -> list[Path]:
+    """The folders that `bench` made, each named by the digest of its model."""
+    found = workspace.graphs.iterdir() if workspace.graphs.is_dir() and not workspace.graphs.is_symlink() else ()
+    return [path for path in found if path.is_dir() and not path.is_symlink() and _DIGEST.fullmatch(path.name)]
+
+
 def _distilled(workspace: Workspace) -> bool:
     """Whether a distillation has ended here and none waits for its command."""
-    waits = any((workspace.folder / "trials").glob("*/blocks*.checkpoint"))
+    waits = any((workspace.folder / "trials").glob("*/blocks*.checkpoint")) or is_unfinished(workspace.distillation)
     return workspace.distilled() is not None and not waits
 
 
@@ -171,7 +188,7 @@ def _described(run: Path) -> RunFolder:
     return RunFolder(
         path=str(run),
         finished=sum("name" in record and record.get("store") == run.name for record in records),
-        waiting=len(list(run.glob("*.checkpoint"))),
+        waiting=len(list(run.glob("*.checkpoint"))) or int(is_unfinished(run)),
         file_bytes=_size(run),
         spare_bytes=sum(map(_size, _spare(run))),
     )
@@ -180,7 +197,7 @@ def _described(run: Path) -> RunFolder:
 def _spare(run: Path) -> list[Path]:
     """Folders of weights and files of tensors that only a repetition would read; none of runs that go on."""
     ended = any((run.parent.parent / name).exists() for name in _RESULTS)
-    if not ended or any(run.glob("*.checkpoint")):
+    if not ended or any(run.glob("*.checkpoint")) or is_unfinished(run):
         return []
     own = (path for path in run.iterdir() if not path.is_symlink())
     return [path for path in own if path.is_dir() or path.suffix == ".safetensors"]

@@ -6,6 +6,8 @@ from typing import Self, TypeVar
 
 from truncate_kit.results import Result, read_or_pass_over
 
+_BUNDLED = "bundled"  # `truncate_kit.data.BUNDLED`, whose import would take a second
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSource(Result):
@@ -57,6 +59,6 @@ Source = TypeVar("Source", ModelSource, DataSource, TripletSource)
 
 def _absolute(source: Source) -> Source:
     """With a path that exists made absolute; any other name as it is."""
-    if source.name is not None and Path(source.name).exists():
+    if source.name not in (None, _BUNDLED) and Path(source.name).exists():
         return replace(source, name=str(Path(source.name).resolve()))
     return source
