@@ -114,8 +114,6 @@ def distill(
 
     if data is None:
         refuse("--data", columns=columns, scale=scale)
-    if queries is None and query_weight != USUAL.query_weight:
-        raise UsageError("--query-weight weighs queries.", hint="Add --queries.")
     check_push(push_to, public)
     machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
     budget = Budget(within=within, speedup=speedup, megabytes=megabytes, blocks=blocks)
@@ -131,6 +129,8 @@ def distill(
         precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
         frontier=frontier,
     )
+    if queries is None and query_weight != USUAL.query_weight:
+        raise UsageError("--query-weight weighs queries.", hint="Add --queries.")
     use_threads(threads)
     left_out = {text for path in exclude or () for text in _texts_in(path)}
     with joined(device) as (group, here):

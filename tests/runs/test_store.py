@@ -177,7 +177,7 @@ def test_checkpoints_go_with_their_trial_and_with_what_a_lost_worker_had_begun_t
         assert len(list(store.folder.iterdir())) == 10
         store.write(name, trial(1, dev=(1.0, 2.0, 3.0)))
         assert {path.name.removeprefix(".").partition(".")[0] for path in store.folder.iterdir()} == {
-            "lock", other,
+            "lock", "unfinished", other,
         }  # fmt: skip
 
 
