@@ -134,6 +134,7 @@ def test_empty_texts_of_a_real_set_are_found(shared_data):
     [
         ("latin1.txt", "one\ntwo\ncaf\xe9\n".encode("latin-1"), "line 3: byte 0xE9 is not UTF-8"),
         ("utf16.txt", "one\ntwo\n".encode("utf-16-le"), "line 1: the text holds a null character"),
+        ("mac.txt", b"one\rtwo\r", "line 1: lines end in carriage returns"),
         ("empty.txt", b"\n \n", "is empty"),
         ("cut.txt.gz", gzip.compress(b"one\ntwo\n" * 999, mtime=0)[:-9], "the packed data is broken"),
         ("cut.txt.xz", b"\xfd7zXZ\x00\x00", "the packed data is broken"),

@@ -128,6 +128,13 @@ def test_a_row_without_a_label_is_named(tmp_path, row):
         find_transfer(tmp_path)
 
 
+def test_a_set_whose_files_lie_deeper_is_named(tmp_path):
+    write(tmp_path / "sts12/test/MSRpar.csv", PAIRS)
+    write(tmp_path / "sts13/test.csv", PAIRS)
+    with pytest.raises(DataError, match="sts12 has the name of a set and holds no table"):
+        find_sts(tmp_path)
+
+
 def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_path):
     for split, word in (("train", "sat"), ("dev", "ran"), ("test", "lay")):
         write(tmp_path / f"{split}.csv", PAIRS.replace("a cat", f"a cat {word}"))

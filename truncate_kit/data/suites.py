@@ -132,7 +132,11 @@ def _files(folder: Path, names: Iterable[str]) -> list[Path]:
     for item in sorted(folder.iterdir()):
         if item.is_dir() and _plain(item.name) in names:
             home = item / _LANGUAGE if (item / _LANGUAGE).is_dir() else item
-            return data_files(home)
+            files = data_files(home)
+            if not files:
+                hint = "Put the files of the set there themselves, such as test.csv; folders in it are not read."
+                raise DataError(f"{home} has the name of a set and holds no table.", hint=hint)
+            return files
     return [file for file in data_files(folder) if _plain(stem_of(file)) in names][:1]
 
 

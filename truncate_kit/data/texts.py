@@ -11,6 +11,7 @@ from truncate_kit.errors import ColumnsError, DataError, RowError
 
 _BOM = b"\xef\xbb\xbf"
 _ROWS_AT_ONCE = 1024
+_CR_HINT = "End them with line feeds: tr '\\r' '\\n' < OLD > NEW."
 
 
 def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
@@ -80,6 +81,8 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             if number == 1:
                 head = line[:2]
                 line = line.removeprefix(_BOM)
+                if b"\r" in line.rstrip(b"\r\n"):  # else the whole of an old file would be one text
+                    raise RowError(str(path), "line 1", "lines end in carriage returns (CR) alone.", hint=_CR_HINT)
             try:
                 text = line.decode().strip()
             except UnicodeDecodeError as error:
