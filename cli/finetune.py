@@ -8,7 +8,7 @@ from truncate_kit.bounds import first_seeds
 from truncate_kit.errors import UsageError
 from truncate_kit.sweep.picking import PICK_RULES, Picker
 from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.sweep.strategies import STRATEGIES
+from truncate_kit.sweep.strategies import STRATEGIES, check_strategy
 from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.objectives import described, find_objective
 from truncate_kit.workspace.sources import ModelSource
@@ -150,6 +150,7 @@ def finetune(
 def _check_ignored(settings: SweepSettings, strategy: str | None) -> None:
     """Raise `UsageError` for options of a search or a rule that there is not."""
     Picker(settings.pick, settings.within)
+    check_strategy(strategy)
     if strategy is not None and settings.layers != "auto":
         raise UsageError(
             f"--strategy {strategy} searches for a layer, and --layer {settings.layers} is given.",

@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,13 @@ def test_a_folder_made_for_a_lock_goes_where_nothing_was_written(tmp_path):
                 write_text(folder / result, "kept")
             raise KeyError
 
+    def fail_without(folder):
+        with run_lock(folder):
+            shutil.rmtree(folder)
+            raise KeyError
+
+    with pytest.raises(KeyError):  # and not that the folder is gone
+        fail_without(tmp_path / "gone")
     (tmp_path / "there before").mkdir()
     for name, results in (("new", ()), ("used", ("result",)), ("there before", ())):
         with pytest.raises(KeyError):

@@ -284,7 +284,7 @@ def run_lock(folder: Path) -> Iterator[None]:
         try:
             yield
         except BaseException:
-            if made and [path.name for path in folder.iterdir()] == [".lock"]:
+            if made and folder.is_dir() and [path.name for path in folder.iterdir()] == [".lock"]:
                 (folder / ".lock").unlink()
                 folder.rmdir()
             raise

@@ -234,7 +234,7 @@ def test_words_are_learned_in_the_precision_that_was_asked_for(tiny_folder, tmp_
     write_words(tmp_path)
     encoder = load_encoder(tiny_folder("bert"))
     prior = Priors(tmp_path, None, None, None, "bf16").word_prior(encoder)
-    assert prior.settings == TrainingSettings(epochs=50, batch_size=128, precision="bf16")
+    assert prior.settings == TrainingSettings(epochs=50, batch_size=128, precision="bf16").settled(encoder.width)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_disk_that_fills_up_keeps_what_is_finished_and_the_study_goes_on(study
     assert "layer03-seed0-epochs2.checkpoint" in line
     assert finished.read_bytes() == before
     (store,) = (path for path in finished.parent.iterdir() if path.is_dir())
-    assert {path.name for path in store.iterdir()} == {".lock"}
+    assert {path.name for path in store.iterdir()} == {".lock", ".unfinished"}
     run(capsys, "study", study, "--workspace", out)
     assert finished.read_bytes().startswith(before)
     assert [[trial.layer for trial in trials] for trials in read_trials(finished).values()] == [[2, 3]]
