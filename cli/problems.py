@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 
-from truncate_kit.errors import TruncateKitError, UsageError
+from truncate_kit.errors import NO_FOLDER, TruncateKitError, UsageError
 from truncate_kit.memory import is_out_of_memory
 
 from .parameters import in_options
@@ -23,7 +23,7 @@ _OS_HINTS = {
     errno.EROFS: _RIGHTS,
     errno.EACCES: _RIGHTS,
     errno.EPERM: _RIGHTS,
-    errno.ENOTDIR: "A file stands where a folder is needed: name another place as `out`.",
+    errno.ENOTDIR: NO_FOLDER,
     errno.ENOMEM: _MEMORY,
     errno.EMFILE: "Raise the limit of open files (ulimit -n) and run the same command again.",
 }

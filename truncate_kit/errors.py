@@ -11,6 +11,8 @@ from typing import Any
 
 from truncate_kit.wording import harmless
 
+NO_FOLDER = "A file stands where a folder is needed: name another place as `out`."
+
 
 class TruncateKitError(Exception):
     """Base of all errors a user can cause or mend: what was found, and in the hint what to do instead."""
@@ -113,7 +115,7 @@ def first_line(error: BaseException) -> str:
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:
     """Writing failed: full disk, read-only folder, a file where a folder should be."""
     if reason.errno == errno.ENOTDIR:
-        hint = "A file stands where a folder is needed: name another place as `out`."
+        hint = NO_FOLDER
     else:
         hint = "Free some space or name another place as `out`; what was there before is unchanged."
     return FileProblemError(f"Cannot write {path}: {(reason.strerror or str(reason)).rstrip('.')}.", hint=hint)

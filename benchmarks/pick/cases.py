@@ -26,15 +26,8 @@ from truncate_kit.sweep.picking import Picker
 
 HERE = Path(__file__).parent
 CASES, MEASURED = HERE / "cases.csv", HERE / "measured.csv"
-SWEEP = (
-    "model",
-    "task",
-    "train_pairs",
-    "rate",
-    "epochs",
-    "dev_pairs",
-    "precision",
-)  # columns of `MEASURED` that make a case
+# Columns of `MEASURED` that make a case
+SWEEP = ("model", "task", "train_pairs", "rate", "epochs", "dev_pairs", "precision")
 PUBLISHED, FIRST, BUNDLED_NOW, RANDOM, PUBLIC = "published", "first", "bundled", "random", "public"
 STORES = {
     FIRST: HERE.parent / "tmft" / "study" / "trials" / "trials.jsonl",

@@ -129,6 +129,11 @@ def test_empty_texts_of_a_real_set_are_found(shared_data):
         read_texts(path)
 
 
+def test_a_carriage_return_inside_a_line_is_white_space(tmp_path):
+    (tmp_path / "texts.txt").write_bytes(b"one\rmore\ntwo\r\n")
+    assert read_texts(tmp_path / "texts.txt") == ["one\rmore", "two"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [

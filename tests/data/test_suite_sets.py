@@ -116,8 +116,14 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
     rows = f"query,relevant,label\nwhere,here,{yes}\nwhere,there,{no}\nwho,me,{no}\n"
     found = read_retrieval(write(tmp_path / "answers.csv", rows))
     assert found.queries == ("where",)
+    graded = "query,relevant,label\nwhere,here,2\nwhere,there,1\nwho,me,0\n"
+    assert len(read_retrieval(write(tmp_path / "graded.csv", graded)).queries) == 2  # grades: every row answers
+    with pytest.raises(DataError, match="line 5: there is no label"):
+        read_retrieval(write(tmp_path / "blank.csv", rows + "who,you,\n"))
     (one,) = find_transfer(write(tmp_path / "sets/mr.csv", "text,label\na,1\nb,1.0\nc,0\n").parent)
     assert one.classes == ("0", "1")
+    (one,) = find_transfer(write(tmp_path / "named/mr.csv", "text,label\na,v1\nb,v1.0\n").parent)
+    assert one.classes == ("v1", "v1.0")
 
 
 @pytest.mark.parametrize("row", ['{"text": "c"}', '{"text": "c", "label": null}', '{"text": "c", "label": " "}'])

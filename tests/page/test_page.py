@@ -137,6 +137,21 @@ def test_a_bench_of_what_contrast_replaced_is_not_of_its_model(lean, tmp_path):
     assert read_run(run).bench is None
 
 
+def test_of_several_benches_the_one_of_these_weights_counts(lean, tmp_path):
+    """A model of the same shape took the place of the first: `bench` again leaves bench.json, and writes a second."""
+    first, second = bench_of(a_quality(1, 3)), bench_of(a_quality(4, 6))
+    own = hashlib.sha256((lean / "model.safetensors").read_bytes()).hexdigest()
+    first, second = (
+        replace(report, models=tuple(replace(row, weights_sha256=digest) for row in report.models))
+        for report, digest in ((first, "0" * 64), (second, own))
+    )
+    folder = write_run(tmp_path / "run", lean, bench=first)
+    second.write(folder / "bench-2.json")
+    run = read_run(folder)
+    assert run.bench == second
+    assert not [note for note in run.notes if "measured other weights" in note]
+
+
 @pytest.mark.parametrize("hours", [-1000, 0, 1000])
 def test_whether_a_bench_is_of_these_weights_does_not_depend_on_clocks(lean, tmp_path, hours):
     """What was measured is known by the weights' digest: a clock that jumps, or a copied file, changes nothing."""

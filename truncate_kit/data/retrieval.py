@@ -10,7 +10,7 @@ from truncate_kit.data.cells import number_in, text_of, texts_of
 from truncate_kit.data.columns import find_label_column, find_text_columns
 from truncate_kit.data.files import COMPRESSIONS, data_files, format_of, opened_text, stem_of
 from truncate_kit.data.pairs import short_name
-from truncate_kit.data.tables import Table, read_table
+from truncate_kit.data.tables import MISSING, Table, read_table
 from truncate_kit.data.texts import read_texts
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 from truncate_kit.files import is_folder
@@ -228,18 +228,22 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
     )
 
 
+_TRUTH = {"1": "1", "1.0": "1", "true": "1", "0": "0", "0.0": "0", "false": "0"}  # as tables write it
+
+
 def _answers(table: Table) -> list[bool]:
     """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise."""
     label = find_label_column(table.source, tuple(table.columns))
-    values = [_truth(value) for value in table.columns[label]] if label is not None else []
-    return [value is True for value in values] if {True, False} <= {*values} else [True] * len(table)
-
-
-def _truth(value: object) -> bool | None:
-    """A label as tables write it: 1, 1.0 or true, 0, 0.0 or false; None for anything else."""
-    return {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}.get(
-        str(value).strip().lower()
-    )
+    values = table.columns[label] if label is not None else []
+    written = ["" if value is None or value is MISSING else str(value).strip().lower() for value in values]
+    if not {"1", "0"} <= {_TRUTH.get(value) for value in written}:
+        return [True] * len(table)
+    missing = next((row for row, value in enumerate(written) if value in ("", "nan")), None)
+    if missing is not None:
+        raise table.problem(missing, "there is no label.", hint="Write 1 where the second text answers, else 0.")
+    if {*written} <= {*_TRUTH}:
+        return [_TRUTH[value] == "1" for value in written]
+    return [True] * len(table)  # grades or classes
 
 
 def _only_file(path: Path) -> Path:

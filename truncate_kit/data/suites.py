@@ -29,6 +29,7 @@ _STS: dict[str, tuple[int, tuple[str, ...]]] = {
 _TRANSFER: dict[str, tuple[str, ...]] = {
     name: (name.lower(),) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC")
 }
+_WHOLE = re.compile(r"(?<=^\d)\.0$|(?<=^\d\d)\.0$")  # of class 1 in a column that was read as numbers
 _PAIR_HINT = "Call the columns of its texts sentence1 and sentence2."
 _TEXT_HINT = "Call the column of texts text, or those of pairs sentence1 and sentence2."
 _LANGUAGE = "en"  # the published figures are for English; taken where a set comes in several languages
@@ -156,7 +157,7 @@ def _class_of(table: Table, row: int, value: object) -> str:
     label = str(value).strip()
     if value is None or value is MISSING or label in ("", "nan"):
         raise table.problem(row, "there is no label.", hint="Name the class, or leave the row out.")
-    return label.removesuffix(".0")
+    return _WHOLE.sub("", label)
 
 
 def _labelled(name: str, files: list[Path]) -> LabelledSet:

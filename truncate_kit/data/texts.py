@@ -81,7 +81,7 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             if number == 1:
                 head = line[:2]
                 line = line.removeprefix(_BOM)
-                if b"\r" in line.rstrip(b"\r\n"):  # else the whole of an old file would be one text
+                if b"\r" in line.rstrip(b"\r") and not line.endswith(b"\n"):  # all of an old file would be one text
                     raise RowError(str(path), "line 1", "lines end in carriage returns (CR) alone.", hint=_CR_HINT)
             try:
                 text = line.decode().strip()

@@ -65,7 +65,7 @@ class Run:
 
     @property
     def bench(self) -> BenchReport | None:
-        """The bench of the model that came out."""
+        """The bench of the model that came out: of the very weights, where one is."""
         return next((report for report in self.benches if self._is_of_model(report)), None)
 
     def _is_of_model(self, report: BenchReport) -> bool:
@@ -109,6 +109,9 @@ def read_run(folder: Path) -> Run:
     model = next((path for path in models if path.is_dir()), None)
     files = sorted(folder.glob("bench*.json"), key=lambda path: (len(path.name), path.name))
     read = {path: read_result(BenchReport, path) for path in files}
+    benches = [report for report in read.values() if report is not None]
+    weights = workspace.lean / "model.safetensors"
+    own = digest_of(weights) if weights.is_file() else None
     run = Run(
         workspace=workspace,
         model=model,
@@ -119,9 +122,9 @@ def read_run(folder: Path) -> Run:
         distilled=distilled,
         heads=workspace.heads(),
         combined=workspace.combinations(),
-        benches=tuple(report for report in read.values() if report is not None),
+        benches=tuple(sorted(benches, key=lambda one: own is not None and _measured(one) != own)),
         graphs=() if model is None else read_exports(model).graphs,
-        notes=(*_unreadable(read), *_of_others(workspace, read)),
+        notes=(*_unreadable(read), *_of_others(workspace, read, own)),
     )
     if model is None and run.profile is None and not run.benches:
         inside = sorted(path.parent for path in folder.glob("*/workspace.json"))
@@ -138,11 +141,16 @@ def _unreadable(read: dict[Path, "BenchReport | None"]) -> list[str]:
     return [f"{path.name} cannot be read and is left out." for path, report in read.items() if report is None]
 
 
-def _of_others(workspace: Workspace, read: dict[Path, "BenchReport | None"]) -> list[str]:
-    """A sentence where other weights were measured than those of the lean model as it is."""
-    weights, report = workspace.lean / "model.safetensors", read.get(workspace.bench)
-    known = {row.weights_sha256 for row in report.models if row.role == "lean"} - {None} if report else set()
-    if not known or not weights.is_file() or digest_of(weights) in known:
+def _measured(report: BenchReport) -> str | None:
+    """Digest of the weights of the lean model that a bench measured; None where it does not say it."""
+    return next(row.weights_sha256 for row in report.models if row.role == "lean")
+
+
+def _of_others(workspace: Workspace, read: dict[Path, "BenchReport | None"], own: str | None) -> list[str]:
+    """A sentence where other weights were measured than those of the lean model as it is, whose digest is `own`."""
+    digests = [_measured(report) for report in read.values() if report is not None]
+    main = read.get(workspace.bench)
+    if own is None or own in digests or main is None or _measured(main) is None:
         return []
     return [f"{workspace.bench.name} measured other weights than those of the lean model here. Run bench again."]
 
