@@ -165,9 +165,11 @@ class Killer(TrialWatcher):
         while time.monotonic() < given_up:
             set_running(self._other, psutil.Process.suspend)
             if self._begun is not None:
-                set_running(self._node, psutil.Process.suspend)
+                ended = len(self._ended)
+                halted = set_running(self._node, psutil.Process.suspend)
                 time.sleep(0.3)  # until what it has sent is heard as well: its trial may just have ended
-                if self._begun not in self._ended:
+                # A beginning that was heard late may be the other node's: here something has to be running.
+                if halted and self._begun not in self._ended and len(self._ended) == ended:
                     break
                 self._begun = None
                 set_running(self._node, psutil.Process.resume)
