@@ -135,6 +135,7 @@ def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):
 def test_a_bench_of_what_contrast_replaced_is_not_of_its_model(lean, tmp_path):
     run = write_run(tmp_path / "run", lean, sweep=None, contrast=a_contrast(), bench=bench_of(a_quality(1, 3)))
     assert read_run(run).bench is None
+    assert f"truncate-kit bench --full '<b>mini' --workspace {run}" in write_page(run).commands
 
 
 def test_of_several_benches_the_one_of_these_weights_counts(lean, tmp_path):

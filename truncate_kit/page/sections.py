@@ -38,7 +38,9 @@ def against(run: Run) -> Section | None:
         )
     cells = None if run.bench is None else against_table(run.bench)
     if run.bench is None or cells is None:
-        return Section(key="against", title="Lean against full", missing=(("Not measured yet", run.command("bench")),))
+        # Contrastive training leaves no full model beside its own.
+        words = ("bench",) if run.contrast is None else ("bench", "--full", run.origin)
+        return Section(key="against", title="Lean against full", missing=(("Not measured yet", run.command(*words)),))
     unmeasured = all(row.memory is None for row in run.bench.measured())
     return Section(
         key="against",
