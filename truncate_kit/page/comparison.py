@@ -24,9 +24,7 @@ def _measures(runs: dict[str, Run]) -> Section:
         if run.bench is not None:
             lean, full = lean_and_full(run.bench)
             found |= {f"{letter} {one.role}": one for one in (lean, full) if one is not None}
-    missing = [
-        (f"{letter} was not measured", run.command("bench")) for letter, run in runs.items() if run.bench is None
-    ]
+    missing = [(f"{letter} was not measured", run.bench_command) for letter, run in runs.items() if run.bench is None]
     return Section(
         key="measures",
         title="Measured",

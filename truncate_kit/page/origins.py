@@ -100,7 +100,7 @@ def _environment(run: Run) -> Section:
         rows["distillation: learning rate"] = f"{run.distilled.learning_rate:g}"
     rows["newest result"] = datetime.fromtimestamp(newest(run.workspace.folder), UTC).strftime("%Y-%m-%d %H:%M UTC")
     rows["this page"] = f"truncate-kit {__version__}"
-    missing = () if run.benches else (("The machine is noted by the bench", run.command("bench")),)
+    missing = () if run.benches else (("The machine is noted by the bench", run.bench_command),)
     return Section(
         key="environment",
         title="Environment",

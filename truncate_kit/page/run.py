@@ -88,6 +88,11 @@ class Run:
         """A command on this workspace, as it is typed."""
         return shlex.join(["truncate-kit", *words, "--workspace", str(self.workspace.folder)])
 
+    @property
+    def bench_command(self) -> str:
+        """The command that measures; contrastive training leaves no full model beside its own, so it is named."""
+        return self.command("bench", *(("--full", self.origin) if self.contrast is not None else ()))
+
 
 def read_run(folder: Path) -> Run:
     """Read what commands left in a workspace. Raises `UsageError` where there is nothing, `ModelError` as `export`."""

@@ -38,9 +38,7 @@ def against(run: Run) -> Section | None:
         )
     cells = None if run.bench is None else against_table(run.bench)
     if run.bench is None or cells is None:
-        # Contrastive training leaves no full model beside its own.
-        words = ("bench",) if run.contrast is None else ("bench", "--full", run.origin)
-        return Section(key="against", title="Lean against full", missing=(("Not measured yet", run.command(*words)),))
+        return Section(key="against", title="Lean against full", missing=(("Not measured yet", run.bench_command),))
     unmeasured = all(row.memory is None for row in run.bench.measured())
     return Section(
         key="against",
@@ -50,7 +48,7 @@ def against(run: Run) -> Section | None:
             "in the runtime named, the interval that of both in the same one.",
         ),
         tables=(cells,),
-        missing=(("Peak memory was not measured", run.command("bench")),) if unmeasured else (),
+        missing=(("Peak memory was not measured", run.bench_command),) if unmeasured else (),
     )
 
 
@@ -68,7 +66,7 @@ def speed(run: Run) -> Section | None:
     chart = speed_chart(same)
     more: tuple[tuple[str, str], ...] = ()
     if run.model is not None and first.device == "cpu" and all(report.precision != "int8" for report in run.graphs):
-        commands = run.command("export", "--onnx", "--precision", "int8"), run.command("bench")
+        commands = run.command("export", "--onnx", "--precision", "int8"), run.bench_command
         more = (("No int8 graph was measured, often the fastest on a CPU", " && ".join(commands)),)
     others = [f"Measured elsewhere, so not drawn: {row.machine.processor}." for row in run.benches if row not in same]
     return Section(
