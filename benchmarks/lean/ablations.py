@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import evaluation_texts, scores_of
-from benchmarks.lean.texts import corpus_lines, mixed
+from benchmarks.lean.texts import learned_lines, mixed
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.settings import DistillSettings
 from truncate_kit.distillation.step_results import Blocks
@@ -87,6 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = PARSER.parse_args(arguments)
     torch.set_num_threads(given.threads)
     full = load_encoder(given.model, max_length=256)
+    lines, exclude = learned_lines(given.data), evaluation_texts(given.data)
     for seed in range(given.seeds):
         for name in given.variants.split(","):
             variant = VARIANTS[name]
@@ -97,8 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 continue
             folder = given.work / f"{number}-{variant.passages}-{variant.joined}"
             raw = RawTexts(
-                texts=mixed(corpus_lines(given.data), number, variant.passages, variant.joined),
-                exclude=evaluation_texts(given.data),
+                texts=mixed(lines, number, variant.passages, variant.joined),
+                exclude=exclude,
             )
             store = store_texts(full, raw, folder / "texts")
             vectors = teacher_vectors(full, store, folder / "vectors")

@@ -19,8 +19,8 @@ import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.peer import BATCH, Flat, timed, trainer
-from benchmarks.lean.scores import evaluation_texts, scores_of
-from benchmarks.lean.texts import corpus_lines, mixed
+from benchmarks.lean.scores import scores_of
+from benchmarks.lean.texts import learned_lines, mixed
 from truncate_kit.distillation.settings import DistillSettings
 from truncate_kit.distillation.student import TaughtTexts, student_run
 from truncate_kit.distillation.teacher import teacher_vectors
@@ -103,9 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = PARSER.parse_args(arguments)
     torch.set_num_threads(given.threads)
     full = load_encoder(given.model, max_length=256)
-    lines = mixed(corpus_lines(given.data), given.texts, PASSAGES, JOINED)
-    banned = evaluation_texts(given.data)
-    texts = [text for text in dict.fromkeys(lines) if text not in banned]
+    lines = mixed(learned_lines(given.data), given.texts, PASSAGES, JOINED)
+    texts = list(dict.fromkeys(lines))
     store = store_texts(full, RawTexts(texts=texts), given.work / "texts")
     assert len(store) == len(texts)  # so that both read the same text with the same vector
     vectors = teacher_vectors(full, store, given.work / "full")

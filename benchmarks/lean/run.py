@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import Scores, evaluation_texts, scores_of
-from benchmarks.lean.texts import corpus_lines, mixed
+from benchmarks.lean.texts import learned_lines, mixed
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.texts import RawTexts
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         precision=given.precision,
         seed=given.seed,
     )
-    exclude = evaluation_texts(given.data)
+    lines, exclude = learned_lines(given.data), evaluation_texts(given.data)
     for blocks in given.blocks.split(","):
         rows = read_rows(ROWS) if ROWS.exists() else []
         if any((row["name"], row["asked"], row["seed"]) == (given.name, blocks, str(given.seed)) for row in rows):
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         budget = Budget(blocks=blocks.replace("-", ",") if "-" in blocks else blocks)
         result = distill(
             full,
-            RawTexts(texts=mixed(corpus_lines(given.data), given.texts, given.passages, given.joined), exclude=exclude),
+            RawTexts(texts=mixed(lines, given.texts, given.passages, given.joined), exclude=exclude),
             out=given.work,
             budget=budget,
             settings=settings,

@@ -5,13 +5,45 @@ python -m benchmarks.lean.texts --data DATA --out texts.txt --number 100000 --pa
 
 import lzma
 import random
-from collections.abc import Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common import new_parser
+from benchmarks.lean.scores import evaluation_texts
 
 SHORTEST, LONGEST = 60, 220
 """Words of passages and of joined texts."""
+TELLING = 6  # words of an evaluation text that is also looked for inside a line
+
+
+def learned_lines(data: Path, seed: int = 0) -> list[str]:
+    """The lines of the corpus that hold no text of an evaluation set, before any is joined or divided."""
+    return without(corpus_lines(data, seed), evaluation_texts(data))
+
+
+def without(lines: Iterable[str], texts: Iterable[str]) -> list[str]:
+    """The lines that neither are one of `texts` nor hold one of at least `TELLING` words, compared by words alone."""
+    wanted = {tuple(_words(text)) for text in texts}
+    begun = defaultdict(set)
+    for text in wanted:
+        begun[text[:TELLING]].add(text)
+    found = []
+    for line in lines:
+        words = tuple(_words(line))
+        parts = (
+            words[place : place + len(text)] == text
+            for place in range(len(words) - TELLING + 1)
+            for text in begun.get(words[place : place + TELLING], ())
+        )
+        if words not in wanted and not any(parts):
+            found.append(line)
+    return found
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
 
 
 def corpus_lines(data: Path, seed: int = 0) -> list[str]:
@@ -72,7 +104,7 @@ PARSER.add_argument("--seed", type=int, default=0)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the texts."""
     given = PARSER.parse_args(arguments)
-    texts = mixed(corpus_lines(given.data, given.seed), given.number, given.passages, given.joined, given.seed)
+    texts = mixed(learned_lines(given.data, given.seed), given.number, given.passages, given.joined, given.seed)
     given.out.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 

@@ -4,6 +4,8 @@ import csv
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+from benchmarks.lean.texts import mixed, without
+
 LEAN = Path(__file__).resolve().parents[2] / "benchmarks/lean"
 SCORES = ("stsb", "sts_mean", "trecqa", "trecqa_mixed", "cranfield", "cranfield_mixed")
 
@@ -29,3 +31,21 @@ def test_the_table_of_blocks_is_that_of_its_rows():
         for row in measured
     ]
     assert sorted([row[0], *row[2:]] for row in shown) == sorted(expected)
+
+
+def test_no_text_holds_one_of_an_evaluation_set():
+    banned = ["A dog runs through the high grass.", "Two cats."]
+    lines = [
+        "a dog  runs through the high grass",
+        "He said: a dog runs through the high grass! So it was.",
+        "two cats",
+        "Two cats sleep.",  # a short text is looked for as a whole line alone
+        "A dog runs through the grass.",
+    ]
+    kept = without(lines, banned)
+    assert kept == lines[3:]
+    joined = list(mixed(kept * 200, 50, passages=0.0, joined=1.0))
+    assert joined
+    assert not any("through the high grass" in text for text in joined)
+    whole = list(mixed(lines * 200, 50, passages=0.0, joined=1.0))
+    assert any("through the high grass" in text for text in whole)
