@@ -16,6 +16,7 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     from truncate_kit.report.sweep_figure import draw_sweep
     from truncate_kit.report.training_tables import sweep_table
     from truncate_kit.runs.card import add_figure
+    from truncate_kit.similarity.drop import NOT_FORETOLD
     from truncate_kit.training.objectives import OBJECTIVES
 
     curve = draw_sweep(result, workspace.folder / "curve.png")
@@ -27,7 +28,7 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
         whose = "" if result.blocks is None else f" Its layers are those of {blocks_in_words(result.blocks)} alone."
         say(result.prediction.sentence + whose)
     elif result.settings.layers in ("auto", "all") and not OBJECTIVES[result.training.objective].is_graded:
-        say("Whether the last layers are worse is not known before training where classes or labels are learned.")
+        say(NOT_FORETOLD)
     cells, layers = sweep_table(result), [row.layer for row in result.rows]
     table(cells.title, cells.columns, cells.rows, marked=layers.index(result.chosen))
     for sentence in result.choice_sentences:

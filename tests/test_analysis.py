@@ -274,3 +274,16 @@ def test_what_cannot_be_analysed(encoder):
         profile(encoder, TEXTS, settings=AnalysisSettings(max_texts=3))
     with pytest.raises(DataError, match="two different scores"):
         profile(encoder, pairs=[TextPair(text, TEXTS[0], 1.0) for text in TEXTS])
+
+
+def test_nothing_is_foretold_from_pairs_that_are_only_labelled(encoder):
+    labelled = [
+        TextPair(first, second, float(place % 2)) for place, (first, second) in enumerate(itertools.pairwise(TEXTS))
+    ]
+    found = profile(encoder, pairs=labelled)
+    assert found.labels
+    assert found.drop is None
+    assert found.sentence.startswith("Whether the last layers are worse is not known before training")
+    assert found.spearman is not None
+    graded = [labelled[0], *(TextPair(pair.first, pair.second, pair.target / 2) for pair in labelled[1:])]
+    assert profile(encoder, pairs=graded).drop is not None

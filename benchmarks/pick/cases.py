@@ -22,6 +22,7 @@ from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.pick.measure import TASKS
 from truncate_kit.runs.journal import Journal
 from truncate_kit.runs.trial import Trial
+from truncate_kit.study.study_result import DROP_ERRORS, DROP_POINTS
 from truncate_kit.sweep.picking import Picker
 
 HERE = Path(__file__).parent
@@ -34,7 +35,6 @@ STORES = {
     BUNDLED_NOW: HERE.parent / "miniatures" / "trials" / "trials.jsonl",
 }
 TRAIN_PAIRS = (500, 1000, 2000, 2500, 5749)  # of the sweeps in the stores, which say their steps only
-FALL_POINTS, FALL_ERRORS = 2.0, 2.0
 MINILM = "all-MiniLM-L6-v2"
 USUAL_RATES = {MINILM: 4e-5}  # what None was when the stores were written; 1e-4 for the miniatures
 DEV_PAIRS = {"stsb": 1500, "sick": 500, "mrpc": 500}  # of the sets as they are
@@ -122,7 +122,7 @@ class Case:
         *earlier, last = self.layers
         best = max(earlier, key=lambda row: row.test)
         error = sqrt(sum((row.test_std or 0.0) ** 2 for row in (best, last)) / self.seeds)
-        return self.fall >= FALL_POINTS and self.fall > FALL_ERRORS * error
+        return self.fall >= DROP_POINTS and self.fall > DROP_ERRORS * error
 
 
 def read_cases(path: Path = CASES) -> list[Case]:

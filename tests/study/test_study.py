@@ -249,7 +249,7 @@ def test_what_is_wrong_in_the_last_line_is_said_before_the_first_training(file, 
 
 def scored(layer: int, parameters: int, test: float, std: float | None = None, dev: float = 50.0) -> StudyRow:
     scores = LayerScores(
-        layer=layer, parameters=parameters, seeds=(0,), dev=dev, dev_std=None, test=test, test_std=std,
+        layer=layer, parameters=parameters, seeds=(0, 1), dev=dev, dev_std=None, test=test, test_std=std,
         test_pearson=None, test_pearson_std=None,
     )  # fmt: skip
     return StudyRow(model="m", task="t", metric="x", depth=3, scores=scores, paper_parameters=1, published=None)
@@ -263,7 +263,7 @@ def test_the_front_holds_what_nothing_smaller_beats():
 @pytest.mark.parametrize(
     ("last", "deviation", "drops"), [(58.0, 0.1, True), (58.5, 0.1, False), (58.0, 1.5, False), (61.0, 0.1, False)]
 )
-def test_a_drop_is_two_points_and_two_pooled_deviations(last, deviation, drops):
+def test_a_drop_is_two_points_and_two_standard_errors(last, deviation, drops):
     rows = (scored(1, 1, 60.0, deviation), scored(2, 2, 59.0, deviation), scored(3, 3, last, deviation))
     (summary,) = summaries(StudyResult(rows=rows, seconds=0.0))
     assert summary.drop == pytest.approx(60.0 - last)

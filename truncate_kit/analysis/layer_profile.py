@@ -6,7 +6,7 @@ from pathlib import Path
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.results import Result
 from truncate_kit.similarity.curve import Curve, Row
-from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.similarity.drop import NOT_FORETOLD, DropPrediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +49,13 @@ class LayerProfile(Result):
     num_not_drawn: int  # distinct texts beyond the limit
     streamed: bool  # whether the states were too many to hold
     matrix_texts: int  # number of texts that the matrices come from
-    drop: DropPrediction | None  # None for models too shallow to have a middle
+    drop: DropPrediction | None  # None for models too shallow to have a middle, and where pairs are only labelled
     # nDCG@10, in points, of the untrained states; None without a retrieval set.
     ndcg: tuple[float, ...] | None = None
     num_queries: int = 0
     kept_blocks: tuple[int, ...] | None = None  # of the model that was named, whose others were left out; None for all
     full_depth: int | None = None  # its number of blocks
+    labels: bool = False  # whether the score of each pair is 0 or 1
 
     @property
     def title(self) -> str:
@@ -73,6 +74,8 @@ class LayerProfile(Result):
         """The prediction in one sentence."""
         if self.drop is not None:
             return self.drop.sentence
+        if self.depth > 1:
+            return NOT_FORETOLD
         blocks = "1 block" if self.depth == 1 else f"{self.depth} blocks"
         return f"A model of {blocks} has no middle to compare its end with: no drop is predicted."
 

@@ -33,14 +33,15 @@ def profile(
     settings: AnalysisSettings | None = None,
     progress: ProgressOption = False,
 ) -> LayerProfile:
-    """Measure every layer of `encoder` and predict whether its end falls.
+    """Measure every layer of `encoder` and predict whether its end falls, but where the pairs have only labels.
 
     Args:
         encoder: The model to look at.
         texts: None takes the texts of the pairs, else of `retrieval`; repeats are left out: they break CKA's debiasing.
         reference: A model known not to fall, best a masked language model of the same depth; None compares the model
             with its own middle layer, which is less sure.
-        pairs: Graded pairs, for Spearman of the untrained states.
+        pairs: Graded pairs, for Spearman of the untrained states. Where every score is 0 or 1, nothing is predicted:
+            of the alarms on labels none came true.
         retrieval: Queries and documents, for nDCG@10 of the untrained states, all documents compared.
         settings: None takes the defaults.
         progress: True draws bars and logs; else what is called with the task and how much of it is done.
@@ -115,8 +116,9 @@ def _result(measurer: Measurer, drawn: "_Drawn", found: Measurement, *, streamed
         num_not_drawn=drawn.num_not_drawn,
         streamed=streamed,
         matrix_texts=found.states[0].shape[1],
-        drop=_prediction(encoder, reference, found, spearman),
+        drop=None if drawn.labels else _prediction(encoder, reference, found, spearman),
         kept_blocks=settings.blocks,
+        labels=drawn.labels,
     )
 
 
@@ -149,6 +151,11 @@ class _Drawn(NamedTuple):
     texts: list[str]
     num_repeats: int
     num_not_drawn: int
+
+    @property
+    def labels(self) -> bool:
+        """Whether the pairs are marked as alike or not: no similarity in which an end could be seen to fall."""
+        return self.pairs is not None and {pair.target for pair in self.pairs} == {0, 1}
 
 
 def _drawn(texts: Sequence[str] | None, pairs: list[TextPair] | None, settings: AnalysisSettings) -> _Drawn:

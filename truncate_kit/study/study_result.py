@@ -7,7 +7,7 @@ from truncate_kit.results import Result
 from truncate_kit.sweep.picking import Picker
 from truncate_kit.sweep.sweep_result import LayerScores
 
-DROP_POINTS, DROP_DEVIATIONS = 2.0, 2.0
+DROP_POINTS, DROP_ERRORS = 2.0, 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Summary(Result):
     best_dev: StudyRow  # the layer with the best dev score, the paper's choice
     last: StudyRow  # the last layer
     drop: float  # best earlier test score minus the last layer's, in points
-    drops: bool  # whether that is at least two points and two pooled deviations
+    drops: bool  # whether that is at least two points and two standard errors of the difference of two means
 
 
 def summaries(result: StudyResult) -> list[Summary]:
@@ -99,8 +99,9 @@ def summaries(result: StudyResult) -> list[Summary]:
             last = rows[max(rows)]
             earlier = max((row for row in rows.values() if row is not last), key=lambda r: r.scores.test, default=last)
             drop = earlier.scores.test - last.scores.test
-            # Pooled deviation of two groups of equal size; 0 with one seed.
-            spread = (((earlier.scores.test_std or 0.0) ** 2 + (last.scores.test_std or 0.0) ** 2) / 2) ** 0.5
+            # Standard error of the difference of two means over seeds; 0 with one seed.
+            ends = (earlier.scores, last.scores)
+            error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
             found.append(
                 Summary(
                     model=model,
@@ -109,7 +110,7 @@ def summaries(result: StudyResult) -> list[Summary]:
                     best_dev=rows[Picker("best-dev").pick(dev)],
                     last=last,
                     drop=drop,
-                    drops=drop >= DROP_POINTS and drop > DROP_DEVIATIONS * spread,
+                    drops=drop >= DROP_POINTS and drop > DROP_ERRORS * error,
                 )
             )
     return found
