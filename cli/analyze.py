@@ -33,7 +33,9 @@ def analyze(
         ),
     ] = None,
     blocks: options.Blocks = None,
-    estimator: Annotated[str, layers_option("Of CKA: debiased or biased.")] = "debiased",
+    estimator: Annotated[
+        str, layers_option("Of CKA: debiased, or biased as the TMFT paper's authors have it.")
+    ] = "debiased",
     kernel: Annotated[str, layers_option("Of CKA: linear or rbf.")] = "linear",
     raw: Annotated[
         bool, layers_option("States as the blocks give them, without the final norm some families have.", "--raw")

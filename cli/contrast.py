@@ -64,7 +64,11 @@ def contrast(
         int | None, layers_option("Where the model is cut; by default at the last layer.")
     ] = SETTINGS.layer,
     pooling: Annotated[
-        str, layers_option(f"{', '.join(TABLE_2)}: the rows of the paper's Table 2.")
+        str,
+        layers_option(
+            f"{', '.join(TABLE_2)}: the rows of the paper's Table 2, with attention as the authors' code has it, not "
+            "equations 1 to 3; see --literal."
+        ),
     ] = SETTINGS.pooling,
     attend: Annotated[
         str | None,
@@ -86,7 +90,7 @@ def contrast(
     ] = not SETTINGS.keep_pooler,
     objective: Annotated[str, training_option(f"{described('contrast')}.")] = SETTINGS.objective,
     seeds: options.Seeds = SEEDS,
-    epochs: Annotated[int | None, training_option(f"By default {EPOCHS}.")] = SETTINGS.epochs,
+    epochs: Annotated[int | None, training_option(f"By default {EPOCHS}; not from the paper.")] = SETTINGS.epochs,
     batch_size: Annotated[
         int | None, training_option(f"Rows per step; by default {ROWS}; see --learning-rate.")
     ] = SETTINGS.batch_size,

@@ -31,7 +31,13 @@ def evaluate(
             "train, dev or test; by default test, else dev, else what there is. With queries: a file in qrels."
         ),
     ] = None,
-    suite: Annotated[str | None, data_option(f"{', '.join(SUITES)}: score on the sets that --data holds.")] = None,
+    suite: Annotated[
+        str | None,
+        data_option(
+            f"{', '.join(SUITES)}: score on the sets that --data holds; transfer screens sets of layers with a ridge "
+            "classifier, where the BERT-LC paper fits each."
+        ),
+    ] = None,
     seen: Annotated[
         str | None, data_option("With --suite sts: pairs the model was trained on, a file or folder of splits.")
     ] = None,

@@ -33,7 +33,13 @@ def freeze(
     columns: options.Columns = None,
     scale: options.Scale = None,
     texts: Annotated[Path | None, data_option("Raw text for the autoencoders, which there are none without.")] = None,
-    nli: Annotated[str | None, data_option("Pairs labelled entailment, neutral, contradiction to learn first.")] = None,
+    nli: Annotated[
+        str | None,
+        data_option(
+            "Pairs labelled entailment, neutral, contradiction to learn first, as scores 1, ½ and 0, which are not "
+            "from the FREEZE report."
+        ),
+    ] = None,
     pooling: Annotated[str | None, data_option(f"mean, cls, max or last; by default {POOLING}.")] = None,
     max_length: options.MaxLength = None,
     layer: Annotated[
@@ -46,9 +52,15 @@ def freeze(
     steps: Annotated[
         str | None, training_option("Some of cosine,siamese,autoencoder; by default all, the last with --texts only.")
     ] = None,
-    score: Annotated[str, training_option("exp (a text has 1 with itself) or sigmoid.")] = SETTINGS.score,
+    score: Annotated[
+        str, training_option("exp (a text has 1 with itself), or sigmoid as in the FREEZE report.")
+    ] = SETTINGS.score,
     loss: Annotated[
-        str, training_option("log-variance (of what is predicted less what is given) or mse.")
+        str,
+        training_option(
+            "log-variance (of what is predicted less what is given), or mse as in all but the last model of the FREEZE "
+            "report."
+        ),
     ] = SETTINGS.loss,
     codes: Annotated[
         str | None,
@@ -62,9 +74,11 @@ def freeze(
         int, training_option("Layers of each block's network, and of its autoencoder's way back.")
     ] = SETTINGS.depth,
     seeds: options.Seeds = SEEDS,
-    epochs: Annotated[int, training_option("The best on dev is kept.")] = SETTINGS.epochs,
-    batch_size: Annotated[int, training_option("Pairs per step.")] = SETTINGS.batch_size,
-    learning_rate: Annotated[float, training_option("Peak learning rate.")] = SETTINGS.learning_rate,
+    epochs: Annotated[int, training_option("The best on dev is kept; not from the FREEZE report.")] = SETTINGS.epochs,
+    batch_size: Annotated[int, training_option("Pairs per step; not from the FREEZE report.")] = SETTINGS.batch_size,
+    learning_rate: Annotated[
+        float, training_option("Peak learning rate; not from the FREEZE report.")
+    ] = SETTINGS.learning_rate,
     precision: options.Precision = SETTINGS.precision,
     device: options.Device = None,
     threads: options.Threads = None,

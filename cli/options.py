@@ -65,7 +65,12 @@ Layers = Annotated[
 ]
 Blocks = Annotated[str | None, layers_option("Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
 Seeds = Annotated[int, training_option("Number of seeds, from 0.")]
-Rate = Annotated[float | None, training_option("Peak learning rate; by default 2e-5 at width 768, up to 5e-4 at 128.")]
+Rate = Annotated[
+    float | None,
+    training_option(
+        "Peak learning rate; by default 2e-5 at width 768, the TMFT paper's for all models, up to 5e-4 at 128."
+    ),
+]
 VocabularyFrom = Annotated[
     Path | None,
     layers_option(
