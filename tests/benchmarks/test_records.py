@@ -59,7 +59,7 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
     [
         (COMBINATIONS, CombinationReport, 14),
         (COMPARISON / "reports.jsonl", Row, 20),
-        (FROZEN.path, FrozenReport, 7),
+        (FROZEN.path, FrozenReport, 2),
         (POOLINGS, Cell, 60),
         (FREEZE_PATH, FrozenReport, 12),
         (DROP / "profiles.jsonl", LayerProfile, 41),
