@@ -57,7 +57,7 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("file", "kind", "count"),
     [
-        (COMBINATIONS, CombinationReport, 14),
+        (COMBINATIONS, CombinationReport, 13),
         (COMPARISON / "reports.jsonl", Row, 20),
         (FROZEN.path, FrozenReport, 2),
         (POOLINGS, Cell, 60),
