@@ -98,19 +98,20 @@ def print_report(cells: Sequence[Cell], objective: str) -> None:
     paper = {row["name"]: row["value"] for row in published("layer_attention") if table_2 and row["table"] == "2"}
     head = ["pooling", "the paper, BERT-base"]
     for model in models:
-        head += [f"{model}: test", "dev", "loss, first → last but one → last look"]
+        head += [f"{model}: test", "dev", "loss, first → last but one → last look", "looks kept"]
     lines = []
     for row in [*TABLE_2, *PARTS]:
         line = [row, paper.get(row, "–")]
         for model in models:
             found = [cell for cell in cells if (cell.row, cell.run.model) == (row, model)]
             if not found:
-                line += ["–", "–", "–"]
+                line += ["–"] * 4
                 continue
             trials = [trial for cell in found for trial in cell.run.trials]
             tests = [trial.test for trial in trials if trial.test is not None]
             marks = [fmean(cell.losses[place] for cell in found) for place in (0, -2, -1) if len(found[0].losses) > 1]
             line += [span(tests), span([trial.dev for trial in trials]), " → ".join(f"{mark:.3f}" for mark in marks)]
+            line.append(", ".join(f"{1 + trial.dev_scores.index(max(trial.dev_scores))}" for trial in trials))
         lines.append(line)
     print_table(head, lines)
 
