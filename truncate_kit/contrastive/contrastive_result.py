@@ -23,7 +23,8 @@ class ContrastiveResult(Result):
     layer: int  # blocks that are kept, of `depth`
     depth: int
     parameters: int  # all that is saved
-    trials: tuple[Trial, ...]  # one per seed; their dev_scores are the looks at dev
+    # One per seed, of all that were trained with these settings; their dev_scores are the looks at dev.
+    trials: tuple[Trial, ...]
     chosen_seed: int  # best on dev; its weights were saved
     dev: float
     dev_std: float | None

@@ -61,7 +61,8 @@ def finetune_contrastive(
         stage_done: Is called after each look at dev, see `TrainingRun.train`.
 
     Returns:
-        Scores of every seed, and which one was saved.
+        Scores of every seed that was trained with these rows, data and settings in `out`, by this call or before it,
+        and which of them was saved.
 
     Raises:
         UsageError: Model and settings do not suit each other.
@@ -130,12 +131,16 @@ class _Run:
     stage_done: StageDone | None
 
     def all_trials(self) -> list[Trial]:
-        """The trials of all seeds; where some diverge, `DivergedError` after the others were run and kept."""
+        """All finished trials, by seed, those of the settings among them: a shorter run takes no seed away.
+
+        Where some diverge, `DivergedError` after the others were run and kept.
+        """
         diverged = DivergedTrials()
-        seeds = self.settings.seeds
-        trials = [trial for seed in seeds for trial in diverged.run(f"Seed {seed}", partial(self.trial, seed))]
+        for seed in self.settings.seeds:
+            diverged.run(f"Seed {seed}", partial(self.trial, seed))
         diverged.check()
-        return trials
+        finished = self.store.all(Trial).values() if self.group.leads else ()
+        return self.group.agree(sorted(finished, key=lambda trial: trial.seed))
 
     def with_weights(self, trial: Trial) -> Trial:
         """The finished trial; run again where its weights are gone, because another seed's were kept before."""
@@ -167,7 +172,8 @@ class _Run:
         lean = self.store.encoder(best.name, self.full.device)
         lean.name = self.full.name
         save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean))
-        result.write(out / RESULT_FILE)
+        for place in (self.store.folder, out):  # what other data or settings gave stays in their own store
+            result.write(place / RESULT_FILE)
         self.store.forget_weights({best.name})
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:

@@ -48,7 +48,8 @@ class ContrastiveSettings(Result):
         chunk: Texts that are encoded at a time in training, None for the whole batch at once; it changes memory and
             time only.
         precision: Of training.
-        seeds: Each trains a model; the one best on dev is saved.
+        seeds: Each trains a model. The one best on dev is saved, of these and of those that were trained before with
+            the same settings.
 
     Raises:
         UsageError: A value makes no sense.
