@@ -154,7 +154,7 @@ def _model(name: str) -> "Model":
 
 def show(report: "BenchReport", workspace: Workspace) -> None:
     """The report into the workspace, and as JSON, or as tables and sentences."""
-    from truncate_kit.bench.bench_report import file_for
+    from truncate_kit.measurement import file_for
     from truncate_kit.report.bench_figure import draw_bench
     from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .output import progress_bar
-from .suites import Evaluated, show_report
+from .suites import Evaluated, show_report, write_report
 
 
 def named_tasks(names: Sequence[str]) -> list[Any]:
@@ -40,6 +40,6 @@ def run_mteb(tasks: Sequence[Any], run: Evaluated, against: str | None, device: 
         )
         report = MtebComparison.of(others[0], lean) if others else lean
         name = "mteb-comparison" if others else "mteb"
-        report.write(run.workspace.suite(name))
+        path = write_report(report, run.workspace, name)
     codes = any(getattr(encoder, "heads", None) is not None for _, encoder in encoders)
-    show_report(report, run.workspace, name, codes=codes)
+    show_report(report, run.workspace, path, codes=codes)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.errors import UsageError
+from truncate_kit.measurement import file_for
 from truncate_kit.suites.registry import SUITES, SuiteReport, SuiteRun
 
 from .freeze import CODES
@@ -59,13 +60,22 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
     )
     with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
         report = score(replace(run, progress=progress))
-        report.write(workspace.suite(name))
-    show_report(report, workspace, name, codes=suite.by_cosine and getattr(model.encoder, "heads", None) is not None)
+        path = write_report(report, workspace, name)
+    show_report(report, workspace, path, codes=suite.by_cosine and getattr(model.encoder, "heads", None) is not None)
 
 
-def show_report(report: SuiteReport, workspace: Workspace, name: str, *, codes: bool) -> None:
-    """Draw and show a report that is written. codes: whether cosines leave out what heads have learnt."""
-    path = workspace.suite(name)
+def write_report(report: SuiteReport, workspace: Workspace, name: str) -> Path:
+    """Write a report under the name of its suite, or beside one there that measured more, and say so."""
+    usual = workspace.suite(name)
+    path = file_for(report, usual)
+    report.write(path)
+    if path != usual:
+        workspace.note(f"{usual} measured more than this run and stays as it is.")
+    return path
+
+
+def show_report(report: SuiteReport, workspace: Workspace, path: Path, *, codes: bool) -> None:
+    """Draw and show a report that is written to `path`. codes: whether cosines leave out what heads have learnt."""
     figure = _figure(report, path.with_suffix(".png"))
     if workspace.quiet:
         print_json(report)

@@ -13,7 +13,7 @@ import torch
 from tests.support.families import TINY_CONFIGS, WORDS
 from truncate_kit.bench.backends import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench.backends import select_backends
-from truncate_kit.bench.bench_report import BenchReport, Contestant, file_for
+from truncate_kit.bench.bench_report import BenchReport, Contestant
 from truncate_kit.bench.machine import OtherWork
 from truncate_kit.bench.onnx_runner import OnnxRunner
 from truncate_kit.bench.optimum_runner import OPTIMUM_GRAPH, OptimumRunner
@@ -37,6 +37,7 @@ from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.hardware import INSTRUCTIONS
+from truncate_kit.measurement import file_for
 from truncate_kit.report.bench_tables import bench_tables
 
 BACKENDS = ("torch-fp32", "onnx-fp32")

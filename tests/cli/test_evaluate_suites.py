@@ -170,9 +170,15 @@ def test_transfer_writes_table_and_curve(run, home, tiny_folder):
     code, _, err = run(*command)  # what was finished is not done again
     assert code == 0, err
     assert (home / "exported/trials/trials.jsonl").read_bytes() == kept
+    # It went through fewer shares of the rows: the longer run and its figure stay.
+    assert "suite-transfer.json measured more than this run and stays as it is." in err
+    assert json.loads((home / "exported/suite-transfer.json").read_text()) == found
+    assert (home / "exported/suite-transfer.png").exists()
+    beside = home / "exported/suite-transfer-2.json"
+    assert [point["fraction"] for point in json.loads(beside.read_text())["sets"][0]["curve"]] == [1.0]
     code, out, err = run(*command, "--head")
     assert code == 0, err
-    assert json.loads((home / "exported/suite-transfer.json").read_text())["settings"]["head"]
+    assert json.loads(beside.read_text())["settings"]["head"]
     assert "goes through the trained pooler" in " ".join(out.split())
     code, _, err = run("evaluate", tiny_folder("electra"), *command[2:], "--head")
     assert (code, "has no trained pooler head" in err, "--head" in err) == (1, True, True)

@@ -4,14 +4,16 @@ import json
 
 import pytest
 
-from tests.support.commands import fails, run
+from tests.support.commands import fails, run, run_both
 from tests.support.files import kept_in
 from tests.support.mteb_tasks import mteb_package, sts_task
 from tests.support.pairs import make_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.page.run import suite_reports
 from truncate_kit.results import FORMAT
+from truncate_kit.workspace.places import Workspace
 
 NAMES = ("STSBenchmark", "SICK-R")
 PAIRS = make_pairs(40).pairs
@@ -42,7 +44,16 @@ def test_scores_of_a_folder_and_of_a_graph(capsys, fed, tiny_folder, tmp_path):
     found = json.loads(run(capsys, "evaluate", "graph/model.onnx", *named(*NAMES), "--json"))
     assert found["runtime"] == "onnx"
     assert [row["score"] for row in found["scores"]] == pytest.approx([expected] * 2, abs=0.01)
-    assert kept_in(tmp_path / "exported/suite-mteb.json") | {"format": FORMAT} == found
+    usual = tmp_path / "exported/suite-mteb.json"
+    assert kept_in(usual) | {"format": FORMAT} == found
+
+    _, err = run_both(capsys, "evaluate", tiny_folder("electra"), *named(NAMES[0]))
+    assert "suite-mteb.json measured more than this run and stays as it is." in err
+    assert kept_in(usual) | {"format": FORMAT} == found
+    assert [row["task"] for row in kept_in(usual.with_name("suite-mteb-2.json"))["scores"]] == [NAMES[0]]
+    assert [len(report.scores) for report in suite_reports(Workspace(tmp_path / "exported"))] == [2, 1]
+    run(capsys, "evaluate", tiny_folder("electra"), *named(*NAMES))  # another model on as many tasks
+    assert kept_in(usual)["model"] == str(tiny_folder("electra"))
 
 
 def test_before_and_after(capsys, fed, tiny_folder, tmp_path):

@@ -24,6 +24,9 @@ class WordsReport(SuiteReport):
     width: int
     corpus: str | None
 
+    def amounts(self):
+        yield ("first",), (1,)
+
     def table(self):
         return TableCells("widths", ("width",), [(str(self.width),)])
 

@@ -129,6 +129,26 @@ def test_a_head_needs_a_pooler_and_layers(words, encoder, tiny_folder):
             score_transfer(model, [words], model="tiny", settings=settings, pooler=head)
 
 
+def test_a_run_that_measured_less_covers_none_that_measured_more(words, pairs, encoder):
+    whole = score_transfer(encoder, [words, pairs], model="tiny", settings=replace(SMALL, fractions=(0.5, 1.0)))
+    one, two = whole.sets
+
+    def with_points(**values):
+        return replace(whole, sets=(replace(one, curve=tuple(replace(row, **values) for row in one.curve)), two))
+
+    less = [
+        replace(whole, sets=(one,)),
+        replace(whole, sets=(one, replace(two, curve=two.curve[1:]))),
+        with_points(as_is=one.curve[0].as_is[1:]),
+        with_points(train_rows=one.curve[0].train_rows - 1),
+        with_points(combined=None, last=None),  # as of a graph, which gives one vector
+    ]
+    for report in less:
+        assert whole.covers(report)
+        assert not report.covers(whole)
+    assert replace(whole, model="other", seconds=0.0).covers(whole)
+
+
 def test_relative_error_reduction_as_in_the_paper():
     assert error_reduction(80.0, 85.0) == pytest.approx(25.0)  # 20 errors become 15
     assert error_reduction(85.0, 80.0) == pytest.approx(-100 / 3)

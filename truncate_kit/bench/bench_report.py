@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 
 from truncate_kit.blocks import place_in_words
-from truncate_kit.results import Result, read_or_pass_over
+from truncate_kit.measurement import Amounts, Measurement
+from truncate_kit.results import Result
 
 Role = Literal["lean", "full"]
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
@@ -164,7 +165,7 @@ class QualityDifference(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchReport(Result):
+class BenchReport(Measurement):
     """Everything one bench measured. notes: sentences the user has to see."""
 
     machine: Machine
@@ -192,16 +193,8 @@ class BenchReport(Result):
                 return timing
         return None
 
-    def covers(self, other: "BenchReport") -> bool:
-        """Whether all that another bench measured, of whatever models, was measured here at least as often."""
-        ours = dict(self._amounts())
-        return all(
-            key in ours and all(mine >= theirs for mine, theirs in zip(ours[key], amounts, strict=True))
-            for key, amounts in other._amounts()
-        )
-
-    def _amounts(self) -> Iterator[tuple[tuple[object, ...], tuple[int, ...]]]:
-        """What was measured, and how much of it."""
+    def amounts(self) -> Iterator[Amounts]:
+        """Timings by their rounds and sentences, contestants by score and memory."""
         for row in self.timings:
             place = row.role, row.backend, row.scenario, row.batch_size, row.length
             yield place, (len(row.seconds), row.sentences)
@@ -213,17 +206,3 @@ class BenchReport(Result):
 def percentile(seconds: tuple[float, ...], share: float) -> float:
     """Value below which `share` (0 … 1) of the calls lie, linear between neighbours; 0.5 is the median."""
     return float(np.percentile(seconds, 100 * share))
-
-
-def file_for(report: BenchReport, path: Path) -> Path:
-    """Where to write a report: to `path`, such as bench.json, or to bench-2.json and so on where that measured more."""
-    number, found = 1, path
-    while not _may_replace(report, found):
-        number += 1
-        found = path.with_name(f"{path.stem}-{number}{path.suffix}")
-    return found
-
-
-def _may_replace(report: BenchReport, path: Path) -> bool:
-    before = read_or_pass_over(BenchReport.read, path)
-    return before is None or report.covers(before)

@@ -1,8 +1,10 @@
 """What running MTEB tasks returns: main scores in points (× 100), seconds."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from truncate_kit.cells import TableCells, number
+from truncate_kit.measurement import Amounts
 from truncate_kit.results import Result
 from truncate_kit.suites.registry import SuiteReport
 
@@ -36,6 +38,12 @@ class MtebReport(SuiteReport):
     scores: tuple[MtebScore, ...]  # in the order of the tasks
     mean: float  # plain mean over the tasks
     seconds: float
+
+    def amounts(self) -> Iterator[Amounts]:
+        """Splits of tasks by their subsets."""
+        for row in self.scores:
+            for split in row.splits:
+                yield (row.task, split), (row.num_subsets,)
 
     def table(self) -> TableCells:
         """One row per task and one for the mean."""
@@ -78,6 +86,10 @@ class MtebComparison(SuiteReport):
             ),
             mean_difference=lean.mean - full.mean,
         )
+
+    def amounts(self) -> Iterator[Amounts]:
+        """Those of either report: both are of the same tasks."""
+        return self.lean.amounts()
 
     def table(self) -> TableCells:
         """One row per task and one for the mean: full, lean, difference."""

@@ -13,6 +13,7 @@ from truncate_kit.errors import UsageError
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.record import digest_of, read_exports
 from truncate_kit.frozen.frozen_report import FrozenReport
+from truncate_kit.measurement import files_at
 from truncate_kit.mteb.mteb_report import MtebReport
 from truncate_kit.runs.cutting import CutResult
 from truncate_kit.suites.registry import SUITES, SuiteReport
@@ -167,8 +168,10 @@ def newest(folder: Path) -> float:
 
 
 def suite_reports(workspace: Workspace) -> list[SuiteReport]:
-    """The results of suites that are there."""
-    names = [name for name in (*SUITES, "mteb") if workspace.suite(name).is_file()]  # the modules of others stay unread
-    kinds = [MtebReport if name == "mteb" else SUITES[name].load()[0] for name in names]
-    found = [read_result(kind, workspace.suite(name)) for kind, name in zip(kinds, names, strict=True)]
+    """The results of suites that are there, shorter ones after the longest."""
+    found: list[SuiteReport | None] = []
+    for name in (*SUITES, "mteb"):
+        if files := files_at(workspace.suite(name)):  # the modules of others stay unread
+            kind = MtebReport if name == "mteb" else SUITES[name].load()[0]
+            found += [read_result(kind, file) for file in files]
     return [report for report in found if report is not None]

@@ -3,15 +3,15 @@
 Importing this imports no torch: the command line reads names and options from the rows.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from truncate_kit.cells import TableCells
+from truncate_kit.measurement import Measurement
 from truncate_kit.progress import Progress, silent
-from truncate_kit.results import Result
 
 if TYPE_CHECKING:
     from truncate_kit.data import SeenPairs
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteReport(Result, ABC):
-    """What a suite gives; it shows itself. `truncate_kit/report/suite_figure.py` draws those that have a figure."""
+class SuiteReport(Measurement):
+    """What a suite gives; it says how much it measured, and shows itself.
+
+    `truncate_kit/report/suite_figure.py` draws those that have a figure.
+    """
 
     @abstractmethod
     def table(self) -> TableCells:

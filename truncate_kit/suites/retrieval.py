@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from truncate_kit.data import RetrievalSet, read_retrieval
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.hardware import check_threads
+from truncate_kit.measurement import Amounts
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.suites.encoding import encode_distinct
 from truncate_kit.suites.registry import SuiteReport, SuiteRun
@@ -56,6 +57,10 @@ class RetrievalReport(SuiteReport):
     exact_bytes: int  # all vectors in one list
     build_seconds: float  # to train and fill the index
     threads: int
+
+    def amounts(self) -> Iterator[Amounts]:
+        """Queries and texts of the data."""
+        yield (self.data,), (self.num_queries, self.num_texts)
 
     def table(self) -> TableCells:
         """The index beside the exact search."""

@@ -1,12 +1,13 @@
 """Semantic textual similarity as MTEB counts it: one Spearman correlation per set, all its subsets together."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from truncate_kit.cells import TableCells, number
 from truncate_kit.data import PlacedPairs, SeenPairs, StsSet, distinct_texts, find_sts, read_seen
 from truncate_kit.evaluation import TextEncoder, correlate, pair_similarities, spearman
+from truncate_kit.measurement import Amounts
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.results import Result
 from truncate_kit.suites.encoding import encode_distinct
@@ -37,6 +38,11 @@ class StsReport(SuiteReport):
     seen: str | None  # where the pairs come from that the model was trained on; None where nothing is known
     mean_unseen: float | None  # mean without these pairs; None also where a set has no such score
     seconds: float
+
+    def amounts(self) -> Iterator[Amounts]:
+        """Sets by their pairs."""
+        for row in self.sets:
+            yield (row.name,), (row.num_pairs,)
 
     def table(self) -> TableCells:
         """One row per set and one for the mean; two more columns where it is known what the model has seen."""

@@ -1,10 +1,12 @@
 """What the transfer suite returns: raw scores in points (× 100) and seconds, and how they are shown."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
 from truncate_kit.cells import NONE, TableCells, number
+from truncate_kit.measurement import Amounts
 from truncate_kit.results import Result
 from truncate_kit.suites.registry import SuiteReport
 from truncate_kit.suites.settings import TransferSettings
@@ -81,6 +83,13 @@ class TransferReport(SuiteReport):
     mean_combined: float | None
     mean_relative_error_reduction: float | None
     seconds: float
+
+    def amounts(self) -> Iterator[Amounts]:
+        """Each share of the training rows of each set: splits, rows, and which vectors were compared."""
+        for score in self.sets:
+            for point in score.curve:
+                compared = sum(one is not None for one in (point.cls, point.last, point.combined))
+                yield (score.name, point.fraction), (len(point.as_is), point.train_rows, point.test_rows, compared)
 
     def table(self) -> TableCells:
         """One row per set and share of the training rows, and one for the means."""
