@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from truncate_kit.measurement import first_free
+from truncate_kit.workspace.places import read_result
+
 from . import options
 from .options import data_option, layers_option, refuse, use_threads
 from .output import note, print_json, progress_bar, say, table
@@ -46,6 +49,7 @@ def analyze(
     as_json: options.Json = False,
 ) -> None:
     """Compare all layers of a model with a reference and predict whether its end falls, and from which layer on."""
+    from truncate_kit.analysis.layer_profile import LayerProfile
     from truncate_kit.analysis.profiling import profile
     from truncate_kit.analysis.settings import AnalysisSettings
     from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
@@ -85,9 +89,12 @@ def analyze(
             ),
             progress=progress,
         )
-        result.write(workspace.profile)
+        path = first_free(workspace.profile, lambda file: not _saw_more(read_result(LayerProfile, file), result))
+        result.write(path)
         workspace.remember(source, found)
-    show(result, workspace)
+    if path != workspace.profile:
+        workspace.note(f"{workspace.profile} saw more of the same texts than this analysis and stays as it is.")
+    show(result, workspace, path)
 
 
 def _reference(name: str, named: str | None, *, max_length: int | None, device: str | None) -> "Encoder | None":
@@ -100,12 +107,24 @@ def _reference(name: str, named: str | None, *, max_length: int | None, device: 
     return load_encoder(wanted, max_length=max_length, device=device)
 
 
-def show(result: "LayerProfile", workspace: Workspace) -> None:
-    """The profile as JSON, or as sentences and a table; the figure in either case."""
+def _saw_more(before: "LayerProfile | None", now: "LayerProfile") -> bool:
+    """Whether an earlier profile is of the same model and texts, and of more of them, or of scores this one lacks.
+
+    That of another model or of other texts is replaced: the next commands take up what was looked at last.
+    """
+    if before is None:
+        return False
+    of = [(one.model, one.kept_blocks, one.num_texts + one.num_not_drawn, one.num_repeats) for one in (before, now)]
+    amounts = [(one.num_texts, one.num_pairs, one.num_queries) for one in (before, now)]
+    return of[0] == of[1] and any(more > less for more, less in zip(*amounts, strict=True))
+
+
+def show(result: "LayerProfile", workspace: Workspace, path: Path) -> None:
+    """The profile, which was written to `path`, as JSON, or as sentences and a table; the figure in either case."""
     from truncate_kit.report.analysis_figure import draw_analysis
     from truncate_kit.report.analysis_table import analysis_table
 
-    draw_analysis(result, workspace.profile.with_name("curve.png"))
+    figure = draw_analysis(result, path.with_name(f"{path.stem.replace('profile', 'curve')}.png"))
     if workspace.quiet:
         print_json(result)
         return
@@ -118,4 +137,4 @@ def show(result: "LayerProfile", workspace: Workspace) -> None:
     if result.best_sentence is not None:
         say(result.best_sentence)
     say(result.sentence)
-    say(f"Saved: {workspace.profile}, {workspace.profile.with_name('curve.png')}")
+    say(f"Saved: {path}, {figure}")

@@ -1,7 +1,7 @@
 """Reports of measurements, of which a shorter one never takes the place of a longer one."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -31,8 +31,13 @@ class Measurement(Result, ABC):
 
 def file_for(report: Measurement, path: Path) -> Path:
     """Where to write a report: to `path`, such as bench.json, or to bench-2.json and so on where that measured more."""
+    return first_free(path, lambda file: _may_replace(report, file))
+
+
+def first_free(path: Path, is_free: Callable[[Path], bool]) -> Path:
+    """The path, or the first with a number after it, that may be written to."""
     number, found = 1, path
-    while not _may_replace(report, found):
+    while not is_free(found):
         number += 1
         found = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return found

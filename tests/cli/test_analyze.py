@@ -115,6 +115,30 @@ def test_the_next_analysis_takes_up_model_and_data(run, tiny_folder, pairs_file)
     assert "Scores run from 0 to 10 (as given)." in err
 
 
+def test_a_shorter_analysis_of_the_same_texts_stands_beside_the_longer_one(run, tmp_path, tiny_folder, pairs_file):
+    usual, beside = (tmp_path / f"exported/analysis/{name}.json" for name in ("profile", "profile-2"))
+    bert = (tiny_folder("bert"), "--data", pairs_file)
+    whole = _json(run, *bert)
+    code, out, err = run(*bert, "--max-texts", 30)
+    assert code == 0
+    assert "profile.json saw more of the same texts than this analysis and stays as it is." in " ".join(err.split())
+    assert "profile-2.json" in out
+    assert kept_in(usual)["num_texts"] == whole["num_texts"] > kept_in(beside)["num_texts"] == 30
+    assert all((tmp_path / f"exported/analysis/{name}.png").exists() for name in ("curve", "curve-2"))
+    # The same texts without their scores are less as well.
+    texts = [text for pair in pairs_of(TEXTS) for text in (pair.first, pair.second)]
+    (tmp_path / "lines.txt").write_text("\n".join(texts), encoding="utf-8")
+    assert _json(run, tiny_folder("bert"), "--texts", tmp_path / "lines.txt")["num_texts"] == whole["num_texts"]
+    assert kept_in(usual)["num_pairs"] == whole["num_pairs"] > 0
+    # Other texts, and another model, take its place.
+    (tmp_path / "few.txt").write_text("\n".join(TEXTS[:8]), encoding="utf-8")
+    _json(run, tiny_folder("bert"), "--texts", tmp_path / "few.txt")
+    assert kept_in(usual)["num_texts"] == 8
+    _json(run, *bert)
+    _json(run, tiny_folder("electra"), "--data", pairs_file, "--max-texts", 30)
+    assert kept_in(usual)["model"] == str(tiny_folder("electra"))
+
+
 def test_texts_need_no_scores(run, tmp_path, tiny_folder, pairs_file):
     (tmp_path / "lines.txt").write_text("\n".join([*TEXTS, TEXTS[0]]), encoding="utf-8")
     found = _json(run, tiny_folder("bert"), "--texts", tmp_path / "lines.txt")
