@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.measurement import first_free
 from truncate_kit.workspace.places import read_result
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from truncate_kit.analysis.layer_profile import LayerProfile
     from truncate_kit.encoders import Encoder
 
+SETTINGS = AnalysisSettings()
+
 
 def analyze(
     model: options.Model = None,
@@ -26,7 +29,9 @@ def analyze(
         str | None,
         data_option("train, dev or test; by default the last of them that is there. With queries: a file in qrels."),
     ] = None,
-    max_texts: Annotated[int, data_option("Number of texts that are drawn if there are more.")] = 10_000,
+    max_texts: Annotated[
+        int | None, data_option("Number of texts that are drawn if there are more.")
+    ] = SETTINGS.max_texts,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     reference: Annotated[
@@ -38,11 +43,11 @@ def analyze(
     blocks: options.Blocks = None,
     estimator: Annotated[
         str, layers_option("Of CKA: debiased, or biased as the TMFT paper's authors have it.")
-    ] = "debiased",
-    kernel: Annotated[str, layers_option("Of CKA: linear or rbf.")] = "linear",
+    ] = SETTINGS.estimator,
+    kernel: Annotated[str, layers_option("Of CKA: linear or rbf.")] = SETTINGS.kernel,
     raw: Annotated[
         bool, layers_option("States as the blocks give them, without the final norm some families have.", "--raw")
-    ] = False,
+    ] = SETTINGS.raw,
     device: options.Device = None,
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
@@ -51,7 +56,6 @@ def analyze(
     """Compare all layers of a model with a reference and predict whether its end falls, and from which layer on."""
     from truncate_kit.analysis.layer_profile import LayerProfile
     from truncate_kit.analysis.profiling import profile
-    from truncate_kit.analysis.settings import AnalysisSettings
     from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
 
     kept, searched = options.blocks_in(blocks), None

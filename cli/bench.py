@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.bench.settings import QUICK, BenchSettings
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
 
     Model = Path | Encoder
+
+SETTINGS = BenchSettings()
+BATCH_SIZES = ",".join(map(str, SETTINGS.batch_sizes))
+ROUNDS = (
+    f"Rounds, each of which times every model in turn; by default {SETTINGS.repeats}, {QUICK.repeats} with --quick."
+)
 
 
 def bench(
@@ -45,7 +52,7 @@ def bench(
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    batch_sizes: Annotated[str, machine_option("Texts per batch; latency is always timed.")] = "1,32",
+    batch_sizes: Annotated[str, machine_option("Texts per batch; latency is always timed.")] = BATCH_SIZES,
     lengths: Annotated[str | None, machine_option("Tokens per text; by default 16,128 or the models' limit.")] = None,
     backends: Annotated[
         str | None,
@@ -53,7 +60,7 @@ def bench(
             f"all, or some of {', '.join(BACKENDS)}; by default torch and ONNX Runtime, compiled as well on CUDA."
         ),
     ] = None,
-    repeats: Annotated[int | None, machine_option("Rounds; each times every model in turn.")] = None,
+    repeats: Annotated[int | None, machine_option(ROUNDS)] = None,
     quick: Annotated[
         bool, machine_option("Fewer rounds and sentences, no memory: for a first look.", "--quick")
     ] = False,
@@ -64,7 +71,6 @@ def bench(
 ) -> Any:  # a BenchReport, whose module the command line must not import yet
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
     from truncate_kit.bench.run import bench as run
-    from truncate_kit.bench.settings import QUICK, BenchSettings
     from truncate_kit.hardware import select_device
 
     select_device(device)  # before anything is loaded
@@ -84,7 +90,7 @@ def bench(
     splits, _ = workspace.data(data, columns, scale)
     pairs = workspace.unseen(splits).evaluation
     settings = replace(
-        QUICK if quick else BenchSettings(),
+        QUICK if quick else SETTINGS,
         batch_sizes=whole_numbers_in(batch_sizes, "--batch-sizes"),
         lengths=whole_numbers_in(lengths, "--lengths") if lengths is not None else None,
         backends=names_in(backends),

@@ -12,12 +12,15 @@ from typing import Annotated
 import typer
 
 from truncate_kit.errors import UsageError
+from truncate_kit.vectors import VectorFormat
 
 from . import options
 from .machine import Machine
 from .options import data_option, machine_option, results_option, use_threads
 from .output import print_json, progress_bar, say
 from .workspace import Workspace
+
+FORM = VectorFormat()
 
 
 def encode(
@@ -46,7 +49,7 @@ def encode(
     device: options.Device = None,
     threads: options.Threads = None,
     out: Annotated[Path, results_option("Where the vectors go, row n for text n.")] = Path("vectors.npy"),
-    precision: Annotated[str, results_option("Of the vectors: float32, float16, int8 or binary.")] = "float32",
+    precision: Annotated[str, results_option("Of the vectors: float32, float16, int8 or binary.")] = FORM.precision,
     dimensions: options.Dimensions = None,
     normalize: Annotated[
         bool | None,
@@ -64,7 +67,6 @@ def encode(
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.files import local_path
     from truncate_kit.serving import encode_file, gives_unit_vectors
-    from truncate_kit.vectors import VectorFormat
 
     machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
     use_threads(threads)

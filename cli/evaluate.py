@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
 from truncate_kit.suites.registry import SUITES
+from truncate_kit.vectors import VectorFormat
 
 from . import options
 from .freeze import CODES
@@ -17,7 +18,8 @@ from .workspace import Workspace
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
     from truncate_kit.evaluation import ModelScore
-    from truncate_kit.vectors import VectorFormat
+
+FORM = VectorFormat()
 
 
 def evaluate(
@@ -71,7 +73,9 @@ def evaluate(
         int | None,
         machine_option("CPU threads; by default all cores, and one for the search of --suite retrieval.", min=1),
     ] = None,
-    vectors: Annotated[str, results_option("Score them as stored in float32, float16, int8 or binary.")] = "float32",
+    vectors: Annotated[str, results_option("Score them as stored in float32, float16, int8 or binary.")] = (
+        FORM.precision
+    ),
     dimensions: options.Dimensions = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     as_json: options.Json = False,
@@ -86,7 +90,7 @@ def evaluate(
     check_suite(suite, data, own)
     if suite is not None or mteb:
         refuse("graded pairs", split=split, columns=columns, scale=scale, dimensions=dimensions)
-        if vectors != "float32":
+        if vectors != FORM.precision:
             option = "--mteb" if mteb else "--suite"
             raise UsageError(f"{option} scores the vectors as the model gives them.", hint="Leave out --vectors.")
     tasks = named_tasks(mteb) if mteb else []
@@ -94,7 +98,6 @@ def evaluate(
     from truncate_kit.data import is_retrieval_folder
     from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
     from truncate_kit.export.runtime import OnnxEncoder
-    from truncate_kit.vectors import VectorFormat
 
     searched = suite is None and data is not None and is_retrieval_folder(data)
     if searched:

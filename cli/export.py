@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
+from truncate_kit.export.settings import ExportSettings
 from truncate_kit.workspace.sources import ModelSource
 
 from . import options
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from truncate_kit.data import PairSplits
     from truncate_kit.export.export_report import ExportReport
 
+SETTINGS = ExportSettings()
+
 
 def export(
     model: options.Finished = None,
@@ -30,12 +33,14 @@ def export(
     vocabulary_from: options.VocabularyFrom = None,
     precision: Annotated[
         str, machine_option("fp32, fp16 (for CUDA) or int8 (for the CPU); each has its own file.")
-    ] = "fp32",
+    ] = SETTINGS.precision,
     target: Annotated[
-        str | None, machine_option("cpu or cuda, whose kernels the graph is for; by default cpu, for fp16 cuda.")
+        str | None,
+        machine_option(f"cpu or cuda, whose kernels the graph is for; by default {SETTINGS.target}, for fp16 cuda."),
     ] = None,
     budget: Annotated[
-        float | None, machine_option("With int8: Spearman points it may cost on dev pairs; by default 0.3.")
+        float | None,
+        machine_option(f"With int8: Spearman points it may cost on dev pairs; by default {SETTINGS.budget:g}."),
     ] = None,
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
@@ -46,14 +51,13 @@ def export(
             "--normalize/--no-normalize",
             show_default=False,
         ),
-    ] = None,
+    ] = SETTINGS.normalize,
     push_to: options.Push = None,
     public: options.Public = False,
     as_json: options.Json = False,
 ) -> None:
     """Write the model as one checked ONNX graph beside its tokenizer and configuration."""
     from truncate_kit.export.exporting import export_onnx
-    from truncate_kit.export.settings import ExportSettings
     from truncate_kit.precisions import check_target
 
     check_push(push_to, public)

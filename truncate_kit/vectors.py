@@ -1,23 +1,24 @@
-"""How sentence vectors are stored: precision, number of dimensions, length 1 or not."""
+"""How sentence vectors are stored: precision, dimensions, length 1 or not; importing this imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
-
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.results import Result
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
 VectorPrecision = Literal["float32", "float16", "int8", "binary"]
-_TYPES: dict[VectorPrecision, type[np.generic]] = {
-    "float32": np.float32,
-    "float16": np.float16,
-    "int8": np.int8,
-    "binary": np.uint8,  # eight dimensions each
+# What numpy calls the type of the stored numbers.
+_TYPES: dict[VectorPrecision, str] = {
+    "float32": "float32",
+    "float16": "float16",
+    "int8": "int8",
+    "binary": "uint8",  # eight dimensions each
 }
 PRECISIONS = tuple(_TYPES)
 _INT8_MOST = 127
@@ -45,8 +46,10 @@ class VectorFormat(Result):
             raise UsageError(f"{self.dimensions} dimensions are too few.", hint="Use 1 or more `dimensions`.")
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> "np.dtype[Any]":
         """Of the stored array."""
+        import numpy as np
+
         return np.dtype(_TYPES[self.precision])
 
     def kept(self, width: int) -> int:
@@ -67,8 +70,10 @@ class VectorFormat(Result):
         """Storage of one vector of `width` dimensions, in bytes."""
         return self.columns(width) * self.dtype.itemsize
 
-    def store(self, vectors: Tensor) -> NDArray[Any]:
+    def store(self, vectors: "Tensor") -> "NDArray[Any]":
         """Vectors (n, d) as the array (n, columns) to store. Raises `ModelError` on NaN, infinity and overflow."""
+        import numpy as np
+
         values = vectors.detach().float().cpu().numpy()
         values = values[:, : self.kept(values.shape[1])]
         if self.normalize:
@@ -86,15 +91,18 @@ class VectorFormat(Result):
         stored: NDArray[Any] = values.astype(self.dtype)
         return stored
 
-    def numbers(self, stored: NDArray[Any], width: int) -> Tensor:
+    def numbers(self, stored: "NDArray[Any]", width: int) -> "Tensor":
         """What `store` gave for vectors of `width` dimensions, as float32 (n, kept) for comparing; bits become ±1."""
+        import numpy as np
+        import torch
+
         if self.precision == "binary":
             bits = np.unpackbits(stored, axis=1, count=self.kept(width))
             return torch.from_numpy(bits.astype(np.float32) * 2 - 1)
         return torch.from_numpy(stored.astype(np.float32))
 
 
-Rows = Tensor | NDArray[Any]
+Rows: TypeAlias = "Tensor | NDArray[Any]"
 """Vectors (n, d) as encoders give them: ours as arrays, others also as tensors."""
 
 
@@ -106,12 +114,14 @@ class _Encodes(Protocol):
 class ScoresVectors(Protocol):
     """An encoder that has a measure of its own for how alike two of its vectors are."""
 
-    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+    def similarities(self, first: "Tensor", second: "Tensor") -> "Tensor":
         """Of each pair of rows, (n,), from vectors (n, d)."""
 
 
-def similarities(encoder: object, first: Tensor, second: Tensor) -> Tensor:
+def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor":
     """How alike the vectors (n, d) of an encoder are, row by row: by its own measure, else their cosine; (n,)."""
+    import torch
+
     if isinstance(encoder, ScoresVectors):
         return encoder.similarities(first, second)
     return torch.nn.functional.cosine_similarity(first, second)
@@ -125,12 +135,14 @@ class StoredVectors:
         self.form = form
         self.width = 0  # of the encoder's own vectors, known once there are some
 
-    def encode(self, texts: Sequence[str]) -> Tensor:
+    def encode(self, texts: Sequence[str]) -> "Tensor":
         """Vectors (n, kept) in float32 in the order of `texts`."""
+        import torch
+
         vectors = torch.as_tensor(self.encoder.encode(texts))
         self.width = int(vectors.shape[1])
         return self.form.numbers(self.form.store(vectors), vectors.shape[1])
 
-    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
+    def similarities(self, first: "Tensor", second: "Tensor") -> "Tensor":
         """By the measure of the encoder."""
         return similarities(self.encoder, first, second)

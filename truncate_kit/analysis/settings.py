@@ -45,7 +45,7 @@ class AnalysisSettings:
     blocks: tuple[int, ...] | None = None
     pooling: "PoolingMode | None" = None
     raw: bool = False
-    max_texts: int | None = None
+    max_texts: int | None = 10_000
     streamed: bool | None = None
     seed: int = 0
     batch_size: int = 64
