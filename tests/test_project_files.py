@@ -3,12 +3,15 @@
 import os
 import re
 import runpy
+import subprocess
 import tomllib
 from itertools import chain
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests import conftest
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -24,6 +27,43 @@ def steps(file: Path) -> list[str]:
 def test_a_change_is_checked_by_the_script_of_the_repository():
     assert ".ci/run" in steps(ROOT / ".github" / "workflows" / "ci.yml")
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+@pytest.mark.parametrize("file", WORKFLOWS, ids=lambda file: file.stem)
+def test_workflows_skip_tests_whose_data_the_repository_does_not_have(file):
+    jobs = yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"].values()
+    tested = [step for job in jobs for step in job["steps"] if re.search(r"\.ci/run|pytest", step.get("run", ""))]
+    assert all(step.get("env", {}).get("CI") == "false" for step in tested)
+    assert bool(tested) == (file.stem in ("ci", "nightly"))
+    text = file.read_text(encoding="utf-8")
+    assert text.count("The evaluation data are not in the repository") == text.count('CI: "false"') == len(tested)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "true"), ("", "true"), ("true", "true"), ("false", "false")])
+def test_the_script_demands_the_data_unless_it_is_asked_not_to(before, after):
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    (line,) = [line for line in lines if re.search(r"\bCI=", line) and not line.startswith("#")]
+    others = {name: value for name, value in os.environ.items() if name != "CI"}
+    script = f"set -euo pipefail\n{line}\nprintenv CI"
+    run = subprocess.run(
+        ["bash", "-c", script], env=others | ({} if before is None else {"CI": before}), capture_output=True, text=True
+    )
+    assert run.stdout == f"{after}\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome"),
+    [("true", pytest.fail.Exception), ("false", pytest.skip.Exception), (None, pytest.skip.Exception)],
+)
+def test_missing_data_fail_in_ci_and_skip_elsewhere(value, outcome, tmp_path, monkeypatch):
+    monkeypatch.setattr(conftest, "SHARED", tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    if value is not None:
+        monkeypatch.setenv("CI", value)
+    with pytest.raises(outcome, match="data"):
+        conftest._shared("data")
+    (tmp_path / "data").mkdir()
+    assert conftest._shared("data") == tmp_path / "data"
 
 
 def test_the_nightly_job_takes_the_newest_versions():
