@@ -13,6 +13,7 @@ from transformers import BertJapaneseTokenizer
 
 from tests.support.families import SPECIAL, TINY_CONFIGS, WORDS
 from tests.support.heads import make_heads
+from tests.support.word_pieces import make_splitting, sentences
 from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.layer_pooling import LayerPooling
@@ -90,8 +91,11 @@ def _set(**values):
     return edited
 
 
-def _no_start_token(backend):
-    backend.post_processor = processors.TemplateProcessing(single="$A [SEP]", special_tokens=[("[SEP]", 3)])
+def _no_start_token(encoder):
+    end = encoder.tokenizer.sep_token
+    places = [(end, encoder.tokenizer.sep_token_id)]
+    template = processors.TemplateProcessing(single=f"$A {end}", special_tokens=places)
+    encoder.tokenizer.backend_tokenizer.post_processor = template
 
 
 def _truncate_left(encoder):
@@ -113,25 +117,39 @@ CHANGES = {
     "mean over layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), over="mean")),
     "first tokens": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), tokens="cls")),
     "unit length": _set(tail=nn.ModuleList([Normalize()])),
+    "dense": lambda encoder: setattr(encoder, "tail", _tail()),
     "norm": _set(tail=nn.ModuleList([LayerNorm(16)])),
     "heads": _set(heads=make_heads()),
     "other codes": _set(heads=make_heads(codes=(3, 5, 3))),
     "truncation side": _truncate_left,
     "normaliser": edit_backend(lambda backend: setattr(backend, "normalizer", normalizers.Lowercase())),
-    "special tokens": edit_backend(_no_start_token),
+    "special tokens": _no_start_token,
     "added token": lambda encoder: encoder.tokenizer.add_tokens(["cat sat"]),
 }
 
 
-def test_whatever_changes_the_vectors_changes_the_digest(tiny_folder):
-    start = load_encoder(tiny_folder("bert"))
-    vectors, digests = start.vectors(TEXTS), {encoder_digest(start)}
-    for name, change in CHANGES.items():
-        encoder = load_encoder(tiny_folder("bert"))
+@pytest.mark.parametrize(
+    ("name", "no_changes"),
+    [
+        ("words", set()),
+        ("bert", {"casing"}),  # WordPiece, which lower-cases by itself
+        ("roberta", set()),  # BPE
+        ("xlm-roberta", set()),  # Unigram
+    ],
+)
+def test_whatever_changes_the_vectors_changes_the_digest(name, no_changes, tiny_folder, tmp_path):
+    folder = tiny_folder("bert") if name == "words" else make_splitting(name, tmp_path / "model")
+    texts = [*TEXTS, *sentences(4, 7), "kato NAÏVE naïve CAPS"]
+    start = load_encoder(folder)
+    vectors, digests, same = start.vectors(texts), {encoder_digest(start)}, set()
+    for change_name, change in CHANGES.items():
+        encoder = load_encoder(folder)
         change(encoder)
-        found = encoder.eval().vectors(TEXTS)
-        assert found.shape != vectors.shape or not torch.equal(found, vectors), name
+        found = encoder.eval().vectors(texts)
+        if found.shape == vectors.shape and torch.equal(found, vectors):
+            same.add(change_name)
         digests.add(encoder_digest(encoder))
+    assert same == no_changes
     assert len(digests) == len(CHANGES) + 1
 
 
