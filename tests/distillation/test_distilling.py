@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -11,6 +12,8 @@ from truncate_kit.distillation import teacher
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.distillation.texts import TextStore
+from truncate_kit.distillation.tryout_texts import FEW_TOKENS, few_texts
 from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
 from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import bf16_instructions
@@ -90,6 +93,33 @@ def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken
     assert result.candidate.untrained == next(o.untrained for o in result.tryouts if o.blocks == result.chosen)
     assert all(f"{one.learned:.2f}" in result.tryout_sentence for one in result.tryouts)
     assert "before" not in result.tryout_sentence
+
+
+def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(texts, tmp_path):
+    full = truncate(load_encoder("mini-bert"), 4)
+    long = [" ".join(texts[place : place + 15]) for place in range(0, 900, 3)]
+    assert min(map(len, full.token_ids(long))) > FEW_TOKENS
+    settings = replace(SHORT, held_out=42)
+    result = distill(full, long, out=tmp_path, budget=Budget(blocks="2"), settings=settings)
+    assert len(result.tryouts) == 4
+    assert result.chosen == max(result.tryouts, key=lambda one: one.best).blocks
+    store = TextStore(tmp_path / "distillation/texts")
+    cut, places, vectors = few_texts(full, store, np.arange(len(store)), np.zeros((len(store), full.width)))
+    assert len(places) == len(store) // 10
+    assert set(cut.lengths()) == {FEW_TOKENS}
+    assert cut.ids(3) == [*store.ids(3)[: FEW_TOKENS - 1], store.ids(3)[-1]]
+    torch.testing.assert_close(
+        torch.from_numpy(vectors[3]).float(), full.encode_ids([cut.ids(3)])[0], atol=2e-3, rtol=2e-3
+    )
+
+
+def test_where_enough_texts_are_short_these_are_tried_as_they_are(full, learned):
+    store = TextStore(learned[0] / "distillation/texts")
+    order = np.random.default_rng(0).permutation(len(store))
+    vectors = np.zeros((len(store), full.width), np.float16)
+    found, places, same = few_texts(full, store, order, vectors)
+    assert (found, same is vectors) == (store, True)
+    assert places.tolist() == order[store.lengths()[order] <= FEW_TOKENS][: len(order) // 10].tolist()
 
 
 def test_choices_that_few_texts_make_worse_say_what_they_are_compared_by(learned):

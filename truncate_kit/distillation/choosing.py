@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from truncate_kit.distillation.student import EVALUATIONS, StudentRun, TaughtTex
 from truncate_kit.distillation.subsets import search_subsets
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
+from truncate_kit.distillation.tryout_texts import Taught, few_texts
 from truncate_kit.encoders import Encoder, keep, save_encoder
 from truncate_kit.progress import Progress
 from truncate_kit.runs.store import RunStore
@@ -36,9 +38,6 @@ from truncate_kit.training.distributed import Group
 from truncate_kit.training.evaluators import PairEvaluator, VectorEvaluator
 from truncate_kit.training.retrieval_evaluator import METRIC, RetrievalEvaluator, halves
 from truncate_kit.wording import counted
-
-FEW_TEXTS, FEW_TOKENS = 2000, 64
-"""Short texts that leading subsets of one size learn from before one is chosen; a tenth of all where these are few."""
 
 AGREEMENT_PER_POINT = 3.0
 """Points of agreement that stand for a point of score: lean models of all-MiniLM-L6-v2 with agreements of 93.9 to 99.1
@@ -74,8 +73,6 @@ class Distillation:
         held = max(42, min(settings.held_out, len(texts) // 10))
         choose, report, self._learned_from = order[: held // 2], order[held // 2 : held], order[held:]
         self._held_out = order[:held]
-        short = self._learned_from[texts.lengths()[self._learned_from] <= FEW_TOKENS]
-        self._few = short[: min(FEW_TEXTS, len(self._learned_from) // 10)]
         self._choose_ids = ids_of(texts, choose)
         self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
         self.evaluator: VectorEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
@@ -186,7 +183,7 @@ class Distillation:
         6 agree best with the full model untrained, and 1 and 6 by 1.4 points after 2,000 texts (benchmarks/lean).
         """
         leading = [one for one in self._search().leading if len(one.blocks) == len(row.blocks)]
-        if len(budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or not len(self._few):
+        if len(budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
             return row
         best = max((self._tryout(one) for one in leading), key=lambda one: one.best)
         return replace(row, blocks=best.blocks, untrained=best.untrained)
@@ -248,17 +245,22 @@ class Distillation:
 
     def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
         """A student with the weights that learned best, and the run that led there. few: from few short texts."""
-        student, full, places = keep(self.encoder, blocks), (self.encoder, blocks), self._learned_from
+        student, full = keep(self.encoder, blocks), (self.encoder, blocks)
+        taught: Taught = self.texts, self._learned_from, self.vectors
         settings = replace(self.settings, learning_rate=self._rate(blocks))
         evaluations, checkpoint = EVALUATIONS, self.runs.checkpoints.of(_run_name(blocks))
-        if few:  # at the usual rate, for there are few steps
+        if few and self._few is not None:  # at the usual rate, for there are few steps
             settings = replace(self.settings, epochs=1)
-            evaluations, checkpoint, places = 1, None, self._few
-        examples = TaughtTexts(self.texts, places, self.vectors, settings, full, self.group)
+            evaluations, checkpoint, taught = 1, None, self._few
+        examples = TaughtTexts(*taught, settings, full, self.group)
         run = student_run(student, examples, self.evaluator, settings, self.group, evaluations=evaluations)
         task = f"{counted(len(blocks), 'block')} ({', '.join(map(str, blocks))}) {'tried out' if few else 'learning'}"
         run.train(checkpoint=checkpoint, progress=self.progress, task=task)
         return student, run
+
+    @cached_property
+    def _few(self) -> Taught | None:
+        return few_texts(self.teacher, self.texts, self._learned_from, self.vectors)
 
     def _rate(self, blocks: Blocks) -> float:
         depth = self.teacher.depth

@@ -12,6 +12,7 @@ from truncate_kit.distillation.settings import DistillSettings
 from truncate_kit.distillation.step_results import Blocks
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
+from truncate_kit.distillation.tryout_texts import CutTexts
 from truncate_kit.encoders import Batch, Encoder
 from truncate_kit.progress import Progress
 from truncate_kit.training.configuration import TrainingSettings
@@ -35,7 +36,7 @@ class TaughtTexts:
 
     def __init__(
         self,
-        texts: TextStore,
+        texts: TextStore | CutTexts,
         places: NDArray[np.int64],
         vectors: NDArray[np.float16],
         settings: DistillSettings,
