@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.errors import TruncateKitError, UsageError
-from truncate_kit.wording import counted
 from truncate_kit.workspace.sources import DataSource, ModelSource
 
 from . import options
@@ -232,13 +231,9 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     cells, sizes = sizes_table(result), [row.blocks for row in result.candidates]
     measured = result.frontier is not None  # whose table holds what these rows are for
     table(cells.title, cells.columns, cells.rows, marked=sizes.index(result.chosen), detail=measured)
-    search = result.search
-    rules = rules_table(search)
+    rules = rules_table(result.search)
     table(rules.title, rules.columns, rules.rows, detail=True)
-    say(
-        f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s"
-        + ("." if search.exact else ", by a beam.")
-    )
+    say(result.search_sentence)
     if result.tryout_sentence:
         say(result.tryout_sentence)
     if result.frontier is not None:

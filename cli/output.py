@@ -18,6 +18,9 @@ from .manner import MANNER
 from .streams import writes_everything
 
 if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
     from truncate_kit.progress import Progress
     from truncate_kit.results import Result
 
@@ -206,6 +209,10 @@ class ProgressLines:
         self._paces: dict[str, Pace] = {}  # of what runs now
         self._announced: set[str] = set()  # those of them that had a line, so that their end has one
 
+    def __call__(self, task: str, done: int, total: int) -> None:
+        """See `Progress`."""
+        self.progress(task, done, total)
+
     def say(self, line: str) -> None:
         """A line, after which there may be silence again."""
         note(line)
@@ -238,7 +245,7 @@ def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
 
     quiet = quiet or MANNER.quiet
     if quiet or not sys.stderr.isatty():
-        yield silent if quiet else ProgressLines().progress
+        yield silent if quiet else ProgressLines()
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -251,12 +258,22 @@ def progress_bar(*, quiet: bool = False) -> Iterator["Progress"]:
         console=Console(stderr=True),
         transient=True,
     )
-    tasks: dict[str, int] = {}
-
-    def show(task: str, done: int, total: int) -> None:
-        if task not in tasks:
-            tasks[task] = bar.add_task(harmless(task), total=total)
-        bar.update(tasks[task], completed=done, total=total, visible=done < total)  # type: ignore[arg-type]
-
     with bar:
-        yield show
+        yield _Drawn(bar)
+
+
+class _Drawn:
+    """Progress as bars of `rich`."""
+
+    def __init__(self, bar: "RichProgress") -> None:
+        self._bar, self._tasks = bar, dict[str, TaskID]()
+
+    def __call__(self, task: str, done: int, total: int) -> None:
+        """See `Progress`."""
+        if task not in self._tasks:
+            self._tasks[task] = self._bar.add_task(harmless(task), total=total)
+        self._bar.update(self._tasks[task], completed=done, total=total, visible=done < total)
+
+    def say(self, line: str) -> None:
+        """A line above the bars."""
+        self._bar.console.print(harmless(line), markup=False, highlight=False)

@@ -61,6 +61,11 @@ def silent(task: str, done: int, total: int) -> None:
     """Ignore progress."""
 
 
+def announce(progress: Progress, sentence: str) -> None:
+    """Say what is ahead: by the `say` of `progress` where it has one, as that of the command line; else in the log."""
+    getattr(progress, "say", _logger.info)(sentence)
+
+
 ProgressOption = Progress | bool
 """What `progress` of a public function takes: True shows it (`Bars`), False is silent, anything else is called."""
 WatchOption = TrialWatcher | ProgressOption

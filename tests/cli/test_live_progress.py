@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.support.pairs import word_splits
 from tests.support.training import SETTINGS
 from truncate_kit.encoders import load_encoder
-from truncate_kit.progress import PlannedTrial
+from truncate_kit.progress import PlannedTrial, announce
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.wording import lasting
@@ -321,8 +321,9 @@ def test_elsewhere_long_work_of_any_command_is_heard_of(lines, clock):
 
 def test_a_bar_that_cannot_be_drawn_is_lines_and_with_json_nothing(monkeypatch):
     monkeypatch.setattr(output, "SILENCE", 0.0)
-    for quiet, said in ((False, "Work: step 1 of 2.\n"), (True, "")):
+    for quiet, said in ((False, "Work: step 1 of 2.\nThis takes an hour.\n"), (True, "")):
         screen = io.StringIO()
         with redirect_stderr(screen), progress_bar(quiet=quiet) as progress:
             progress("work", 1, 2)
+            announce(progress, "This takes an hour.")
         assert screen.getvalue() == said

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from truncate_kit.data import BUNDLED, load_pairs
-from truncate_kit.distillation import teacher
+from truncate_kit.distillation import search_plan, teacher
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -122,6 +122,20 @@ def test_where_enough_texts_are_short_these_are_tried_as_they_are(full, learned)
     assert places.tolist() == order[store.lengths()[order] <= FEW_TOKENS][: len(order) // 10].tolist()
 
 
+def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(full, texts, learned, tmp_path, monkeypatch):
+    monkeypatch.setattr(search_plan, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 30)
+    result = distill(full, texts, out=tmp_path, budget=Budget(blocks="2"), settings=SHORT)
+    assert (result.search.exact, result.search.num_texts) == (False, 30)
+    assert "on 30 texts that were cut short, by a beam." in result.search_sentence
+    exact = {one.blocks: one.score for one in learned[1].search.leading}
+    tried = [one for one in result.tryouts if one.blocks in exact]
+    assert tried
+    assert [one.untrained for one in tried] == pytest.approx([exact[one.blocks] for one in tried], abs=1e-3)
+    searched = {row.blocks: row.score for row in result.search.best}
+    assert result.candidates[0].untrained != searched[result.candidates[0].blocks]
+
+
 def test_choices_that_few_texts_make_worse_say_what_they_are_compared_by(learned):
     _, result = learned
     worse, better = (replace(result.tryouts[0], blocks=(1, 2), untrained=98.3, learned=96.01),
@@ -203,8 +217,8 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     assert max(result.chosen) == 3
     assert result.metric == "agreement with layer 3 of the full model"
     assert "with layer 3 of the full model" in result.sentence
-    assert [len(row.blocks) for row in result.candidates] == [1, 2, 3, 4]
-    assert result.candidates[2].untrained == pytest.approx(100, abs=0.01)
+    assert [len(row.blocks) for row in result.candidates] == [2, 3, 4]
+    assert result.candidates[1].untrained == pytest.approx(100, abs=0.01)
     assert result.candidates[-1].untrained < 99
     draw_frontier(result, tmp_path / "frontier.png")
     assert rules_table(result.search).rows

@@ -2,16 +2,22 @@
 
 import itertools
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from truncate_kit.distillation import subsets
+from tests.support.families import make_tiny
+from tests.support.pairs import word_splits
+from truncate_kit.distillation import search_plan, subsets
 from truncate_kit.distillation.agreement import AgreementEvaluator
-from truncate_kit.distillation.subsets import check_blocks, search_subsets
+from truncate_kit.distillation.subsets import check_blocks, compare_blocks, search_subsets
 from truncate_kit.encoders import keep, load_encoder
 from truncate_kit.encoders.layer_pooling import LayerPooling
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
+from truncate_kit.progress import silent
+from truncate_kit.training.evaluators import PairEvaluator
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -46,13 +52,99 @@ def test_every_subset_has_the_score_of_the_model_that_keeps_it(name, tiny_folder
 def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(tiny_folder, monkeypatch):
     encoder = load_encoder(tiny_folder("bert"))
     exact = search_subsets(encoder, evaluator_of(encoder))
-    monkeypatch.setattr(subsets, "EXACT_DEPTH", 2)
+    monkeypatch.setattr(search_plan, "EXACT_DEPTH", 2)
     beam = search_subsets(encoder, evaluator_of(encoder), beam=3)
     assert not beam.exact
     assert [row.blocks for row in beam.best] == [row.blocks for row in exact.best]
     narrow = search_subsets(encoder, evaluator_of(encoder), beam=1)
     assert narrow.tried <= beam.tried
     assert {len(row.blocks) for row in narrow.best} == {1, 2, 3}
+
+
+class Heard:
+    """Progress that keeps what is said, which has to be before the search begins."""
+
+    def __init__(self):
+        self.said, self.tasks = [], []
+
+    def __call__(self, task, done, total):
+        self.tasks.append(task)
+
+    def say(self, sentence):
+        assert not self.tasks
+        self.said.append(sentence)
+
+
+def test_a_short_search_goes_over_all_texts_and_is_not_announced(tiny_folder):
+    encoder, heard = load_encoder(tiny_folder("bert")), Heard()
+    found = search_subsets(encoder, evaluator_of(encoder), progress=heard)
+    assert (found.exact, found.num_texts, heard.said) == (True, None, [])
+
+
+def test_a_long_search_is_announced(tiny_folder, monkeypatch):
+    encoder, heard = load_encoder(tiny_folder("bert")), Heard()
+    monkeypatch.setattr(search_plan, "SAID_SECONDS", 0.0)
+    assert search_subsets(encoder, evaluator_of(encoder), progress=heard).exact
+    assert heard.said == ["The search for blocks takes about 1 s: 7 runs of a block over 30 texts."]
+
+
+def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(tiny_folder, monkeypatch):
+    encoder, heard = load_encoder(tiny_folder("bert")), Heard()
+    evaluator = evaluator_of(encoder, 90)
+    monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 40)
+    monkeypatch.setattr(search_plan, "SEARCHED_TOKENS", 5)
+    monkeypatch.setattr(search_plan, "_seconds", lambda *_: (100.0 / 7 / (40 * 5), 0.0))  # 100 s over 40 texts
+    monkeypatch.setattr(search_plan, "SEARCH_SECONDS", 101.0)
+    found = search_subsets(encoder, evaluator, progress=heard)
+    assert (found.exact, found.num_texts) == (True, 40)
+    assert heard.said[0].startswith("The search for blocks would take about ")
+    assert "cut to 5 tokens, and takes about 2 min: 7 runs of a block over 40 texts." in heard.said[0]
+    texts = evaluator.texts()[:40]
+    smaller = evaluator.fewer(encoder, 40, 5)
+    assert smaller.texts() == [row if len(row) <= 5 else [*row[:4], row[-1]] for row in texts]
+    assert max(map(len, texts)) > 5
+    for row in found.best:
+        assert row.score == pytest.approx(smaller.score(keep(encoder, row.blocks))[0], abs=1e-3)
+    monkeypatch.setattr(search_plan, "SEARCH_SECONDS", 0.0)
+    least = search_subsets(encoder, evaluator, progress=(heard := Heard()))
+    assert (least.exact, least.num_texts) == (False, 40)
+    assert "and by a beam of 1, and takes" in heard.said[0]
+    assert least.best[-1].score == pytest.approx(100)
+
+
+def test_what_a_beam_costs_is_known_before(tmp_path):
+    encoder = load_encoder(make_tiny("bert", tmp_path / "deep", blocks=9))
+    tree, runs = subsets._Tree(encoder, evaluator_of(encoder)), []
+    run = tree._run
+    tree._run = lambda block, states: runs.append(block) or run(block, states)
+    for beam in (1, 2, 8):
+        runs.clear()
+        tried = len(tree.beam_scores(beam, silent))
+        expected, most = search_plan.beam_cost(9, beam)
+        assert 0.5 * most <= tried <= most
+        assert 0.7 * len(runs) <= expected <= 2 * len(runs)
+
+
+def test_blocks_that_are_named_are_compared_with_simpler_rules_alone(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    evaluator = evaluator_of(encoder)
+    every, found = search_subsets(encoder, evaluator), compare_blocks(encoder, evaluator, (2, 3))
+    rules = {row.blocks for rows in every.baselines.values() for row in rows if len(row.blocks) in (2, 3)}
+    assert found.tried == len(rules | {(2, 3)})
+    for name, rows in found.baselines.items():
+        assert [row.blocks for row in rows] == [row.blocks for row in every.baselines[name][1:]]
+        assert [row.score for row in rows] == pytest.approx([row.score for row in every.baselines[name][1:]])
+    assert [len(row.blocks) for row in found.best] == [2, 3]
+
+
+def test_graded_pairs_are_made_fewer_and_shorter(tiny_folder):
+    encoder, pairs = load_encoder(tiny_folder("bert")), word_splits().dev
+    smaller = PairEvaluator(encoder, pairs).fewer(encoder, 20, 4)
+    drawn = np.random.default_rng(0).permutation(len(pairs.pairs))[:10]
+    expected = PairEvaluator(encoder, replace(pairs, pairs=tuple(pairs.pairs[place] for place in drawn)))
+    vectors = encoder.encode_ids([encoder.reader.shortened(row, 4) for row in expected.texts()])
+    assert max(map(len, smaller.texts())) <= 4
+    assert smaller.score(encoder)[0] == pytest.approx(expected.score_of(vectors)[0], abs=1e-3)
 
 
 def test_simpler_rules_keep_what_their_papers_say(tiny_folder):

@@ -64,6 +64,25 @@ def test_lean_queries_may_search_the_full_models_documents(tiny_folder):
     assert reporting.query_scores(other, vectors).ndcg.mean() != pytest.approx(own)
 
 
+def test_a_smaller_set_has_queries_with_all_of_their_answers(tiny_folder):
+    encoder, data = load_encoder(tiny_folder("bert")), a_set(24)
+    whole = halves(encoder, data)[0]
+    count = len(whole.texts()) - len(data.documents)
+    smaller = whole.fewer(encoder, 30, 4)
+    ids = [encoder.reader.shortened(row, 4) for row in whole.texts()]
+    assert len(smaller.texts()) == 30
+    assert max(map(len, smaller.texts())) == 4
+    used = len(smaller._relevance)
+    assert 1 < used < count
+    assert smaller.texts()[:used] == ids[:used]
+    for grades, fewer in zip(whole._relevance, smaller._relevance, strict=False):
+        answers = {tuple(ids[count + place]): grade for place, grade in grades.items()}
+        assert {tuple(smaller.texts()[used + place]): grade for place, grade in fewer.items()} == answers
+    everything = whole.fewer(encoder, 1000, 1000)
+    assert everything.texts() == whole.texts()
+    assert everything.score(encoder) == whole.score(encoder)
+
+
 def test_a_handful_of_queries_is_refused(tiny_folder):
     with pytest.raises(DataError, match="19 judged queries"):
         halves(load_encoder(tiny_folder("bert")), a_set(19))

@@ -54,6 +54,11 @@ class AgreementEvaluator:
         # 0 where all cosines are the same, as they are for a model that gives every text one vector.
         return spearman(found.flatten().tolist(), self._expected.flatten().tolist()) or 0.0, None
 
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> "AgreementEvaluator":
+        """See `SampledEvaluator`; the first texts, for they were drawn at random, with vectors of what is left."""
+        ids = [encoder.reader.shortened(row, tokens) for row in self._ids[: max(number, 2 * NEAR + 1)]]
+        return AgreementEvaluator(ids, encoder.encode_ids(ids))
+
     def agreement(self, encoder: Encoder) -> Agreement:
         """With interval and neighbours."""
         return self.agreement_of(encoder.encode_ids(self._ids))

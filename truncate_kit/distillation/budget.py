@@ -12,9 +12,10 @@ from truncate_kit.wording import counted
 
 def check_number_of_blocks(budget: Budget, depth: int) -> None:
     """Raise `UsageError` for a number of blocks that no lean model of a model of `depth` has, before any work."""
-    if budget.kind == "blocks" and budget.named_blocks is None and not 0 < int(budget.blocks or 0) < depth:
+    number = len(budget.named_blocks or ()) or int(budget.blocks or 0)
+    if budget.kind == "blocks" and not 0 < number < depth:
         hint = f"Give `blocks` from 1 to {depth - 1}."
-        raise UsageError(f"No lean model has {counted(int(budget.blocks or 0), 'block')}.", hint=hint)
+        raise UsageError(f"No lean model has {counted(number, 'block')}.", hint=hint)
 
 
 def within_limit(candidates: Sequence[Candidate], budget: Budget) -> Candidate:

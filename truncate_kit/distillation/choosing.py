@@ -23,11 +23,12 @@ from truncate_kit.distillation.distill_result import (
 )
 from truncate_kit.distillation.frontier import measure_frontier
 from truncate_kit.distillation.held_out import held_out_scores
+from truncate_kit.distillation.notes import note_of_lengths, note_of_unlearned
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.speed import texts_per_second
 from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetScore, SubsetSearch
 from truncate_kit.distillation.student import EVALUATIONS, StudentRun, TaughtTexts, ids_of, student_run
-from truncate_kit.distillation.subsets import search_subsets
+from truncate_kit.distillation.subsets import compare_blocks, search_subsets
 from truncate_kit.distillation.teacher import rows_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.distillation.tryout_texts import Taught, few_texts
@@ -35,7 +36,7 @@ from truncate_kit.encoders import Encoder, keep, save_encoder
 from truncate_kit.progress import Progress
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import Group
-from truncate_kit.training.evaluators import PairEvaluator, VectorEvaluator
+from truncate_kit.training.evaluators import PairEvaluator, SampledEvaluator
 from truncate_kit.training.retrieval_evaluator import METRIC, RetrievalEvaluator, halves
 from truncate_kit.wording import counted
 
@@ -46,8 +47,6 @@ block nearly half of it, and searches of abstracts 0.2 to 1.9 times as much (ben
 
 LOST = 1.0
 """Points that learning must lose on labels for blocks to be saved as they came, which are in no one's space."""
-
-LONGER = 1.25  # times as many tokens are worth a note
 
 
 class Distillation:
@@ -75,7 +74,7 @@ class Distillation:
         self._held_out = order[:held]
         self._choose_ids = ids_of(texts, choose)
         self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
-        self.evaluator: VectorEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
+        self.evaluator: SampledEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
         self.metric, self.full_score = f"agreement with {taught_by(settings)}", 100.0
         self._queries: RetrievalEvaluator | None = None
         if isinstance(data, RetrievalSet):
@@ -88,7 +87,7 @@ class Distillation:
 
     def run(self, budget: Budget, out: Path, before: str) -> DistillResult:
         """Search, learn, choose, measure, save."""
-        search, candidates = self._search(), self._sizes(budget)
+        search, candidates = self._search(budget), self._sizes(budget)
         chosen, holds = self._choose(candidates, budget)
         self._learn(chosen, weights=True)
         self.group.agree(None)  # there is no more to help with
@@ -114,7 +113,10 @@ class Distillation:
             holds=holds,
             needed=self._needed(budget) if budget.kind == "within" else None,
             scores=held_out_scores(self.encoder, lean, self.data, self._queries),
-            notes=(*self._note_of_unlearned(chosen), *self._note_of_lengths()),
+            notes=(
+                *note_of_unlearned(self._learn(chosen)),
+                *note_of_lengths(self.data, self.evaluator, self.texts.counts),
+            ),
             frontier=self._frontier(students) if self.settings.frontier else None,
         )
         save_encoder(self.encoder, out / "full")
@@ -123,14 +125,21 @@ class Distillation:
         self.runs.forget_weights({_run_name(chosen)})
         return result
 
-    def _search(self) -> SubsetSearch:
-        found = self.runs.read("subsets", SubsetSearch)
-        return found or self.runs.write("subsets", search_subsets(self.teacher, self.evaluator, progress=self.progress))
+    def _search(self, budget: Budget) -> SubsetSearch:
+        """All subsets; where the blocks are named, these alone with what simpler rules keep, for nothing is chosen."""
+        named = budget.named_blocks
+        name = "subsets" if named is None else f"sub{_run_name(named)}"
+        if (found := self.runs.read(name, SubsetSearch)) is not None:
+            return found
+        if named is not None:
+            return self.runs.write(name, compare_blocks(self.teacher, self.evaluator, named))
+        return self.runs.write(name, search_subsets(self.teacher, self.evaluator, progress=self.progress))
 
     def _sizes(self, budget: Budget) -> list[Candidate]:
         """The best subset of each size, with the blocks that were named in the place of theirs; timed once."""
-        rows = {len(row.blocks): row for row in self._search().best}
-        known = {row.blocks: row.score for row in rows.values()}
+        search = self._search(budget)
+        rows = {len(row.blocks): row for row in search.best}
+        known = {row.blocks: row.score for row in rows.values() if search.num_texts is None}  # else of other texts
         named = budget.named_blocks
         name = "sizes" + ("" if named is None else "-" + "-".join(map(str, named)))
         found = self.runs.read(name, Sizes)
@@ -182,9 +191,14 @@ class Distillation:
         What a subset gives without training does not tell how well it learns: of two blocks of all-MiniLM-L6-v2, 5 and
         6 agree best with the full model untrained, and 1 and 6 by 1.4 points after 2,000 texts (benchmarks/lean).
         """
-        leading = [one for one in self._search().leading if len(one.blocks) == len(row.blocks)]
+        leading = [one for one in self._search(budget).leading if len(one.blocks) == len(row.blocks)]
         if len(budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
             return row
+        if self._search(budget).num_texts is not None:  # what learns is scored on all texts
+            leading = [
+                replace(one, score=self.evaluator.score(keep(self.encoder, one.blocks, copy_weights=False))[0])
+                for one in leading
+            ]
         best = max((self._tryout(one) for one in leading), key=lambda one: one.best)
         return replace(row, blocks=best.blocks, untrained=best.untrained)
 
@@ -265,27 +279,6 @@ class Distillation:
     def _rate(self, blocks: Blocks) -> float:
         depth = self.teacher.depth
         return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
-
-    def _note_of_unlearned(self, chosen: Blocks) -> tuple[str, ...]:
-        """That the blocks were better before they learned, and are saved so."""
-        student = self._learn(chosen)
-        if not student.as_it_came:
-            return ()
-        return (
-            f"These blocks had {student.best:.2f} before learning and at most {max(student.scores):.2f} in it, so they "
-            "are saved as they came: the vectors of the model's end are no aim. `finetune()` trains them on labels.",
-        )
-
-    def _note_of_lengths(self) -> tuple[str, ...]:
-        """That what is served is longer than what was learned from, which costs search most of all."""
-        if self.data is None:
-            return ()
-        lengths = [len(ids) for ids in self.evaluator.texts()]
-        long = int(np.quantile(lengths, 0.95))
-        if long <= LONGER * self.texts.counts.long:
-            return ()
-        said = f"The texts of {self.data.name} are longer than those learned from: 95 of 100 have up to {long} tokens"
-        return (f"{said}, and up to {self.texts.counts.long} there. Learn from texts as long as those to be served.",)
 
 
 def _run_name(blocks: Blocks) -> str:

@@ -199,6 +199,16 @@ class DistillResult(Result):
         return f"Choices of {counted(size, 'block')} after learning from few texts – {scores}."
 
     @property
+    def search_sentence(self) -> str:
+        """How many choices of blocks were tried, and how."""
+        search = self.search
+        said = f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s"
+        if search.num_texts is not None:
+            said += f", on {counted(search.num_texts, 'text')} that were cut short"
+        named = self.budget.named_blocks is not None
+        return said + ("." if search.exact else ": the ones named, and simpler rules." if named else ", by a beam.")
+
+    @property
     def sentence(self) -> str:
         """The choice in words."""
         named = ", ".join(map(str, self.chosen))

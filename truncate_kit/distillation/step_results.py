@@ -56,15 +56,16 @@ class SubsetScore(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubsetSearch(Result):
-    """All subsets that were tried.
+    """The subsets that were tried: all of them, those of a beam, or the blocks that were named.
 
     Attributes:
         best: The best subset of each number of blocks, the smallest first; the last is the full model.
         leading: Up to `LEADING` subsets of each number of blocks, the best first; these may change places in learning.
         baselines: By the names of `baseline_blocks`: what each would keep, for the same numbers of blocks.
         tried: Number of subsets.
-        exact: Whether these are all subsets that an ordinary checkpoint can hold; else those of a beam.
+        exact: Whether these are all subsets that an ordinary checkpoint can hold.
         seconds: The search took.
+        num_texts: How many texts they were scored on, cut short, where all texts would have taken too long; else None.
     """
 
     best: tuple[SubsetScore, ...]
@@ -73,6 +74,7 @@ class SubsetSearch(Result):
     tried: int
     exact: bool
     seconds: float
+    num_texts: int | None = None
 
     def simpler(self, rule: str, row: SubsetScore) -> float | None:
         """The score of what a rule keeps of as many blocks as `row`; None where no checkpoint can hold that."""

@@ -6,28 +6,28 @@ from collections.abc import Collection, Iterator
 import torch
 from torch import Tensor
 
-from truncate_kit.distillation.baselines import BlockChanges, baseline_blocks, changes
+from truncate_kit.distillation.baselines import baseline_blocks, changes
+from truncate_kit.distillation.search_plan import BATCH, plan_search
 from truncate_kit.distillation.step_results import LEADING, Blocks, SubsetScore, SubsetSearch
 from truncate_kit.encoders import Encoder, evaluating, kept_config, length_batches
 from truncate_kit.encoders.block_runner import BlockRunner
 from truncate_kit.errors import LayerNotHeldError, ModelError
-from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.training.evaluators import VectorEvaluator
+from truncate_kit.progress import Progress, ProgressOption, announce, reporter
+from truncate_kit.training.evaluators import SampledEvaluator, VectorEvaluator
 from truncate_kit.training.loop import precision
 
-EXACT_DEPTH = 12
-"""Deepest model of which every subset is tried: 4,095 of them."""
 BEAM = 8
-BATCH = 64
 
 
 def search_subsets(
-    encoder: Encoder, evaluator: VectorEvaluator, *, beam: int = BEAM, progress: ProgressOption = False
+    encoder: Encoder, evaluator: SampledEvaluator, *, beam: int = BEAM, progress: ProgressOption = False
 ) -> SubsetSearch:
     """Score subsets of blocks by what is left of `encoder` without training.
 
-    Up to `EXACT_DEPTH` blocks every subset is tried, each block run once behind every different beginning: 2^L − 1 runs
-    of a block over the texts. Beyond, blocks are removed one at a time from the `beam` best subsets of each size.
+    Up to 12 blocks every subset is tried, each block run once behind every different beginning: 2^L − 1 runs of a
+    block over the texts. Beyond, blocks are removed one at a time from the `beam` best subsets of each size. A block is
+    timed first: what takes more than a minute is said, and what would take more than ten goes over fewer and shorter
+    texts, and where these do not help by a beam as well (`search_plan`).
 
     Args:
         encoder: Its sentence vector is pooled from the last layer's tokens.
@@ -43,14 +43,39 @@ def search_subsets(
     check_blocks(encoder)
     begin = time.perf_counter()
     with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):
+        plan = plan_search(encoder, evaluator, beam)
+        if plan.sentence:
+            announce(progress, plan.sentence)
+        tree = _Tree(encoder, plan.evaluator)
+        scores = tree.all_scores(progress) if plan.exact else tree.beam_scores(plan.beam, progress)
+        baselines = tree.add_baselines(scores)
+    num_texts = len(plan.evaluator.texts()) if plan.reduced else None
+    return _found(scores, baselines, exact=plan.exact, num_texts=num_texts, begin=begin)
+
+
+def compare_blocks(encoder: Encoder, evaluator: VectorEvaluator, blocks: Blocks) -> SubsetSearch:
+    """What `search_subsets` gives where the blocks are known: these, the full model, and what simpler rules keep.
+
+    Raises as `search_subsets`.
+    """
+    check_blocks(encoder, blocks)
+    begin, every = time.perf_counter(), tuple(range(1, encoder.depth + 1))
+    with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):
         tree = _Tree(encoder, evaluator)
-        exact = encoder.depth <= EXACT_DEPTH
-        scores = tree.all_scores(progress) if exact else tree.beam_scores(beam, progress)
-        baselines = {
-            name: [b for b in found if tree.held(b)] for name, found in baseline_blocks(tree.changes()).items()
-        }
-        for blocks in {one for found in baselines.values() for one in found} - set(scores):
-            scores[blocks] = tree.score(blocks)
+        scores = {one: tree.score(one) for one in (blocks, every)}
+        baselines = tree.add_baselines(scores, sizes={len(blocks), len(every)})
+    return _found(scores, baselines, exact=False, num_texts=None, begin=begin)
+
+
+def _found(
+    scores: dict[Blocks, float],
+    baselines: dict[str, list[Blocks]],
+    *,
+    exact: bool,
+    num_texts: int | None,
+    begin: float,
+) -> SubsetSearch:
+    """All scores in order; begin: when the search began, by `perf_counter`."""
     ranked: dict[int, list[SubsetScore]] = {}
     for blocks, score in sorted(scores.items(), key=lambda item: (len(item[0]), -item[1], item[0])):
         ranked.setdefault(len(blocks), []).append(SubsetScore(blocks=blocks, score=score))
@@ -63,6 +88,7 @@ def search_subsets(
         },
         tried=len(scores),
         exact=exact,
+        num_texts=num_texts,
         seconds=time.perf_counter() - begin,
     )
 
@@ -130,9 +156,17 @@ class _Tree:
         """Of one subset."""
         return self._several([blocks])[blocks]
 
-    def changes(self) -> BlockChanges:
-        """What each block changes, over all texts."""
-        return changes(self._runners, self.encoder.depth)
+    def add_baselines(
+        self, scores: dict[Blocks, float], sizes: Collection[int] | None = None
+    ) -> dict[str, list[Blocks]]:
+        """What simpler rules keep, of some numbers of blocks or of all; `scores` gets those that it lacks."""
+        rules = baseline_blocks(changes(self._runners, self.encoder.depth))
+        found = {
+            name: [one for one in kept if self.held(one) and (sizes is None or len(one) in sizes)]
+            for name, kept in rules.items()
+        }
+        scores |= self._several({one for kept in found.values() for one in kept} - set(scores))
+        return found
 
     def _several(self, wanted: Collection[Blocks]) -> dict[Blocks, float]:
         """Scores of some subsets; what follows one another in order shares the states of its common beginning."""

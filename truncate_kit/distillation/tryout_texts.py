@@ -1,6 +1,5 @@
 """The few texts that leading subsets of one size learn from before one is chosen; longer ones are cut."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,7 @@ class CutTexts:
     def __init__(self, encoder: Encoder, texts: TextStore, places: NDArray[np.int64], tokens: int) -> None:
         """tokens: that are left of a longer text, the one that closes it included."""
         places = np.sort(places)  # queries come first there as well
-        self._ids = [shortened(encoder, texts.ids(int(place)), tokens) for place in places]
+        self._ids = [encoder.reader.shortened(texts.ids(int(place)), tokens) for place in places]
         num_queries = int((places < texts.counts.num_queries).sum())
         self.counts = replace(texts.counts, num_texts=len(places), num_queries=num_queries)
 
@@ -62,10 +61,3 @@ def few_texts(
     longer = places[~is_short][: number - len(short)]
     cut = CutTexts(encoder, texts, np.concatenate([short, longer]), FEW_TOKENS)
     return cut, np.arange(number), cut.vectors(encoder)
-
-
-def shortened(encoder: Encoder, ids: Sequence[int], tokens: int) -> Ids:
-    """The ids of a text, cut to a number of tokens as the tokenizer would: the one that closes a text is kept."""
-    special = [] if encoder.tokenizer is None else encoder.tokenizer.all_special_ids
-    closing = list(ids[-1:]) if ids and ids[-1] in special else []
-    return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]

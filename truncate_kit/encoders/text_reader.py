@@ -57,6 +57,11 @@ class TextReader:
             )
         return ids
 
+    def shortened(self, ids: Sequence[int], tokens: int) -> list[int]:
+        """The ids of a text, cut to a number of tokens as the tokenizer would: the one that closes a text is kept."""
+        closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
+        return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
+
 
 def is_of_tokenizer(error: BaseException) -> bool:
     """Whether a tokenizer raised this: anything from KeyError to a panic of its Rust side, which is no `Exception`."""

@@ -1,8 +1,9 @@
 """How good an encoder is after an epoch: scores on held-out pairs, or closeness to a teacher."""
 
 from collections.abc import Sequence
+from copy import copy
 from statistics import fmean
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -37,6 +38,16 @@ class VectorEvaluator(Evaluator, Protocol):
         """What `score` gives, from vectors (n, d) of `texts()`."""
 
 
+class SampledEvaluator(VectorEvaluator, Protocol):
+    """One that can be made smaller, for what scores thousands of encoders."""
+
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> VectorEvaluator:
+        """The same of about that number of texts, drawn at random but always alike, each cut to `tokens`.
+
+        encoder: The full model: its tokenizer counts, and it is what others are compared with where there is no label.
+        """
+
+
 class HeldOutPairs:
     """Pairs in token ids; each distinct text is encoded once."""
 
@@ -56,6 +67,20 @@ class HeldOutPairs:
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """The same from vectors (n, d) of `texts()`."""
         raise NotImplementedError
+
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
+        """See `SampledEvaluator`; at most half as many pairs as texts."""
+        drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
+        sides = [[side[place] for place in drawn] for side in (self._places.first, self._places.second)]
+        kept = list(dict.fromkeys(place for row in zip(*sides, strict=True) for place in row))
+        at = {place: index for index, place in enumerate(kept)}
+        found = copy(self)
+        found._places = PlacedPairs(
+            [self._places.texts[place] for place in kept], *([at[place] for place in side] for side in sides)
+        )
+        found._ids = [encoder.reader.shortened(self._ids[place], tokens) for place in kept]
+        found._targets = [self._targets[place] for place in drawn]
+        return found
 
     def cosines(self, vectors: Tensor) -> list[float]:
         """Cosine of each pair, from vectors (n, d) of `texts()`."""

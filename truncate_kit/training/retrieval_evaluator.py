@@ -1,5 +1,8 @@
 """A retrieval set that evaluates training: one half of its queries chooses, the other reports."""
 
+from collections.abc import Mapping
+from copy import copy
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -23,7 +26,7 @@ class RetrievalEvaluator:
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
         """queries: places of those that count."""
         self._own = [data.own_documents[place] for place in queries]
-        self._relevance = [data.relevance[place] for place in queries]
+        self._relevance: list[Mapping[int, float]] = [data.relevance[place] for place in queries]
         self._ids = prompted_ids(encoder, [data.queries[place] for place in queries], QUERY_PROMPTS)
         self._ids += prompted_ids(encoder, data.documents, DOCUMENT_PROMPTS)
 
@@ -38,6 +41,23 @@ class RetrievalEvaluator:
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """The same from vectors (n, d) of `texts()`."""
         return float(self.query_scores(vectors, vectors).ndcg.mean()), None
+
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> "RetrievalEvaluator":
+        """See `SampledEvaluator`; queries come with all of their answers, up to half of the texts."""
+        count, used, answers = len(self._relevance), 0, dict[int, None]()
+        while used < count and used + len(answers) < number // 2:
+            answers |= dict.fromkeys(self._relevance[used])
+            used += 1
+        others = np.random.default_rng(0).permutation(len(self._ids) - count).tolist()
+        rest = [place for place in others if place not in answers][: max(0, number - used - len(answers))]
+        documents = sorted([*answers, *rest])
+        at = {place: index for index, place in enumerate(documents)}
+        found = copy(self)
+        found._own = [None if own is None else at.get(own) for own in self._own[:used]]
+        found._relevance = [{at[place]: grade for place, grade in row.items()} for row in self._relevance[:used]]
+        ids = [*self._ids[:used], *(self._ids[count + place] for place in documents)]
+        found._ids = [encoder.reader.shortened(row, tokens) for row in ids]
+        return found
 
     def query_scores(self, queries: Tensor, documents: Tensor) -> QueryScores:
         """Of each query; both sides are vectors of `texts()`, each from a model of its own."""
