@@ -266,7 +266,8 @@ class _Drawn:
     """Progress as bars of `rich`."""
 
     def __init__(self, bar: "RichProgress") -> None:
-        self._bar, self._tasks = bar, dict[str, TaskID]()
+        self._bar = bar
+        self._tasks: dict[str, TaskID] = {}
 
     def __call__(self, task: str, done: int, total: int) -> None:
         """See `Progress`."""

@@ -327,3 +327,13 @@ def test_a_bar_that_cannot_be_drawn_is_lines_and_with_json_nothing(monkeypatch):
             progress("work", 1, 2)
             announce(progress, "This takes an hour.")
         assert screen.getvalue() == said
+
+
+def test_in_a_terminal_sentences_stand_above_the_bars():
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    with redirect_stderr(screen), progress_bar() as progress:
+        progress("work", 1, 2)
+        announce(progress, "This takes [an] hour.")
+        progress("work", 2, 2)
+    assert "This takes [an] hour." in screen.getvalue()
