@@ -45,7 +45,9 @@ def distill(
         list[Path] | None,
         data_option("File of texts or pairs, or a folder of them, not to learn from; repeatable.", metavar="PATH"),
     ] = None,
-    max_texts: Annotated[int | None, data_option("Learn from this number of texts at most.", min=1)] = None,
+    max_texts: Annotated[
+        int | None, data_option("Learn from this number of texts at most, and from all queries.", min=1)
+    ] = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     within: Annotated[

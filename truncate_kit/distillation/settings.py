@@ -83,7 +83,7 @@ class DistillSettings(Result):
         states: Weight of the mean 1 − cosine between the tokens behind each kept block and behind the same block of the
             full model, which then runs at every step as well.
         train_embeddings: Whether word and position embeddings learn as well.
-        max_texts: Texts that are learned from, None takes all.
+        max_texts: Texts that are learned from, None takes all; queries come on top, all of them.
         held_out: Texts that are kept back, half for choosing and half for the report.
         query_weight: Weight of a query's loss against a text's, where there are queries.
         precision: As in `TrainingSettings`.

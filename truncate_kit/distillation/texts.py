@@ -20,6 +20,7 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.results import sealed, unsealed
 from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids
 from truncate_kit.training.examples import Ids
+from truncate_kit.wording import counted
 
 FEWEST_TEXTS = 200
 TEXTS_FILE, TOKENS_FILE, ENDS_FILE, NOTE_FILE = "texts.jsonl", "tokens.bin", "ends.npy", "texts.json"
@@ -88,11 +89,11 @@ def store_texts(
         encoder: Whose tokenizer, casing, prompts and length count.
         raw: The texts.
         folder: Is written as a whole.
-        limit: Largest number of texts, queries included; None for all.
+        limit: Largest number of texts beside the queries, of which all are read; None for all.
         progress: Called after some thousand texts.
 
     Raises:
-        DataError: Fewer than `FEWEST_TEXTS` distinct texts.
+        DataError: Queries alone, or fewer than `FEWEST_TEXTS` distinct texts.
         FileProblemError: The folder cannot be written.
     """
     with replacing(folder) as place:
@@ -110,9 +111,9 @@ def _write(
     digest, cut, num_queries = Digest(), 0, 0
     digest.add(encoder_digest(encoder))
     with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
-        for names, source in ((QUERY_PROMPTS, raw.queries), (DOCUMENT_PROMPTS, raw.texts)):
-            left = None if limit is None else limit - len(lengths)
-            for some in _chunks(islice(distinct.of(source), left)):
+        for names, source, most in ((QUERY_PROMPTS, raw.queries, None), (DOCUMENT_PROMPTS, raw.texts, limit)):
+            num_queries = len(lengths)  # of the first source, once the second one begins
+            for some in _chunks(islice(distinct.of(source), most)):
                 for text, ids in zip(some, prompted_ids(encoder, some, names), strict=True):
                     lines.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
                     np.asarray(ids, dtype=np.int32).tofile(tokens)
@@ -120,7 +121,9 @@ def _write(
                     cut += len(ids) >= encoder.max_length
                     digest.add(names[0], text)
                 progress("Reading texts", len(lengths), len(lengths) + 1)
-            num_queries = num_queries or len(lengths)
+    if len(lengths) == num_queries > 0:
+        hint = "Give `texts` that these search, or leave out `queries` and give them as `texts`."
+        raise DataError(f"There are {counted(num_queries, 'query', 'queries')} and no texts to learn from.", hint=hint)
     if len(lengths) < FEWEST_TEXTS:
         hint = f"Give at least {FEWEST_TEXTS}; tens of thousands are better."
         raise DataError(f"Only {len(lengths)} distinct texts to learn from.", hint=hint)
@@ -128,7 +131,7 @@ def _write(
     np.save(place / ENDS_FILE, np.cumsum(lengths, dtype=np.int64))
     counts = TextCounts(
         num_texts=len(lengths),
-        num_queries=num_queries if num_queries < len(lengths) else 0,
+        num_queries=num_queries,
         repeated=distinct.repeated,
         excluded=distinct.excluded,
         tokens=sum(lengths),
