@@ -43,7 +43,10 @@ def distill(
     scale: options.Scale = None,
     exclude: Annotated[
         list[Path] | None,
-        data_option("File of texts or pairs, or a folder of them, not to learn from; repeatable.", metavar="PATH"),
+        data_option(
+            "File of texts or pairs, or a folder of them, not to learn from, compared as whole texts; repeatable.",
+            metavar="PATH",
+        ),
     ] = None,
     max_texts: Annotated[
         int | None, data_option("Learn from this number of texts at most, and from all queries.", min=1)

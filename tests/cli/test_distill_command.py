@@ -44,7 +44,7 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
         "--verbose",
     )
     assert "448 distinct texts" in out
-    assert "2 left out that stand in evaluation sets" in out
+    assert "2 texts of evaluation sets compared, 2 found and left out." in out
     assert "2 blocks of 3 (1, 3)" in out
     assert "choices of blocks tried" in out
     assert "the ones named, and simpler rules." in out

@@ -203,6 +203,7 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.metric == "Spearman × 100 on dev"
     assert result.chosen == (2, 4)
     assert result.texts.excluded >= 60
+    assert result.texts.compared == len({text.lower() for part in (dev, test) for text in part.texts()})
     assert not result.notes
     words = [" ".join(text.split()[:4]) for text in texts[:500]]
     again = distill(full, words, out=tmp_path / "short", budget=budget, settings=SHORT, data=pairs)

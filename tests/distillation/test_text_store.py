@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,7 +45,10 @@ def test_sentences_of_evaluation_sets_are_left_out_and_counted(encoder, tmp_path
     assert texts_of(store) == [text for text in TEXTS if text != "the cat mat"]
     twice = RawTexts(texts=["the cat mat", *TEXTS], exclude=["the cat mat"])
     assert store_texts(encoder, twice, tmp_path / "others").counts.excluded == 2
-    assert "1 left out that stand in evaluation sets" in store.counts.sentence
+    assert "2 texts of evaluation sets compared, 1 found and left out." in store.counts.sentence
+    assert "2 texts of evaluation sets compared, none found." in replace(store.counts, excluded=0).sentence
+    assert "not compared with any evaluation set." in replace(store.counts, excluded=0, compared=0).sentence
+    assert "1 left out that stand in evaluation sets." in replace(store.counts, compared=None).sentence
 
 
 def test_queries_come_first_with_their_own_prompt(encoder, tmp_path):

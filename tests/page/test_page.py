@@ -18,6 +18,7 @@ from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.page import writing
 from truncate_kit.page.charts import layers_chart
+from truncate_kit.page.origins import origins
 from truncate_kit.page.run import read_run
 from truncate_kit.page.writing import PageReport, write_page
 from truncate_kit.runs.cutting import CutResult
@@ -177,6 +178,22 @@ def test_a_distilled_model_is_told_by_its_agreement(lean, tmp_path):
     assert "4.00 ×" in page.text  # the int8 graph's speed
     assert "How many blocks" in page.text
     assert "Which layer" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("compared", "excluded", "said"),
+    [
+        (0, 0, "Not compared with any evaluation set. Name what the model will be measured on with --exclude."),
+        (1200, 0, "1,200 texts of evaluation sets compared, none found."),
+        (1200, 7, "1,200 texts of evaluation sets compared, 7 found and left out."),
+    ],
+)
+def test_how_many_texts_of_evaluation_sets_were_compared_is_said(lean, tmp_path, compared, excluded, said):
+    result = a_distillation()
+    result = replace(result, texts=replace(result.texts, compared=compared, excluded=excluded))
+    run = write_run(tmp_path / "run", lean, sweep=None, bench=None, distilled=result)
+    (section,) = [one for one in origins(read_run(run)) if one.key == "data"]
+    assert " ".join(section.sentences) == said
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from truncate_kit.errors import ModelError
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
+from truncate_kit.wording import counted
 
 Blocks = tuple[int, ...]
 NEAR = 10
@@ -26,6 +27,8 @@ class TextCounts(Result):
         middle: Tokens of the text in the middle.
         long: Tokens of the text that 95 of 100 do not pass.
         cut: Texts that are longer than the model takes.
+        compared: Distinct texts of evaluation sets that were looked for among all that was read; None where a file of
+            an earlier version does not say.
     """
 
     num_texts: int
@@ -36,14 +39,24 @@ class TextCounts(Result):
     middle: int
     long: int
     cut: int
+    compared: int | None = None
 
     @property
     def sentence(self) -> str:
         """What is learned from."""
         said = f"{self.num_texts:,} distinct texts, {self.middle} tokens in the middle, 95 of 100 at most {self.long}"
         said += f", {self.cut:,} cut at the model's length" if self.cut else ""
-        said += f"; {self.excluded:,} left out that stand in evaluation sets" if self.excluded else ""
-        return said + "."
+        return f"{said}; {self.exclusion}."
+
+    @property
+    def exclusion(self) -> str:
+        """What became of texts that evaluation sets hold; whole texts are compared."""
+        if self.compared is None:
+            return f"{self.excluded:,} left out that stand in evaluation sets"
+        if not self.compared:
+            return "not compared with any evaluation set"
+        found = f"{self.excluded:,} found and left out" if self.excluded else "none found"
+        return f"{counted(self.compared, 'text')} of evaluation sets compared, {found}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

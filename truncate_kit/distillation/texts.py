@@ -138,6 +138,7 @@ def _write(
         middle=int(np.quantile(lengths, 0.5)),
         long=int(np.quantile(lengths, 0.95)),
         cut=cut,
+        compared=distinct.compared,
     )
     return counts, digest.hexdigest()
 
@@ -148,6 +149,7 @@ class _Distinct:
     def __init__(self, exclude: set[str]) -> None:
         self._exclude, self._seen = exclude, set[bytes]()
         self.repeated = self.excluded = 0
+        self.compared = len(exclude)
 
     def of(self, texts: Iterable[str]) -> Iterator[str]:
         for text in texts:

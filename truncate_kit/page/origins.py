@@ -10,6 +10,7 @@ from truncate_kit.errors import TruncateKitError
 from truncate_kit.page.layout import TEXTS, Section
 from truncate_kit.page.run import Run, newest, suite_reports
 from truncate_kit.page.sections import bench_details
+from truncate_kit.wording import capitalized
 
 
 def origins(run: Run) -> list[Section]:
@@ -32,11 +33,9 @@ def _data(run: Run) -> Section | None:
     elif run.distilled is not None:
         texts = run.distilled.texts
         rows = [("learned from", texts.sentence), ("repeats left out", f"{texts.repeated:,}")]
-        sentences = [
-            f"{texts.excluded:,} texts were left out because they were named with --exclude."
-            if texts.excluded
-            else "No text was excluded: name what the model will be measured on with --exclude."
-        ]
+        sentences = [f"{capitalized(texts.exclusion)}."]
+        if not texts.compared:
+            sentences.append("Name what the model will be measured on with --exclude.")
     if not rows:
         return None
     return Section(
