@@ -94,7 +94,7 @@ def test_json_and_again(texts, tiny_folder, capfd):
         (("--texts", "texts.txt", "--blocks", "9"), "No lean model has 9 blocks", "--blocks from 1 to 2"),
         (("--texts", "texts.txt", "--blocks", "1,9"), "Block 9 does not exist", ""),
         (("--texts", "texts.txt", "--blocks", "3,1"), "do not rise", ""),
-        (("--texts", "texts.txt", "--megabytes", "0.001"), "takes 0.0 megabytes", "--megabytes"),
+        (("--texts", "texts.txt", "--megabytes", "0.001"), "takes 0.0 megabytes", "--onnx --precision int8"),
         (("--texts", "texts.txt", "--precision", "fp8"), "no training precision 'fp8'", "fp32"),
         (("--texts", "texts.txt", "--query-weight", "-1"), "--query-weight -1.0 is too small", "from 0"),
         (("--texts", "texts.txt", "--exclude", "nothing.csv"), "nothing.csv", ""),

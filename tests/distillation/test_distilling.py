@@ -15,7 +15,7 @@ from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.distillation.tryout_texts import FEW_TOKENS, few_texts
 from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
-from truncate_kit.errors import LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.progress import silent
 from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
@@ -273,6 +273,14 @@ def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, 
 def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, texts, tmp_path):
     with pytest.raises(LayerOutOfRangeError):
         distill(full, iter(()), out=tmp_path, budget=Budget(blocks="1,99"))
+    with pytest.raises(UsageError, match="No lean model has 4 blocks"):
+        distill(full, iter(()), out=tmp_path, budget=Budget(blocks="1..4"))
+    smallest = keep(full, (1,)).num_parameters * 4 / 1e6
+    with pytest.raises(UsageError, match=f"The smallest choice of blocks takes {smallest:.1f} megabytes") as problem:
+        distill(full, iter(()), out=tmp_path, budget=Budget(megabytes=smallest - 0.01))
+    assert "a quarter" in problem.value.hint
+    with pytest.raises(DataError, match="Only 0 distinct texts"):
+        distill(full, iter(()), out=tmp_path, budget=Budget(megabytes=smallest + 0.01))
     model = load_encoder("mini-bert")
     model.name = str(tmp_path / "lean")
     (tmp_path / "lean").mkdir()

@@ -1,13 +1,21 @@
 """Which candidate a budget takes, and which candidates another one beats."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import combinations
 
-from truncate_kit.distillation.distill_result import Candidate
+from truncate_kit.distillation.distill_result import Candidate, megabytes_of
 from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.step_results import Blocks
-from truncate_kit.errors import UsageError
+from truncate_kit.encoders import Encoder, keep
+from truncate_kit.errors import LayerNotHeldError, UsageError
 from truncate_kit.wording import counted
+
+SMALLER = (
+    "Give more `megabytes`; most of a small model is its vocabulary, which `keep_words()` cuts, and its eight-bit "
+    'graph is about a quarter of the size: `export_onnx(precision="int8")`.'
+)
 
 
 def check_number_of_blocks(budget: Budget, depth: int) -> None:
@@ -16,6 +24,27 @@ def check_number_of_blocks(budget: Budget, depth: int) -> None:
     if budget.kind == "blocks" and not 0 < number < depth:
         hint = f"Give `blocks` from 1 to {depth - 1}."
         raise UsageError(f"No lean model has {counted(number, 'block')}.", hint=hint)
+
+
+def check_size(budget: Budget, encoder: Encoder) -> None:
+    """Raise `UsageError` where the smallest choice of blocks takes more than `megabytes`, before any work."""
+    if budget.kind != "megabytes":
+        return
+    smallest = min(megabytes_of(model.num_parameters) for model in _smallest(encoder))
+    if smallest > (budget.megabytes or 0):
+        raise UsageError(f"The smallest choice of blocks takes {smallest:.1f} megabytes.", hint=SMALLER)
+
+
+def _smallest(encoder: Encoder) -> list[Encoder]:
+    """What keeps the fewest blocks that an ordinary checkpoint can hold."""
+    found: list[Encoder] = []
+    for size in range(1, encoder.depth + 1):
+        for blocks in combinations(range(1, encoder.depth + 1), size):
+            with suppress(LayerNotHeldError):
+                found.append(keep(encoder, blocks, copy_weights=False))
+        if found:
+            break
+    return found
 
 
 def within_limit(candidates: Sequence[Candidate], budget: Budget) -> Candidate:
@@ -37,7 +66,7 @@ def within_limit(candidates: Sequence[Candidate], budget: Budget) -> Candidate:
     else:
         fitting = [row for row in candidates[:-1] if row.megabytes <= (budget.megabytes or 0)]
         problem = f"The smallest choice of blocks takes {candidates[0].megabytes:.1f} megabytes"
-        hint = "Give more `megabytes`; most of a small model is its vocabulary, which `keep_words()` cuts."
+        hint = SMALLER
     if not fitting:
         raise UsageError(f"{problem}.", hint=hint)
     return fitting[-1]

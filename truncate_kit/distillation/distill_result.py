@@ -16,6 +16,11 @@ def taught_by(settings: DistillSettings) -> str:
     return "the full model" if settings.layer is None else f"layer {settings.layer} of the full model"
 
 
+def megabytes_of(parameters: int) -> float:
+    """Size of weights in float32, in 10⁶ bytes."""
+    return parameters * 4 / 1e6
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Student(Result):
     """One subset after learning.
@@ -90,7 +95,7 @@ class Candidate(Result):
     @property
     def megabytes(self) -> float:
         """Size of the weights in float32, in 10⁶ bytes."""
-        return self.parameters * 4 / 1e6
+        return megabytes_of(self.parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

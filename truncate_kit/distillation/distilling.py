@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.distillation.budget import check_number_of_blocks
+from truncate_kit.distillation.budget import check_number_of_blocks, check_size
 from truncate_kit.distillation.choosing import Distillation
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.settings import Budget, DistillSettings
@@ -95,6 +95,7 @@ def _settled(settings: DistillSettings, encoder: Encoder, data: PairSplits | Ret
 def _check_budget(budget: Budget, encoder: Encoder, teacher: Encoder) -> None:
     check_blocks(teacher, budget.named_blocks)
     check_number_of_blocks(budget, encoder.depth)
+    check_size(budget, teacher)
 
 
 def _beside(store: TextStore) -> Path:
