@@ -78,6 +78,25 @@ def test_the_same_call_again_learns_nothing(full, texts, learned):
     assert {step[0] for step in seen} == {"Reading texts"}
 
 
+def test_a_frontier_is_measured_once_and_stays(full, texts, tmp_path):
+    def run(frontier, seen):
+        settings = replace(SHORT, held_out=42, frontier=frontier)
+        some = texts[:300]
+        budget = Budget(blocks="1,3")
+        return distill(
+            full, some, out=tmp_path, budget=budget, settings=settings, progress=lambda *step: seen.append(step[0])
+        )
+
+    assert run(False, []).frontier is None
+    measured = run(True, seen := []).frontier
+    assert {point.blocks for point in measured.points} == {(1, 2, 3, 4), (1, 3)}
+    assert "Measuring graphs" in seen
+    for frontier in (False, True):
+        assert run(frontier, seen := []).frontier == measured
+        assert "Measuring graphs" not in seen
+    assert DistillResult.read(tmp_path / "lean" / DISTILL_FILE).frontier == measured
+
+
 class KilledError(Exception):
     pass
 

@@ -117,7 +117,7 @@ class Distillation:
                 *note_of_unlearned(self._learn(chosen)),
                 *note_of_lengths(self.data, self.evaluator, self.texts.counts),
             ),
-            frontier=self._frontier(students) if self.settings.frontier else None,
+            frontier=self._frontier(students, chosen, budget),
         )
         save_encoder(self.encoder, out / "full")
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean))
@@ -241,15 +241,22 @@ class Distillation:
                 record = replace(record, best=untrained, agreement=self._report.agreement(student))
         return self.runs.write_encoder(name, record, student)
 
-    def _frontier(self, students: Sequence[Student]) -> Frontier:
-        """Of the full model and all students whose weights are still there."""
+    def _frontier(self, students: Sequence[Student], chosen: Blocks, budget: Budget) -> Frontier | None:
+        """Of the full model and all students whose weights are still there; measured once for a budget, if asked for.
+
+        Later runs have the weights of the chosen one alone, and take what was measured when there were more.
+        """
+        name = f"frontier-{budget.kind}-{getattr(budget, budget.kind)}-{_run_name(chosen)}"
+        found = self.runs.read(name, Frontier)
+        if found is not None or not self.settings.frontier:
+            return found
         held = [one.blocks for one in students if self.runs.has_weights(_run_name(one.blocks))]
         learned = sorted(held, key=len, reverse=True)
         every = tuple(range(1, self.encoder.depth + 1))
         encoders = [(blocks, self.runs.encoder(_run_name(blocks), self.encoder.device)) for blocks in learned]
-        return measure_frontier(
-            [(every, self.encoder), *encoders], self.evaluator, self.texts, self._held_out, progress=self.progress
-        )
+        models = [(every, self.encoder), *encoders]
+        measured = measure_frontier(models, self.evaluator, self.texts, self._held_out, progress=self.progress)
+        return self.runs.write(name, measured)
 
     def help(self) -> DistillResult | None:
         """Learn together with the leading process, as often as it does; None."""

@@ -154,8 +154,8 @@ class DistillResult(Result):
         needed: The score after learning that keeps `within`; None for other budgets.
         scores: On test pairs or the other half of the queries; None where neither was given.
         notes: Sentences that the user has to see.
-        frontier: Graphs in two precisions, dimensions and words, of the full model and all that learned; None where it
-            was not asked for.
+        frontier: Graphs in two precisions, dimensions and words, of the full model and all that learned; None where
+            neither this run nor an earlier one with the same budget was asked for it.
     """
 
     model: str

@@ -88,7 +88,8 @@ class DistillSettings(Result):
         query_weight: Weight of a query's loss against a text's, where there are queries.
         precision: As in `TrainingSettings`.
         seed: Of the order of the texts.
-        frontier: Whether graphs of the full model and of all that learned are made and measured at the end.
+        frontier: Whether graphs of the full model and of all that learned are made and measured at the end; what an
+            earlier run with the same budget has measured stays.
     """
 
     layer: int | None = None
