@@ -7,12 +7,13 @@ import pytest
 
 from tests.support.commands import refused, run, run_both
 from tests.support.distributed import assert_same, in_two_processes
-from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.step_results import Frontier, FrontierPoint
-from truncate_kit.encoders import load_encoder
+from truncate_kit.encoders import keep, load_encoder
 from truncate_kit.errors import UsageError
+from truncate_kit.training.retrieval_evaluator import halves
 from truncate_kit.workspace.sources import ModelSource
 from truncate_kit_cli.distill import _aim, _show
 from truncate_kit_cli.workspace import Workspace
@@ -106,6 +107,72 @@ def test_what_it_refuses(texts, tiny_folder, capfd, options, said, hint):
     assert said in problem
     assert hint in problem
     assert not (texts.parent / "exported/lean").exists()
+
+
+def test_the_fewest_blocks_within_points(texts, tiny_folder, capfd):
+    command = ("distill", tiny_folder("bert"), "--texts", texts, "--json")
+    loose = json.loads(run(capfd, *command, "--within", "60"))
+    assert (loose["budget"]["within"], loose["holds"], len(loose["chosen"])) == (60, True, 1)
+    assert loose["needed"] == 100 - 3 * 60
+    strict = json.loads(run(capfd, *command, "--within", "0.1"))
+    assert strict["needed"] == pytest.approx(99.7)
+    best = {tuple(row["blocks"]): row["best"] for row in strict["students"]}
+    assert strict["holds"] == any(score >= 99.7 for score in best.values())
+
+
+def test_the_most_blocks_that_fit_into_megabytes(texts, tiny_folder, capfd):
+    encoder = load_encoder(tiny_folder("bert"))
+    two, three = (keep(encoder, range(1, size + 1)).num_parameters * 4 / 1e6 for size in (2, 3))
+    command = ("distill", tiny_folder("bert"), "--texts", texts, "--json", "--megabytes", f"{(two + three) / 2:.6f}")
+    found = json.loads(run(capfd, *command))
+    assert len(found["chosen"]) == 2
+    assert load_encoder(texts.parent / "exported/lean").num_parameters * 4 / 1e6 == pytest.approx(two)
+
+
+def test_queries_have_their_own_weight(texts, tiny_folder, capfd):
+    queries = texts.parent / "queries.txt"
+    queries.write_text("".join(f"{one} under {other}\n" for one in WORDS for other in WORDS[:3]))
+    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "1,3", "--queries", queries, "--json")
+    plain, heavy = (json.loads(run(capfd, *command, *more)) for more in ((), ("--query-weight", "5")))
+    assert plain["texts"]["num_queries"] == heavy["texts"]["num_queries"] == len(WORDS) * 3
+    assert heavy["settings"]["query_weight"] == 5
+    scores = [found["students"][-1]["scores"] for found in (plain, heavy)]
+    assert scores[0] != scores[1]
+    limited = json.loads(run(capfd, *command, "--max-texts", "300"))
+    assert (limited["texts"]["num_texts"], limited["texts"]["num_queries"]) == (300 + len(WORDS) * 3, len(WORDS) * 3)
+
+
+def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other(texts, tiny_folder, capfd):
+    folder = texts.parent / "beir"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [f"{one} ran {other}" for one in WORDS for other in WORDS[:4]]
+    lines = [json.dumps({"_id": f"d{place}", "title": "", "text": text}) for place, text in enumerate(documents)]
+    (folder / "corpus.jsonl").write_text("\n".join(lines))
+    queries = [f"{WORDS[place % 15]} big {WORDS[place // 15]}" for place in range(24)]
+    lines = [json.dumps({"_id": f"q{place}", "text": text}) for place, text in enumerate(queries)]
+    (folder / "queries.jsonl").write_text("\n".join(lines))
+    rows = [f"q{place}\td{place * 2 + step}\t1" for place in range(24) for step in (0, 1)]
+    (folder / "qrels/test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    with texts.open("a") as file:
+        file.write(f"{documents[0]}\n{queries[1].upper()}\n")
+    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "2", "--data", folder, "--json")
+    found = json.loads(run(capfd, *command))
+    assert found["metric"] == "nDCG@10 of half the queries"
+    held_out = {*documents, *queries}
+    shared = sum(text.lower() in held_out for text in texts.read_text().splitlines())
+    assert (found["texts"]["compared"], found["texts"]["excluded"]) == (len(held_out), shared)
+    assert shared > 2
+    data, full = read_retrieval(folder), load_encoder(tiny_folder("bert"))
+    lean = load_encoder(texts.parent / "exported/lean")
+    choosing, reporting = halves(full, data)
+    assert found["full_score"] == pytest.approx(choosing.score(full)[0], abs=1e-3)
+    student = next(row for row in found["students"] if row["blocks"] == found["chosen"])
+    assert student["best"] == pytest.approx(choosing.score(lean)[0], abs=1e-3)
+    scores = found["scores"]
+    assert scores["lean"] == pytest.approx(reporting.score(lean)[0], abs=1e-3)
+    assert scores["full"] == pytest.approx(reporting.score(full)[0], abs=1e-3)
+    assert scores["low"] <= scores["difference"] <= scores["high"]
+    assert scores["mixed"] is not None
 
 
 def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, capfd):

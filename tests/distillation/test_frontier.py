@@ -40,7 +40,8 @@ def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     for dims in (width, width // 2, width // 4):
         wanted = evaluator.score_of(vectors[:, :dims])[0]
         assert points[(1, 3), "fp32", dims, words].score == pytest.approx(wanted, abs=0.01)
-        assert points[(1, 3), "int8", dims, len(kept)].score == pytest.approx(wanted, abs=8)
+        assert points[(1, 3), "int8", dims, len(kept)].score == pytest.approx(wanted, abs=1)
+        assert points[(1, 3), "int8", dims, words].score != points[(1, 3), "fp32", dims, words].score
     export_graph(keep_pieces(lean, kept), tmp_path / "fewer")
     size = (tmp_path / "fewer/model.onnx").stat().st_size / 1e6
     assert points[(1, 3), "fp32", width, len(kept)].megabytes == pytest.approx(size, rel=0.01)
