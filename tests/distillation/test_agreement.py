@@ -1,5 +1,7 @@
 """Agreement with the full model, against loops over all pairs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,6 +39,12 @@ def test_it_is_what_loops_give():
     assert agreement.overlap == pytest.approx(
         100 * np.mean([len(one & other) / NEAR for one, other in zip(near, near_too, strict=True)])
     )
+    shares = [len(one & other) / NEAR for one, other in zip(near, near_too, strict=True)]
+    drawn = np.random.default_rng(1).integers(0, 60, (4000, 60))
+    low, high = np.quantile(100 * np.asarray(shares)[drawn].mean(1), (0.025, 0.975))
+    assert (agreement.overlap_low, agreement.overlap_high) == (pytest.approx(low, abs=1), pytest.approx(high, abs=1))
+    assert f"% [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}] of nearest" in agreement.in_common
+    assert "[" not in replace(agreement, overlap_low=None, overlap_high=None).in_common
     assert agreement.low < agreement.correlation < agreement.high
     assert 0 < agreement.high - agreement.low < 20
     assert evaluator.score_of(lean)[0] == agreement.correlation

@@ -115,6 +115,9 @@ class Agreement(Result):
         high: The upper end.
         overlap: Share × 100 of the `NEAR` nearest texts of each text that both models have in common.
         num_texts: Held-out texts.
+        overlap_low: Lower end of the 95 % interval of the overlap, by the same bootstrap; None where a file of an
+            earlier version does not say.
+        overlap_high: The upper end.
     """
 
     correlation: float
@@ -122,6 +125,14 @@ class Agreement(Result):
     high: float
     overlap: float
     num_texts: int
+    overlap_low: float | None = None
+    overlap_high: float | None = None
+
+    @property
+    def in_common(self) -> str:
+        """The overlap in words, with its interval."""
+        interval = "" if self.overlap_low is None else f" [{self.overlap_low:.0f}, {self.overlap_high:.0f}]"
+        return f"{self.overlap:.0f} %{interval} of nearest texts in common"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
