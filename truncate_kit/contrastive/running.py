@@ -61,8 +61,7 @@ def finetune_contrastive(
         stage_done: Is called after each look at dev, see `TrainingRun.train`.
 
     Returns:
-        Scores of every seed that was trained with these rows, data and settings in `out`, by this call or before it,
-        and which of them was saved.
+        Scores of every seed trained so in `out`, by this call or before it, and which of them was saved.
 
     Raises:
         UsageError: Model and settings do not suit each other.

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -107,7 +108,7 @@ def store_texts(
 def _write(
     encoder: Encoder, raw: RawTexts, place: Path, limit: int | None, progress: Progress
 ) -> tuple[TextCounts, str]:
-    distinct, lengths = _Distinct({_normal(text) for text in raw.exclude}), list[int]()
+    distinct, lengths = _Distinct({_words_of(text) for text in raw.exclude}), list[int]()
     digest, cut, num_queries = Digest(), 0, 0
     digest.add(encoder_digest(encoder))
     with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
@@ -144,7 +145,7 @@ def _write(
 
 
 class _Distinct:
-    """Texts that were not seen before and are not excluded; compared without case and repeated white space."""
+    """Texts that were not seen before and are not excluded, as which they count without case and punctuation."""
 
     def __init__(self, exclude: set[str]) -> None:
         self._exclude, self._seen = exclude, set[bytes]()
@@ -153,7 +154,7 @@ class _Distinct:
 
     def of(self, texts: Iterable[str]) -> Iterator[str]:
         for text in texts:
-            if _normal(text) in self._exclude:
+            if _words_of(text) in self._exclude:
                 self.excluded += 1
                 continue
             mark = hashlib.blake2b(text.encode(), digest_size=12).digest()
@@ -164,8 +165,9 @@ class _Distinct:
             yield text
 
 
-def _normal(text: str) -> str:
-    return " ".join(text.lower().split())
+def _words_of(text: str) -> str:
+    """The words; what has none is compared by all its characters."""
+    return " ".join(re.findall(r"\w+", text.lower()) or text.split())
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
