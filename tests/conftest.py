@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.shared import shared_part
+
 if TYPE_CHECKING:
     from tests.support.kept_vectors import KeptVectors
     from truncate_kit.engines import Processes
@@ -21,26 +23,15 @@ os.environ.setdefault("MPLBACKEND", "agg")
 os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # threads that load weights cost more than tiny weights
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models lose time waiting for threads when the cores are busy
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
-
-
-def _shared(part: str) -> Path:
-    folder = SHARED / part
-    if not folder.is_dir():
-        if os.environ.get("CI") == "true":
-            pytest.fail(f"{folder} is missing, and CI must run this test")
-        pytest.skip(f"needs {part} of the evaluation data beside the checkout")
-    return folder
-
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    return _shared("data")
+    return shared_part("data")
 
 
 @pytest.fixture(scope="session")
 def shared_models() -> Path:
-    return _shared("models")
+    return shared_part("models")
 
 
 @pytest.fixture(scope="session")

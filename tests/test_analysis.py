@@ -196,11 +196,11 @@ def test_streamed_equals_in_memory(with_reference, encoder, other):
 
 def test_many_texts_are_streamed_by_themselves_and_rbf_is_refused(encoder):
     texts = made_texts(10_001)
-    found = profile(encoder, texts, settings=AnalysisSettings(outliers=1, intervals=2, batch_size=1024))
+    found = profile(encoder, texts, settings=AnalysisSettings(max_texts=None, outliers=1, intervals=2, batch_size=1024))
     assert found.streamed
     assert (found.num_texts, found.matrix_texts) == (10_001, 4_096)
     with pytest.raises(UsageError, match="rbf kernel needs all states in memory"):
-        profile(encoder, texts, settings=AnalysisSettings(kernel="rbf"))
+        profile(encoder, texts, settings=AnalysisSettings(max_texts=None, kernel="rbf"))
 
 
 def test_repeats_are_left_out_and_counted(encoder):

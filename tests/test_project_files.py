@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import conftest
+from tests.support.shared import shared_part
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -56,14 +56,13 @@ def test_the_script_demands_the_data_unless_it_is_asked_not_to(before, after):
     [("true", pytest.fail.Exception), ("false", pytest.skip.Exception), (None, pytest.skip.Exception)],
 )
 def test_missing_data_fail_in_ci_and_skip_elsewhere(value, outcome, tmp_path, monkeypatch):
-    monkeypatch.setattr(conftest, "SHARED", tmp_path)
     monkeypatch.delenv("CI", raising=False)
     if value is not None:
         monkeypatch.setenv("CI", value)
     with pytest.raises(outcome, match="data"):
-        conftest._shared("data")
+        shared_part("data", tmp_path)
     (tmp_path / "data").mkdir()
-    assert conftest._shared("data") == tmp_path / "data"
+    assert shared_part("data", tmp_path) == tmp_path / "data"
 
 
 def test_the_nightly_job_takes_the_newest_versions():
