@@ -27,7 +27,7 @@ POINTS = tuple(step / 4 for step in range(33))  # 0 … 8
 ERRORS = (0.0, 0.5, 1.0, 1.5, 2.0)
 WEIGHTS = tuple(step / 4 for step in range(5))  # 0 … 1
 DRAWS = 10_000
-TOLD_APART = 1.96  # standard errors; as `finetune` says which layers could not be told apart
+NO_DIFFERENCE = 1.96  # standard errors; what `finetune` takes for no difference between layers
 FITTED_BEFORE = ("published", "tmft")  # sources of the 30 cases that the bonus of 4 points was fitted on
 Values = tuple[float, ...]
 Gaps = Callable[[Case], Mapping[int, float]]  # standard error of each layer's distance to the best dev score
@@ -81,7 +81,7 @@ RULES = (
     Rule("best dev (the paper's)", by_name("best-dev")),
     Rule("last layer", lambda case, _, __: max(case.dev)),
     Rule("smallest within one standard error", within_errors(min), ((1.0,),)),
-    Rule("smallest that dev cannot tell from the best", within_errors(min), ((TOLD_APART,),)),
+    Rule("smallest that dev cannot tell from the best", within_errors(min), ((NO_DIFFERENCE,),)),
     Rule("deepest within one standard error", within_errors(max), ((1.0,),)),
     Rule("smallest within t standard errors", within_errors(min), tuple((value,) for value in ERRORS)),
     Rule("deepest within t standard errors", within_errors(max), tuple((value,) for value in ERRORS)),
