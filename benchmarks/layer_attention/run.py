@@ -111,7 +111,7 @@ def print_report(cells: Sequence[Cell], objective: str) -> None:
             tests = [trial.test for trial in trials if trial.test is not None]
             marks = [fmean(cell.losses[place] for cell in found) for place in (0, -2, -1) if len(found[0].losses) > 1]
             line += [span(tests), span([trial.dev for trial in trials]), " → ".join(f"{mark:.3f}" for mark in marks)]
-            line.append(", ".join(f"{1 + trial.dev_scores.index(max(trial.dev_scores))}" for trial in trials))
+            line.append(", ".join(str(trial.best_epoch) for trial in trials))
         lines.append(line)
     print_table(head, lines)
 

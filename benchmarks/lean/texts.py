@@ -5,13 +5,13 @@ python -m benchmarks.lean.texts --data DATA --out texts.txt --number 100000 --pa
 
 import lzma
 import random
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.common import new_parser
 from benchmarks.lean.scores import evaluation_texts
+from truncate_kit.distillation.texts import words_of
 
 SHORTEST, LONGEST = 60, 220
 """Words of passages and of joined texts."""
@@ -25,13 +25,13 @@ def learned_lines(data: Path, seed: int = 0) -> list[str]:
 
 def without(lines: Iterable[str], texts: Iterable[str]) -> list[str]:
     """The lines that neither are one of `texts` nor hold one of at least `TELLING` words, compared by words alone."""
-    wanted = {tuple(_words(text)) for text in texts}
+    wanted = {tuple(words_of(text)) for text in texts}
     begun = defaultdict(set)
     for text in wanted:
         begun[text[:TELLING]].add(text)
     found = []
     for line in lines:
-        words = tuple(_words(line))
+        words = tuple(words_of(line))
         parts = (
             words[place : place + len(text)] == text
             for place in range(len(words) - TELLING + 1)
@@ -40,10 +40,6 @@ def without(lines: Iterable[str], texts: Iterable[str]) -> list[str]:
         if words not in wanted and not any(parts):
             found.append(line)
     return found
-
-
-def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
 
 
 def corpus_lines(data: Path, seed: int = 0) -> list[str]:

@@ -93,7 +93,8 @@ def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(tin
     evaluator = evaluator_of(encoder, 90)
     monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 40)
     monkeypatch.setattr(search_plan, "SEARCHED_TOKENS", 5)
-    monkeypatch.setattr(search_plan, "_seconds", lambda *_: (100.0 / 7 / (40 * 5), 0.0))  # 100 s over 40 texts
+    # No test can wait for a machine that slow: a block is taken to need 100 s in all over 40 texts.
+    monkeypatch.setattr(search_plan, "_seconds", lambda *_: (100.0 / 7 / (40 * 5), 0.0))
     monkeypatch.setattr(search_plan, "SEARCH_SECONDS", 101.0)
     found = search_subsets(encoder, evaluator, progress=heard)
     assert (found.exact, found.num_texts) == (True, 40)

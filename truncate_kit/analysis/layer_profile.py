@@ -74,7 +74,7 @@ class LayerProfile(Result):
         """The prediction in one sentence."""
         if self.drop is not None:
             return self.drop.sentence
-        if self.depth > 1:
+        if self.labels:
             return NOT_FORETOLD
         blocks = "1 block" if self.depth == 1 else f"{self.depth} blocks"
         return f"A model of {blocks} has no middle to compare its end with: no drop is predicted."

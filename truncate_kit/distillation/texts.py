@@ -108,7 +108,7 @@ def store_texts(
 def _write(
     encoder: Encoder, raw: RawTexts, place: Path, limit: int | None, progress: Progress
 ) -> tuple[TextCounts, str]:
-    distinct, lengths = _Distinct({_words_of(text) for text in raw.exclude}), list[int]()
+    distinct, lengths = _Distinct({" ".join(words_of(text)) for text in raw.exclude}), list[int]()
     digest, cut, num_queries = Digest(), 0, 0
     digest.add(encoder_digest(encoder))
     with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
@@ -154,7 +154,7 @@ class _Distinct:
 
     def of(self, texts: Iterable[str]) -> Iterator[str]:
         for text in texts:
-            if _words_of(text) in self._exclude:
+            if " ".join(words_of(text)) in self._exclude:
                 self.excluded += 1
                 continue
             mark = hashlib.blake2b(text.encode(), digest_size=12).digest()
@@ -165,9 +165,9 @@ class _Distinct:
             yield text
 
 
-def _words_of(text: str) -> str:
-    """The words; what has none is compared by all its characters."""
-    return " ".join(re.findall(r"\w+", text.lower()) or text.split())
+def words_of(text: str) -> list[str]:
+    """The words by which texts are compared, without case and punctuation; all that there is where there is no word."""
+    return re.findall(r"\w+", text.lower()) or text.split()
 
 
 def _chunks(texts: Iterator[str]) -> Iterator[list[str]]:
