@@ -88,9 +88,23 @@ def _passages(lines: Iterator[list[str]], draw: random.Random) -> Iterator[str]:
             rest = rest[number:]
 
 
+def print_held(lines: list[str], texts: list[str], evaluation: set[str]) -> None:
+    """How many lines hold a text of an evaluation set, and how many texts that no such line was kept out of.
+
+    Of these, texts that are one as a whole, but for case and white space, were left out when rows.csv was made.
+    """
+    whole = {" ".join(text.lower().split()) for text in evaluation}
+    others = [text for text in texts if " ".join(text.lower().split()) not in whole]
+    print(f"{len(lines) - len(without(lines, evaluation)):,} of {len(lines):,} lines hold one.")
+    print(f"Of {len(texts):,} texts {len(texts) - len(others):,} are one.")
+    print(f"Of the other {len(others):,}, {len(others) - len(without(others, evaluation)):,} hold one.")
+
+
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--data", type=Path, required=True, help="the folder of the evaluation data")
-PARSER.add_argument("--out", type=Path, required=True)
+PARSER.add_argument(
+    "--out", type=Path, help="file; without it, how many texts would hold one of an evaluation set is said"
+)
 PARSER.add_argument("--number", type=int, default=100_000)
 PARSER.add_argument("--passages", type=float, default=0.1, help="share of passages of long lines")
 PARSER.add_argument("--joined", type=float, default=0.1, help="share of joined texts")
@@ -100,6 +114,10 @@ PARSER.add_argument("--seed", type=int, default=0)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write the texts."""
     given = PARSER.parse_args(arguments)
+    if given.out is None:
+        lines, how = corpus_lines(given.data, given.seed), (given.number, given.passages, given.joined, given.seed)
+        print_held(lines, list(dict.fromkeys(mixed(lines, *how))), evaluation_texts(given.data))
+        return
     texts = mixed(learned_lines(given.data, given.seed), given.number, given.passages, given.joined, given.seed)
     given.out.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 

@@ -4,7 +4,7 @@ import csv
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
-from benchmarks.lean.texts import mixed, without
+from benchmarks.lean.texts import mixed, print_held, without
 
 LEAN = Path(__file__).resolve().parents[2] / "benchmarks/lean"
 SCORES = ("stsb", "sts_mean", "trecqa", "trecqa_mixed", "cranfield", "cranfield_mixed")
@@ -49,3 +49,14 @@ def test_no_text_holds_one_of_an_evaluation_set():
     assert not any("through the high grass" in text for text in joined)
     whole = list(mixed(lines * 200, 50, passages=0.0, joined=1.0))
     assert any("through the high grass" in text for text in whole)
+
+
+def test_texts_that_hold_one_of_an_evaluation_set_are_counted(capsys):
+    banned = {"A dog runs through the high grass.", "Two cats sleep."}
+    held = "He said: a dog runs through the high grass! So it was."
+    print_held([held, "two cats sleep", "A bird."], ["Two  cats sleep.", held, "two cats sleep", "A bird."], banned)
+    assert capsys.readouterr().out.splitlines() == [
+        "2 of 3 lines hold one.",
+        "Of 4 texts 1 are one.",  # as a whole, but for case and white space
+        "Of the other 3, 2 hold one.",
+    ]
