@@ -23,6 +23,7 @@ from truncate_kit.distillation.student import TaughtTexts, ids_of, student_run
 from truncate_kit.distillation.teacher import rows_of, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, store_texts
 from truncate_kit.encoders import keep, load_encoder
+from truncate_kit.precisions import TRAINING_PRECISIONS
 
 ROWS = Path(__file__).parent / "ablations.csv"
 HELD = 1000
@@ -79,6 +80,7 @@ PARSER.add_argument("--variants", default=",".join(VARIANTS))
 PARSER.add_argument("--seeds", type=int, default=1)
 PARSER.add_argument("--texts", type=int, default=24_000)
 PARSER.add_argument("--batch-size", type=int, default=BF16.batch_size)
+PARSER.add_argument("--precision", choices=TRAINING_PRECISIONS, default=BF16.precision)
 PARSER.add_argument("--threads", type=int, default=2)
 
 
@@ -93,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             variant = VARIANTS[name]
             number = variant.texts or given.texts
             key = {"variant": name, "seed": str(seed), "asked": str(number), "batch": str(given.batch_size)}
+            key["precision"] = given.precision
             rows = read_rows(ROWS) if ROWS.exists() else []
             if any(all(row[column] == value for column, value in key.items()) for row in rows):
                 continue
@@ -105,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             vectors = teacher_vectors(full, store, folder / "vectors")
             order = np.random.default_rng(0).permutation(len(store))
             held, learned_from = order[:HELD], order[HELD:]
-            settings = replace(variant.settings, seed=seed, batch_size=given.batch_size)
+            settings = replace(variant.settings, seed=seed, batch_size=given.batch_size, precision=given.precision)
             student = keep(full, variant.blocks)
             examples = TaughtTexts(store, learned_from, vectors, settings, (full, variant.blocks))
             evaluator = AgreementEvaluator(ids_of(store, held), rows_of(vectors, held.tolist()))
