@@ -12,7 +12,7 @@ from truncate_kit.workspace.sources import DataSource, ModelSource
 
 from . import options
 from .machine import Machine
-from .options import data_option, layers_option, refuse, training_option, use_threads
+from .options import data_option, given, layers_option, refuse, training_option, use_threads
 from .output import print_json, progress_bar, say, table
 from .parameters import in_options
 from .pushing import check_push, push
@@ -41,6 +41,7 @@ def distill(
     ] = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
+    search_metric: options.SearchMetric = None,
     exclude: Annotated[
         list[Path] | None,
         data_option(
@@ -117,7 +118,7 @@ def distill(
     from truncate_kit.training.distributed import joined
 
     if data is None:
-        refuse("--data", columns=columns, scale=scale)
+        refuse("--data", columns=columns, scale=scale, search_metric=search_metric)
     check_push(push_to, public)
     machine = Machine(engine, workers, ray_address, gpus_per_worker, device, threads)
     budget = Budget(within=within, speedup=speedup, megabytes=megabytes, blocks=blocks)
@@ -140,7 +141,7 @@ def distill(
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         source = workspace.starting_model(model, pooling, max_length)
-        held_out, found = _held_out(data, columns, scale, workspace)
+        held_out, found = _held_out(data, columns, scale, search_metric, workspace)
         encoder, before = workspace.load(source, device=here, precision=precision), ""
         if vocabulary_from is not None:
             encoder, words = cut_vocabulary(encoder, _texts_in(vocabulary_from))
@@ -170,7 +171,7 @@ def distill(
 
 
 def _held_out(
-    data: str | None, columns: str | None, scale: str | None, workspace: Workspace
+    data: str | None, columns: str | None, scale: str | None, search_metric: str | None, workspace: Workspace
 ) -> "tuple[PairSplits | RetrievalSet | None, DataSource | None]":
     """What is chosen by and reported on, and what the workspace remembers of it: nothing of a retrieval folder."""
     from truncate_kit.data import is_retrieval_folder, read_retrieval
@@ -179,7 +180,8 @@ def _held_out(
         return None, None
     if is_retrieval_folder(data):
         refuse("graded pairs", columns=columns, scale=scale)
-        return read_retrieval(data), None
+        return read_retrieval(data, **given(metric=search_metric)), None
+    refuse("a retrieval folder", search_metric=search_metric)
     pairs, found = workspace.data(data, columns, scale)
     return workspace.divided(pairs), found
 

@@ -15,7 +15,7 @@ from truncate_kit.workspace.sources import ModelSource
 
 from . import options
 from .machine import Machine
-from .options import data_option, given, layers_option, training_option, use_threads
+from .options import data_option, given, layers_option, refuse, training_option, use_threads
 from .output import progress_bar
 from .priors import PriorEpochsOpt, PriorLayerOpt, Priors, PriorTextsOpt, PriorWordsOpt
 from .pushing import check_push, push
@@ -23,7 +23,7 @@ from .sweeps import show
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits
+    from truncate_kit.data import PairSplits, RetrievalSet
     from truncate_kit.encoders import Encoder
     from truncate_kit.similarity.drop import DropPrediction
     from truncate_kit.training.tasks import Teacher
@@ -42,6 +42,7 @@ def finetune(
         Path | None,
         data_option("Retrieval folder: nDCG@10 of half its queries chooses epochs and layer, not dev pairs."),
     ] = None,
+    search_metric: options.SearchMetric = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     layer: options.Layers = None,
@@ -86,7 +87,6 @@ def finetune(
     as_json: options.Json = False,
 ) -> None:
     """Fine-tune the model cut at a layer, several, the best one, or to some blocks; save it beside the full model."""
-    from truncate_kit.data import read_retrieval
     from truncate_kit.encoders import truncate
     from truncate_kit.sweep.finetune import Before, check_sweep
     from truncate_kit.sweep.finetune import finetune as run
@@ -111,7 +111,7 @@ def finetune(
         numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)
         training = replace(TRAINING if pairs.shares is None else WORDS, objective=objective, **numbers)
         row.check_targets(pairs)
-        searched = None if retrieval is None else read_retrieval(retrieval)
+        searched = _searched(retrieval, search_metric)
         full = workspace.load(source, device=here, precision=precision)
         # All that can be wrong is said before an adaptation, which may take days.
         begun = full if kept is None else kept_encoder(full, kept)
@@ -160,6 +160,15 @@ def _check_ignored(settings: SweepSettings, strategy: str | None) -> None:
         raise UsageError(
             f"--within says nothing to --pick {settings.pick}.", hint=f"Leave it out; the defaults are {WITHIN}."
         )
+
+
+def _searched(retrieval: Path | None, metric: str | None) -> "RetrievalSet | None":
+    from truncate_kit.data import read_retrieval
+
+    if retrieval is None:
+        refuse("--retrieval", search_metric=metric)
+        return None
+    return read_retrieval(retrieval, **given(metric=metric))
 
 
 def _teacher(workspace: Workspace, name: str | None, weight: float) -> "Teacher | None":

@@ -54,6 +54,10 @@ PairsOrRetrieval = Annotated[
         "bundled set."
     ),
 ]
+SearchMetric = Annotated[
+    str | None,
+    data_option("What queries choose by: ndcg (the default), mrr or recall, each at 10."),
+]
 Columns = Annotated[str | None, data_option("Columns, if their names do not say it.", metavar="FIRST,SECOND,SCORE")]
 Scale = Annotated[str | None, data_option("Lowest and highest possible score; else inferred.", metavar="LOW,HIGH")]
 Pooling = Annotated[str | None, data_option("mean, cls, max or last; by default the model's own, else mean.")]

@@ -271,6 +271,15 @@ def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, mon
     code, out, err = run(*command)
     assert code == 0, err
     assert "nDCG@10 of half the queries" in out
+    code, out, err = run(*command, "--search-metric", "mrr")
+    assert code == 0, err
+    assert "MRR@10 of half the queries" in out
+    code, _, err = run(*command, "--search-metric", "map")
+    assert code == 1
+    assert "There is no search metric 'map'.\nHint: Use one of: ndcg, mrr, recall." in err
+    code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, "--search-metric", "mrr", *FAST)
+    assert code == 1
+    assert "--search-metric goes with --retrieval only" in err
     (folder / "queries.jsonl").unlink()
     code, _, err = run(*command)
     assert code == 1

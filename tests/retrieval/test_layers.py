@@ -1,4 +1,4 @@
-"""nDCG@10 of every layer against the model cut there."""
+"""nDCG@10, MRR@10 and recall@10 of every layer against the model cut there."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
-from truncate_kit.data import read_retrieval
+from truncate_kit.data import SEARCH_METRICS, read_retrieval
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.report.analysis_figure import draw_analysis
 from truncate_kit.report.analysis_table import analysis_table
@@ -38,10 +38,10 @@ def test_it_is_that_of_the_model_cut_there(tiny_folder, data, family, how, monke
     encoder = load_encoder(tiny_folder(family))
     found = profile(encoder, retrieval=data, settings=AnalysisSettings(**how))
     encoder.pooling = how.get("pooling", encoder.pooling)
-    expected = [
-        evaluate_retrieval(_cut(encoder, layer), data, model="cut").ndcg.value for layer in range(1, encoder.depth + 1)
-    ]
-    assert found.ndcg[1:] == pytest.approx(expected, abs=1e-6)
+    expected = [evaluate_retrieval(_cut(encoder, layer), data, model="cut") for layer in range(1, encoder.depth + 1)]
+    for metric in SEARCH_METRICS:
+        values = [getattr(score, metric).value for score in expected]
+        assert getattr(found, metric)[1:] == pytest.approx(values, abs=1e-6)
     assert (found.num_queries, found.spearman, found.num_pairs) == (19, None, 0)
     assert found.num_texts == how.get("max_texts", 55 + 19)
     assert LayerProfile.from_dict(found.to_dict()) == found
@@ -65,8 +65,10 @@ def test_prompts_stand_before_each_side(tiny_folder, data):
 def test_table_and_figure_show_it(tiny_folder, data, tmp_path, drawn):
     found = profile(load_encoder(tiny_folder("bert")), retrieval=data)
     cells = analysis_table(found)
-    assert cells.columns[1] == "nDCG@10"  # after the layer, what is most wanted
-    assert [row[1] for row in cells.rows] == [f"{value:.1f}" for value in found.ndcg]
+    assert cells.columns[1:4] == ("nDCG@10", "MRR@10", "recall@10")  # after the layer, what is most wanted
+    shown = zip(found.ndcg, found.mrr, found.recall, strict=True)
+    assert [row[1:4] for row in cells.rows] == [tuple(f"{value:.1f}" for value in row) for row in shown]
     assert draw_analysis(found, tmp_path / "curve.png").stat().st_size > 10_000
-    without = dataclasses.replace(found, ndcg=None)
+    without = dataclasses.replace(found, ndcg=None, mrr=None, recall=None)
+    assert not {*analysis_table(without).columns} & {*SEARCH_METRICS.values()}
     assert draw_analysis(without, tmp_path / "one.png").stat().st_size < (tmp_path / "curve.png").stat().st_size

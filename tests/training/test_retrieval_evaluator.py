@@ -1,5 +1,6 @@
 """Queries of a retrieval set evaluate training: nDCG@10 as by a loop, one half to choose by and the other to report."""
 
+import dataclasses
 import math
 
 import pytest
@@ -10,9 +11,10 @@ from tests.support.training import SHORT
 from truncate_kit.data import RetrievalSet
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError
+from truncate_kit.retrieval.evaluating import evaluate_retrieval
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.training.retrieval_evaluator import halves
+from truncate_kit.training.retrieval_evaluator import halves, metric_of
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -59,9 +61,22 @@ def test_lean_queries_may_search_the_full_models_documents(tiny_folder):
     _, reporting = halves(encoder, data)
     vectors = encoder.encode_ids(reporting.texts())
     other = vectors + 0.3 * torch.randn(vectors.shape, generator=torch.Generator().manual_seed(0))
-    own = reporting.query_scores(vectors, vectors).ndcg.mean()
-    assert reporting.query_scores(2 * vectors, vectors).ndcg.mean() == pytest.approx(own)
-    assert reporting.query_scores(other, vectors).ndcg.mean() != pytest.approx(own)
+    own = reporting.scores(vectors, vectors).mean()
+    assert reporting.scores(2 * vectors, vectors).mean() == pytest.approx(own)
+    assert reporting.scores(other, vectors).mean() != pytest.approx(own)
+
+
+@pytest.mark.parametrize("metric", ["mrr", "recall"])
+def test_another_metric_chooses(tiny_folder, metric):
+    encoder, data = load_encoder(tiny_folder("bert")), a_set(25)
+    by = dataclasses.replace(data, metric=metric)
+    found = [half.score(encoder)[0] for half in halves(encoder, by)]
+    counts = [len(half.texts()) - len(data.documents) for half in halves(encoder, data)]
+    whole = evaluate_retrieval(encoder, data, model="whole")
+    mean = sum(count * score for count, score in zip(counts, found, strict=True)) / sum(counts)
+    assert mean == pytest.approx(getattr(whole, metric).value, abs=1e-3)
+    assert metric_of(by) == {"mrr": "MRR@10", "recall": "recall@10"}[metric] + " of half the queries"
+    assert by.fingerprint() != data.fingerprint()  # so that trials are chosen anew
 
 
 def test_a_smaller_set_has_queries_with_all_of_their_answers(tiny_folder):

@@ -50,8 +50,10 @@ class LayerProfile(Result):
     streamed: bool  # whether the states were too many to hold
     matrix_texts: int  # number of texts that the matrices come from
     drop: DropPrediction | None  # None for models too shallow to have a middle, and where pairs are only labelled
-    # nDCG@10, in points, of the untrained states; None without a retrieval set.
-    ndcg: tuple[float, ...] | None = None
+    # Means over the queries, in points, of the untrained states; None without a retrieval set.
+    ndcg: tuple[float, ...] | None = None  # at 10, as the next two
+    mrr: tuple[float, ...] | None = None
+    recall: tuple[float, ...] | None = None
     num_queries: int = 0
     kept_blocks: tuple[int, ...] | None = None  # of the model that was named, whose others were left out; None for all
     full_depth: int | None = None  # its number of blocks

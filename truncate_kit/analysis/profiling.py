@@ -10,12 +10,13 @@ from truncate_kit.analysis.layer_profile import LayerProfile, called
 from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
-from truncate_kit.data import PlacedPairs, RetrievalSet, TextPair, distinct_texts
+from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts
 from truncate_kit.encoders import Encoder, keep, parameters_kept
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.representations import layer_states
-from truncate_kit.retrieval.layers import Reader, layer_ndcg
+from truncate_kit.retrieval.layers import Reader, search_layers
+from truncate_kit.retrieval.scores import QueryScores
 from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 from truncate_kit.similarity.drop import DropPrediction, predict_drop
 
@@ -42,7 +43,8 @@ def profile(
             with its own middle layer, which is less sure.
         pairs: Graded pairs, for Spearman of the untrained states. Where every score is 0 or 1, nothing is predicted:
             of the alarms on labels none came true.
-        retrieval: Queries and documents, for nDCG@10 of the untrained states, all documents compared.
+        retrieval: Queries and documents, for nDCG@10, MRR@10 and recall@10 of the untrained states, all documents
+            compared.
         settings: None takes the defaults.
         progress: True draws bars and logs; else what is called with the task and how much of it is done.
 
@@ -75,8 +77,9 @@ def profile(
     result = replace(_result(measurer, drawn, found, streamed=not held), full_depth=full_depth)
     if retrieval is None:
         return result
-    ndcg = _ndcg(measurer, retrieval, held, found.states[0])
-    return replace(result, ndcg=ndcg, num_queries=len(retrieval.queries))
+    scores = _search(measurer, retrieval, held, found.states[0])
+    ndcg, mrr, recall = (tuple(float(one.by(metric).mean()) for one in scores) for metric in SEARCH_METRICS)
+    return replace(result, ndcg=ndcg, mrr=mrr, recall=recall, num_queries=len(retrieval.queries))
 
 
 def _result(measurer: Measurer, drawn: "_Drawn", found: Measurement, *, streamed: bool) -> LayerProfile:
@@ -212,8 +215,8 @@ def _spearman(
     return layer_spearman(cosines_by_reading(pairs, read), pairs)
 
 
-def _ndcg(measurer: Measurer, data: RetrievalSet, held: Sequence[str], states: torch.Tensor) -> tuple[float, ...]:
-    """nDCG@10 of each layer, from the states that are held where texts are read as they are: without any prompts."""
+def _search(measurer: Measurer, data: RetrievalSet, held: Sequence[str], states: torch.Tensor) -> list[QueryScores]:
+    """Of each layer, from the states that are held where texts are read as they are: without any prompts."""
     settings, place = measurer.settings, {text: index for index, text in enumerate(held)}
 
     def reader(names: Sequence[str]) -> Reader:
@@ -238,7 +241,7 @@ def _ndcg(measurer: Measurer, data: RetrievalSet, held: Sequence[str], states: t
 
         return read
 
-    return layer_ndcg(data, reader(QUERY_PROMPTS), reader(DOCUMENT_PROMPTS))
+    return search_layers(data, reader(QUERY_PROMPTS), reader(DOCUMENT_PROMPTS))
 
 
 def _prediction(

@@ -3,7 +3,7 @@
 from truncate_kit.data.loading import BUNDLED, load_pairs
 from truncate_kit.data.overlap import Overlap, SharedPairs, overlap_of
 from truncate_kit.data.pairs import read_pairs
-from truncate_kit.data.retrieval import RetrievalSet, is_retrieval_folder, read_retrieval
+from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, is_retrieval_folder, read_retrieval
 from truncate_kit.data.split import complete_splits, split_pairs, splits_for
 from truncate_kit.data.suites import (
     LabelledSet,
@@ -20,6 +20,7 @@ from truncate_kit.data.words import load_words
 
 __all__ = [
     "BUNDLED",
+    "SEARCH_METRICS",
     "LabelledSet",
     "Overlap",
     "PairSet",

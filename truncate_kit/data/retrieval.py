@@ -3,8 +3,9 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from truncate_kit.data.cells import number_in, text_of, texts_of
 from truncate_kit.data.columns import find_label_column, find_text_columns
@@ -14,6 +15,10 @@ from truncate_kit.data.tables import MISSING, Table, read_table
 from truncate_kit.data.texts import read_texts
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 from truncate_kit.files import is_folder
+
+SearchMetric = Literal["ndcg", "mrr", "recall"]
+SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}
+"""What a choice among models can be made by, and its name for readers."""
 
 _MOST_GRADE = 1_000_000
 _USUAL_SPLITS = ("test", "dev")
@@ -26,7 +31,8 @@ class RetrievalSet:
     """Queries, the documents to search, and which of them answer each query.
 
     documents: title and text, joined by a space; those of a file of pairs are distinct. relevance: for each query the
-    grades of the documents that answer it, all above 0, by their places in `documents`; none is empty.
+    grades of the documents that answer it, all above 0, by their places in `documents`; none is empty. metric: what
+    layers, epochs and blocks are chosen by where the set is given to choose by.
     """
 
     name: str
@@ -35,6 +41,7 @@ class RetrievalSet:
     query_ids: tuple[str, ...]
     queries: tuple[str, ...]
     relevance: tuple[Mapping[int, float], ...]
+    metric: SearchMetric = "ndcg"
 
     @property
     def relevant(self) -> tuple[frozenset[int], ...]:
@@ -42,10 +49,11 @@ class RetrievalSet:
         return tuple(map(frozenset, self.relevance))
 
     def fingerprint(self) -> str:
-        """SHA-256 of texts, their names and the grades, in order."""
+        """SHA-256 of texts, their names and the grades, in order, and of a metric other than nDCG."""
         parts = (self.query_ids, self.queries, self.document_ids, self.documents)
         grades = [sorted(grades.items()) for grades in self.relevance]
-        return hashlib.sha256(json.dumps([*parts, grades]).encode()).hexdigest()
+        metric = [] if self.metric == "ndcg" else [self.metric]
+        return hashlib.sha256(json.dumps([*parts, grades, *metric]).encode()).hexdigest()
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
@@ -67,7 +75,9 @@ def is_retrieval_folder(path: str | Path) -> bool:
     return is_folder(folder) and ((folder / "qrels").is_dir() or _jsonl(folder, "corpus") is not None)
 
 
-def read_retrieval(path: str | Path, *, corpus: str | Path | None = None, split: str | None = None) -> RetrievalSet:
+def read_retrieval(
+    path: str | Path, *, corpus: str | Path | None = None, split: str | None = None, metric: str = "ndcg"
+) -> RetrievalSet:
     """Read a folder in BEIR's layout, or a (query, relevant) file.
 
     A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), also as .gz or .xz, and
@@ -83,19 +93,27 @@ def read_retrieval(path: str | Path, *, corpus: str | Path | None = None, split:
         path: The folder or file; a folder may also hold one such file alone.
         corpus: With a file: one of more texts to search, as `read_texts` takes it.
         split: Of a folder: the name of a file in qrels; None takes test, else dev, else the only one.
+        metric: What is chosen by where the set is given to choose by: ndcg, mrr or recall.
 
     Raises:
         DataError: The message names file, row and what is wrong.
-        UsageError: A parameter goes with the other kind only.
+        UsageError: A parameter goes with the other kind only, or there is no such metric.
     """
-    path = Path(path)
+    path, chooses_by = Path(path), _metric_named(metric)
     if is_retrieval_folder(path):
         if corpus is not None:
             raise UsageError(f"{path} has its own corpus.", hint="Leave out `corpus`.")
-        return _read_folder(path, split)
+        return replace(_read_folder(path, split), metric=chooses_by)
     if split is not None:
         raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {_LAYOUT}")
-    return _read_file(_only_file(path), corpus)
+    return replace(_read_file(_only_file(path), corpus), metric=chooses_by)
+
+
+def _metric_named(name: str) -> SearchMetric:
+    for known in SEARCH_METRICS:
+        if known == name:
+            return known
+    raise UsageError(f"There is no search metric {name!r}.", hint=f"Use one of: {', '.join(SEARCH_METRICS)}.")
 
 
 def _read_folder(folder: Path, split: str | None) -> RetrievalSet:

@@ -37,7 +37,7 @@ from truncate_kit.progress import Progress
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import Group
 from truncate_kit.training.evaluators import PairEvaluator, SampledEvaluator
-from truncate_kit.training.retrieval_evaluator import METRIC, RetrievalEvaluator, halves
+from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator, halves, metric_of
 from truncate_kit.wording import counted
 
 AGREEMENT_PER_POINT = 3.0
@@ -79,7 +79,7 @@ class Distillation:
         self._queries: RetrievalEvaluator | None = None
         if isinstance(data, RetrievalSet):
             self.evaluator, self._queries = halves(encoder, data)
-            self.metric, self.full_score = METRIC, self.evaluator.score(teacher)[0]
+            self.metric, self.full_score = metric_of(data), self.evaluator.score(teacher)[0]
         elif data is not None and data.dev is not None:
             self.evaluator = PairEvaluator(encoder, data.dev)
             self.metric, self.full_score = "Spearman × 100 on dev", self.evaluator.score(teacher)[0]

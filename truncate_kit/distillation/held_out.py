@@ -1,7 +1,7 @@
 """Scores of lean and full model on what nothing was chosen by."""
 
 from truncate_kit.bench.quality import quality_difference
-from truncate_kit.data import PairSplits, RetrievalSet
+from truncate_kit.data import SEARCH_METRICS, PairSplits, RetrievalSet
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import Encoder
 from truncate_kit.evaluation import evaluate
@@ -24,12 +24,12 @@ def held_out_scores(
         ids = queries.texts()
         ours, theirs = lean.encode_ids(ids), full.encode_ids(ids)
         lean_scores, full_scores, mixed = (
-            queries.query_scores(*sides).ndcg for sides in ((ours, ours), (theirs, theirs), (ours, theirs))
+            queries.scores(*sides) for sides in ((ours, ours), (theirs, theirs), (ours, theirs))
         )
         found = estimated(lean_scores - full_scores)
         return HeldOutScores(
             data=data.name,
-            metric="nDCG@10",
+            metric=SEARCH_METRICS[data.metric],
             lean=float(lean_scores.mean()),
             full=float(full_scores.mean()),
             mixed=float(mixed.mean()),

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from truncate_kit.data import RetrievalSet
 from truncate_kit.retrieval.evaluating import TOP
-from truncate_kit.retrieval.scores import score_queries
+from truncate_kit.retrieval.scores import QueryScores, score_queries
 from truncate_kit.retrieval.searching import MEASURES, Nearest, found_places
 
 DOCUMENTS_AT_A_TIME = 4_096
@@ -16,10 +16,10 @@ Reader = Callable[[Sequence[str]], Tensor]
 """Texts to the states of all layers, (L', n, d)."""
 
 
-def layer_ndcg(
+def search_layers(
     data: RetrievalSet, read_queries: Reader, read_documents: Reader, *, top: int = TOP
-) -> tuple[float, ...]:
-    """Mean nDCG@top of each layer, in points: its states compared by cosine; see `QueryScores`."""
+) -> list[QueryScores]:
+    """The scores of each layer at depth `top`: its states compared by cosine."""
     queries = read_queries(data.queries)
     nearest = [Nearest(len(data.queries), top) for _ in queries]
     for first in range(0, len(data.documents), DOCUMENTS_AT_A_TIME):
@@ -27,4 +27,4 @@ def layer_ndcg(
         for layer, best in enumerate(nearest):
             best.add(MEASURES["cosine"](queries[layer], documents[layer]), first)
     found = [found_places(best.places, top=top, own=data.own_documents) for best in nearest]
-    return tuple(float(score_queries(places, data.relevance).ndcg.mean()) for places in found)
+    return [score_queries(places, data.relevance) for places in found]

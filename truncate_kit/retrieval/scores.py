@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from truncate_kit.data.retrieval import SearchMetric
 from truncate_kit.results import Result
 
 Found = NDArray[np.int64]
@@ -38,6 +39,11 @@ class QueryScores:
     ndcg: Array
     mrr: Array
     recall: Array
+
+    def by(self, metric: SearchMetric) -> Array:
+        """The scores by one of `SEARCH_METRICS`."""
+        scores: Array = getattr(self, metric)
+        return scores
 
 
 def score_queries(found: Found, relevance: Sequence[Mapping[int, float]]) -> QueryScores:

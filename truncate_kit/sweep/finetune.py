@@ -66,8 +66,9 @@ def finetune(
         training: Of every trial.
         prediction: Bounds pick and search.
         before: What is learned before the task, and what was cut before; None for nothing.
-        retrieval: Whose nDCG@10 chooses epoch and layer, by half of its queries, and is reported on the other half, in
-            the place of dev and test pairs; training pairs with one of its texts are left out. None for the pairs.
+        retrieval: Whose metric, nDCG@10 mostly, chooses epoch and layer, by half of its queries, and is reported on
+            the other half, in the place of dev and test pairs; training pairs with one of its texts are left out. None
+            for the pairs.
         progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
         engine: Where trials run, None is one after another here; the result does not depend on it.
 

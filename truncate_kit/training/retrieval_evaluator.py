@@ -8,23 +8,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.data import RetrievalSet
+from truncate_kit.data import SEARCH_METRICS, RetrievalSet
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
-from truncate_kit.retrieval.scores import QueryScores, score_queries
+from truncate_kit.retrieval.scores import score_queries
 from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, SearchVectors, prompted_ids, search
 from truncate_kit.training.examples import Ids
 
 FEWEST_QUERIES = 10
 TOP = 10
-METRIC = "nDCG@10 of half the queries"
 
 
 class RetrievalEvaluator:
-    """nDCG@10 of some of the queries of a set: an `Evaluator`."""
+    """The metric of a set, nDCG@10 mostly, over some of its queries: an `Evaluator`."""
 
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
         """queries: places of those that count."""
+        self._metric = data.metric
         self._own = [data.own_documents[place] for place in queries]
         self._relevance: list[Mapping[int, float]] = [data.relevance[place] for place in queries]
         self._ids = prompted_ids(encoder, [data.queries[place] for place in queries], QUERY_PROMPTS)
@@ -35,12 +35,12 @@ class RetrievalEvaluator:
         return self._ids
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Mean nDCG@10 in points; no Pearson."""
+        """Mean over the queries, in points; no Pearson."""
         return self.score_of(encoder.encode_ids(self._ids))
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """The same from vectors (n, d) of `texts()`."""
-        return float(self.query_scores(vectors, vectors).ndcg.mean()), None
+        return float(self.scores(vectors, vectors).mean()), None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "RetrievalEvaluator":
         """See `SampledEvaluator`; queries come with all of their answers, up to half of the texts."""
@@ -59,13 +59,18 @@ class RetrievalEvaluator:
         found._ids = [encoder.reader.shortened(row, tokens) for row in ids]
         return found
 
-    def query_scores(self, queries: Tensor, documents: Tensor) -> QueryScores:
-        """Of each query; both sides are vectors of `texts()`, each from a model of its own."""
+    def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
+        """Of each query, in points, (queries,); both sides are vectors of `texts()`, each from a model of its own."""
         count = len(self._relevance)
         sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure="cosine")
         with torch.autocast("cpu", enabled=False):  # as of agreement
             found = search(sides, top=TOP, own=self._own)
-        return score_queries(found, self._relevance)
+        return score_queries(found, self._relevance).by(self._metric)
+
+
+def metric_of(data: RetrievalSet) -> str:
+    """What half of the queries choose by, in words."""
+    return f"{SEARCH_METRICS[data.metric]} of half the queries"
 
 
 def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:

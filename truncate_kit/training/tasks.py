@@ -13,7 +13,7 @@ from truncate_kit.errors import DataError, UsageError
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Examples, Pairs, TrainPairs
 from truncate_kit.training.objectives import OBJECTIVES, find_objective
-from truncate_kit.training.retrieval_evaluator import METRIC, RetrievalEvaluator, halves
+from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator, halves, metric_of
 
 
 class Task(Protocol):
@@ -60,7 +60,7 @@ class LabelledTask:
         self.metric = row.metric
         self._halves: tuple[RetrievalEvaluator, RetrievalEvaluator] | None = None
         if retrieval is not None:
-            self.metric, self._halves = METRIC, halves(full, retrieval)
+            self.metric, self._halves = metric_of(retrieval), halves(full, retrieval)
         self._full, self._data, self._objective = full, data, objective
         texts = data.texts()
         self._ids = dict(zip(texts, full.token_ids(texts), strict=True))
