@@ -3,10 +3,11 @@
     python -m benchmarks.frozen.path --data FOLDER_OF_STSB_EN --texts SENTENCES --model NAME=FOLDER
 
 Weighted cosines, a siamese network on each block, the same from autoencoders with codes of one width, wider codes in
-the upper half, log Var instead of the squared error, deeper autoencoders. All read the last token's raw block outputs
-and score by σ(MLP). A step is a line of path.jsonl beside this script when it is done, states and trials go to work/ (a
-killed run continues there); the table of all is printed as Markdown. A first look on a random decoder:
-`--random-gpt2 --pairs 300 --sentences 300 --seeds 1 --epochs 2 --pretraining-epochs 1 --check`.
+the upper half, log Var instead of the squared error, deeper autoencoders; then log Var on the first three. All read
+the last token's raw block outputs and score by σ(MLP). A step is a line of path.jsonl beside this script when it is
+done, states and trials go to work/ (a killed run continues there); the table of all is printed as Markdown. A first
+look on a random decoder: `--random-gpt2 --pairs 300 --sentences 300 --seeds 1 --epochs 2 --pretraining-epochs 1
+--check`.
 """
 
 import argparse
@@ -44,6 +45,9 @@ def path_of(width: int, base: FrozenSettings) -> dict[str, FrozenSettings]:
         "wide": widened,
         "log-variance": replace(widened, loss="log-variance"),
         "deep": replace(widened, loss="log-variance", depth=2),
+        "cosine-log-variance": replace(base, steps=(COSINE,), loss="log-variance"),
+        "siamese-log-variance": replace(base, steps=(SIAMESE,), loss="log-variance"),
+        "narrow-log-variance": replace(base, steps=(AUTOENCODER,), loss="log-variance"),
     }
 
 

@@ -5,12 +5,15 @@
 1: Spearman on STS Benchmark's test split of each layer of the untrained model, by CLS and by the mean. 2: the untrained
 poolings CLS, mean, and mean over embeddings and last layer on each similarity set. 3: the weight of each layer for the
 short and the long sentence that the paper names, after training with hard negatives as in `run.py`, with the last CLS
-(a) and without it (b). PNG files and the numbers behind them, figures.csv, go to figures/; trained models to work/.
+(a) and without it (b). Abstract: how far apart the vectors of different texts of that split lie, untrained and after
+the same training. PNG files and the numbers behind them, figures.csv, go to figures/; trained models to work/.
 """
 
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+import torch
 
 from benchmarks.common import named_model, new_parser, print_table, write_rows
 from benchmarks.layer_attention.rows import training_rows
@@ -20,7 +23,7 @@ from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.contrastive.weights import layer_weights
 from truncate_kit.data import find_sts, load_pairs
-from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.encoders import Encoder, load_encoder, truncate
 from truncate_kit.evaluation import evaluate
 from truncate_kit.report import panel
 from truncate_kit.report.attention_figure import draw_attention
@@ -80,21 +83,43 @@ def by_set(name: str, folder: str, data: Path, out: Path) -> Rows:
     return rows
 
 
+def trained(name: str, folder: str, data: Path, out: Path, row: str, epochs: int) -> Encoder:
+    """The model after training with hard negatives by a row of Table 2, which is done once."""
+    base = ContrastiveSettings(objective=OBJECTIVE, seeds=(0,), epochs=epochs, batch_size=64, evaluate_every=None)
+    home = out.parent / "work" / f"{name}_{row}_figure"
+    encoder = load_encoder(folder)
+    encoder.name = name
+    pairs, learned = load_pairs(data / "stsb/en"), training_rows(data)
+    finetune_contrastive(encoder, learned, pairs, out=home, settings=settings_of(row, base))
+    return load_encoder(home / "lean")
+
+
+def by_distance(name: str, folder: str, data: Path, out: Path, epochs: int) -> Rows:
+    """The abstract: mean cosine and uniformity (arXiv:2005.10242, eq. 2: log of the mean of exp(−2‖x − y‖²))."""
+    test = load_pairs(data / "stsb/en").test
+    assert test is not None
+    models = {"untrained, CLS": load_encoder(folder, pooling="cls"), "untrained, mean": load_encoder(folder)}
+    for row in ("cls", *ATTENTIONS.values()):
+        models[f"trained, {row}"] = trained(name, folder, data, out, row, epochs)
+    rows: Rows = []
+    for what, encoder in models.items():
+        vectors = torch.nn.functional.normalize(encoder.vectors(test.pairs.texts()))
+        cosines = (vectors @ vectors.T)[tuple(torch.triu_indices(len(vectors), len(vectors), 1))]
+        spread = {"mean cosine": cosines.mean(), "uniformity": (4 * cosines - 4).exp().mean().log()}
+        rows += [
+            {"figure": "abstract", "model": name, "what": what, "place": measure, "value": f"{value:.3f}"}
+            for measure, value in spread.items()
+        ]
+    return rows
+
+
 def by_sentence(name: str, folder: str, data: Path, out: Path, epochs: int) -> Rows:
     """Figure 3, a and b, in one picture."""
     rows: Rows = []
     texts: list[str] = []
     weights: list[tuple[float, ...]] = []
     for part, row in ATTENTIONS.items():
-        settings = ContrastiveSettings(
-            objective=OBJECTIVE, seeds=(0,), epochs=epochs, batch_size=64, evaluate_every=None
-        )
-        home = out.parent / "work" / f"{name}_{row}_figure"
-        encoder = load_encoder(folder)
-        encoder.name = name
-        pairs, learned = load_pairs(data / "stsb/en"), training_rows(data)
-        finetune_contrastive(encoder, learned, pairs, out=home, settings=settings_of(row, settings))
-        found = layer_weights(load_encoder(home / "lean"), SENTENCES)
+        found = layer_weights(trained(name, folder, data, out, row, epochs), SENTENCES)
         texts += [f"{part}: {text}" for text in found.texts]
         weights += found.weights
         rows += [
@@ -122,6 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows += by_layer(name, folder, options.data, out) + by_set(name, folder, options.data, out)
         if options.epochs:
             rows += by_sentence(name, folder, options.data, out, options.epochs)
+            rows += by_distance(name, folder, options.data, out, options.epochs)
         write_rows(out / "figures.csv", rows)
     print_table(list(rows[0]), [list(map(str, row.values())) for row in rows])
 

@@ -43,6 +43,7 @@ OBJECTIVE = "hard-negatives"
 PARTS = {
     "layer-attention, equations as printed": ("layer-attention", {"literal": True}),
     "layer-attention, removed after training": ("layer-attention", {"keep_pooler": False}),
+    "layer-attention, no MLP": ("layer-attention", {"mlp": False}),
     "cls, MLP removed after training": ("cls", {"keep_pooler": False}),
     "cls, no MLP": ("cls", {"mlp": False}),
     "mean, no MLP": ("mean", {"mlp": False}),

@@ -22,7 +22,13 @@ def test_the_path_at_gpt2_mediums_width_is_the_published_one():
     assert {settings.score for settings in steps.values()} == {"sigmoid"}
     widths = {step: set(settings.code_widths(24, 1024)) for step, settings in steps.items()}
     assert [widths[step] for step in ("narrow", "wide", "deep")] == [{256}, {256, 512}, {256, 512}]
-    assert [steps[step].loss for step in ("wide", "log-variance")] == ["mse", "log-variance"]
+    assert [step for step, settings in steps.items() if settings.loss == "log-variance"] == [
+        "log-variance",
+        "deep",
+        "cosine-log-variance",
+        "siamese-log-variance",
+        "narrow-log-variance",
+    ]
     assert [(step, settings.depth) for step, settings in steps.items() if settings.depth > 1] == [("deep", 2)]
 
 
