@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # what typer makes of KeyboardInterrupt
-            sys.stderr.write("Interrupted; the same command goes on from what was finished and kept.\n")
+            sys.stderr.write("Interrupted; the same command goes on from what was kept, if anything was.\n")
         raise
     except Exception as error:
         from .output import print_problem

@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import DataError, UsageError
 from truncate_kit.vectors import VectorFormat
+from truncate_kit.wording import counted
 
 from . import options
 from .machine import Machine
@@ -93,7 +94,8 @@ def encode(
         return
     rows, columns = result.shape
     before = f", {result.resumed_at:,} of them from before" if result.resumed_at else ""
-    say(f"Encoded: {rows:,} texts{before}, in {result.seconds:,.1f} s ({result.rate:,.0f} a second).")
+    speed = f" ({result.rate:,.0f} a second)" if result.rate else ""
+    say(f"Encoded: {counted(rows, 'text')}{before}, in {result.seconds:,.1f} s{speed}.")
     say(f"Saved: {result.file} ({rows:,} × {columns} {result.dtype}, {result.file_bytes / 1e6:,.1f} MB)")
 
 
@@ -107,5 +109,7 @@ def _readable(file: Path) -> Iterator[Path]:
         raise UsageError("Standard input is closed.", hint="Name a file, or send texts into the command.")
     with NamedTemporaryFile(suffix=".txt") as copy:
         copyfileobj(sys.stdin.buffer, copy)
+        if not copy.tell():
+            raise DataError("Standard input is empty.", hint="Send texts into the command, one a line.")
         copy.flush()
         yield Path(copy.name)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.bounds import first_seeds
 from truncate_kit.errors import ColumnsError, DataError, UsageError
-from truncate_kit.frozen.settings import AUTOENCODER, STEPS, FrozenSettings
+from truncate_kit.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
 
 from . import options
-from .options import data_option, layers_option, names_in, training_option, use_threads, whole_numbers_in
+from .options import data_option, layers_option, names_in, refuse, training_option, use_threads, whole_numbers_in
 from .output import print_json, progress_bar, say, table
 from .pushing import check_push, push
 from .workspace import Workspace
@@ -111,6 +111,8 @@ def freeze(
         precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
         seeds=first_seeds(seeds),
     )
+    if set(settings.steps) == {COSINE}:
+        refuse("networks on the blocks, which the step cosine has not,", codes=codes, depth=depth > SETTINGS.depth)
     if texts is not None and AUTOENCODER not in settings.steps:
         raise UsageError("--texts is for the autoencoders.", hint=f"Leave it out, or add {AUTOENCODER} to --steps.")
     use_threads(threads)

@@ -96,6 +96,14 @@ def test_a_closed_standard_input_is_said(workspace, capsys, monkeypatch):
     assert "Error: Standard input is closed." in capsys.readouterr().err
 
 
+def test_an_empty_standard_input_is_called_that(workspace, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b""), encoding="utf-8"))
+    with pytest.raises(SystemExit) as end:
+        main(["encode", "-"])
+    assert end.value.code == 1
+    assert "Error: Standard input is empty." in capsys.readouterr().err
+
+
 def test_a_damaged_note_of_the_export(workspace, capsys):
     (workspace / "exported/lean/export.json").write_text('{"model": 3')
     code, _, err = run(capsys, "encode", "texts.txt")

@@ -81,7 +81,10 @@ def test_through_the_trained_head(tiny_folder, tmp_path):
 def test_exported_with_the_combination_inside_the_graph(tiny_folder, name, layers, fused, tmp_path):
     lean = combined_encoder(load_encoder(tiny_folder(name)), layers)
     save_encoder(lean, tmp_path / "m", model_card="kept")
-    report = export_onnx(load_encoder(tmp_path / "m"), tmp_path / "m")
+    used = load_encoder(tmp_path / "m")
+    before = used.vectors(TEXTS)
+    report = export_onnx(used, tmp_path / "m")
+    torch.testing.assert_close(used.vectors(TEXTS), before, atol=0, rtol=0)  # layers are captured once, also then
     assert report.fused_attention_found == fused
     assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
     found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)

@@ -137,7 +137,8 @@ def test_three_columns_of_any_name_are_offered_in_their_order(tmp_path):
 @pytest.mark.parametrize(("separator", "word"), [("\t", "tabs"), (";", "semicolons")])
 def test_a_csv_that_is_separated_otherwise(tmp_path, separator, word):
     """As spreadsheets of some countries save, and as the first release of STS Benchmark is called."""
-    for name, row in (("plain", "a;b;3"), ("commas", "a, or so;b;3,5")):  # with a comma a row has another width
+    for name, row in (("plain", "a;b;3"), ("commas", "a, or so;b;3,5"), ("quotes", '"a";b;3')):
+        # With a comma a row has another width, and what follows a quote is no comma.
         file = tmp_path / f"{name}.csv"
         file.write_text("sentence1;sentence2;score\n".replace(";", separator) + row.replace(";", separator) + "\n")
         with pytest.raises(DataError) as caught:

@@ -105,6 +105,9 @@ def test_rows_labelled_0_are_searched_but_answer_nothing(shared_data, tmp_path):
     assert (found.queries, found.documents, found.relevant) == (("how",), ("in what way", "where"), (frozenset({0}),))
     mrpc = read_retrieval(shared_data / "mrpc/test.csv")
     assert sum(map(len, mrpc.relevant)) == 1147  # the paraphrases among the 1,725 pairs
+    graded = write(tmp_path / "graded/pairs.csv", "sentence1,sentence2,score\na dog,a cat,0.4\na dog,a hound,4.8\n")
+    with pytest.raises(ColumnsError, match="column 'score' grades the pairs"):
+        read_retrieval(graded)
     with pytest.raises(DataError, match="no row with an answer"):
         read_retrieval(write(tmp_path / "same.csv", "query,relevant\na,a\n"))
     with pytest.raises(DataError, match="2 data files"):

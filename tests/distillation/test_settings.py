@@ -22,7 +22,7 @@ ROWS = [
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"within": 1, "blocks": "3"}, "within and blocks are two budgets"),
+        ({"within": 1, "blocks": "3"}, "`within` and `blocks` are two budgets"),
         ({"within": -1}, "`within` -1 is too small"),
         ({"within": float("nan")}, "`within` nan is no number"),
         ({"speedup": 1}, "`speedup` 1 is too small"),

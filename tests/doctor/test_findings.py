@@ -226,7 +226,7 @@ def test_processor_features_matter_where_they_were_asked_for():
     plain = replace(ON_CPU, processor=replace(ON_CPU.processor, bf16=None, int8=None))
     assert {row.severity for row in findings(plain)} == {"warning"}
     assert ["bf16" in row.text for row in findings(plain, Request(precision="bf16"), "problem")] == [True]
-    assert any("reduce_range" in row.remedy for row in findings(plain, Request(precision="int8"), "warning"))
+    assert any("7 bits" in row.remedy for row in findings(plain, Request(precision="int8"), "warning"))
 
 
 def test_threads_and_the_quota_of_a_container():

@@ -126,7 +126,10 @@ def test_left_padding_changes_nothing(tiny_folder):
 )
 def test_exported_with_the_maximum_inside_the_graph(tiny_folder, name, layer, over, tokens, fused, tmp_path):
     save_encoder(combined(tiny_folder(name), (0, layer), over, tokens), tmp_path / "m", model_card="kept")
-    report = export_onnx(load_encoder(tmp_path / "m"), tmp_path / "m")
+    used = load_encoder(tmp_path / "m")
+    before = used.vectors(TEXTS)
+    report = export_onnx(used, tmp_path / "m")
+    torch.testing.assert_close(used.vectors(TEXTS), before, atol=0, rtol=0)  # layers are captured once, also then
     assert (report.pooling, report.fused_attention_found) == (f"layer-{over}", fused)
     assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
     found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)

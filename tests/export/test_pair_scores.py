@@ -41,7 +41,10 @@ def exported(request, tiny_folder, tmp_path_factory):
     name, layer, kind = request.param
     encoder = with_heads(tiny_folder(name), layer, kind=kind)
     folder = save_encoder(encoder, tmp_path_factory.mktemp("heads") / "m")
-    return encoder, folder, export_onnx(encoder, folder)
+    before = encoder.vectors(FIRST)
+    report = export_onnx(encoder, folder)
+    torch.testing.assert_close(encoder.vectors(FIRST), before, atol=0, rtol=0)
+    return encoder, folder, report
 
 
 def session_of(folder):

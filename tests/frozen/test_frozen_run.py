@@ -351,6 +351,11 @@ def test_sentences_of_dev_and_test_are_no_raw_text(gpt2, tmp_path):
         ({"raw": ["one", "two"]}, DataError, "2 raw sentences are too few"),
         ({"settings": replace(FAST, layers="0", steps=("cosine",))}, UsageError, "Heads need a block"),
         ({"settings": replace(FAST, layers="4", steps=("cosine",))}, ModelError, "Layer 4 does not exist"),
+        (
+            {"settings": replace(FAST, codes=(4, 999))},
+            UsageError,
+            "Codes of 999 numbers are no shorter",
+        ),
         ({"data": replace(DATA, train=pair_set("t", 1, 5))}, DataError, "t holds 1 pairs"),
         ({"data": replace(DATA, test=None)}, DataError, "no train, dev and test set"),
         ({"data": replace(DATA, dev=pair_set("d", 9, 5, ("a", "b")))}, DataError, "holds classes, not scores"),
@@ -362,6 +367,11 @@ def test_what_cannot_be_done_is_said_before_anything_is_computed(gpt2, tmp_path,
     with pytest.raises(error, match=says):
         finetune_frozen(gpt2, options.pop("data"), out=tmp_path, **options)
     assert not list(tmp_path.glob("**/*.f32"))
+
+
+def test_a_norm_that_a_model_does_not_end_in_is_not_said_to_be_applied(tiny_folder, tmp_path):
+    with pytest.raises(UsageError, match="has no final norm"):
+        finetune_frozen(load_encoder(tiny_folder("bert")), DATA, out=tmp_path, settings=replace(FAST, final_norm=True))
 
 
 def test_a_model_without_blocks_is_refused(gpt2, tmp_path):

@@ -68,6 +68,10 @@ def test_help_and_errors_list_the_new_row(row):
         row.check_targets(
             dataclasses.replace(labelled_splits(), dev=dataclasses.replace(labelled_splits().dev, scale=(0.0, 5.0)))
         )
+    dev = labelled_splits().dev
+    ones = dataclasses.replace(dev, pairs=tuple(pair for pair in dev if pair.target == 1))
+    with pytest.raises(DataError, match=f"{dev.name} holds pairs labelled 1 only"):
+        row.check_targets(dataclasses.replace(labelled_splits(), dev=ones))
 
 
 def test_a_study_finds_the_published_figures_by_the_rows_measure(row, tiny_folder, tmp_path):

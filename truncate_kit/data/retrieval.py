@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from truncate_kit.data.cells import number_in, text_of, texts_of
-from truncate_kit.data.columns import find_label_column, find_text_columns
+from truncate_kit.data.columns import find_label_column, find_score_column, find_text_columns
 from truncate_kit.data.files import COMPRESSIONS, data_files, format_of, opened_text, stem_of
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import MISSING, Table, read_table
@@ -251,7 +251,14 @@ _TRUTH = {"1": "1", "1.0": "1", "true": "1", "0": "0", "0.0": "0", "false": "0"}
 
 def _answers(table: Table) -> list[bool]:
     """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise."""
-    label = find_label_column(table.source, tuple(table.columns))
+    label, score = find_label_column(table.source, tuple(table.columns)), find_score_column(tuple(table.columns))
+    if label is None and score is not None:
+        raise ColumnsError(
+            table.source,
+            f"column {score!r} grades the pairs, so not all of them are a query and its answer.",
+            table.columns,
+            hint=f"Leave out the pairs that are none, and the column. {_LAYOUT}",
+        )
     values = table.columns[label] if label is not None else []
     written = ["" if value is None or value is MISSING else str(value).strip().lower() for value in values]
     if not {"1", "0"} <= {_TRUTH.get(value) for value in written}:
@@ -261,7 +268,7 @@ def _answers(table: Table) -> list[bool]:
         raise table.problem(missing, "there is no label.", hint="Write 1 where the second text answers, else 0.")
     if {*written} <= {*_TRUTH}:
         return [_TRUTH[value] == "1" for value in written]
-    return [True] * len(table)  # grades or classes
+    return [True] * len(table)  # classes
 
 
 def _only_file(path: Path) -> Path:

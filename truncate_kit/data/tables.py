@@ -76,10 +76,11 @@ def _read_csv(path: Path, size: int) -> Iterator[Table]:
 
 
 def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
-    start = 1
+    start, separator = 1, None
     try:
         for row in reader:
             if row:
+                separator = other_separator(row) if start == 1 else separator
                 yield start, row
             start = reader.line_num + 1  # a quoted field may hold line breaks: line_num is where the row ended
     except csv.Error as error:
@@ -91,7 +92,7 @@ def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
         else:
             problem, hint = "text follows a closing quote.", "Put a comma or a line break after the quote; "
         hint += 'inside a quoted field a quote is written twice: "".'
-        raise RowError(str(path), f"line {start}", problem, hint=hint) from error
+        raise RowError(str(path), f"line {start}", problem, hint=separator or hint) from error
 
 
 def _read_tsv(path: Path, size: int) -> Iterator[Table]:

@@ -221,7 +221,7 @@ class DistillResult(Result):
         said = (
             f"{counted(len(self.chosen), 'block')} of {self.depth} ({named}), {self.speedup:.1f} times the texts a "
             f"second: agreement {agreement.correlation:.1f} [{agreement.low:.1f}, {agreement.high:.1f}] with "
-            f"{taught_by(self.settings)}, {agreement.in_common}."
+            f"{taught_by(self.settings)} on texts that nothing was chosen by, {agreement.in_common}."
         )
         if self.scores is not None:
             said += (

@@ -39,7 +39,7 @@ class Budget(Result):
         named = [name for name in ("within", "speedup", "megabytes", "blocks") if getattr(self, name) is not None]
         if len(named) > 1:
             raise UsageError(
-                f"{named[0]} and {named[1]} are two budgets.", hint=f"Leave out `{named[0]}` or `{named[1]}`."
+                f"`{named[0]}` and `{named[1]}` are two budgets.", hint=f"Leave out `{named[0]}` or `{named[1]}`."
             )
         check_numbers(self, within=_POINTS, speedup=_TIMES, megabytes=_SIZE)
         if self.blocks is not None:

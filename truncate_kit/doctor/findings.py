@@ -179,7 +179,7 @@ def _processor(facts: Facts, request: Request) -> Iterator[Finding]:
         yield _found(request.precision == "bf16", text, 'Use `precision="fp32"`.')
     if processor.int8 is None and not request.cuda:
         text = f"{processor.name} has no VNNI: int8 products can overflow in 16-bit sums, and gain little."
-        yield _found(False, text, "Export int8 with weights of 7 bits (reduce_range), or in fp32.")
+        yield _found(False, text, "Export int8 as usual: its weights get 7 bits here, which cannot overflow.")
     granted, threads = processor.usable, processor.torch_threads
     if threads is not None and threads > granted:
         text = f"torch uses {threads} threads where {granted} of {processor.cores} cores are granted."

@@ -217,6 +217,7 @@ def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") 
     wanted = folder / GRAPH_FILES[chosen or "fp32"]
     if not wanted.is_file():
         raise ModelError(
-            f"There is no exported graph {wanted}.", hint=f"Make one with {_export_command(chosen or 'fp32')}."
+            f"There is no exported graph {wanted}.",
+            hint=f"Make one with {_export_command(chosen or 'fp32')}, and name the folder that it writes.",
         )
     return wanted

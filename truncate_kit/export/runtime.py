@@ -106,7 +106,10 @@ class OnnxEncoder:
             raise UsageError(f"{path} is one graph.", hint="Name its folder to choose one by precision.")
         file = find_graph(path, precision, where) if path.is_dir() else path
         if not file.is_file():
-            raise ModelError(f"There is no exported graph {file}.", hint="Make one with `export_onnx()`.")
+            raise ModelError(
+                f"There is no exported graph {file}.",
+                hint="Make one with `export_onnx()`, and name the folder that it writes.",
+            )
         if not (file.parent / "config.json").is_file():
             raise ModelError(
                 f"There is no config.json beside {file}.",

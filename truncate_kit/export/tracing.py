@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.capturing import forget_capturing
 from truncate_kit.errors import ModelError
 from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
 from truncate_kit.export.scores import SCORE, WithScores
@@ -101,12 +102,15 @@ def _trace(encoder: Encoder) -> Any:
 
 @contextmanager
 def _frozen(encoder: Encoder) -> Iterator[None]:
-    """No dropout and no gradients while the encoder is traced; both as before after it."""
+    """No dropout, gradients or hooks for hidden states while the encoder is traced; the first two come back."""
     training, wanted = encoder.training, [weight.requires_grad for weight in encoder.parameters()]
     encoder.eval().requires_grad_(False)
+    # Tracing installs the hooks again where a call had installed them: each layer would be captured twice, also later.
+    forget_capturing(encoder.backbone)
     try:
         yield
     finally:
+        forget_capturing(encoder.backbone)
         encoder.train(training)
         for weight, want in zip(encoder.parameters(), wanted, strict=True):
             weight.requires_grad_(want)

@@ -61,12 +61,14 @@ def finetune_frozen(
     entailment, neutral and contradiction, on which heads are trained first. The step and number of blocks with the
     best mean dev Spearman are taken, fewer blocks on a tie, with the seed that is best on dev.
     out: gets `frozen/` (the model) and `frozen-heads/` (report, states, trials), from which the same call continues
-    after a kill. Raises `ModelError` for a model without blocks, `UsageError`, `DataError`, `FileProblemError`;
+    after a kill. Raises `ModelError` for a model without blocks, `UsageError`, also for settings that say nothing to
+    this model, `DataError`, `FileProblemError`;
     `DivergedError` of one trial, after all others were run and kept.
     """
     progress = reporter(progress)
     settings, begin = settings or FrozenSettings(), time.perf_counter()
     layers = _layers(encoder, settings)
+    _check_model(encoder, settings)
     splits = check_pairs(data, settings.seeds[0])
     sentences, left_out = _sentences(raw, splits, settings)
     if nli is not None:
@@ -97,6 +99,17 @@ def finetune_frozen(
             report.write(folder / REPORT_FILE)
         store.forget_weights({report.chosen.name, _AUTOENCODERS})
     return report
+
+
+def _check_model(encoder: Encoder, settings: FrozenSettings) -> None:
+    if settings.final_norm and encoder.family.final_norm is None:
+        raise UsageError(f"{encoder.name} has no final norm.", hint="Leave out `final_norm`.")
+    widest = max(settings.codes or (0,))
+    if widest >= encoder.width:
+        raise UsageError(
+            f"Codes of {widest} numbers are no shorter than the states of {encoder.name}, which have {encoder.width}.",
+            hint="Give narrower `codes`.",
+        )
 
 
 def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import blocks_in_words, place_in_words
 from truncate_kit.results import Result
-from truncate_kit.wording import capitalized
+from truncate_kit.wording import capitalized, counted
 
 if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
@@ -42,8 +42,8 @@ class VocabularyCut(Result):
         return (
             kept,
             f"Chosen on nine tenths of the texts, they cover {100 * self.covered_pieces:.2f} % of the word pieces in "
-            f"the other {self.held_out:,}; {100 * self.covered_texts:.1f} % of these keep their vectors exactly, the "
-            "rest is split into smaller pieces.",
+            f"the rest; {100 * self.covered_texts:.1f} % of {counted(self.held_out, 'text')} there keep their vectors "
+            "exactly, the others are split into smaller pieces.",
         )
 
 

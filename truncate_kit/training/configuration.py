@@ -60,7 +60,9 @@ class TrainingSettings(Result):
         bounds.check_numbers(self, epochs=bounds.EPOCHS, batch_size=bounds.BATCH, max_gradient_norm=_NORM)
         bounds.check_numbers(self, weight_decay=bounds.SHARE, warmup=bounds.SHARE)
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
-            raise UsageError(f"A learning rate of {self.learning_rate} trains nothing.", hint="Try 2e-5 or 1e-4.")
+            raise UsageError(
+                f"A learning rate of {self.learning_rate} is not between 0 and 1.", hint="Try 2e-5 or 1e-4."
+            )
 
     def rate(self, width: int) -> float:
         """The peak rate for a model of that width."""

@@ -77,6 +77,9 @@ class Objective:
                     found = f"the score {other:g}" if other is not None else f"a scale from {pairs.scale_sentence()}"
                     hint = 'Name the labels: `columns=("first", "second", "label")`; or use `objective="cosine"`.'
                     raise DataError(f"{pairs.name} holds {found}; {self.name} pairs are labelled 0 or 1.", hint=hint)
+                if len({pair.target for pair in pairs}) < 2:
+                    problem = f"{pairs.name} holds pairs labelled {pairs.pairs[0].target:g} only."
+                    raise DataError(problem, hint="Both labels are needed in each of train, dev and test.")
 
 
 def _graded(train: "TrainPairs") -> "Examples":
