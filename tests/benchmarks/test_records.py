@@ -27,7 +27,7 @@ from truncate_kit.runs.store import RunStore
 from truncate_kit.runs.trial import Trial
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-TRIALS = sorted(file for file in BENCHMARKS.rglob("trials.jsonl") if "work" not in file.parts)  # committed
+TRIALS = sorted(file for file in BENCHMARKS.rglob("trials.jsonl") if "work" not in file.relative_to(BENCHMARKS).parts)
 
 
 @pytest.mark.parametrize("file", TRIALS, ids=lambda file: file.parts[-3])
