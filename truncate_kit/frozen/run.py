@@ -68,7 +68,7 @@ def finetune_frozen(
     progress = reporter(progress)
     settings, begin = settings or FrozenSettings(), time.perf_counter()
     layers = _layers(encoder, settings)
-    _check_model(encoder, settings)
+    settings.check_model(encoder)
     splits = check_pairs(data, settings.seeds[0])
     sentences, left_out = _sentences(raw, splits, settings)
     if nli is not None:
@@ -99,17 +99,6 @@ def finetune_frozen(
             report.write(folder / REPORT_FILE)
         store.forget_weights({report.chosen.name, _AUTOENCODERS})
     return report
-
-
-def _check_model(encoder: Encoder, settings: FrozenSettings) -> None:
-    if settings.final_norm and encoder.family.final_norm is None:
-        raise UsageError(f"{encoder.name} has no final norm.", hint="Leave out `final_norm`.")
-    widest = max(settings.codes or (0,))
-    if widest >= encoder.width:
-        raise UsageError(
-            f"Codes of {widest} numbers are no shorter than the states of {encoder.name}, which have {encoder.width}.",
-            hint="Give narrower `codes`.",
-        )
 
 
 def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:

@@ -2,12 +2,16 @@
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbers, check_seeds
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 from truncate_kit.training.configuration import TrainingSettings
+
+if TYPE_CHECKING:
+    from truncate_kit.encoders import Encoder
 
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
@@ -78,6 +82,18 @@ class FrozenSettings(Result):
         )
         for width in self.codes or ():
             check_number("codes", width, _UNITS)
+
+    def check_model(self, encoder: "Encoder") -> None:
+        """Raise `UsageError` for settings that say nothing to this model, or that its states are too narrow for."""
+        if self.final_norm and encoder.family.final_norm is None:
+            raise UsageError(f"{encoder.name} has no final norm.", hint="Leave out `final_norm`.")
+        widest = max(self.codes or (0,))
+        if widest >= encoder.width:
+            raise UsageError(
+                f"Codes of {widest} numbers are no shorter than the states of {encoder.name}, which have "
+                f"{encoder.width}.",
+                hint="Give narrower `codes`.",
+            )
 
     def training(self, epochs: int) -> TrainingSettings:
         """For the loop: random batches, as log Var depends on their content; no block's gradient scales another's."""
