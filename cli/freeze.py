@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.bounds import first_seeds
 from truncate_kit.errors import ColumnsError, DataError, UsageError
-from truncate_kit.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
+from truncate_kit.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
 
 from . import options
 from .options import data_option, layers_option, names_in, refuse, training_option, use_threads, whole_numbers_in
@@ -112,7 +112,7 @@ def freeze(
         seeds=first_seeds(seeds),
     )
     if set(settings.steps) == {COSINE}:
-        refuse("networks on the blocks, which the step cosine has not,", codes=codes, depth=depth > SETTINGS.depth)
+        refuse(f"the steps {SIAMESE} and {AUTOENCODER}", codes=codes, depth=depth > SETTINGS.depth)
     if texts is not None and AUTOENCODER not in settings.steps:
         raise UsageError("--texts is for the autoencoders.", hint=f"Leave it out, or add {AUTOENCODER} to --steps.")
     use_threads(threads)

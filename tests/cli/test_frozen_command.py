@@ -71,6 +71,12 @@ def test_without_raw_sentences_there_are_two_steps_and_that_is_said(capsys, tiny
     assert "autoencoder" not in printed.out
 
 
+@pytest.mark.parametrize("option", [("--depth", 3), ("--codes", "2,4")])
+def test_what_shapes_networks_is_refused_where_a_step_has_none(capsys, tiny_folder, folder, option):
+    said = refused(capsys, "freeze", tiny_folder("gpt2"), "--data", folder / "pairs.csv", "--steps", "cosine", *option)
+    assert f"{option[0]} goes with the steps siamese and autoencoder only." in said
+
+
 def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
     frozen(capsys, tiny_folder, folder, "--steps", "siamese")
     score = json.loads(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
