@@ -69,6 +69,8 @@ def analyze(
     source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None and texts is None)
     encoder = workspace.load(source, device=device)
     beside = _reference(source.name, reference, max_length=source.max_length, device=device)
+    if raw and encoder.final_norm is None:
+        workspace.note(f"{encoder.name} has no final norm: its states are the same without --raw.")
     pairs, found = None, None
     if searched is not None:
         workspace.note(f"Analyzed: {searched.name}.")

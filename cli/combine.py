@@ -8,7 +8,7 @@ import typer
 from truncate_kit.combination.settings import CombineSettings
 
 from . import options
-from .options import data_option, layers_option, use_threads
+from .options import data_option, layers_option, refuse, use_threads
 from .output import print_json, progress_bar, say, table
 from .parameters import in_options
 from .workspace import Workspace
@@ -76,6 +76,8 @@ def combine(
     settings = CombineSettings(
         over=over, head=head, up_to=up_to, search=search, width=width, dev_pairs=dev_pairs, splits=splits
     )
+    if search == "exact" or not settings.has_grams:
+        refuse("a beam search", beam_width=None if width == SETTINGS.width else width)
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
     if model is None and workspace.lean.is_dir():

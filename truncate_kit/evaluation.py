@@ -13,6 +13,7 @@ from truncate_kit.data import PlacedPairs, TextPair
 from truncate_kit.errors import DataError
 from truncate_kit.results import Result
 from truncate_kit.vectors import Rows, similarities
+from truncate_kit.wording import counted
 
 DIGITS = 12  # the cosine of a vector with itself differs from 1 by 1e-16 at most, vectors hold 7 digits
 
@@ -69,15 +70,22 @@ def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = No
     return found
 
 
+def require_ranks(targets: Sequence[float]) -> None:
+    """Raise `DataError` for scores that nothing can be correlated with."""
+    different = len(set(targets))
+    if len(targets) < 3 or different < 2:
+        found = counted(len(targets), "pair") + (f", all of the score {targets[0]:g}" if different == 1 else "")
+        raise DataError(
+            f"A correlation needs at least three pairs with two different scores; here: {found}.",
+            hint="Use a larger set, or check that the score column is the right one.",
+        )
+
+
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
     """The `Evaluation` of given similarities against given targets."""
     # Pairs of identical texts then have one and the same similarity, whatever its rounding, and share a rank.
     cosines = [round(value, DIGITS) for value in cosines]
-    if len(targets) < 3 or len(set(targets)) < 2:
-        raise DataError(
-            f"A correlation needs at least three pairs with two different scores; here are {len(targets)} pairs.",
-            hint="Use a larger set, or check that the score column is the right one.",
-        )
+    require_ranks(targets)
     if len(set(cosines)) < 2 or not all(map(math.isfinite, cosines)):
         raise DataError(
             "The model gives every pair the same similarity, or one that is not a number.",

@@ -185,6 +185,11 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
         found = _json(run, *arguments, *options)
         assert found["cka_matrix"] != usual["cka_matrix"]
         assert LayerProfile.from_dict(found) == profile(encoder, pairs=pairs, settings=AnalysisSettings(**values))
+    assert "has no final norm" not in run(*arguments, "--raw")[2]
+    assert (
+        "has no final norm: its states are the same without --raw."
+        in run(tiny_folder("bert"), "--data", pairs_file, "--raw")[2]
+    )
     shorter = _json(run, *arguments, "--max-length", 4)
     assert shorter["num_tokens"] < usual["num_tokens"]
 
@@ -198,7 +203,7 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
         (("--max-texts", "2"), "2 texts are too few"),
         (("--reference", "./nowhere"), "no model folder"),
         (("--texts", "nowhere.txt"), "nowhere.txt"),
-        (("--columns", "score"), "1 columns were named where three are needed"),
+        (("--columns", "score"), "1 column named where three are needed"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_a_hint(arguments, message, run, tmp_path, tiny_folder, pairs_file):

@@ -161,6 +161,8 @@ def test_bad_values_are_one_sentence_and_a_hint(tiny_folder, pairs_file, tmp_pat
     start = ["combine", tiny_folder("bert"), "--data", pairs_file, "--workspace", tmp_path / "out"]
     assert "mean, max" in refused(capsys, *start, "--over", "median")
     assert "auto, exact, beam" in refused(capsys, *start, "--search", "all")
+    for exact in (("--search", "exact"), ("--over", "max")):
+        assert "--beam-width goes with a beam search only" in refused(capsys, *start, *exact, "--beam-width", 8)
     assert "too small" in refused(capsys, *start, "--layers-up-to", "0")
     assert "mean over layers" in refused(capsys, *start, "--over", "max", "--head")
     assert "no trained pooler head" in refused(

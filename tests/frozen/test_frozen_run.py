@@ -356,7 +356,7 @@ def test_sentences_of_dev_and_test_are_no_raw_text(gpt2, tmp_path):
             UsageError,
             "Codes of 999 numbers are no shorter",
         ),
-        ({"data": replace(DATA, train=pair_set("t", 1, 5))}, DataError, "t holds 1 pairs"),
+        ({"data": replace(DATA, train=pair_set("t", 1, 5))}, DataError, "t holds 1 pair with 1 score"),
         ({"data": replace(DATA, test=None)}, DataError, "no train, dev and test set"),
         ({"data": replace(DATA, dev=pair_set("d", 9, 5, ("a", "b")))}, DataError, "holds classes, not scores"),
         ({"nli": pair_set("n", 9, 5)}, DataError, "holds scores, not classes"),

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from truncate_kit.errors import DataError
+from truncate_kit.evaluation import require_ranks
 
 Floats = NDArray[np.float64]
 Keys = NDArray[Any]
@@ -33,11 +34,7 @@ class RankCorrelation:
 
     def __init__(self, targets: Sequence[float]) -> None:
         self.count = len(targets)
-        if self.count < 3 or len(set(targets)) < 2:
-            raise DataError(
-                f"A correlation needs at least three pairs with two different scores; here are {self.count} pairs.",
-                hint="Use a larger set, or check that the score column is the right one.",
-            )
+        require_ranks(targets)
         if self.count > _MOST_PAIRS:
             raise DataError(f"{self.count:,} pairs are too many to rank at once.", hint="Use fewer pairs.")
         ranks = np.asarray(stats.rankdata(targets), dtype=np.float64)

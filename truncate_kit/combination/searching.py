@@ -18,6 +18,7 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.progress import Progress, silent
+from truncate_kit.wording import counted
 
 _QUICK = 2**16 - 1  # subsets that are tried exactly to say what a beam search loses
 
@@ -52,7 +53,8 @@ def draw_divisions(pairs: PairSet, settings: CombineSettings) -> Divisions:
     """One for each split, with as many dev pairs as wanted, at most half of all. Raises `DataError`."""
     if len(pairs) < 8:
         raise DataError(
-            f"{pairs.name} holds {len(pairs)} pairs: too few to choose a combination on some and test it on others.",
+            f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to choose a combination on some and test it on "
+            "others.",
             hint="Give at least 8 pairs; some hundred make the choice steady.",
         )
     num_dev = min(settings.dev_pairs, len(pairs) // 2)

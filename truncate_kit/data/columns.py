@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from truncate_kit.errors import ColumnsError
+from truncate_kit.wording import counted
 
 # Names are compared in lower case without spaces, hyphens and underscores: sentence_A is sentencea.
 _TEXT_PAIRS = (
@@ -55,7 +56,9 @@ def find_columns(
     """The names of both texts and the score (or class) among `columns`; None finds them. Raises `ColumnsError`."""
     if given is not None:
         if len(given) != 3:
-            raise ColumnsError(source, f"{len(given)} columns were named where three are needed.", columns, hint=_HINT)
+            raise ColumnsError(
+                source, f"{counted(len(given), 'column')} named where three are needed.", columns, hint=_HINT
+            )
         check_columns(source, columns, given)
         if len(set(given)) < 3:
             raise ColumnsError(source, "one column was named twice.", columns, hint=_HINT)

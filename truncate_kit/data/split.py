@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from truncate_kit.data.types import SPLIT_NAMES, PairSet, PairSplits, TextPair
 from truncate_kit.errors import DataError, UsageError
+from truncate_kit.wording import counted
 
 FRACTIONS = (0.8, 0.1, 0.1)
 
@@ -95,6 +96,8 @@ def _draw(seed: int, texts: frozenset[str]) -> bytes:
 def _part(pairs: PairSet, name: str, rows: Sequence[int]) -> PairSet:
     if len(rows) < 2:
         hint = "Give at least 20 pairs, or a folder with train, dev and test files."
-        raise DataError(f"{pairs.name} holds {len(pairs)} pairs: too few to take a {name} split from.", hint=hint)
+        raise DataError(
+            f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to take a {name} split from.", hint=hint
+        )
     chosen: tuple[TextPair, ...] = tuple(pairs.pairs[row] for row in rows)
     return replace(pairs, name=f"{pairs.name}/{name}", pairs=chosen)

@@ -118,7 +118,9 @@ def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str
     numbered = iter(rows)
     _, header = next(numbered, (0, []))
     if not header:
-        raise DataError(f"{path} is empty.", hint="The first line names the columns: sentence1, sentence2, score.")
+        raise DataError(
+            f"{path} is empty.", hint="The first line names the columns; of pairs: sentence1, sentence2, score."
+        )
     names = [name.strip() for name in header]
     _check_names(path, names)
     first = 0

@@ -18,6 +18,7 @@ from truncate_kit.data.loading import read_tables
 from truncate_kit.data.tables import Table
 from truncate_kit.data.types import pairs_in_rows
 from truncate_kit.errors import ColumnsError, DataError
+from truncate_kit.wording import counted
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 # As numbers they have this order in SNLI, MultiNLI and GLUE; -1 and "-" mark pairs without agreement.
@@ -91,7 +92,7 @@ def load_triplets(
     table = tables.get("train") or next(iter(tables.values()))
     names = tuple(columns) if columns is not None else _find(table)
     if len(names) not in (2, 3):
-        found = f"{len(names)} columns were named where two or three are needed."
+        found = f"{counted(len(names), 'column')} named where two or three are needed."
         raise ColumnsError(table.source, found, table.columns, hint=_HINT)
     check_columns(table.source, table.columns, names)
     if len(names) == 3 and (labels := _nli_labels(table.columns[names[2]])) is not None:
