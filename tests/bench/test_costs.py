@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from truncate_kit.bench.bench_report import Timing
-from truncate_kit.bench.gains import costs, vector_width
+from truncate_kit.bench.gains import costs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.encoders.tail import Dense
 
@@ -48,4 +48,4 @@ def test_energy_per_billion_where_a_meter_read_it(tiny_folder):
 def test_the_last_dense_module_says_how_wide_vectors_are(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.tail.append(Dense(16, 6, bias=True, activation="Tanh"))
-    assert vector_width(encoder) == encoder.vectors(["a cat"]).shape[1] == 6
+    assert encoder.vector_width == encoder.vectors(["a cat"]).shape[1] == 6

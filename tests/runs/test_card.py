@@ -10,6 +10,10 @@ from huggingface_hub import ModelCard as HubCard
 from tests.support.heads import with_heads
 from truncate_kit.combination.model import combined_encoder
 from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.encoders.layer_attention import LayerAttentionPooling
+from truncate_kit.encoders.layer_pooling import LayerPooling
+from truncate_kit.encoders.pooling import ConcatPooling
+from truncate_kit.encoders.tail import Dense
 from truncate_kit.runs.card import Evaluation, ModelCard, ScoreTable
 from truncate_kit.runs.usage import onnxruntime_lines
 
@@ -88,6 +92,23 @@ def test_a_bundled_model_is_none_of_the_hub_and_its_licence_goes_along(tiny_fold
     assert "base_model" not in found
     assert (found["license"], found["license_name"]) == ("other", "research-evaluation-demonstration")
     assert "license_link" not in found  # a file beside the bundled one
+
+
+@pytest.mark.parametrize("change", [
+    lambda encoder: encoder.pool_with(ConcatPooling()),
+    lambda encoder: encoder.pool_with(LayerPooling(16, layers=(0, 3), over="mean", last=True)),
+    lambda encoder: encoder.pool_with(LayerPooling(16, layers=(0, 3), over="max")),
+    lambda encoder: encoder.pool_with(LayerAttentionPooling(16, mlp=False)),
+    lambda encoder: encoder.pool_with(LayerAttentionPooling(16, mlp=False, last_cls=False)),
+    lambda encoder: encoder.pool_with(LayerAttentionPooling(16)),
+    lambda encoder: encoder.tail.append(Dense(16, 6, bias=True, activation="Tanh")),
+])  # fmt: skip
+def test_the_size_of_a_vector_is_that_of_its_vectors(tiny_folder, change):
+    encoder = load_encoder(tiny_folder("bert"))
+    change(encoder)
+    size = encoder.vectors(["a cat"]).shape[1]
+    assert encoder.vector_width == size == encoder.vectors([]).shape[1]
+    assert f"| Vectors | {size} numbers, compared by cosine |" in card().text(encoder)
 
 
 def test_text_from_outside_opens_nothing(tiny_folder):

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from truncate_kit.bench.bench_report import Cost, Gain, Role, Timing
 from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.tail import Dense
 from truncate_kit.vectors import PRECISIONS, VectorFormat
 
 BILLION = 1_000_000_000
@@ -49,7 +48,7 @@ def costs(timings: Iterable[Timing], encoders: Mapping[Role, Encoder]) -> tuple[
     for row in timings:
         if row.scenario != "real set":
             continue
-        width = vector_width(encoders[row.role])
+        width = encoders[row.role].vector_width
         joules = None if row.joules is None else BILLION / row.sentences * row.joules
         found.append(
             Cost(
@@ -62,11 +61,3 @@ def costs(timings: Iterable[Timing], encoders: Mapping[Role, Encoder]) -> tuple[
             )
         )
     return tuple(found)
-
-
-def vector_width(encoder: Encoder) -> int:
-    """Dimensions of the encoder's sentence vectors: those of its last Dense module or of its heads, else of a state."""
-    if encoder.heads is not None:
-        return encoder.heads.out_width
-    sizes = [module.linear.out_features for module in encoder.tail if isinstance(module, Dense)]
-    return sizes[-1] if sizes else encoder.width

@@ -15,7 +15,8 @@ from truncate_kit.encoders.evaluating import evaluating, length_batches
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooler_files import LayerPooler
-from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool
+from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool, pooled_width
+from truncate_kit.encoders.tail import tail_width
 from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 from truncate_kit.memory import in_halves
@@ -123,6 +124,12 @@ class Encoder(nn.Module):
         return int(self.backbone.config.hidden_size)
 
     @property
+    def vector_width(self) -> int:
+        """out: the size of a sentence vector."""
+        made = pooled_width(self.pooler, self.width) if self.heads is None else self.heads.out_width
+        return tail_width(self.tail, made)
+
+    @property
     def pooling_name(self) -> str:
         """How a sentence vector is made, in a word."""
         return self.pooling if self.pooler is None else self.pooler.word
@@ -192,8 +199,7 @@ class Encoder(nn.Module):
     def _run(self, input_ids: Tensor, attention_mask: Tensor, **options: Any) -> Any:
         if self.family.decoder:
             # Positions follow the mask, so that left padding does not shift them; no cache is kept.
-            options["position_ids"] = (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
-            options["use_cache"] = False
+            options |= {"position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0), "use_cache": False}
         return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
 
     def token_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -224,8 +230,7 @@ class Encoder(nn.Module):
     def pooled(self, state: Tensor, mask: Tensor) -> Tensor:
         """Token states of one layer (b, t, d) as the tail takes them: (b, d), twice as wide for `ConcatPooling`."""
         if isinstance(self.pooler, ConcatPooling):
-            vectors: Tensor = self.pooler(state, mask)
-            return vectors
+            return cast(Tensor, self.pooler(state, mask))
         return pool(state, mask, self.pooling)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
@@ -266,9 +271,8 @@ class Encoder(nn.Module):
 
         A single text gives one vector, (out,). `vectors` gives them as a tensor.
         """
-        found: NDArray[np.float32] = self.vectors(
-            [texts] if isinstance(texts, str) else texts, batch_size=batch_size, prompt=prompt
-        ).numpy()
+        several = [texts] if isinstance(texts, str) else texts
+        found: NDArray[np.float32] = self.vectors(several, batch_size=batch_size, prompt=prompt).numpy()
         return found[0] if isinstance(texts, str) else found
 
     def vectors(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
@@ -284,9 +288,8 @@ class Encoder(nn.Module):
             for batch in batches:
                 rows += in_halves(lambda part: self(**self.pad([ids[place] for place in part])).float().cpu(), batch)
         if not rows:
-            return torch.empty((0, self.width))
-        vectors = torch.cat(rows)
-        return vectors[torch.tensor([place for batch in batches for place in batch]).argsort()]
+            return torch.empty((0, self.vector_width))
+        return torch.cat(rows)[torch.tensor([place for batch in batches for place in batch]).argsort()]
 
     @torch.inference_mode()
     def similarities(self, first: Rows, second: Rows) -> Tensor:

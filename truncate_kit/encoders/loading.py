@@ -9,7 +9,7 @@ from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.model_folder import load_config, resolve
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
-from truncate_kit.encoders.pooling import ConcatPooling, check_pooling
+from truncate_kit.encoders.pooling import ConcatPooling, check_pooling, pooled_width
 from truncate_kit.encoders.tail import Dense, check_widths
 from truncate_kit.encoders.text_reader import usable_length
 from truncate_kit.encoders.tokenizer import position_limit, reader_of
@@ -68,20 +68,16 @@ def _loaded(
     )
     if pipeline.combination is not None:
         encoder.combine_layers(pipeline.combination)
-    check_widths(encoder.tail, _pooled_width(encoder), folder)
+    check_widths(encoder.tail, _made_width(encoder), folder)
     for part in (encoder.tail, pipeline.pooler, pipeline.heads):
         if part is not None:
             check_finite(part, folder)
     return encoder
 
 
-def _pooled_width(encoder: Encoder) -> int | None:
-    """Width of the vectors before the tail; None where a pooling over layers sets its own."""
-    if encoder.heads is not None:
-        return encoder.heads.out_width
-    if encoder.pooler is None:
-        return encoder.width
-    return 2 * encoder.width if isinstance(encoder.pooler, ConcatPooling) else None
+def _made_width(encoder: Encoder) -> int:
+    """Width of the vectors before the tail."""
+    return pooled_width(encoder.pooler, encoder.width) if encoder.heads is None else encoder.heads.out_width
 
 
 def random_encoder(config: PretrainedConfig, *, name: str = "random weights", attention: str | None = None) -> Encoder:

@@ -51,6 +51,13 @@ class LayerNorm(nn.Module):
         return out
 
 
+def tail_width(tail: Iterable[nn.Module], width: int) -> int:
+    """Size of what a tail makes of vectors of this width."""
+    for module in tail:
+        width = module.linear.out_features if isinstance(module, Dense) else width
+    return width
+
+
 _VECTOR = "sentence_embedding"  # what a module works on, in the words of sentence-transformers
 TAIL_MODULES = (Dense.__name__, Normalize.__name__, LayerNorm.__name__)
 

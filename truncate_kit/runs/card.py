@@ -93,7 +93,8 @@ def add_figure(folder: Path, figure: Path, caption: str) -> None:
 def _reads_and_gives(encoder: Encoder) -> list[tuple[str, str]]:
     """What whoever serves the model asks first."""
     measure = encoder.settings.get("similarity_fn_name") or "cosine"
-    return [("Vectors", f"{encoder.width} numbers, compared by {measure}"), ("Reads", f"{encoder.max_length:,} tokens")]
+    compared = f"compared by {measure}" if encoder.heads is None else "compared by a score of their own"
+    return [("Vectors", f"{encoder.vector_width} numbers, {compared}"), ("Reads", f"{encoder.max_length:,} tokens")]
 
 
 def _usage(encoder: Encoder) -> list[str]:
