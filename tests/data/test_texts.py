@@ -87,6 +87,20 @@ def test_a_blank_row_far_down_is_named_after_those_before_it_were_given(tmp_path
         list(rows)
 
 
+@pytest.mark.parametrize(("kind", "blank"), [(".csv", ""), (".csv", '""'), (".tsv", ""), (".tsv", '""')])
+def test_a_blank_line_of_a_single_column_is_an_empty_cell(tmp_path, kind, blank):
+    """Passed over, it would move the vectors of all that follows up a row."""
+    path = tmp_path / f"t{kind}"
+    path.write_text(f"text\na\n{blank}\nb\n")
+    with pytest.raises(RowError, match=r"line 3: .*empty"):
+        list(iter_rows(path))
+    path.write_text("\ntext\na\nb\n\n\n")
+    assert list(iter_rows(path)) == ["a", "b"]
+    between = "," if kind == ".csv" else "\t"
+    path.write_text(f"id{between}text\n1{between}a\n\n2{between}b\n")
+    assert list(iter_rows(path)) == ["a", "b"]  # nothing else can be meant where rows have two fields
+
+
 def test_rows_need_one_column_of_texts(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("sentence1,sentence2\na,b\n")

@@ -50,6 +50,17 @@ def test_two_texts_a_row_and_told_columns(tmp_path):
     assert load_triplets(path, columns=("x", "y", "z"), negatives=True).rows[0].negative == "no cat"
 
 
+@pytest.mark.parametrize("values", [(0, 2), (0, 1), ("yes", "no")])
+def test_labels_that_are_no_nli_classes_are_not_taken_for_texts(tmp_path, values):
+    rows = [("p", f"h{place}", values[place % 2]) for place in range(4)]
+    path = write(tmp_path / "nli.csv", ("premise", "hypothesis", "label"), rows)
+    for columns in (None, ("premise", "hypothesis", "label")):
+        with pytest.raises(ColumnsError, match="'label'"):
+            load_triplets(path, columns=columns, negatives=True)
+    with pytest.raises(ColumnsError, match="neither texts nor the classes of an NLI set"):
+        load_triplets(path, columns=("premise", "hypothesis", "label"))
+
+
 @pytest.mark.parametrize("numbers", [False, True])
 def test_built_from_nli(tmp_path, numbers):
     place = {"entailment": 0, "neutral": 1, "contradiction": 2}

@@ -79,9 +79,9 @@ def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
     start, separator = 1, None
     try:
         for row in reader:
-            if row:
-                separator = other_separator(row) if start == 1 else separator
-                yield start, row
+            if row and start == 1:
+                separator = other_separator(row)
+            yield start, row
             start = reader.line_num + 1  # a quoted field may hold line breaks: line_num is where the row ended
     except csv.Error as error:
         if "field limit" in str(error) and reader.line_num <= start:
@@ -99,11 +99,9 @@ def _read_tsv(path: Path, size: int) -> Iterator[Table]:
     # One row per line and a quote is a character like any other, as the STS and GLUE files want it; a field is
     # unquoted only where it was plainly written by a spreadsheet: quotes at both ends and all others doubled.
     with opened_text(path, newline="\n") as lines:
-        rows = (
-            (number, [_unquoted(field) for field in line.rstrip("\r\n").split("\t")])
-            for number, line in enumerate(lines, start=1)
-        )
-        yield from _separated(path, ((number, row) for number, row in rows if row != [""]), "tab", size)
+        plain = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, start=1))
+        rows = ((number, [_unquoted(field) for field in line.split("\t")] if line else []) for number, line in plain)
+        yield from _separated(path, rows, "tab", size)
 
 
 def _unquoted(field: str) -> str:
@@ -114,9 +112,9 @@ def _unquoted(field: str) -> str:
 
 
 def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str, size: int) -> Iterator[Table]:
-    """Check that every row has as many fields as the header, and turn rows into columns."""
+    """Check that every row has as many fields as the header, and turn rows into columns; a blank line is a row []."""
     numbered = iter(rows)
-    _, header = next(numbered, (0, []))
+    header = next((row for _, row in numbered if row), [])
     if not header:
         raise DataError(
             f"{path} is empty.", hint="The first line names the columns; of pairs: sentence1, sentence2, score."
@@ -124,6 +122,7 @@ def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str
     names = [name.strip() for name in header]
     _check_names(path, names)
     first = 0
+    numbered = _filled(numbered) if len(names) == 1 else (one for one in numbered if one[1])
     while chunk := list(islice(numbered, size)):
         for line, row in chunk:
             if len(row) != len(names):
@@ -133,6 +132,18 @@ def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str
         first += len(chunk)
     if first == 0:
         raise _without_rows(path)
+
+
+def _filled(rows: Iterable[tuple[int, list[str]]]) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a single column: a blank line between others is an empty cell, or rows would move up unseen."""
+    blank: list[int] = []
+    for line, row in rows:
+        if not row:
+            blank.append(line)
+            continue
+        yield from ((number, [""]) for number in blank)
+        blank.clear()
+        yield line, row
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:

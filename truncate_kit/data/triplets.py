@@ -97,6 +97,13 @@ def load_triplets(
     check_columns(table.source, table.columns, names)
     if len(names) == 3 and (labels := _nli_labels(table.columns[names[2]])) is not None:
         return triplets_of_nli(name, table, (names[0], names[1]), labels, negatives=negatives)
+    if names[-1] == find_label_column(table.source, names):
+        raise ColumnsError(
+            table.source,
+            f"column {names[-1]!r} holds neither texts nor the classes of an NLI set.",
+            table.columns,
+            hint="Write entailment, neutral and contradiction, also where one of them is not there; or 0, 1 and 2.",
+        )
     if negatives and len(names) < 3:
         hint = 'Add a column "negative", give an NLI set with labels, or use `objective="in-batch"`.'
         raise ColumnsError(table.source, "no column holds hard negatives.", table.columns, hint=hint)
