@@ -1,10 +1,16 @@
 """Peak memory of processes of their own."""
 
+import gc
+import weakref
+
 import pytest
+import torch
 from transformers import BertConfig
 
+from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.memory import MemoryRequest, peak_memory
-from truncate_kit.encoders import random_encoder
+from truncate_kit.bench.peer_runner import PeerRunner
+from truncate_kit.encoders import load_encoder, random_encoder
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
 from truncate_kit.export.tracing import build_graph
 
@@ -56,6 +62,17 @@ def test_rivals_are_measured_too(tiny_folder):
     )
     assert (peak.kind, peak.batch_size, peak.length) == ("resident", 2, 8)
     assert peak.peak_bytes > peak.baseline_bytes > 100 * _MEBI
+
+
+def test_a_rivals_call_does_not_hold_our_own_model(tiny_folder):
+    folder = tiny_folder("bert")
+    encoder = load_encoder(folder)
+    runner = PeerRunner(BACKENDS["st-fp32"], encoder, lambda: folder, device=torch.device("cpu"))
+    call, held = runner.prepare([[2, 5, 3]]), weakref.ref(encoder)
+    del runner, encoder
+    gc.collect()
+    assert held() is None  # whose weights would be counted beside its own
+    assert call().shape == (1, 16)
 
 
 def test_what_goes_wrong_in_the_process_comes_back_as_a_sentence(wide):

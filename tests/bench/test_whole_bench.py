@@ -36,6 +36,7 @@ from truncate_kit.encoders import (
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_graph
+from truncate_kit.export.record import check_record
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.measurement import file_for
 from truncate_kit.report.bench_tables import bench_tables
@@ -359,6 +360,16 @@ def test_texts_of_one_batch_may_have_a_limit(duo):
     torch.testing.assert_close(runner.encode(TEXTS), expected, atol=1e-5, rtol=1e-4)
     assert max(sizes) == 5
     assert sum(sizes) == len(TEXTS)
+
+
+def test_a_graph_is_made_for_the_device_that_runs_it(duo, tmp_path):
+    backend, kept = BACKENDS_KNOWN["onnx-fp32"], tmp_path / "graphs"
+    bare = tmp_path / "bare"
+    save_encoder(load_encoder(duo / "lean"), bare)
+    paths = [Subject("lean", bare, tmp_path / target, kept, target=target).graph(backend) for target in ("cpu", "cuda")]
+    assert [check_record(path).target for path in paths] == ["cpu", "cuda"]
+    other = Subject("lean", bare, tmp_path / "other", kept)
+    assert other.graph(backend) == paths[0]  # kept for the next bench
 
 
 def test_a_process_of_its_own_gets_what_it_can_load(duo, tmp_path):

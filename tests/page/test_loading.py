@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -12,7 +13,7 @@ from truncate_kit.encoders import save_encoder, truncate
 from truncate_kit.encoders.pooler_files import LAYER_POOLERS, type_of
 from truncate_kit.errors import ModelError
 from truncate_kit.export.record import read_exports
-from truncate_kit.page.loading import OWN_POOLINGS, snippets
+from truncate_kit.page.loading import OWN_POOLINGS, snippets, what_they_give
 from truncate_kit_cli.app import main
 
 SENTENCES = ["A dog runs.", "A puppy is running."]
@@ -57,6 +58,22 @@ def test_lines_of_an_exported_folder(tiny_folder, tmp_path, monkeypatch):
         main(shlex.split(found["Command line"])[1:])
     assert not end.value.code
     numpy.testing.assert_allclose(numpy.load("vectors.npy"), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    ({"precision": "int8"}, "but for the graph: int8, vectors as they come."),
+    ({"normalized": True}, "but for the graph: fp32, vectors of length 1."),
+    ({}, "each of these gives the same vectors."),
+])  # fmt: skip
+def test_a_graph_that_gives_other_vectors_is_called_so(tiny_folder, tmp_path, change, said):
+    made(tmp_path / "lean", tiny_folder, "mean")
+    export_onnx(load_encoder(tmp_path / "lean"), tmp_path / "lean")
+    report = replace(read_exports(tmp_path / "lean").graphs[0], **change)
+    assert what_they_give(tmp_path / "lean", report).endswith(said)
+    titles = [snippet.title for snippet in snippets(tmp_path / "lean", report)]
+    assert ("ONNX Runtime, without torch" in titles) == (not change)
+    (python,) = [snippet.text for snippet in snippets(tmp_path / "lean", report) if snippet.title == "Python"]
+    assert ("OnnxEncoder" in python) == (not change)  # what is left of it loads the model itself
 
 
 def test_ways_that_would_give_other_vectors_are_left_out(tiny_folder, tmp_path):

@@ -94,6 +94,48 @@ def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high
     assert f"interval {low:+.2f} to {high:+.2f} (paired bootstrap over 500 test pairs)" in found.grounds[0][0]
 
 
+def with_8_bits(bench, spearman):
+    """The bench, in which the graph in 8 bits is ten times as fast as the graph in float32, and scores this."""
+    (whole,) = [row for row in bench.contestants if (row.role, row.backend) == ("lean", "onnx-fp32")]
+    rows = [replace(row, backend="onnx-int8", sentences_per_second=10 * row.sentences_per_second)
+            for row in bench.timings if (row.role, row.backend) == ("lean", "onnx-fp32")]  # fmt: skip
+    eight = replace(whole, backend="onnx-int8", spearman=spearman)
+    return replace(bench, contestants=(*bench.contestants, eight), timings=(*bench.timings, *rows))
+
+
+def test_what_is_recommended_is_of_one_runtime(lean, tmp_path):
+    """Its speed and its score: an interval of float32 says nothing of a graph that scores eight points less."""
+    bench = bench_of(a_quality(-1, 2))
+    score = next(row.spearman for row in bench.measured() if (row.role, row.backend) == ("lean", bench.quality.backend))
+    found = write_page(write_run(tmp_path / "one", lean, bench=with_8_bits(bench, score - 8)))
+    assert "encodes 6.0 times the sentences a second, and no difference" in found.recommendations[0]
+    assert any(f"lean scores {score - 8:.2f}: the interval above is not of that" in line for line in found.grounds[0])
+    text = page_of(tmp_path / "one").text
+    assert "[-1.0, +2.0]" not in text
+    found = write_page(write_run(tmp_path / "two", lean, bench=with_8_bits(bench, score - 0.01)))
+    assert "encodes 60.0 times the sentences a second, and no difference" in found.recommendations[0]
+    assert "[-1.0, +2.0]" in page_of(tmp_path / "two").text
+
+
+def test_speed_is_known_where_nothing_was_compared(lean, tmp_path):
+    bench = replace(bench_of(None), quality=None)
+    found = write_page(write_run(tmp_path / "both", lean, bench=bench))
+    assert "(+2.60); it encodes 6.0 times the sentences a second in " in found.recommendations[0]
+    alone = replace(
+        bench,
+        models=tuple(row for row in bench.models if row.role == "lean"),
+        contestants=tuple(row for row in bench.contestants if row.role == "lean"),
+        timings=tuple(row for row in bench.timings if row.role == "lean"),
+    )
+    found = write_page(write_run(tmp_path / "alone", lean, bench=alone))
+    assert found.recommendations[0].endswith(
+        "; in torch fp32 it encodes 1,000 sentences a second, the full one was not timed."
+    )
+    text = page_of(tmp_path / "alone").text
+    assert "The full model was not measured" in text
+    assert "Not measured yet" not in text
+
+
 def test_the_last_layer_is_kept_whatever_was_measured(lean, tmp_path):
     sweep = replace(a_sweep(), chosen=8, choice="Layer 8: the best.")
     found = write_page(write_run(tmp_path / "run", lean, sweep=sweep, bench=bench_of(a_quality(1, 3))))
@@ -213,7 +255,7 @@ def test_a_distilled_model_with_scores_is_told_by_their_interval(lean, tmp_path,
 def test_a_cut_in_the_folder_of_an_earlier_sweep_is_what_counts(lean, tmp_path):
     cut = CutResult(model="mini", layer=2, depth=8, parameters=2000, full_parameters=8000)
     found = write_page(write_run(tmp_path / "run", lean, bench=None, cut=cut))
-    assert found.recommendations == (f"{cut.sentence} What it scores has not been measured.",)
+    assert found.recommendations == (f"{cut.sentence} What it scores is not known.",)
 
 
 def test_a_profile_alone_is_told(looked_at, tmp_path):
@@ -341,6 +383,23 @@ def test_two_runs_stand_side_by_side_and_what_differs_is_said(lean, tmp_path):
     assert "A lean, " in page.text
     assert "B full, " in page.text
     assert len(page.of("svg")) == 2
+
+
+def test_two_runs_are_called_alike_only_where_both_were_measured(lean, tmp_path):
+    alike = "same machine, same number of pairs"
+    whole = bench_of(a_quality(1, 3))
+    for name, first, second, said in (
+        ("both", whole, whole, True),
+        ("one", whole, None, False),
+        ("none", None, None, False),
+        ("unscored", whole, replace(whole, quality=None), False),
+    ):
+        runs = [
+            write_run(tmp_path / name / letter, lean, bench=bench) for letter, bench in (("a", first), ("b", second))
+        ]
+        text = page_of(*runs).text
+        assert (alike in text) == said
+        assert ("not both were measured" in text) != said
 
 
 def test_a_damaged_bench_is_named(lean, tmp_path):

@@ -16,6 +16,7 @@ from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
 from truncate_kit.priors.words import WordPrior
+from truncate_kit.progress import TrialWatcher
 from truncate_kit.study.loading import load_model
 from truncate_kit.study.running import run_study
 from truncate_kit.study.study_file import read_study
@@ -217,9 +218,24 @@ def test_a_second_process_is_refused_also_between_two_models(file, done, tmp_pat
         refused.append(1)
 
     shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
-    result = run_study(read_study(file), tmp_path, finished=second)
+    watcher = TrialWatcher()
+    watcher.part = second
+    result = run_study(read_study(file), tmp_path, progress=watcher)
     assert len(refused) == 4
     assert result.rows == done[0].rows
+
+
+def test_results_of_all_stand_while_what_is_there_is_passed_over(file, done, tmp_path):
+    """A resumed study that is stopped again leaves no fewer rows than there were."""
+    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
+    told = []
+    run_study(read_study(file), tmp_path, finished=lambda result: told.append(result.rows))
+    assert told == [done[0].rows]
+    records = tmp_path / "trials/trials.jsonl"
+    records.write_text("".join(records.read_text().splitlines(keepends=True)[:-1]))  # of the last part
+    told.clear()
+    run_study(read_study(file), tmp_path, finished=lambda result: told.append(result.rows))
+    assert [len(rows) for rows in told] == [len(done[0].rows)]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Models of a study with some of their blocks only."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -53,6 +55,17 @@ def test_the_layers_of_the_kept_model_are_trained_and_named(study, tiny_folder, 
     assert {row.depth for row in rows} == {2}
     write_tables(result, tmp_path / "out")
     assert "model, blocks 1, 3 of 3" in (tmp_path / "out/tables.md").read_text()
+
+
+def test_published_figures_stand_beside_layers_of_the_same_blocks_only(study, tmp_path):
+    """Layer 2 of a model of blocks 1 and 3 is no layer 2 that anybody published."""
+    rows = "".join(f"theirs,plain,g,{layer},test,spearman,0.{layer}\n" for layer in range(4))
+    (tmp_path / "figures.csv").write_text("name,setting,dataset,layer,split,metric,mean\n" + rows)
+    plan = study("blocks = [1, 3]", 'name = "cut"')
+    models = tuple(replace(model, published="theirs") for model in plan.models)
+    result = run_study(replace(plan, models=models, published=str(tmp_path / "figures.csv")), tmp_path / "out")
+    assert [row.published for row in result.of("model", "g")] == [0, 10, 20, 30]
+    assert [row.published for row in result.of("cut", "g")] == [0, 10, None]
 
 
 def test_text_names_blocks_as_commands_do_and_random_weights_are_kept_likewise(study):

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 from matplotlib.figure import Figure
 
+from truncate_kit.errors import UsageError
 from truncate_kit.report.study_figures import COLORS, FRONT_OF_ALL, FRONT_OF_ENDS, curve_style, draw_layers, draw_pareto
 from truncate_kit.report.study_tables import figure_name
+from truncate_kit.study.study_file import read_study
 from truncate_kit.study.study_result import StudyResult, StudyRow
 from truncate_kit.sweep.sweep_result import LayerScores
 
@@ -57,6 +59,14 @@ def test_a_task_of_any_name_has_a_file_that_can_be():
     names = [figure_name(task, "curves") for task in ("../../sts b", "🙂" * 200, "é" * 300, "é" * 301, "a/b\0c")]
     assert len(set(names)) == 5
     assert all(len(name.encode()) <= 255 and "/" not in name and "\0" not in name for name in names)
+
+
+def test_tasks_whose_figures_would_have_one_name_are_refused(tmp_path, tiny_folder):
+    for first, second in (("stsb/en", "stsb-en"), ("C", "C++")):
+        tasks = "".join(f'[[tasks]]\ndata = "bundled"\nname = "{name}"\n' for name in (first, second))
+        (tmp_path / "study.toml").write_text(f'[[models]]\nmodel = "{tiny_folder("bert")}"\n{tasks}')
+        with pytest.raises(UsageError, match="would have the same name"):
+            read_study(tmp_path / "study.toml")
 
 
 def test_the_front_of_the_paper_is_that_of_best_dev_and_last_layers(tmp_path, monkeypatch):

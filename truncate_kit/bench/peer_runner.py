@@ -42,12 +42,13 @@ class PeerRunner:
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
         """See `Runner`: its modules without its tokenizer."""
-        batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
+        model, device = self.model, self.device  # not self: where memory is measured, the other model goes with it
+        batch = {name: value.to(device) for name, value in self.encoder.padded(ids).items()}
 
         def call() -> object:
             with torch.inference_mode():
-                vectors: object = self.model(dict(batch))["sentence_embedding"]
-            synchronize(self.device)
+                vectors: object = model(dict(batch))["sentence_embedding"]
+            synchronize(device)
             return vectors
 
         return call

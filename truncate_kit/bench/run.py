@@ -25,6 +25,7 @@ from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import TextPair
 from truncate_kit.encoders import Encoder
 from truncate_kit.hardware import select_device
+from truncate_kit.precisions import Target
 from truncate_kit.progress import Progress, silent
 
 _QUIET = 0.1  # share of the processor that others may take before it is worth a warning
@@ -78,7 +79,8 @@ def bench(
         if any(row.compiled for row in backends):
             stack.enter_context(roomy_compiler())
         blocks: dict[Role, tuple[int, ...] | None] = {"lean": settings.blocks, "full": None}
-        subjects = [Subject(role, model, scratch, graphs, blocks[role]) for role, model in models.items()]
+        target: Target = "cuda" if device.type == "cuda" else "cpu"
+        subjects = [Subject(role, model, scratch, graphs, blocks[role], target) for role, model in models.items()]
         contestants = Contestants(subjects, backends, device=device, threads=threads)
         report = _measure(contestants, settings, pairs, texts, progress)
     return replace(report, seconds=time.perf_counter() - begin)

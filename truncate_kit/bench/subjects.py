@@ -11,9 +11,9 @@ from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, s
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
-from truncate_kit.export.record import check_record, digest_of, is_graph_of, read_exports
+from truncate_kit.export.record import check_record, digest_of, graph_sentence, is_graph_of, read_exports
 from truncate_kit.export.tracing import build_graph
-from truncate_kit.precisions import GRAPH_FILES, Precision
+from truncate_kit.precisions import GRAPH_FILES, Precision, Target
 
 
 class Subject:
@@ -21,7 +21,7 @@ class Subject:
 
     scratch: folder for what is made only for this bench. graphs: folder in which an exported graph is kept under the
     digest of its model; None keeps none, and neither are those of random weights. blocks: those that are kept of the
-    source; None for all.
+    source; None for all. target: what graphs are made for.
     """
 
     def __init__(
@@ -31,8 +31,9 @@ class Subject:
         scratch: Path,
         graphs: Path | None = None,
         blocks: tuple[int, ...] | None = None,
+        target: Target = "cpu",
     ) -> None:
-        self.role = role
+        self.role, self.target = role, target
         self.blocks = blocks
         self.folder = None if isinstance(source, Encoder) else Path(source)
         # False for a plain pretrained transformer, True for a sentence-transformers folder, None when in memory
@@ -103,6 +104,8 @@ class Subject:
                         f"{graph} was made from another model than the one beside it.",
                         hint="Export the model again with `export_onnx()`.",
                     )
+                if report is not None and report.target != self.target:
+                    self.notes.append(f"The {self.role} model: {graph_sentence(graph, report, self.target)}")
                 return graph
         if precision != "fp32":
             name = GRAPH_FILES[precision]
@@ -111,12 +114,13 @@ class Subject:
 
     def _export(self) -> Path:
         """The graph that was kept under the digest of this model, else a new one."""
-        folder = (self._kept or self.scratch) / self._digest[:16]
+        name = self._digest[:16] + ("" if self.target == "cpu" else f"-{self.target}")
+        folder = (self._kept or self.scratch) / name
         graph, begin = folder / GRAPH_FILE, time.perf_counter()
         if is_graph_of(graph, self._digest):  # else it is made again
             return graph
         try:
-            export_graph(self.encoder, folder)
+            export_graph(self.encoder, folder, self.target)
         except MissingExtraError as error:
             raise AbsentError(f"{error} {error.hint}") from error
         except TruncateKitError as error:

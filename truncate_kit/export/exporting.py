@@ -1,7 +1,7 @@
 """Export: a saved folder with a checked graph in it, or nothing new at all."""
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.extras import require
 from truncate_kit.files import replacing
-from truncate_kit.precisions import GRAPH_FILES
+from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 
 _VERSIONS = ("truncate-kit", "torch", "transformers", "onnx", "onnxscript")
@@ -108,15 +108,15 @@ def export_onnx(
         return _export_into(job, place)
 
 
-def export_graph(encoder: Encoder, folder: Path) -> ExportReport:
-    """Write the checked float32 graph of `encoder` and its export.json, without a model beside them.
+def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> ExportReport:
+    """Write the checked float32 graph of `encoder` for a target and its export.json, without a model beside them.
 
     `folder` is replaced as a whole, or left as it was on failure. Raises the errors of `export_onnx`.
     """
     _check_able(_DEFAULTS, None)
     with replacing(Path(folder)) as place:
         place.mkdir()
-        return _export_into(_Job(encoder, encoder_digest(encoder), _DEFAULTS), place)
+        return _export_into(_Job(encoder, encoder_digest(encoder), replace(_DEFAULTS, target=target)), place)
 
 
 def _check_able(settings: ExportSettings, search_pairs: PairSet | None) -> None:

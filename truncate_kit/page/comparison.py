@@ -49,7 +49,12 @@ def _cautions(runs: dict[str, Run]) -> list[str]:
         found.append("Scored on different numbers of pairs: scores of A and B cannot be compared.")
     if any((row.machine.others_busy or 0.0) >= 0.1 for row in benches):
         found.append("Other processes were busy while one of them was timed: speeds are rough.")
-    return found or ["Nothing in the results speaks against comparing them: same machine, same number of pairs."]
+    if found:
+        return found
+    said = "Nothing in the results speaks against comparing them"
+    if len(benches) < len(runs) or any(row.quality is None for row in benches):
+        return [f"{said}, but not both were measured by `bench` on pairs against their full models."]
+    return [f"{said}: same machine, same number of pairs."]
 
 
 def _charts(runs: dict[str, Run]) -> list[Section]:

@@ -23,6 +23,7 @@ _POOLED = {  # of `states` (n, t, d) and `mask` (n, t, 1), by the flag of a save
 
 OWN_POOLINGS = ("layer_attention.LayerAttentionPooling", "layer_pooling.LayerPooling")
 """As modules.json names what a folder brings itself; no other code of a folder is recommended to be run."""
+_END = {True: "vectors of length 1", False: "vectors as they come"}  # by whether a graph normalises
 _OTHERS = ("sentence_transformers.", "truncate_kit.")
 
 
@@ -52,8 +53,9 @@ def snippets(folder: Path, graph: ExportReport | None) -> list[Snippet]:
     graph: One that was exported there, None without. Raises `ModelError` where the folder is damaged.
     """
     place, saved = str(folder), _saved(folder)
+    same = graph if graph is not None and _same_vectors(saved, graph) else None
     command = shlex.join(["truncate-kit", "encode", "texts.txt", "--model", place, "--out", "vectors.npy"])
-    found = [Snippet("Command line", command), Snippet("Python", _ours(place, graph))]
+    found = [Snippet("Command line", command), Snippet("Python", _ours(place, same))]
     if "LayerHeads" not in saved.kinds:  # sentence-transformers has no such module
         own = any(name in OWN_POOLINGS for name in saved.modules)
         found.append(Snippet("sentence-transformers", sentence_transformers_lines(place, own_pooling=own)))
@@ -62,8 +64,27 @@ def snippets(folder: Path, graph: ExportReport | None) -> list[Snippet]:
     if saved.as_they_are and plainly and saved.pooling[0] in _POOLED:
         found.append(Snippet("transformers", _transformers(place, saved)))
     if saved.as_they_are and graph is not None and (folder / "tokenizer.json").is_file():
-        found.append(Snippet("ONNX Runtime, without torch", onnxruntime_lines(place, graph.file, graph.max_length)))
+        what = "" if same is not None else f" ({graph.precision}, {_END[graph.normalized]})"
+        lines = onnxruntime_lines(place, graph.file, graph.max_length)
+        found.append(Snippet(f"ONNX Runtime, without torch{what}", lines))
     return found
+
+
+def what_they_give(folder: Path, graph: ExportReport | None) -> str:
+    """What the folder is, and whether all its `snippets` give the same vectors. Raises `ModelError`."""
+    saved = _saved(folder)
+    kind = "An ordinary sentence-transformers folder"
+    if "LayerHeads" in saved.kinds:
+        kind = "A folder of this package, whose heads nothing else loads"
+    if graph is None or _same_vectors(saved, graph):
+        return f"{kind}; each of these gives the same vectors."
+    return (
+        f"{kind}; each of these gives the same vectors, but for the graph: {graph.precision}, {_END[graph.normalized]}."
+    )
+
+
+def _same_vectors(saved: _Saved, graph: ExportReport) -> bool:
+    return graph.precision == "fp32" and graph.normalized == ("Normalize" in saved.kinds)
 
 
 def _saved(folder: Path) -> _Saved:

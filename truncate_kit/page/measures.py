@@ -9,6 +9,8 @@ from truncate_kit.blocks import place_in_words
 from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.page.layout import MEASURE
 
+ALIKE = 0.1  # points of Spearman by which runtimes of one precision differ at most
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
@@ -84,13 +86,24 @@ def lean_and_full(report: BenchReport) -> tuple[Measures | None, Measures | None
     return (None if backend is None else measures(report, "lean", backend)), measures(report, "full", BASE)
 
 
+def has_interval(report: BenchReport, backend: str) -> bool:
+    """Whether the interval of lean − full is that of the lean model in this runtime, too: it scores as much there."""
+    quality = report.quality
+    if quality is None or backend == quality.backend:
+        return quality is not None
+    here, there = (measures(report, "lean", one) for one in (backend, quality.backend))
+    if here is None or there is None or here.spearman is None or there.spearman is None:
+        return False
+    return abs(here.spearman - there.spearman) <= ALIKE
+
+
 def against_table(report: BenchReport) -> TableCells | None:
     """Lean against full, with what lean gained; None where one of the two was not measured."""
     lean, full = lean_and_full(report)
     if lean is None or full is None:
         return None
     quality = report.quality
-    if quality is None:
+    if quality is None or not has_interval(report, lean.backend):
         score = _ratio(lean.spearman, full.spearman, "{:+.2f} points", difference=True)
     else:
         score = f"{quality.difference:+.1f} points [{quality.low:+.1f}, {quality.high:+.1f}]"

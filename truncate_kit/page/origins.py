@@ -60,7 +60,7 @@ def _statements(run: Run, fingerprint: str) -> list[str]:
     if not same:
         return ["The pairs have changed since training: overlap of train and test is not known here."]
     said = list(found.statements())
-    if found.overlap.warning() is None:
+    if found.overlap.train_test is not None and found.overlap.warning() is None:
         said.append("Overlap: train and test share no sentence.")
     return said
 

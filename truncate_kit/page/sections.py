@@ -7,7 +7,7 @@ from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.cells import TableCells
 from truncate_kit.page.charts import speed_chart
 from truncate_kit.page.layout import Section
-from truncate_kit.page.loading import snippets
+from truncate_kit.page.loading import snippets, what_they_give
 from truncate_kit.page.measures import against_table
 from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.page.run import Run
@@ -38,7 +38,8 @@ def against(run: Run) -> Section | None:
         )
     cells = None if run.bench is None else against_table(run.bench)
     if run.bench is None or cells is None:
-        return Section(key="against", title="Lean against full", missing=(("Not measured yet", run.bench_command),))
+        said = "Not measured yet" if run.bench is None else "The full model was not measured"
+        return Section(key="against", title="Lean against full", missing=((said, run.bench_command),))
     unmeasured = all(row.memory is None for row in run.bench.measured())
     return Section(
         key="against",
@@ -145,12 +146,12 @@ def loading(run: Run) -> Section | None:
     """Lines to copy."""
     if run.model is None:
         return None
-    preferred = next((report for report in run.graphs if report.precision == "fp32"), None)
+    preferred = next((report for report in run.graphs if report.precision == "fp32"), next(iter(run.graphs), None))
     return Section(
         key="loading",
         title="Use the model",
-        sentences=("An ordinary sentence-transformers folder; each of these gives the same vectors.",),
-        snippets=snippets(run.model, preferred or next(iter(run.graphs), None)),
+        sentences=(what_they_give(run.model, preferred),),
+        snippets=snippets(run.model, preferred),
     )
 
 

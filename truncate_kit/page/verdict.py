@@ -1,9 +1,10 @@
 """The recommendation in one sentence, and how sure it is."""
 
+from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores, taught_by
 from truncate_kit.page.layout import Verdict
-from truncate_kit.page.measures import lean_and_full
+from truncate_kit.page.measures import Measures, has_interval, lean_and_full, measures
 from truncate_kit.page.run import Run
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.sweep_result import SweepResult
@@ -25,21 +26,34 @@ def _sentence(run: Run) -> str:
     if sweep is not None and sweep.chosen == sweep.full.layer:
         return f"Keep all {counted(sweep.full.layer, 'layer')}: {sweep.choice}"
     if bench is not None and bench.quality is not None:
-        return _by_interval(run, bench.quality, _gain(bench), "sentences")
+        return _by_interval(run, bench.quality, _gain(bench, _of_interval(bench)), "sentences")
     if run.distilled is not None:
         return _distilled(run, run.distilled)
     if sweep is not None:
         gained = sweep.lean.test - sweep.full.test
         return (
             f"{_lean(run)} scores {sweep.lean.test:.2f} on test against {sweep.full.test:.2f} of the full model "
-            f"({gained:+.2f}); how fast it is has not been measured."
+            f"({gained:+.2f}); {_lean_alone(bench)}."
         )
     if run.cut is not None:
-        return f"{run.cut.sentence} What it scores has not been measured."
+        lean = [] if bench is None else [row.spearman for row in bench.measured() if row.role == "lean"]
+        known = f"It scores {points(lean[0])}." if lean and lean[0] is not None else "What it scores is not known."
+        return f"{run.cut.sentence} {known}"
     if run.contrast is not None:
         scored = "no test split" if run.contrast.test is None else f"Spearman {run.contrast.test:.2f} on test"
         return f"Layer {run.contrast.layer} of {run.contrast.depth}, trained by contrast: {scored}."
     return _without_lean(run)
+
+
+def _lean_alone(bench: BenchReport | None) -> str:
+    """What is known of the speed where nothing was compared with the full model."""
+    lean = None if bench is None else lean_and_full(bench)[0]
+    if bench is None or lean is None or lean.sentences_per_second is None:
+        return "how fast it is has not been measured"
+    if (gain := _gain(bench, lean)) is not None:
+        return f"it encodes {gain:.1f} times the sentences a second in {lean.runtime}"
+    speed = f"{lean.sentences_per_second:,.0f} sentences a second"
+    return f"in {lean.runtime} it encodes {speed}, the full one was not timed"
 
 
 def _without_lean(run: Run) -> str:
@@ -93,9 +107,17 @@ def _by_interval(run: Run, found: QualityDifference | HeldOutScores, gain: float
     return f"Take the lean model ({place}): it {faster}, and no difference in score is shown ({scores})."
 
 
-def _gain(bench: BenchReport) -> float | None:
-    """Sentences a second of the lean model in its fastest runtime over those of the full one in torch."""
-    lean, full = lean_and_full(bench)
+def _of_interval(bench: BenchReport) -> Measures | None:
+    """The lean model in the fastest of the runtimes in which it scores what the interval is of."""
+    found = [row for row in bench.timings if (row.role, row.scenario) == ("lean", "real set")]
+    found = [row for row in found if has_interval(bench, row.backend)]
+    best = max(found, key=lambda row: row.sentences_per_second, default=None)
+    return None if best is None else measures(bench, "lean", best.backend)
+
+
+def _gain(bench: BenchReport, lean: Measures | None) -> float | None:
+    """Sentences a second of the lean model in a runtime over those of the full one in torch."""
+    _, full = lean_and_full(bench)
     if lean is None or full is None or lean.sentences_per_second is None or not full.sentences_per_second:
         return None
     return lean.sentences_per_second / full.sentences_per_second
@@ -159,7 +181,7 @@ def _interval(quality: QualityDifference) -> str:
 
 def _speed(bench: BenchReport) -> list[str]:
     lean, full = lean_and_full(bench)
-    gain = _gain(bench)
+    gain = _gain(bench, lean)
     if lean is None or full is None or gain is None:
         return []
     found = next((row for row in bench.gains if (row.scenario, row.backend) == ("real set", lean.backend)), None)
@@ -167,6 +189,12 @@ def _speed(bench: BenchReport) -> list[str]:
         "" if found is None else f", {found.depth:.1f} × from fewer blocks and {found.runtime:.1f} × from the runtime"
     )
     said = [f"Speed: {gain:.1f} × with lean in {lean.runtime} against full in {full.runtime}{parts}."]
+    quality = bench.quality
+    if quality is not None and lean.spearman is not None and not has_interval(bench, lean.backend):
+        said.append(
+            f"In {lean.runtime} lean scores {lean.spearman:.2f}: the interval above is not of that, and the "
+            f"recommendation is for runtimes in which it scores as in {BACKENDS[quality.backend].title}."
+        )
     busy = bench.machine.others_busy
     if busy is not None and busy >= BUSY:
         taken = f"{100 * busy:.0f} % of the machine"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from truncate_kit.files import write_text
+from truncate_kit.study.plan import plain_name
 from truncate_kit.study.study_result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.wording import counted, points
 
@@ -26,7 +27,7 @@ def write_tables(result: StudyResult, folder: Path) -> None:
 
 def figure_name(task: str, kind: str) -> str:
     """File name of the figure of a task: curves, layers, pareto or cka."""
-    name = "".join(char if char.isalnum() else "-" for char in task).strip("-")
+    name = plain_name(task)
     if len(name) > _LONGEST:  # file systems end at 255 bytes
         name = f"{name[:_LONGEST]}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
     return f"{kind}-{name}.png"
@@ -114,8 +115,7 @@ def _cka_section(rows: Sequence[CKARow], task: str) -> list[str]:
     if any(row.own_trained is None and row.untrained is not None for row in rows):
         said += (
             "\nThe last column is empty where a layer was trained before CKA was asked for, or not at all: only the "
-            "states of a model that is being trained are read. To have them, delete the trials `layer…-seed0-…json` of "
-            "both models and run the study again.\n"
+            "states of a model that is being trained are read. To have them, run the study in another workspace.\n"
         )
     figure = f"![CKA by layer]({figure_name(task, 'cka')})\n"
     return [said, figure, _markdown(("model", "layer", "layer of the reference", *stages), table)]

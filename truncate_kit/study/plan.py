@@ -54,6 +54,11 @@ from truncate_kit.results import Result
 from truncate_kit.training.configuration import TrainingSettings, word_training
 
 
+def plain_name(task: str) -> str:
+    """What files call a task: letters and digits, all else a hyphen."""
+    return "".join(char if char.isalnum() else "-" for char in task).strip("-")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyModel(Result):
     """One model."""

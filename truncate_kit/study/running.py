@@ -13,6 +13,7 @@ from truncate_kit.files import run_lock
 from truncate_kit.priors.adapting import adapted
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
+from truncate_kit.runs.journal import RECORDS_FILE
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial
 from truncate_kit.study.alignment import LayerStates, cka_rows
@@ -44,7 +45,7 @@ def run_study(
         out: Gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models that were
             adapted to raw text; what is there is not run again.
         progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
-        finished: Is called with all rows so far whenever a model is done with a task.
+        finished: Is called with all rows so far whenever a model has something new on a task, and at the end.
         engine: Where trials run, as in `finetune`.
         device: Of the models here.
 
@@ -61,6 +62,7 @@ def run_study(
         cka: list[CKARow] = []
         references: dict[tuple[str, str], LayerStates] = {}
         result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
+        tell = _Teller(finished, Path(out) / "trials" / RECORDS_FILE)
         for part in _parts(study, Path(out), watcher, engine or Sequential(), device):
             watcher.part(f"{part.name}, {part.task.name}")
             # The model that others are compared with comes first; what it does not meet is not compared.
@@ -76,11 +78,32 @@ def run_study(
                 reference = references.setdefault(place, states)
                 cka += cka_rows(states, reference, part.task.name) if reference is not states else ()
             result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
-            if finished is not None:
-                finished(result)
+            tell(result)
+        tell(result, last=True)
     if diverged:
         raise diverged[0]
     return result
+
+
+class _Teller:
+    """Tells of results when there are new records, and of the last ones.
+
+    Parts that are there already are passed over: what an earlier call told of all of them stands meanwhile.
+    """
+
+    def __init__(self, finished: Callable[[StudyResult], None] | None, records: Path) -> None:
+        self._finished, self._records = finished, records
+        self._size, self._told = self._size_now(), False
+
+    def __call__(self, result: StudyResult, *, last: bool = False) -> None:
+        size = self._size_now()
+        new, self._size = size != self._size, size
+        if self._finished is not None and (new or (last and not self._told)):
+            self._finished(result)
+        self._told = new
+
+    def _size_now(self) -> int:
+        return self._records.stat().st_size if self._records.exists() else 0
 
 
 def adapt_all(
@@ -131,6 +154,9 @@ class _Part:
         names, setting = (published_name(self.model), published_name(self.task)), prior_setting(self.prior)
 
         def figure(layer: int, split: str, metric: str) -> float | None:
+            kept = self.model.blocks
+            if kept is not None and kept[:layer] != tuple(range(1, layer + 1)):  # other blocks than those published
+                return None
             return published.get(Place(*names, setting, layer, split, metric, encoder.pooling_name))
 
         return [
