@@ -49,9 +49,12 @@ class Machine:
         from truncate_kit.engines import Processes, RayCluster, Sequential
 
         if self.engine == "ray":
-            gpus = self.gpus_per_worker
-            if gpus is None:
-                gpus = float(self.device is not None and self.device.startswith("cuda"))
+            on_cuda = self.device is not None and self.device.startswith("cuda")
+            gpus = float(on_cuda) if self.gpus_per_worker is None else self.gpus_per_worker
+            if on_cuda and not gpus:
+                raise UsageError(
+                    f"--gpus-per-worker 0 leaves nothing of --device {self.device}.", hint="Leave out one of them."
+                )
             return RayCluster(self.ray_address or "auto", gpus=gpus, cpus=self.threads or 1)
         return Sequential() if self.workers is None else Processes(self.workers, device=self.device)
 

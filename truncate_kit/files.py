@@ -14,7 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from truncate_kit.errors import DataError, FileProblemError, ModelError, TruncateKitError, UsageError, cannot_write
+from truncate_kit.errors import (
+    DataError,
+    DivergedError,
+    FileProblemError,
+    ModelError,
+    TruncateKitError,
+    UsageError,
+    cannot_write,
+)
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 _TEMPORARY = ".tmp"
@@ -248,7 +256,7 @@ def unfinished(folder: Path) -> Iterator[None]:
     mark.touch()
     try:
         yield
-    except (UsageError, DataError, ModelError):
+    except (UsageError, DataError, ModelError, DivergedError):  # the same call would end so again
         mark.unlink(missing_ok=True)
         raise
     mark.unlink(missing_ok=True)

@@ -164,6 +164,11 @@ class ForkedWorker:
         self._status = os.fdopen(status)
         self.pid = int(self._status.readline())
 
+    def terminate(self) -> None:
+        """Ask it to end, if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
     def kill(self) -> None:
         """End it, if it still runs."""
         with contextlib.suppress(ProcessLookupError):

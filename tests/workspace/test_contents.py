@@ -109,6 +109,35 @@ def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, s
     assert clean(Workspace(tmp_path / "nowhere")).file_bytes == 0
 
 
+def test_an_adapted_model_stays_while_trials_wait(workspace):
+    """A study writes its results after the first model; what the next one begins with may have taken days."""
+    home = workspace.folder / "study"
+    for run in ("adapted/0123456789abcdef", "trials/fedcba9876543210"):
+        (home / run).mkdir(parents=True)
+        (home / run / "weights.safetensors").write_bytes(b"weights")
+        (home / run).parent.joinpath("trials.jsonl").touch()
+    (home / "study.json").write_text("{}")
+    waiting = home / "trials/fedcba9876543210"
+    (waiting / ".unfinished").touch()
+    clean(workspace)
+    assert len(list(home.rglob("weights.safetensors"))) == 2
+    (waiting / ".unfinished").unlink()
+    with run_lock(home), pytest.raises(FileProblemError):  # a study that runs
+        clean(workspace)
+    assert len(list(home.rglob("weights.safetensors"))) == 2
+    clean(workspace)
+    assert not list(home.rglob("weights.safetensors"))
+
+
+def test_states_of_which_no_repetition_comes_stay(workspace):
+    """A study reads CKA from them; their trials are finished, and are not run again."""
+    run = Path(contents(workspace).runs[0].path)
+    (run / "states-layer01-trained.safetensors").write_bytes(b"states")
+    (run / "other.safetensors").write_bytes(b"weights")
+    clean(workspace)
+    assert [path.name for path in run.glob("*.safetensors")] == ["states-layer01-trained.safetensors"]
+
+
 def test_what_links_point_to_is_neither_counted_nor_removed(workspace, tmp_path):
     precious = tmp_path / "precious"
     (precious / "photos").mkdir(parents=True)

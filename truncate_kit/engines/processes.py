@@ -73,7 +73,8 @@ class Processes:
                         send(message)
         finally:
             for place in busy:
-                self._workers[place].process.kill()
+                self._workers[place].process.terminate()
+            for place in busy:
                 self._stop(place)
 
     def _begin(self, pending: Pending[Task], busy: dict[int, Attempt[Task]]) -> None:

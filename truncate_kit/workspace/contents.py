@@ -3,7 +3,7 @@
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from truncate_kit.workspace.places import Workspace
 
 # One beside the runs says that they ended.
 _OURS = ("workspace.json", ".lock")  # one is in every folder that a command wrote results to
+ADAPTED = "adapted"  # the folder of models that were adapted to raw text
 _DIGEST = re.compile("[0-9a-f]{16,64}")
 _RESULTS = ("sweep.json", "contrastive.json", "study.json", "frozen.json", "lean/distill.json")
 
@@ -123,7 +124,7 @@ def clean(workspace: Workspace, *, within: bool = True) -> Contents:
     if not any((workspace.folder / name).exists() for name in _OURS):
         raise UsageError(f"{workspace.folder} is no workspace.", hint="Name a folder that a command has written to.")
     before = _size(workspace.folder)
-    with run_lock(workspace.folder):
+    with run_lock(workspace.folder), _study_lock(workspace):
         for inner in _inside(workspace) if within else ():
             clean(inner, within=False)
         remove_leftovers(workspace.folder)
@@ -139,6 +140,12 @@ def clean(workspace: Workspace, *, within: bool = True) -> Contents:
                 for path in _spare(run):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
     return contents(workspace, freed_bytes=before - _size(workspace.folder), within=within)
+
+
+def _study_lock(workspace: Workspace) -> AbstractContextManager[None]:
+    """A study holds its own folder alone: others work in the workspace meanwhile."""
+    folder = workspace.folder / "study"
+    return run_lock(folder) if folder.is_dir() and not folder.is_symlink() else nullcontext()
 
 
 def _graphs(workspace: Workspace) -> list[Path]:
@@ -194,13 +201,23 @@ def _described(run: Path) -> RunFolder:
     )
 
 
+def _waits(run: Path) -> bool:
+    """Whether it was stopped and waits for its command."""
+    return any(run.glob("*.checkpoint")) or is_unfinished(run)
+
+
 def _spare(run: Path) -> list[Path]:
     """Folders of weights and files of tensors that only a repetition would read; none of runs that go on."""
-    ended = any((run.parent.parent / name).exists() for name in _RESULTS)
-    if not ended or any(run.glob("*.checkpoint")) or is_unfinished(run):
+    home = run.parent.parent
+    ended = any((home / name).exists() for name in _RESULTS)
+    # An adapted model goes with the trials that begin with it: to adapt it again may take days.
+    begun = [path for path in (home / "trials").glob("*") if path.is_dir()] if run.parent.name == ADAPTED else []
+    if not ended or any(map(_waits, (run, *begun))):
         return []
     own = (path for path in run.iterdir() if not path.is_symlink())
-    return [path for path in own if path.is_dir() or path.suffix == ".safetensors"]
+    tensors = (path for path in own if path.is_dir() or path.suffix == ".safetensors")
+    # Of states that CKA was read from no repetition comes: their trials are finished.
+    return [path for path in tensors if not path.name.startswith("states-")]
 
 
 def _size(path: Path) -> int:
