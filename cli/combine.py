@@ -87,7 +87,7 @@ def combine(
     encoder = workspace.load(source, device=device)
     trained = (load_pooler_head if head else find_pooler_head)(source.name)  # without --head a baseline alone
     found, _ = workspace.data(data, columns, scale)
-    pairs = workspace.unseen(found).split(split)
+    pairs = workspace.unseen(found, source.name).split(split)
     if len(pairs) // 2 < dev_pairs:
         workspace.note(f"{pairs.name} holds {len(pairs):,} pairs: half of them are for choosing.")
     with output_folder(folder, encoder, workspace.combined.name):  # before a search whose model could not be saved

@@ -29,8 +29,8 @@ SEEDS = len(SETTINGS.seeds)
 EPOCHS = ", ".join(f"{OBJECTIVES[name].epochs} for {name}" for name in objective_names("contrast"))
 ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in objective_names("contrast"))
 RATE = (
-    "Peak learning rate; by default that of the paper's Table 4 from width 768 on, more for narrow models. "
-    "docs/papers/layer-attention.md has the table."
+    "Peak learning rate; by default that of the paper's Table 4 from width 768 on; of narrower models 2e-5 times 768 "
+    "by the width, at most 1e-4. docs/papers/layer-attention.md has the table."
 )
 SHOWN_SENTENCES = 8
 
@@ -119,7 +119,8 @@ def contrast(
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     sentences: Annotated[
-        Path | None, results_option("Texts whose layer attention is drawn; by default some of dev.")
+        Path | None,
+        results_option("Texts whose layer attention is drawn; by default some of test, or of dev without it."),
     ] = None,
     push_to: options.Push = None,
     public: options.Public = False,

@@ -113,7 +113,7 @@ def evaluate(
         workspace.note(graph_sentence(encoder.file, encoder.report, encoder.device.type))
     run = Evaluated(encoder, source.name, used, data or "", workspace, threads)
     if tasks:
-        run_mteb(tasks, run, against, device)
+        run_mteb(tasks, run, against, max_length, device)
         return
     if suite is not None:
         run_suite(suite, run, own)
@@ -123,7 +123,7 @@ def evaluate(
         return
     splits, _ = workspace.data(data, columns, scale)
     if Path(source.name).resolve().is_relative_to(workspace.folder.resolve()):
-        splits = workspace.unseen(splits)
+        splits = workspace.unseen(splits, source.name)
     show(_scored(run, splits, split, form), workspace)
 
 
@@ -132,8 +132,11 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     from truncate_kit.data import read_retrieval
     from truncate_kit.report.search_tables import search_table
     from truncate_kit.retrieval.evaluating import evaluate_retrieval
+    from truncate_kit.workspace.leakage import chosen_on
 
     data = read_retrieval(run.data, split=split)
+    if chosen_here := chosen_on(run.workspace, run.name, data.name):
+        run.workspace.note(chosen_here)
     with progress_bar(quiet=run.workspace.quiet) as progress:
         score = evaluate_retrieval(run.encoder, data, model=run.name, runtime=run.runtime, form=form, progress=progress)
     if run.workspace.quiet:

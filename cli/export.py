@@ -80,7 +80,7 @@ def export(
         model = None
     source = _source(workspace, model)
     encoder = workspace.load(source)
-    splits = workspace.unseen(splits)
+    splits = workspace.unseen(splits, source.name)
     if precision == "int8":
         splits = _searchable(splits, workspace)
     with workspace.held(), progress_bar(quiet=as_json) as progress:

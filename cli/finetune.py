@@ -168,7 +168,7 @@ def _searched(retrieval: Path | None, metric: str | None) -> "RetrievalSet | Non
     if retrieval is None:
         refuse("--retrieval", search_metric=metric)
         return None
-    return read_retrieval(retrieval, **given(metric=metric))
+    return read_retrieval(retrieval, chooses=True, **given(metric=metric))
 
 
 def _teacher(workspace: Workspace, name: str | None, weight: float) -> "Teacher | None":

@@ -9,7 +9,16 @@ from truncate_kit.errors import ColumnsError, DataError, UsageError
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
 
 from . import options
-from .options import data_option, layers_option, names_in, refuse, training_option, use_threads, whole_numbers_in
+from .options import (
+    data_option,
+    layers_option,
+    names_in,
+    refuse,
+    results_option,
+    training_option,
+    use_threads,
+    whole_numbers_in,
+)
 from .output import print_json, progress_bar, say, table
 from .pushing import check_push, push
 from .workspace import Workspace
@@ -83,7 +92,10 @@ def freeze(
     device: options.Device = None,
     threads: options.Threads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
-    push_to: options.Push = None,
+    push_to: Annotated[
+        str | None,
+        results_option("Upload the frozen model with its heads to the hub, as a private one.", metavar="OWNER/NAME"),
+    ] = None,
     public: options.Public = False,
     as_json: options.Json = False,
 ) -> None:

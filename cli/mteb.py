@@ -18,15 +18,22 @@ def named_tasks(names: Sequence[str]) -> list[Any]:
     return find_tasks(names)
 
 
-def run_mteb(tasks: Sequence[Any], run: Evaluated, against: str | None, device: str | None) -> None:
-    """Score the model, and the one to compare it with; write the result into the workspace, and show it."""
+def run_mteb(
+    tasks: Sequence[Any], run: Evaluated, against: str | None, max_length: int | None, device: str | None
+) -> None:
+    """Score the model, and the one to compare it with; write the result into the workspace, and show it.
+
+    max_length: tokens that the one to compare with reads of each text, too.
+    """
     from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
     from truncate_kit.mteb.mteb_report import MtebComparison
     from truncate_kit.mteb.running import evaluate_mteb
 
     encoders = [(run.name, run.encoder)]
     if against is not None:
-        encoders.append((against, load_text_encoder(against, threads=run.threads, device=device)))
+        encoders.append(
+            (against, load_text_encoder(against, max_length=max_length, threads=run.threads, device=device))
+        )
     with run.workspace.held(), progress_bar(quiet=run.workspace.quiet) as progress:
         lean, *others = (
             evaluate_mteb(

@@ -142,11 +142,11 @@ class Workspace(places.Workspace):
             self.note(warning)
         return found
 
-    def unseen(self, splits: "PairSplits") -> "PairSplits":
-        """What the models here were not trained on; says so where that is a part of `splits`."""
+    def unseen(self, splits: "PairSplits", model: str | None = None) -> "PairSplits":
+        """What a model here, None for all of them, was not trained on; says so where that is a part of `splits`."""
         from truncate_kit.workspace.leakage import unseen
 
-        return self._noted(splits, unseen(self, splits))
+        return self._noted(splits, unseen(self, splits, model))
 
     def _noted(self, before: "PairSplits", after: "PairSplits") -> "PairSplits":
         for statement in after.notes[len(before.notes) :]:

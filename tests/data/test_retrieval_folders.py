@@ -57,6 +57,7 @@ def test_splits_are_chosen_by_name(folder):
     (folder / "qrels/test.tsv~").write_text("no judgements")
     assert len(read_retrieval(folder).queries) == 2
     assert read_retrieval(folder, split="dev").query_ids == ("2",)
+    assert read_retrieval(folder, chooses=True).query_ids == ("2",)  # so that test stays unseen
     with pytest.raises(DataError, match=r"no train\.tsv") as problem:
         read_retrieval(folder, split="train")
     assert "dev, test" in problem.value.hint

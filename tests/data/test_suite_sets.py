@@ -120,7 +120,11 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
     found = read_retrieval(write(tmp_path / "answers.csv", rows))
     assert found.queries == ("where",)
     graded = "query,relevant,label\nwhere,here,2\nwhere,there,1\nwho,me,0\n"
-    assert len(read_retrieval(write(tmp_path / "graded.csv", graded)).queries) == 2  # grades: every row answers
+    with pytest.raises(ColumnsError, match="column 'label' holds '2'"):
+        read_retrieval(write(tmp_path / "graded.csv", graded))
+    none = f"query,relevant,label\nwhere,there,{no}\n"
+    with pytest.raises(DataError, match="no row with an answer"):
+        read_retrieval(write(tmp_path / "none.csv", none))
     with pytest.raises(DataError, match="line 5: there is no label"):
         read_retrieval(write(tmp_path / "blank.csv", rows + "who,you,\n"))
     (one,) = find_transfer(write(tmp_path / "sets/mr.csv", "text,label\na,1\nb,1.0\nc,0\n").parent)

@@ -8,6 +8,7 @@ from truncate_kit.distillation.settings import DistillSettings
 from truncate_kit.distillation.student import TaughtTexts, student_run
 from truncate_kit.distillation.texts import RawTexts, store_texts
 from truncate_kit.encoders import keep, load_encoder
+from truncate_kit.training.distributed import Group
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 TEXTS = [f"{one} {other} cat {third}" for one in WORDS for other in WORDS for third in ("", "mat")]
@@ -46,9 +47,28 @@ def test_the_loss_is_the_distance_to_the_full_models_vectors(taught):
 
 
 def test_queries_count_as_they_are_weighted(taught):
+    mean = (5 * 3 + len(taught[1]) - 5) / len(taught[1])  # of the weights of all texts, five of which are queries
     student, loss = loss_of(taught, BATCH, query_weight=3.0)
     distance = 1 - cosines(taught, student, BATCH)[2]  # the first two places are queries
-    assert loss == pytest.approx(float((3 * distance[:2].sum() + distance[2:].sum()) / 10), abs=1e-5)
+    assert loss == pytest.approx(float((3 * distance[:2].sum() + distance[2:].sum()) / 6) / mean, abs=1e-5)
+    alone = [0, 1, 4]  # texts of like length are learned together, so that queries are often alone
+    student, loss = loss_of(taught, alone, query_weight=3.0)
+    assert loss == pytest.approx(float(3 * (1 - cosines(taught, student, alone)[2]).mean()) / mean, abs=1e-5)
+    assert loss_of(taught, alone, query_weight=0.0)[1] == 0
+
+
+@pytest.mark.parametrize("states", [0.0, 1.0])
+def test_a_batch_with_fewer_texts_than_processes_has_gradients_of_nothing(taught, states, monkeypatch):
+    full, store, vectors = taught
+    group = Group(1, 2)  # the second of two, which has no share of one text
+    monkeypatch.setattr(
+        Group, "gather", lambda self, mine, total: torch.cat([torch.ones(1, 1, mine.shape[-1]), mine], 1)
+    )
+    settings = DistillSettings(states=states)
+    examples = TaughtTexts(store, np.arange(len(store)), vectors, settings, (full, (1, 3)), group)
+    loss = examples.loss(keep(full, (1, 3)), [7])
+    loss.backward()
+    assert torch.isfinite(loss)
 
 
 def test_similarity_compares_all_cosines_of_the_batch(taught):

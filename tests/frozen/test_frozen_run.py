@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from truncate_kit.data import TextPair, overlap_of
+from tests.support.files import words_folder
+from truncate_kit.data import TextPair, load_pairs, overlap_of, splits_for
 from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError, ModelError, UsageError
@@ -69,6 +70,14 @@ def without_seconds(report):
     trials = tuple(replace(trial, seconds=0.0) for trial in report.trials)
     reconstruction = replace(report.reconstruction, seconds=0.0) if report.reconstruction else None
     return replace(report, trials=trials, reconstruction=reconstruction, seconds=0.0)
+
+
+def test_what_words_share_is_counted_in_the_division_that_heads_learned_from(gpt2, tmp_path):
+    data = load_pairs(words_folder(tmp_path / "words"))
+    settings = replace(FAST, steps=("cosine",), seeds=(1,))
+    report = finetune_frozen(gpt2, data, out=tmp_path / "out", settings=settings)
+    assert report.overlap == splits_for(data, 1).overlap
+    assert report.leakage() == splits_for(data, 1).overlap.warning()
 
 
 def test_every_step_runs_on_every_number_of_blocks_with_every_seed_in_order(whole):

@@ -87,3 +87,19 @@ def test_a_trial_learns_words_at_its_own_layer_first(tiny_folder, tmp_path):
     without = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=training)
     assert without.lean.test != result.lean.test  # not taken from the same store
     assert len([path for path in (tmp_path / "trials").iterdir() if path.is_dir()]) == 2
+
+
+@pytest.mark.parametrize("words", [True, False])
+def test_that_layers_were_ranked_without_the_words_is_said(tiny_folder, tmp_path, words):
+    encoder = load_encoder(tiny_folder("bert"))
+    prior = WordPrior(encoder, WORDS, TrainingSettings(epochs=1, batch_size=16)) if words else None
+    result = finetune(
+        encoder,
+        word_splits(),
+        out=tmp_path,
+        settings=SweepSettings(seeds=(0,)),
+        training=dataclasses.replace(SETTINGS, epochs=1),
+        before=Before(prior=prior),
+    )
+    assert result.rankings
+    assert ("layers were ranked without the words that each trial learned first" in result.choice) == words

@@ -1,12 +1,15 @@
 """Retrieval through FAISS against a plain search, and the rank that counts."""
 
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from truncate_kit.data import RetrievalSet
+from tests.support.retrieval import retrieval_folder
+from truncate_kit.data import RetrievalSet, read_retrieval
+from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import UsageError
 from truncate_kit.suites.retrieval import RetrievalReport, fitting_lists, reciprocal_rank, score_retrieval
 
@@ -73,6 +76,18 @@ def test_exact_search_and_an_index_that_looks_everywhere(searched):
     assert (report.num_queries, report.num_texts, report.width) == (90, 900, 12)
     assert report.lists == report.probes == 900 // 39
     assert RetrievalReport.from_dict(report.to_dict()) == report
+
+
+def test_each_side_has_its_prompt(prompting, tmp_path):
+    data = read_retrieval(retrieval_folder(tmp_path / "set"))
+    prompts = {"query": "the red ", "passage": "not "}
+    found = score_retrieval(load_encoder(prompting(prompts=prompts)), data, model="tiny", lists=1, probes=1)
+    encoder = load_encoder(prompting(prompts={}))
+    queries, documents = ([prompts[side] + text for text in texts] for side, texts in
+                          (("query", data.queries), ("passage", data.documents)))  # fmt: skip
+    by_hand = replace(data, queries=tuple(queries), documents=tuple(documents))
+    assert found.exact_mrr == pytest.approx(score_retrieval(encoder, by_hand, model="t", lists=1, probes=1).exact_mrr)
+    assert found.exact_mrr != score_retrieval(encoder, data, model="tiny", lists=1, probes=1).exact_mrr
 
 
 def test_looking_into_one_list_finds_less(searched):

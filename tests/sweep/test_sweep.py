@@ -17,9 +17,11 @@ from tests.support.processes import Program
 from tests.support.training import SHORT
 from tests.support.trials import read_trials
 from truncate_kit.encoders import load_encoder, parameters_kept, truncate
+from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.errors import FileProblemError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.progress import TrialWatcher
+from truncate_kit.representations import layer_states
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.finetune import Before, check_sweep, finetune
 from truncate_kit.sweep.picking import PICK_RULES, Picker, PickRule
@@ -373,6 +375,25 @@ def test_layer_0_is_refused_where_the_first_token_is_the_vector(tiny_folder):
     assert check_sweep(encoder, SweepSettings(layers="all")) == (1, 2, 3)
     with pytest.raises(UsageError, match="the first token is the same for every text"):
         check_sweep(encoder, SweepSettings(layers="0..2"))
+
+
+@pytest.mark.parametrize(("name", "layers"), [("qwen2", (1, 2, 3)), ("llama", (1, 2, 3)), ("gpt2", (0, 1, 2, 3))])
+def test_layer_0_is_left_out_where_the_last_token_is_the_same_for_every_text(tiny_folder, name, layers):
+    """The tokenizer of these ends each text with one token; gpt2 adds its place to it."""
+    encoder = load_encoder(tiny_folder(name), pooling="last")
+    states = layer_states(encoder, ["a cat", "the dog sat on a mat"])[0]
+    assert torch.equal(states[0], states[1]) == (0 not in layers)
+    assert check_sweep(encoder, SweepSettings(layers="all")) == layers
+    if 0 not in layers:
+        with pytest.raises(UsageError, match="the last token is the same for every text"):
+            check_sweep(encoder, SweepSettings(layers="0..2"))
+
+
+def test_parameters_of_a_pooling_over_layers_are_counted(tiny_folder, tmp_path):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.pool_with(LayerAttentionPooling(encoder.width))
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=SweepSettings(seeds=(0,)), training=SHORT)
+    assert result.lean.parameters == load_encoder(tmp_path / "lean").num_parameters
 
 
 @pytest.mark.parametrize("layers", ["auto", "all", "3"])

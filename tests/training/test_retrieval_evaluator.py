@@ -79,6 +79,17 @@ def test_another_metric_chooses(tiny_folder, metric):
     assert by.fingerprint() != data.fingerprint()  # so that trials are chosen anew
 
 
+def test_prompts_and_measure_are_those_of_a_search(tiny_folder):
+    """As `evaluate_retrieval` has them: a side without a prompt has none; vectors are compared as the model does."""
+    encoder, data = load_encoder(tiny_folder("bert")), a_set(24)
+    encoder.settings |= {"prompts": {"query": "the big ", "all": "not "}, "default_prompt_name": "all"}
+    encoder.settings["similarity_fn_name"] = "dot"
+    encoder.tail.append(torch.nn.Linear(16, 16))  # vectors of unlike lengths
+    evaluators = halves(encoder, data)
+    halved = sum(evaluator.score(encoder)[0] for evaluator in evaluators) / 2
+    assert halved == pytest.approx(evaluate_retrieval(encoder, data, model="tiny").ndcg.value, abs=1e-3)
+
+
 def test_a_smaller_set_has_queries_with_all_of_their_answers(tiny_folder):
     encoder, data = load_encoder(tiny_folder("bert")), a_set(24)
     whole = halves(encoder, data)[0]

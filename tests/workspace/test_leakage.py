@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.files import pairs_file, words_folder
+from tests.support.made_results import a_distillation
 from tests.support.pairs import make_pairs
+from tests.support.retrieval import retrieval_folder
 from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.settings import CombineSettings
-from truncate_kit.data import PairSplits, load_pairs, split_pairs
+from truncate_kit.data import PairSplits, load_pairs, read_retrieval, split_pairs
 from truncate_kit.encoders import load_encoder
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
@@ -24,6 +27,23 @@ def trained(folder: Path, model: Path, data: PairSplits, seed: int = 0) -> Works
     settings = SweepSettings(layers="1", seeds=(seed,))
     finetune(load_encoder(model), data, out=folder, settings=settings, training=TrainingSettings(epochs=1))
     return Workspace(folder)
+
+
+class Both(Workspace):
+    """A workspace with these results."""
+
+    def __init__(self, folder, sweep, heads, distilled=None):
+        super().__init__(folder)
+        self.results = sweep, heads, distilled
+
+    def sweep(self):
+        return self.results[0]
+
+    def heads(self):
+        return self.results[1]
+
+    def distilled(self):
+        return self.results[2]
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +71,56 @@ def test_a_set_that_was_divided_is_scored_on_its_test_part(workspace, file):
     assert divided.notes[-1].endswith("The models here were trained on the rest: only test counts.")
     assert "was divided into" in divided.notes[-1]
     assert trained_on(workspace) == {expected.fingerprint(): 0}
+
+
+def test_pairs_of_which_some_were_held_out_are_known_again(file, tiny_folder, tmp_path):
+    whole = load_pairs(file, divide=False)
+    divided = split_pairs(whole.train)
+    document = divided.train.pairs[0].first
+    searched = read_retrieval(retrieval_folder(tmp_path / "search"))
+    searched = replace(searched, documents=(document, *searched.documents[1:]))
+    result = finetune(
+        load_encoder(tiny_folder("bert")),
+        divided,
+        out=tmp_path / "work",
+        settings=SweepSettings(layers="1", seeds=(0,)),
+        training=TrainingSettings(epochs=1),
+        retrieval=replace(searched, queries=searched.queries * 2, query_ids=searched.query_ids * 2,
+                          relevance=searched.relevance * 2),
+    )  # fmt: skip
+    workspace = Workspace(tmp_path / "work")
+    assert unseen(workspace, whole).evaluation.pairs == divided.test.pairs
+    lean, name = tmp_path / "work/lean", searched.name
+    said = "The models here were chosen by half of these queries; on the other half the lean one has"
+    said = f"{said} {result.lean.test:.2f}."
+    assert chosen_on(workspace, lean, name) == said
+    assert chosen_on(workspace, lean, "another") is None
+    assert chosen_on(workspace, tmp_path, name) is None
+
+
+def test_each_model_has_seen_what_it_learned_from(workspace, file):
+    """Heads and a fine-tuned model in one workspace may have divided the same set by other seeds."""
+    whole = load_pairs(words_folder(workspace.folder / "words"))
+    fingerprint = whole.fingerprint()
+    changed = replace(workspace.sweep(), data_fingerprint=fingerprint, chosen_seed=2)
+    heads = SimpleNamespace(data_fingerprint=fingerprint, settings=SimpleNamespace(seeds=(0, 1)))
+    both = Both(workspace.folder, changed, heads)
+    for model, seed in ((both.frozen, 0), (both.lean, 2), (both.full, 2), (None, 2)):
+        assert trained_on(both, model) == {fingerprint: seed}
+        assert unseen(both, whole, model).test.pairs == split_pairs(whole.train, seed, whole.shares).test.pairs
+
+
+def test_what_a_distillation_replaced_has_seen_nothing(workspace, file):
+    whole = load_pairs(file, divide=False)
+    divided = split_pairs(whole.train)
+    for fingerprint, expected in (("", whole.evaluation.pairs), (divided.fingerprint(), divided.test.pairs)):
+        distilled = replace(a_distillation(), scores=None, data_fingerprint=fingerprint)
+        both = Both(workspace.folder, replace(workspace.sweep(), retrieval="search/test"), None, distilled)
+        assert unseen(both, whole).evaluation.pairs == expected
+        assert chosen_on(both, both.lean, "search/test") is None
+    assert (
+        unseen(both, whole).notes[-1].endswith("The models here were chosen by a part of the rest: only test counts.")
+    )
 
 
 def test_a_word_set_is_divided_as_the_seed_of_the_saved_model_divided_it(tiny_folder, tmp_path):

@@ -17,8 +17,8 @@ from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.representations import layer_states
 from truncate_kit.retrieval.layers import Reader, search_layers
 from truncate_kit.retrieval.scores import QueryScores
-from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 from truncate_kit.similarity.drop import DropPrediction, predict_drop
+from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 
 IN_MEMORY_BYTES = 512 << 20  # states of both models that are held; comparing them takes about four times that
 IN_MEMORY_TEXTS = 10_000  # beyond, comparing in memory takes longer than a second pass: it is quadratic in the texts
@@ -67,7 +67,7 @@ def profile(
         encoder=encoder,
         reference=reference,
         settings=settings,
-        blocks=settings.intervals if count >= 2 * settings.intervals else 0,
+        blocks=settings.intervals if count >= (4 if settings.streamed else 2) * settings.intervals else 0,
         progress=progress,
     )
     if _is_streamed(settings, measurer.models, count):

@@ -173,7 +173,8 @@ def _unseen(
 ) -> tuple[float | None, int]:
     """Score on the pairs that no split chose on, and the number of them."""
     rest = sorted(set(range(len(pairs))).difference(*(division.dev for division in divisions)))
-    scores = [pairs.scores()[place] for place in rest]
+    every = pairs.scores()
+    scores = [every[place] for place in rest]
     if len(set(scores)) < 2 or len(rest) < 3:
         return None, len(rest)
     return _points(RankCorrelation(scores), scorer.cosines(layers)[rest]), len(rest)

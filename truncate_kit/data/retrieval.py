@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,7 @@ SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "
 
 _MOST_GRADE = 1_000_000
 _USUAL_SPLITS = ("test", "dev")
+_CHOOSING_SPLITS = ("dev", "test")
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
 _QRELS_HINT = "Write query id, document id and grade with tabs between them."
 
@@ -76,7 +77,12 @@ def is_retrieval_folder(path: str | Path) -> bool:
 
 
 def read_retrieval(
-    path: str | Path, *, corpus: str | Path | None = None, split: str | None = None, metric: str = "ndcg"
+    path: str | Path,
+    *,
+    corpus: str | Path | None = None,
+    split: str | None = None,
+    metric: str = "ndcg",
+    chooses: bool = False,
 ) -> RetrievalSet:
     """Read a folder in BEIR's layout, or a (query, relevant) file.
 
@@ -86,7 +92,7 @@ def read_retrieval(
     Cranfield are), a query may not.
 
     Rows of a file are captions of one picture, duplicate questions, or questions with their answers. A query in
-    several rows has several answers. Where a column of labels has only 0 and 1, rows with 0 are no answers, but their
+    several rows has several answers. Where there is a column of labels, 1 or 0, rows with 0 are no answers, but their
     second text is still searched.
 
     Args:
@@ -94,6 +100,7 @@ def read_retrieval(
         corpus: With a file: one of more texts to search, as `read_texts` takes it.
         split: Of a folder: the name of a file in qrels; None takes test, else dev, else the only one.
         metric: What is chosen by where the set is given to choose by: ndcg, mrr or recall.
+        chooses: The set is given to choose by: None as `split` takes dev before test, so that test stays unseen.
 
     Raises:
         DataError: The message names file, row and what is wrong.
@@ -103,7 +110,7 @@ def read_retrieval(
     if is_retrieval_folder(path):
         if corpus is not None:
             raise UsageError(f"{path} has its own corpus.", hint="Leave out `corpus`.")
-        return replace(_read_folder(path, split), metric=chooses_by)
+        return replace(_read_folder(path, split, chooses=chooses), metric=chooses_by)
     if split is not None:
         raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {_LAYOUT}")
     return replace(_read_file(_only_file(path), corpus), metric=chooses_by)
@@ -116,8 +123,8 @@ def _metric_named(name: str) -> SearchMetric:
     raise UsageError(f"There is no search metric {name!r}.", hint=f"Use one of: {', '.join(SEARCH_METRICS)}.")
 
 
-def _read_folder(folder: Path, split: str | None) -> RetrievalSet:
-    qrels = _qrels(folder, split)
+def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:
+    qrels = _qrels(folder, split, _CHOOSING_SPLITS if chooses else _USUAL_SPLITS)
     documents, queries = (_texts_by_id(folder, name) for name in ("corpus", "queries"))
     judged = _judged(qrels, documents, queries)
     if not judged:
@@ -137,13 +144,13 @@ def _jsonl(folder: Path, name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _qrels(folder: Path, split: str | None) -> Path:
-    """The file of judgements of a split."""
+def _qrels(folder: Path, split: str | None, usual: Sequence[str]) -> Path:
+    """The file of judgements of a split, None for the first of the usual ones that is there, else the only one."""
     files = [path for path in sorted((folder / "qrels").glob("*")) if format_of(path) == ".tsv"]
     found = {stem_of(path): path for path in files}
     if not found:
         raise DataError(f"{folder / 'qrels'} holds no .tsv file of judgements.", hint=_LAYOUT)
-    chosen = split or next((name for name in _USUAL_SPLITS if name in found), None)
+    chosen = split or next((name for name in usual if name in found), None)
     if chosen is None and len(found) == 1:
         chosen = next(iter(found))
     same = [path.name for path in files if stem_of(path) == chosen]
@@ -250,7 +257,10 @@ _TRUTH = {"1": "1", "1.0": "1", "true": "1", "0": "0", "0.0": "0", "false": "0"}
 
 
 def _answers(table: Table) -> list[bool]:
-    """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise."""
+    """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise.
+
+    Raises `ColumnsError` for scores, and for labels that are neither.
+    """
     label, score = find_label_column(table.source, tuple(table.columns)), find_score_column(tuple(table.columns))
     if label is None and score is not None:
         raise ColumnsError(
@@ -261,14 +271,20 @@ def _answers(table: Table) -> list[bool]:
         )
     values = table.columns[label] if label is not None else []
     written = ["" if value is None or value is MISSING else str(value).strip().lower() for value in values]
-    if not {"1", "0"} <= {_TRUTH.get(value) for value in written}:
+    if not any(written):  # no labels at all
         return [True] * len(table)
+    other = next((value for value in written if value not in ("", "nan", *_TRUTH)), None)
+    if other is not None:
+        raise ColumnsError(
+            table.source,
+            f"column {label!r} holds {other[:40]!r}, so it does not say which rows are a query and its answer.",
+            table.columns,
+            hint=f"Write 1 where the second text answers, else 0; or leave out the column. {_LAYOUT}",
+        )
     missing = next((row for row, value in enumerate(written) if value in ("", "nan")), None)
     if missing is not None:
         raise table.problem(missing, "there is no label.", hint="Write 1 where the second text answers, else 0.")
-    if {*written} <= {*_TRUTH}:
-        return [_TRUTH[value] == "1" for value in written]
-    return [True] * len(table)  # classes
+    return [_TRUTH[value] == "1" for value in written]
 
 
 def _only_file(path: Path) -> Path:

@@ -23,7 +23,7 @@ from truncate_kit.distillation.distill_result import (
 )
 from truncate_kit.distillation.frontier import measure_frontier
 from truncate_kit.distillation.held_out import held_out_scores
-from truncate_kit.distillation.notes import note_of_lengths, note_of_unlearned
+from truncate_kit.distillation.notes import note_of_lengths, note_of_measure, note_of_unlearned
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.speed import texts_per_second
 from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetScore, SubsetSearch
@@ -44,6 +44,9 @@ AGREEMENT_PER_POINT = 3.0
 """Points of agreement that stand for a point of score: lean models of all-MiniLM-L6-v2 with agreements of 93.9 to 99.1
 lost less than a third of what they disagreed by on STS Benchmark and in the mean of STS12, 14, 15 and SICK-R, a single
 block nearly half of it, and searches of abstracts 0.2 to 1.9 times as much (benchmarks/lean)."""
+
+FEWEST_HELD_OUT = 42
+"""Texts: halves of 21, so that each has the nearest twenty of which the overlap is counted."""
 
 LOST = 1.0
 """Points that learning must lose on labels for blocks to be saved as they came, which are in no one's space."""
@@ -69,7 +72,7 @@ class Distillation:
         self.texts, self.vectors, self.data = texts, vectors, data
         self.runs, self.group, self.progress = runs, group, progress
         order = np.random.default_rng(settings.seed).permutation(len(texts))
-        held = max(42, min(settings.held_out, len(texts) // 10))
+        held = max(FEWEST_HELD_OUT, min(settings.held_out, len(texts) // 10))
         choose, report, self._learned_from = order[: held // 2], order[held // 2 : held], order[held:]
         self._held_out = order[:held]
         self._choose_ids = ids_of(texts, choose)
@@ -115,9 +118,11 @@ class Distillation:
             scores=held_out_scores(self.encoder, lean, self.data, self._queries),
             notes=(
                 *note_of_unlearned(self._learn(chosen)),
+                *note_of_measure(self.encoder),
                 *note_of_lengths(self.data, self.evaluator, self.texts.counts),
             ),
             frontier=self._frontier(students, chosen, budget),
+            data_fingerprint=self.data.fingerprint() if isinstance(self.data, PairSplits) else "",
         )
         save_encoder(self.encoder, out / "full")
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean))
@@ -246,7 +251,8 @@ class Distillation:
 
         Later runs have the weights of the chosen one alone, and take what was measured when there were more.
         """
-        name = f"frontier-{budget.kind}-{getattr(budget, budget.kind)}-{_run_name(chosen)}"
+        asked = budget.points if budget.kind == "within" else getattr(budget, budget.kind)
+        name = f"frontier-{budget.kind}-{asked}-{_run_name(chosen)}"
         found = self.runs.read(name, Frontier)
         if found is not None or not self.settings.frontier:
             return found

@@ -20,6 +20,7 @@ from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group
+from truncate_kit.training.retrieval_evaluator import scored_as
 
 TEXTS = Path("distillation") / "texts"
 
@@ -89,7 +90,9 @@ def distill(
 def _settled(settings: DistillSettings, encoder: Encoder, data: PairSplits | RetrievalSet | None) -> str:
     """The settings, the peak rates where many blocks go and where few do (defaults change), and what is chosen by."""
     rates = [settings.rate(encoder.width, left_out=share) for share in (1.0, 0.0)]
-    return f"{settings.to_json()} {rates} {'' if data is None else data.fingerprint()}"
+    # What is computed otherwise than it was: the mean weight of queries is that of all texts, not that of a batch.
+    changed = " weights over all texts" if settings.query_weight != 1 else ""
+    return f"{settings.to_json()} {rates} {'' if data is None else data.fingerprint()}{scored_as(data)}{changed}"
 
 
 def _check_budget(budget: Budget, encoder: Encoder, teacher: Encoder) -> None:

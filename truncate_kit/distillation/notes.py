@@ -5,6 +5,8 @@ import numpy as np
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.distill_result import Student
 from truncate_kit.distillation.step_results import TextCounts
+from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.tail import Normalize
 from truncate_kit.training.evaluators import VectorEvaluator
 
 LONGER = 1.25  # times as many tokens are worth a note
@@ -18,6 +20,15 @@ def note_of_unlearned(student: Student) -> tuple[str, ...]:
         f"These blocks had {student.best:.2f} before learning and at most {max(student.scores):.2f} in it, so they "
         "are saved as they came: the vectors of the model's end are no aim. `finetune()` trains them on labels.",
     )
+
+
+def note_of_measure(encoder: Encoder) -> tuple[str, ...]:
+    """That the model compares vectors by more than their directions, which are all that is learned."""
+    measure = encoder.settings.get("similarity_fn_name") or "cosine"
+    if measure == "cosine" or any(isinstance(module, Normalize) for module in encoder.tail):
+        return ()
+    said = f"{encoder.name} compares vectors by {measure}, and their directions alone are learned, not their lengths"
+    return (f"{said}. Compare the lean model's by cosine, or measure it on queries first.",)
 
 
 def note_of_lengths(

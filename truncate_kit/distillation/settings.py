@@ -84,7 +84,8 @@ class DistillSettings(Result):
             full model, which then runs at every step as well.
         train_embeddings: Whether word and position embeddings learn as well.
         max_texts: Texts that are learned from, None takes all; queries come on top, all of them.
-        held_out: Texts that are kept back, half for choosing and half for the report.
+        held_out: Texts that are kept back, half for choosing and half for the report; no more than a tenth of all, but
+            42 at least.
         query_weight: Weight of a query's loss against a text's, where there are queries.
         precision: As in `TrainingSettings`.
         seed: Of the order of the texts.

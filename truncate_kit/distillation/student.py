@@ -56,8 +56,10 @@ class TaughtTexts:
         self._texts, self._places, self._vectors, self._settings = texts, places, vectors, settings
         self._full, self._group = full if settings.states else None, group
         self._lengths = texts.lengths()[places].tolist()
-        weighted = settings.query_weight != 1 and bool(texts.counts.num_queries)
-        self.separable = not (settings.similarity or self._full or weighted)
+        self.separable = not (settings.similarity or self._full)
+        # Over all texts: a batch holds texts of like length, and one of queries alone would cancel their weight.
+        share = float((places < texts.counts.num_queries).mean())
+        self._mean_weight = share * settings.query_weight + 1 - share
 
     def __len__(self) -> int:
         return len(self._places)
@@ -76,9 +78,12 @@ class TaughtTexts:
         """
         places = [int(self._places[place]) for place in batch]
         own = self._group.share(places)
-        inputs = encoder.pad([self._texts.ids(place) for place in own])
-        states = encoder.hidden_states(inputs) if self._full else (encoder.token_states(**inputs),)
-        mine = encoder.from_states(states[-1], inputs["attention_mask"]).float()
+        if own:
+            inputs = encoder.pad([self._texts.ids(place) for place in own])
+            states = encoder.hidden_states(inputs) if self._full else (encoder.token_states(**inputs),)
+            mine = encoder.from_states(states[-1], inputs["attention_mask"]).float()
+        else:  # a batch with fewer texts than there are processes
+            mine = torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
         found = self._group.gather(mine[None], len(places))[0]
         places = [place for rank in range(self._group.size) for place in places[rank :: self._group.size]]
         wanted = rows_of(self._vectors, places).to(found.device)
@@ -87,12 +92,12 @@ class TaughtTexts:
         if self._settings.query_weight != 1 and self._texts.counts.num_queries:
             queries = torch.tensor(places, device=found.device) < self._texts.counts.num_queries
             weight = torch.where(queries, self._settings.query_weight, 1.0)
-            loss = (weight * distance).sum() / weight.sum()
+            loss = (weight * distance).mean() / self._mean_weight
         else:
             loss = distance.mean()
         if self._settings.similarity:
             loss = loss + self._settings.similarity * nn.functional.mse_loss(found @ found.T, wanted @ wanted.T)
-        if self._full:
+        if self._full and own:
             tokens = sum(self._lengths[place] for place in batch)
             loss = loss + self._settings.states * self._distance_of_states(states, inputs, tokens)
         return loss

@@ -19,7 +19,7 @@ from truncate_kit.errors import DataError
 from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import sealed, unsealed
-from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids
+from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.training.examples import Ids
 from truncate_kit.wording import counted
 
@@ -114,8 +114,9 @@ def _write(
     with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
         for names, source, most in ((QUERY_PROMPTS, raw.queries, None), (DOCUMENT_PROMPTS, raw.texts, limit)):
             num_queries = len(lengths)  # of the first source, once the second one begins
+            prompt = side_prompt(encoder, names) or None  # where there is none for a side, the default one
             for some in _chunks(islice(distinct.of(source), most)):
-                for text, ids in zip(some, prompted_ids(encoder, some, names), strict=True):
+                for text, ids in zip(some, prompted_ids(encoder, some, prompt), strict=True):
                     lines.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
                     np.asarray(ids, dtype=np.int32).tofile(tokens)
                     lengths.append(len(ids))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from truncate_kit.data import PairSet, PairSplits
+from truncate_kit.data import PairSet, PairSplits, splits_for
 from truncate_kit.encoders import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.encoders.layer_heads import read_layer_heads
 from truncate_kit.errors import ModelError, UsageError
@@ -184,7 +184,7 @@ class _Run:
             reconstruction=self.store.read(_AUTOENCODERS, Reconstruction),
             nli=nli.name if nli is not None else None,
             worst=self._worst(self.heads(chosen), chosen.layer),
-            overlap=data.overlap,
+            overlap=splits_for(data, settings.seeds[0]).overlap,
             seconds=time.perf_counter() - begin,
             notes=(*material.notes, *self.store.notes),
             test_sentences_in_nli=None if nli is None else len({*material.test_pairs.texts()} & {*nli.texts()}),

@@ -1,8 +1,7 @@
 """Queries and documents as vectors, each with its prompt, and exact search in blocks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -10,17 +9,12 @@ from torch import Tensor
 
 from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.data import RetrievalSet
-from truncate_kit.encoders import Encoder
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.retrieval.scores import Found
-from truncate_kit.suites.encoding import encode_distinct
-from truncate_kit.vectors import Rows, VectorFormat
-
-QUERY_PROMPTS = ("query",)
-DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""Names of a model's prompts for each side, as in sentence-transformers; empty ones are passed over."""
+from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, encode_prompted, settings_of, side_prompt
+from truncate_kit.vectors import VectorFormat
 
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cosine": lambda queries, documents: _unit(queries) @ _unit(documents).T,
@@ -38,15 +32,6 @@ DOCUMENT_BLOCK = 32_768
 
 def _unit(vectors: Tensor) -> Tensor:
     return torch.nn.functional.normalize(vectors)
-
-
-def prompted_ids(encoder: Encoder, texts: Sequence[str], names: Sequence[str]) -> list[list[int]]:
-    """Token ids with the first of the model's prompts of these names, else with its default prompt."""
-    prompts = encoder.settings.get("prompts") or {}
-    prompt = next((prompts[name] for name in names if prompts.get(name)), None)
-    if prompt is None:
-        return encoder.token_ids(texts)
-    return encoder.token_ids([prompt + text for text in texts], prompt=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,41 +89,6 @@ def measure_of(encoder: TextEncoder) -> str:
             f"The model's settings compare vectors by {measure!r}.", hint=f"Known measures: {', '.join(MEASURES)}."
         )
     return measure
-
-
-class _TakesPrompts(Protocol):
-    def encode(self, texts: Sequence[str], *, prompt: bool) -> Rows: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Prompted:
-    """An encoder with this prompt before each text, instead of its default one."""
-
-    encoder: _TakesPrompts
-    prompt: str
-
-    def encode(self, texts: Sequence[str]) -> Rows:
-        return self.encoder.encode([self.prompt + text for text in texts], prompt=False)
-
-
-def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
-    """Vectors of the texts after this prompt, None for the model's default one; each distinct text is encoded once."""
-    used = encoder if prompt is None else _Prompted(cast(_TakesPrompts, encoder), prompt)
-    distinct = list(dict.fromkeys(texts))
-    place = {text: index for index, text in enumerate(distinct)}
-    return encode_distinct(used, distinct, progress)[[place[text] for text in texts]]
-
-
-def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
-    """The prompt with the first of these names that is not empty, else ""; None for a model without any prompts."""
-    prompts = settings_of(encoder).get("prompts") or {}
-    return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
-
-
-def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
-    """The sentence-transformers settings of an encoder, in torch or as a graph; none of anything else."""
-    settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
-    return settings
 
 
 def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Found:

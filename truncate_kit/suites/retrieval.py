@@ -17,8 +17,8 @@ from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.hardware import check_threads
 from truncate_kit.measurement import Amounts
-from truncate_kit.progress import Progress, ProgressOption, reporter
-from truncate_kit.suites.encoding import encode_distinct
+from truncate_kit.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, encode_prompted, side_prompt
 from truncate_kit.suites.registry import SuiteReport, SuiteRun
 from truncate_kit.wording import counted
 
@@ -163,7 +163,7 @@ def score_retrieval(
         probes=index.nprobe,
         mrr=100 * reciprocal_rank(found, data.relevant, data.own_documents),
         exact_mrr=100 * reciprocal_rank(exactly, data.relevant, data.own_documents),
-        encode_seconds=_median_seconds(lambda row: encoder.encode([data.queries[row]]), some),
+        encode_seconds=_median_seconds(_encodes_one(encoder, data), some),
         search_seconds=_median_seconds(lambda row: index.search(queries[row : row + 1], CUTOFF + 1), some),
         exact_seconds=_median_seconds(lambda row: exact.search(queries[row : row + 1], CUTOFF + 1), some),
         index_bytes=len(faiss.serialize_index(index)),
@@ -187,12 +187,18 @@ def reciprocal_rank(found: Found, relevant: Sequence[frozenset[int]], skipped: S
 
 
 def _encoded(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> tuple[Vectors, Vectors]:
-    """Unit vectors of documents and queries, each distinct text encoded once."""
-    every = list(dict.fromkeys((*data.documents, *data.queries)))
-    place = {text: index for index, text in enumerate(every)}
-    unit: Vectors = torch.nn.functional.normalize(encode_distinct(encoder, every, progress)).numpy()
-    documents, queries = (unit[[place[text] for text in texts]] for texts in (data.documents, data.queries))
+    """Unit vectors of documents and queries, each after the model's prompt for its side."""
+    documents, queries = (
+        torch.nn.functional.normalize(encode_prompted(encoder, side_prompt(encoder, names), texts, progress)).numpy()
+        for names, texts in ((DOCUMENT_PROMPTS, data.documents), (QUERY_PROMPTS, data.queries))
+    )
     return documents, queries
+
+
+def _encodes_one(encoder: TextEncoder, data: RetrievalSet) -> Callable[[int], object]:
+    """What encodes the query of a row, after the model's prompt for queries."""
+    prompt = side_prompt(encoder, QUERY_PROMPTS)
+    return lambda row: encode_prompted(encoder, prompt, [data.queries[row]], silent)
 
 
 def _inverted(faiss: Any, texts: Vectors, lists: int, probes: int) -> Any:

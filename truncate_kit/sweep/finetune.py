@@ -13,13 +13,14 @@ from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.picking import Picker
-from truncate_kit.sweep.running import Sweep
+from truncate_kit.sweep.running import DataNames, Sweep
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import check_strategy
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.sweep.trials import TrialRunner, layers_named
 from truncate_kit.sweep.work import Prior
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.retrieval_evaluator import scored_as
 from truncate_kit.training.tasks import LabelledTask, Teacher
 
 
@@ -83,16 +84,13 @@ def finetune(
     training, before, watcher = training or TrainingSettings(), before or Before(), watcher_of(progress)
     settings = settings or SweepSettings()
     layers = check_sweep(encoder, settings)
+    names = DataNames(data.fingerprint(), "" if retrieval is None else retrieval.name)
     if retrieval is not None:
         data = data.without_texts({*retrieval.queries, *retrieval.documents})
 
     def runner_of(model: Encoder) -> TrialRunner:
         task, prior = LabelledTask(model, data, training.objective, before.teacher, retrieval), before.prior
-        # The last two parts are what they always were: another key would not find the trials that are there.
-        parts = (training.settled(model.width).to_json(), data.fingerprint(), "", "LabelledTask")
-        taught = [encoder_digest(before.teacher.encoder), str(before.teacher.weight)] if before.teacher else []
-        searched = [] if retrieval is None else [retrieval.fingerprint()]
-        key = run_key(model, *parts, *([prior.fingerprint()] if prior else []), *taught, *searched)
+        key = _key(model, data, training, before, retrieval)
         store = RunStore(Path(out) / "trials", key, {"model": model.name, "training": training.to_dict()})
         return TrialRunner(model, task, training, store, prior, watcher, engine or Sequential(), keeps_weights=True)
 
@@ -101,7 +99,20 @@ def finetune(
         full = runner if before.full is None else runner_of(before.full)
         for one in dict.fromkeys([runner.store, full.store]):
             stores.enter_context(one.open())
-        return Sweep(runner, full, layers, settings, prediction, data, before.for_card(), before.blocks).run(Path(out))
+        sweep = Sweep(runner, full, layers, settings, prediction, data, names, before.for_card(), before.blocks)
+        return sweep.run(Path(out))
+
+
+def _key(
+    model: Encoder, data: PairSplits, training: TrainingSettings, before: Before, retrieval: RetrievalSet | None
+) -> str:
+    """What the trials of a model are kept under: all that they depend on."""
+    # The last two parts are what they always were: another key would not find the trials that are there.
+    parts = [training.settled(model.width).to_json(), data.fingerprint(), "", "LabelledTask"]
+    prior = [before.prior.fingerprint()] if before.prior else []
+    taught = [encoder_digest(before.teacher.encoder), str(before.teacher.weight)] if before.teacher else []
+    searched = [] if retrieval is None else [retrieval.fingerprint() + scored_as(retrieval)]
+    return run_key(model, *parts, *prior, *taught, *searched)
 
 
 def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:

@@ -34,6 +34,19 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class DataNames:
+    """What the data are known by afterwards.
+
+    Attributes:
+        given: Fingerprint of the pairs before any were left out.
+        retrieval: Name of the retrieval set that chooses; empty where there is none.
+    """
+
+    given: str
+    retrieval: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sweep:
     """What a sweep consists of."""
 
@@ -42,7 +55,8 @@ class Sweep:
     layers: Sequence[int]
     settings: SweepSettings
     prediction: DropPrediction | None  # bounds pick and search
-    data: PairSplits
+    data: PairSplits  # learned from
+    names: DataNames
     before: str  # what model cards say of what was learned before
     blocks: tuple[int, ...] | None = (
         None  # of the full model that the runner's has; None where these are the first ones
@@ -59,7 +73,8 @@ class Sweep:
         result = SweepResult(
             model=encoder.name,
             data=self.data.name,
-            data_fingerprint=self.data.fingerprint(),
+            data_fingerprint=self.names.given,
+            retrieval=self.names.retrieval,
             settings=replace(self.settings, strategy=self._strategy),
             training=training,
             learning_rate=training.rate(encoder.width),
@@ -140,6 +155,8 @@ class Sweep:
         if not search.words:
             among = f"{strategy} search" if auto or self.settings.layers == "all" else "of those that were asked for"
             taken = f"{self._picker} ({self.settings.pick}, {among})"
+        if search.rankings and self.runner.prior is not None:
+            taken += "; layers were ranked without the words that each trial learned first"
         if search.chosen < depth:
             return f"{place}: {taken}."
         kept = "Nothing is cut" if search.words else "No layer is better than the full model"

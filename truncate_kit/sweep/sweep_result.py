@@ -72,6 +72,7 @@ class SweepResult(Result):
     rankings: dict[str, Ranking] = field(default_factory=dict)
     # Which layers dev and seeds cannot tell apart; None where fewer than two were trained out.
     certainty: Certainty | None = None
+    retrieval: str = ""  # name of the retrieval set by half of whose queries all was chosen; nothing where dev did
 
     @property
     def lean(self) -> LayerScores:
@@ -102,6 +103,8 @@ def scores_by_layer(encoder: "Encoder", trials: Sequence[Trial]) -> tuple[LayerS
     from truncate_kit.encoders import parameters_kept  # here, because results are read without torch
 
     kept = parameters_kept(encoder.backbone.config)
+    above = [encoder.tail, *([] if encoder.pooler is None else [encoder.pooler])]
+    others = sum(parameter.numel() for module in above for parameter in module.parameters())
     rows = []
     for layer in sorted({trial.layer for trial in trials}):
         mine = sorted({trial.seed: trial for trial in trials if trial.layer == layer}.values(), key=lambda t: t.seed)
@@ -111,7 +114,7 @@ def scores_by_layer(encoder: "Encoder", trials: Sequence[Trial]) -> tuple[LayerS
         rows.append(
             LayerScores(
                 layer=layer,
-                parameters=(kept[layer] or 0) + sum(parameter.numel() for parameter in encoder.tail.parameters()),
+                parameters=(kept[layer] or 0) + others,
                 seeds=tuple(trial.seed for trial in mine),
                 dev=fmean(trial.dev for trial in mine),
                 dev_std=standard_deviation([trial.dev for trial in mine]),

@@ -7,6 +7,7 @@ from typing import Any
 
 from truncate_kit.blocks import numbers_named
 from truncate_kit.encoders import Encoder, check_layer, keep, layers_held, truncate
+from truncate_kit.encoders.pooling import ConcatPooling
 from truncate_kit.engines import Engine, Lost, Sequential, Steps
 from truncate_kit.errors import DivergedError, UsageError
 from truncate_kit.progress import TrialWatcher
@@ -161,6 +162,8 @@ class TrialRunner:
                 trial,
                 layer=layer,
                 dev_scores=(dev_score,),
+                best_epoch=1,
+                dev_draws=(),
                 dev=dev_score,
                 dev_pearson=dev_pearson,
                 test=test_score,
@@ -195,11 +198,22 @@ def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
 
 
 def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
-    """All layers that can be held; without layer 0 for CLS pooling, where every text has the same state."""
+    """All layers that can be held; without layer 0 where every text has the same state there."""
     # Vectors made of several layers: cut below the last one, it would be trained as another model.
     if encoder.pools_over_layers:
         return (encoder.depth,)
-    return tuple(layer for layer in layers_held(encoder.backbone.config) if layer > 0 or encoder.pooling != "cls")
+    lowest = 1 if alike_at_0(encoder) else 0
+    return tuple(layer for layer in layers_held(encoder.backbone.config) if layer >= lowest)
+
+
+def alike_at_0(encoder: Encoder) -> bool:
+    """Whether the token that is pooled is the same for every text at layer 0: the first, or an end without a place."""
+    if encoder.pooling == "cls":
+        return not isinstance(encoder.pooler, ConcatPooling)
+    if encoder.pooling != "last" or encoder.tokenizer is None:
+        return False
+    rotary = getattr(encoder.backbone.config, "rope_parameters", None) is not None
+    return rotary and len({ids[-1] for ids in encoder.token_ids(["a", "to"])}) == 1
 
 
 def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
@@ -208,9 +222,10 @@ def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
     layers = held if text == "auto" else parse_layers(text, held, encoder.depth)
     for layer in layers:
         check_layer(encoder.backbone.config, layer)
-    if 0 in layers and encoder.pooling == "cls":
+    if 0 in layers and alike_at_0(encoder):
+        token = "first" if encoder.pooling == "cls" else "last"
         raise UsageError(
-            "At layer 0 the first token is the same for every text: CLS pooling has nothing to train there.",
+            f"At layer 0 the {token} token is the same for every text: pooled so, there is nothing to train.",
             hint="Name layers from 1 on, or use mean pooling.",
         )
     if encoder.pools_over_layers and layers != held:

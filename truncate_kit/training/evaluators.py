@@ -1,5 +1,6 @@
 """How good an encoder is after an epoch: scores on held-out pairs, or closeness to a teacher."""
 
+import math
 from collections.abc import Sequence
 from copy import copy
 from statistics import fmean
@@ -105,8 +106,11 @@ class PairEvaluator(HeldOutPairs):
     """Spearman and Pearson correlation on graded pairs."""
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """Spearman and Pearson, × 100."""
-        evaluation = correlate(self.cosines(vectors), self._targets)
+        """Spearman and Pearson, × 100; 0 and None where all pairs are equally alike, which ranks nothing."""
+        cosines = self.cosines(vectors)
+        if len({round(cosine, DIGITS) for cosine in cosines}) == 1 and math.isfinite(cosines[0]):
+            return 0.0, None
+        evaluation = correlate(cosines, self._targets)
         return evaluation.spearman, evaluation.pearson
 
     def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:

@@ -12,7 +12,8 @@ from truncate_kit.data import SEARCH_METRICS, RetrievalSet
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
 from truncate_kit.retrieval.scores import score_queries
-from truncate_kit.retrieval.searching import DOCUMENT_PROMPTS, QUERY_PROMPTS, SearchVectors, prompted_ids, search
+from truncate_kit.retrieval.searching import SearchVectors, measure_of, search
+from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.training.examples import Ids
 
 FEWEST_QUERIES = 10
@@ -24,11 +25,12 @@ class RetrievalEvaluator:
 
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
         """queries: places of those that count."""
-        self._metric = data.metric
-        self._own = [data.own_documents[place] for place in queries]
+        self._metric, self._measure, own = data.metric, measure_of(encoder), data.own_documents
+        self._own = [own[place] for place in queries]
         self._relevance: list[Mapping[int, float]] = [data.relevance[place] for place in queries]
-        self._ids = prompted_ids(encoder, [data.queries[place] for place in queries], QUERY_PROMPTS)
-        self._ids += prompted_ids(encoder, data.documents, DOCUMENT_PROMPTS)
+        asked = [data.queries[place] for place in queries]
+        self._ids = prompted_ids(encoder, asked, side_prompt(encoder, QUERY_PROMPTS))
+        self._ids += prompted_ids(encoder, data.documents, side_prompt(encoder, DOCUMENT_PROMPTS))
 
     def texts(self) -> list[Ids]:
         """Token ids of the queries, then of the documents."""
@@ -62,10 +64,15 @@ class RetrievalEvaluator:
     def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
         """Of each query, in points, (queries,); both sides are vectors of `texts()`, each from a model of its own."""
         count = len(self._relevance)
-        sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure="cosine")
+        sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
         with torch.autocast("cpu", enabled=False):  # as of agreement
             found = search(sides, top=TOP, own=self._own)
         return score_queries(found, self._relevance).by(self._metric)
+
+
+def scored_as(data: object) -> str:
+    """What marks scores of a retrieval set in keys of runs, empty for other data: earlier ones were by cosine alone."""
+    return " by prompts and measure of the model" if isinstance(data, RetrievalSet) else ""
 
 
 def metric_of(data: RetrievalSet) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.data import BUNDLED, SeenPairs, complete_splits, load_pairs, load_triplets, splits_for
+from truncate_kit.data import BUNDLED, SEARCH_METRICS, SeenPairs, complete_splits, load_pairs, load_triplets, splits_for
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.workspace.places import Workspace
@@ -13,11 +13,21 @@ if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, TripletSet
 
 
-def trained_on(workspace: Workspace) -> dict[str, int]:
-    """Fingerprints of the pairs that models here were trained on, and the seed that divided them."""
-    found: dict[str, int] = {}
-    if (heads := workspace.heads()) is not None:
+def trained_on(workspace: Workspace, model: str | Path | None = None) -> dict[str, int]:
+    """Fingerprints of the pairs that models here learned from or were chosen by, and the seed that divided them.
+
+    model: one of them, for what it alone has seen; None, or a model elsewhere, for all.
+    """
+    place = None if model is None else Path(model).resolve()
+    heads, found = workspace.heads(), dict[str, int]()
+    if heads is not None:
         found[heads.data_fingerprint] = heads.settings.seeds[0]
+        if place == workspace.frozen.resolve():
+            return found
+        if place in (workspace.lean.resolve(), workspace.full.resolve()):
+            found = {}
+    if (distilled := workspace.distilled()) is not None:  # its models have taken the places of all others
+        return found | ({distilled.data_fingerprint: 0} if distilled.data_fingerprint else {})
     if (contrast := workspace.contrast()) is not None:
         found[contrast.data_fingerprint] = 0
     if (sweep := workspace.sweep()) is not None:
@@ -25,9 +35,12 @@ def trained_on(workspace: Workspace) -> dict[str, int]:
     return found
 
 
-def unseen(workspace: Workspace, splits: "PairSplits") -> "PairSplits":
-    """`splits` divided as training divided them, where a model here was trained on a part of them; its notes say so."""
-    trained = trained_on(workspace)
+def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None = None) -> "PairSplits":
+    """`splits` divided as training divided them, where a model here learned from a part of them; its notes say so.
+
+    model: that is scored, as in `trained_on`.
+    """
+    trained = trained_on(workspace, model)
     # A set without a test split is scored as a whole; but what was trained on a part of it must not be.
     if not trained or (not splits.one_file and (splits.test is not None or splits.train is None)):
         return splits
@@ -39,7 +52,8 @@ def unseen(workspace: Workspace, splits: "PairSplits") -> "PairSplits":
         return splits
     divided = splits_for(divided, trained[divided.fingerprint()])
     new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
-    said = (f"{note} The models here were trained on the rest: only test counts." for note in new)
+    how = "trained on the rest" if workspace.distilled() is None else "chosen by a part of the rest"
+    said = (f"{note} The models here were {how}: only test counts." for note in new)
     return replace(divided, notes=(*splits.notes, *said))
 
 
@@ -87,9 +101,22 @@ def _contrasted(workspace: Workspace, rows: "TripletSet | None") -> "TripletSet 
 
 
 def chosen_on(workspace: Workspace, model: str | Path, data: str) -> str | None:
-    """A sentence that says so where the layers of `model` were chosen on pairs of the set `data`; else None."""
-    found = workspace.combinations()
-    if found is None or found.data != data or Path(model).resolve() != workspace.combined.resolve():
+    """A sentence that says so where `model` was chosen on pairs or queries of the set `data`; else None."""
+    found, place = workspace.combinations(), Path(model).resolve()
+    if found is not None and found.data == data and place == workspace.combined.resolve():
+        rest = "" if found.unseen is None else f"; on the {found.num_unseen:,} others it has {found.unseen:.2f}"
+        return f"Its layers were chosen on a part of these pairs{rest}."
+    other = _of_other_queries(workspace, data)
+    if other is None or not place.is_relative_to(workspace.folder.resolve()):
         return None
-    rest = "" if found.unseen is None else f"; on the {found.num_unseen:,} others it has {found.unseen:.2f}"
-    return f"Its layers were chosen on a part of these pairs{rest}."
+    return f"The models here were chosen by half of these queries; on the other half the lean one has {other:.2f}."
+
+
+def _of_other_queries(workspace: Workspace, data: str) -> float | None:
+    """The lean model's score on the queries of the retrieval set `data` that did not choose it, None for other sets."""
+    distilled, sweep = workspace.distilled(), workspace.sweep()
+    if distilled is not None:
+        found = distilled.scores
+        searched = found is not None and found.data == data and found.metric in SEARCH_METRICS.values()
+        return found.lean if found is not None and searched else None
+    return sweep.lean.test if sweep is not None and sweep.retrieval == data else None
