@@ -106,6 +106,17 @@ def test_cached_gradients_draw_the_same_dropout_twice(tiny_folder):
     assert_same({name: value / 3 for name, value in gradients(encoder).items()}, expected, 1e-6)
 
 
+def test_the_training_loop_draws_the_same_dropout_twice(tiny_folder):
+    encoder = fresh(tiny_folder("bert")).train()
+    rows = examples(encoder, columns=2, chunk=4)
+    run = TrainingRun(encoder, rows, evaluator(encoder), TrainingSettings(batch_size=13), seed=0)
+    passes = []
+    encoder.register_forward_hook(lambda module, given, vectors: passes.append(vectors.detach()))
+    run.backward(range(13))
+    first, second = torch.cat(passes).chunk(2)
+    torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
 def test_cached_gradients_under_autocast(tiny_folder):
     encoder = fresh(tiny_folder("bert")).eval()
     with torch.autocast("cpu", torch.bfloat16):

@@ -8,8 +8,9 @@ float32, more than the matrix products gain. Measured in benchmarks/training and
 """
 
 import math
+from contextvars import ContextVar
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,20 @@ LEAST_PRODUCTS = 2**20  # multiplications of one layer below which starting oneD
 _STEPS = 2**16  # in which a share of kept elements is counted
 
 
+_ENTERED: ContextVar[int] = ContextVar("entered", default=0)
+
+
 class FasterOnCPU(TorchFunctionMode):
     """Computes the three functions of `torch.nn.functional` on CPU tensors the faster way, gradients included."""
+
+    def __enter__(self) -> Self:
+        _ENTERED.set(_ENTERED.get() + 1)
+        super().__enter__()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]  # likewise
+        _ENTERED.set(_ENTERED.get() - 1)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Every call of torch's functions comes through here."""
@@ -36,6 +49,11 @@ class FasterOnCPU(TorchFunctionMode):
         if func is nn.functional.scaled_dot_product_attention and args[0].device.type == "cpu":
             return _attention(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def faster_on_cpu() -> bool:
+    """Whether a `FasterOnCPU` is entered: its dropout draws other units than torch's."""
+    return _ENTERED.get() > 0
 
 
 def onednn_pays() -> bool:
