@@ -43,18 +43,21 @@ class Machine:
                 "--workers counts processes of this machine; a cluster itself decides how many run at once.",
                 hint="Leave out --workers, or say what each of them needs: --threads, --gpus-per-worker.",
             )
+        if self._on_cuda and self.gpus_per_worker == 0:
+            raise UsageError(
+                f"--gpus-per-worker 0 leaves nothing of --device {self.device}.", hint="Leave out one of them."
+            )
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self.device is not None and self.device.startswith("cuda")
 
     def open(self) -> "Engine":
         """The engine, to be used in a `with` block; what is not there is said on entering it."""
         from truncate_kit.engines import Processes, RayCluster, Sequential
 
         if self.engine == "ray":
-            on_cuda = self.device is not None and self.device.startswith("cuda")
-            gpus = float(on_cuda) if self.gpus_per_worker is None else self.gpus_per_worker
-            if on_cuda and not gpus:
-                raise UsageError(
-                    f"--gpus-per-worker 0 leaves nothing of --device {self.device}.", hint="Leave out one of them."
-                )
+            gpus = float(self._on_cuda) if self.gpus_per_worker is None else self.gpus_per_worker
             return RayCluster(self.ray_address or "auto", gpus=gpus, cpus=self.threads or 1)
         return Sequential() if self.workers is None else Processes(self.workers, device=self.device)
 

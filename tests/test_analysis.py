@@ -194,6 +194,15 @@ def test_streamed_equals_in_memory(with_reference, encoder, other):
     assert streamed.cka.low[2] < streamed.cka.values[2] < streamed.cka.high[2]
 
 
+def test_a_few_texts_are_streamed_without_intervals(encoder):
+    """Ten blocks of three texts are too few for CKA; the texts are not."""
+    texts = made_texts(30)
+    found, held = (profile(encoder, texts, settings=AnalysisSettings(streamed=streamed)) for streamed in (True, False))
+    assert found.streamed
+    assert found.cka.values == pytest.approx(held.cka.values, abs=1e-5)
+    assert found.cka.low is None
+
+
 def test_many_texts_are_streamed_by_themselves_and_rbf_is_refused(encoder):
     texts = made_texts(10_001)
     found = profile(encoder, texts, settings=AnalysisSettings(max_texts=None, outliers=1, intervals=2, batch_size=1024))

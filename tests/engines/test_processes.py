@@ -91,16 +91,18 @@ def test_errors_of_tasks_arrive_as_they_are(two_processes):
         list(two_processes.run(Squares(WEIGHTS), [ODD], lambda _: None))
 
 
-def test_what_still_runs_is_stopped_when_the_caller_leaves(engine, monkeypatch):
-    run = engine.run(Squares(WEIGHTS, seconds=60), [1, 2], lambda message: interrupt(message))
+def test_what_still_runs_is_stopped_when_the_caller_leaves(engine, monkeypatch, tmp_path):
+    run = engine.run(Squares(WEIGHTS, seconds=60, homes=tmp_path), [1, 2], lambda message: interrupt(message))
 
     def interrupt(message):
         if message[0] == "squared":
+            assert list(tmp_path.iterdir())
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         next(run)
     assert not workers_of(os.getpid())
+    assert not list(tmp_path.iterdir())  # what they had unfolded goes with them
     monkeypatch.setattr(processes, "_started", ForkedWorker)  # how fresh ones start has been seen
     assert dict(engine.run(Squares(WEIGHTS), [2], lambda _: None))[2][0] == 12
 

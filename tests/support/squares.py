@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,15 +25,18 @@ class OddError(Exception):
 
 @dataclass
 class Squares:
-    """deaths: a folder in which a worker notes that it died; None dies every time."""
+    """deaths: a folder in which a worker notes that it died; None dies every time. homes: where each makes a folder."""
 
     weights: torch.Tensor
     deaths: Path | None = None
     seconds: float = 0.0
     device: str = "nowhere"
+    homes: Path | None = None
 
     def move(self, device: str) -> None:
         self.device = device
+        if self.homes is not None:  # it goes with the work
+            self.home = tempfile.TemporaryDirectory(dir=self.homes)
 
     def perform(self, number: int, send: Callable[[object], None]) -> tuple[int, int, str]:
         if number == DEADLY and (self.deaths is None or not (self.deaths / "died").exists()):

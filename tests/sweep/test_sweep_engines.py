@@ -116,6 +116,7 @@ def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
         (("--gpus-per-worker", "1"), "--gpus-per-worker goes with --engine ray only"),
         (("--engine", "ray", "--ray-address", "ray://x:1"), "is for Ray's client"),
         (("--engine", "ray", "--gpus-per-worker", "1.5"), "1.5 GPUs for a task"),
+        (("--engine", "ray", "--device", "cuda", "--gpus-per-worker", "0"), "leaves nothing of --device cuda"),
         (("--workers", "0"), "--workers 0 is too small"),
         (("--workers", "2", "--device", "cuda"), "CUDA"),
     ],

@@ -12,7 +12,7 @@ import torch
 from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
-from truncate_kit.errors import DataError, FileProblemError, UsageError
+from truncate_kit.errors import DataError, DivergedError, FileProblemError, UsageError
 from truncate_kit.files import is_unfinished, run_lock, unfinished
 from truncate_kit.runs.cutting import cut
 from truncate_kit.runs.store import RunStore
@@ -202,6 +202,8 @@ def test_what_was_stopped_keeps_everything_although_something_else_ended(workspa
     (run / "layer03-seed0-epochs4").rmdir()
     with pytest.raises(DataError):
         work(DataError("Refused.", hint="None."))  # nothing goes on there
+    with pytest.raises(DivergedError):
+        work(DivergedError("Diverged.", hint="None."))  # nor here: it would diverge again
     clean(workspace)
     assert not (run / "layer03-seed0-epochs4").exists()
     with pytest.raises(KeyboardInterrupt), unfinished(workspace.distillation):
