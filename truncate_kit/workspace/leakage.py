@@ -52,8 +52,9 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
         return splits
     divided = splits_for(divided, trained[divided.fingerprint()])
     new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
-    how = "trained on the rest" if workspace.distilled() is None else "chosen by a part of the rest"
-    said = (f"{note} The models here were {how}: only test counts." for note in new)
+    heads = model is not None and Path(model).resolve() == workspace.frozen.resolve()
+    how = "trained on" if heads or workspace.distilled() is None else "chosen by a part of"
+    said = (f"{note} The models here were {how} the rest: only test counts." for note in new)
     return replace(divided, notes=(*splits.notes, *said))
 
 
@@ -107,7 +108,7 @@ def chosen_on(workspace: Workspace, model: str | Path, data: str) -> str | None:
         rest = "" if found.unseen is None else f"; on the {found.num_unseen:,} others it has {found.unseen:.2f}"
         return f"Its layers were chosen on a part of these pairs{rest}."
     other = _of_other_queries(workspace, data)
-    if other is None or not place.is_relative_to(workspace.folder.resolve()):
+    if other is None or not any(map(place.is_relative_to, (workspace.lean.resolve(), workspace.full.resolve()))):
         return None
     return f"The models here were chosen by half of these queries; on the other half the lean one has {other:.2f}."
 
