@@ -88,7 +88,7 @@ def bench(
     if quick:
         workspace.note("Quick: fewer rounds and sentences than without --quick, and no peak memory.")
     splits, _ = workspace.data(data, columns, scale)
-    pairs = workspace.unseen(splits).evaluation
+    pairs = workspace.unseen(splits, str(lean or workspace.lean)).evaluation
     settings = replace(
         QUICK if quick else SETTINGS,
         batch_sizes=whole_numbers_in(batch_sizes, "--batch-sizes"),

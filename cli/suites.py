@@ -104,7 +104,7 @@ def _trained_on(model: Evaluated) -> "SeenPairs | None":
     workspace = model.workspace
     if not Path(model.name).resolve().is_relative_to(workspace.folder.resolve()):
         return None
-    found = seen_pairs(workspace)
+    found = seen_pairs(workspace, model=model.name)
     if found is None:
         workspace.note(f"What {model.name} was trained on is not known here: name it with --seen.")
     else:

@@ -57,7 +57,12 @@ def test_splits_are_chosen_by_name(folder):
     (folder / "qrels/test.tsv~").write_text("no judgements")
     assert len(read_retrieval(folder).queries) == 2
     assert read_retrieval(folder, split="dev").query_ids == ("2",)
-    assert read_retrieval(folder, chooses=True).query_ids == ("2",)  # so that test stays unseen
+    found = read_retrieval(folder, chooses=True)
+    assert found.query_ids == ("2",)  # so that test stays unseen
+    assert {*read_retrieval(folder).queries} <= found.held_out  # and nothing learns from it
+    (folder / "qrels/train.tsv").write_text("1\td1\t1\n")
+    assert read_retrieval(folder, split="dev").held_out == found.held_out  # what train asks may be learned
+    (folder / "qrels/train.tsv").unlink()
     with pytest.raises(DataError, match=r"no train\.tsv") as problem:
         read_retrieval(folder, split="train")
     assert "dev, test" in problem.value.hint

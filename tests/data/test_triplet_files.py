@@ -57,6 +57,9 @@ def test_labels_that_are_no_nli_classes_are_not_taken_for_texts(tmp_path, values
     for columns in (None, ("premise", "hypothesis", "label")):
         with pytest.raises(ColumnsError, match="'label'"):
             load_triplets(path, columns=columns, negatives=True)
+    path = write(tmp_path / "texts.csv", ("premise", "entailment"), [row[:2] for row in ROWS])
+    assert load_triplets(path, columns=("premise", "entailment")).rows == tuple(Triplet(*row[:2]) for row in ROWS)
+    path = tmp_path / "nli.csv"
     with pytest.raises(ColumnsError, match="neither texts nor the classes of an NLI set"):
         load_triplets(path, columns=("premise", "hypothesis", "label"))
 

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,6 +89,16 @@ def test_each_side_has_its_prompt(prompting, tmp_path):
     by_hand = replace(data, queries=tuple(queries), documents=tuple(documents))
     assert found.exact_mrr == pytest.approx(score_retrieval(encoder, by_hand, model="t", lists=1, probes=1).exact_mrr)
     assert found.exact_mrr != score_retrieval(encoder, data, model="tiny", lists=1, probes=1).exact_mrr
+
+
+def test_a_text_of_both_sides_is_encoded_once(searched):
+    data, drawn = searched
+    encoded = []
+    drawn = SimpleNamespace(encode=lambda texts: (encoded.extend(texts), drawn_before.encode(texts))[1])
+    drawn_before = searched[1]
+    score_retrieval(drawn, data, model="drawn", lists=1, probes=1)
+    every = {*data.queries, *data.documents}
+    assert sorted(encoded[: len(every)]) == sorted(every)
 
 
 def test_looking_into_one_list_finds_less(searched):

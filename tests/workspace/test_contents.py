@@ -202,6 +202,7 @@ def test_what_was_stopped_keeps_everything_although_something_else_ended(workspa
     (run / "layer03-seed0-epochs4").rmdir()
     with pytest.raises(DataError):
         work(DataError("Refused.", hint="None."))  # nothing goes on there
+    (run / "layer03-seed0-epochs4").rmdir()
     with pytest.raises(DivergedError):
         work(DivergedError("Diverged.", hint="None."))  # nor here: it would diverge again
     clean(workspace)

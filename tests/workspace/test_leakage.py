@@ -103,7 +103,7 @@ def test_each_model_has_seen_what_it_learned_from(workspace, file):
     whole = load_pairs(words_folder(workspace.folder / "words"))
     fingerprint = whole.fingerprint()
     changed = replace(workspace.sweep(), data_fingerprint=fingerprint, chosen_seed=2)
-    heads = SimpleNamespace(data_fingerprint=fingerprint, settings=SimpleNamespace(seeds=(0, 1)))
+    heads = SimpleNamespace(model="elsewhere", data_fingerprint=fingerprint, settings=SimpleNamespace(seeds=(0, 1)))
     both = Both(workspace.folder, changed, heads)
     for model, seed in ((both.frozen, 0), (both.lean, 2), (both.full, 2), (None, 2)):
         assert trained_on(both, model) == {fingerprint: seed}

@@ -71,15 +71,15 @@ def finetune_contrastive(
         FileProblemError: `out` cannot be written, or another process writes there.
         DivergedError: Of one seed, after all others were run and kept.
     """
-    start, progress = time.perf_counter(), reporter(progress)
+    start, progress, dev = time.perf_counter(), reporter(progress), data.dev
     settings = settings or ContrastiveSettings()
-    dev = data.dev
     if dev is None:
         raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
     columns = _columns(rows, settings)
     plain = settings.to_dict() | {"seeds": (), "layer": poolable_encoder(encoder, settings, seed=0).depth}
     training = settings.training(encoder.family.name, encoder.width)
-    parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size))
+    processes = _processes(group, settings, encoder)
+    parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), processes)
     key = run_key(encoder, *parts, *([encoder_digest(generator)] if generator is not None else []))
     store = RunStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
     fills = generator or encoder
@@ -94,6 +94,12 @@ def finetune_contrastive(
         if group.leads:
             run.save(best, result, Path(out))
     return result
+
+
+def _processes(group: Group, settings: ContrastiveSettings, encoder: Encoder) -> str:
+    """The number of processes, for the key; marked where cached gradients had drawn another dropout the second time."""
+    cached = settings.chunk is not None and encoder.device.type == "cpu"
+    return f"{group.size}, the same dropout twice" if cached else str(group.size)
 
 
 def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:

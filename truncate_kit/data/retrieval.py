@@ -3,15 +3,16 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from truncate_kit.data.answers import answers_of
 from truncate_kit.data.cells import number_in, text_of, texts_of
-from truncate_kit.data.columns import find_label_column, find_score_column, find_text_columns
+from truncate_kit.data.columns import find_text_columns
 from truncate_kit.data.files import COMPRESSIONS, data_files, format_of, opened_text, stem_of
 from truncate_kit.data.pairs import short_name
-from truncate_kit.data.tables import MISSING, Table, read_table
+from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.texts import read_texts
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 from truncate_kit.files import is_folder
@@ -33,7 +34,8 @@ class RetrievalSet:
 
     documents: title and text, joined by a space; those of a file of pairs are distinct. relevance: for each query the
     grades of the documents that answer it, all above 0, by their places in `documents`; none is empty. metric: what
-    layers, epochs and blocks are chosen by where the set is given to choose by.
+    layers, epochs and blocks are chosen by where the set is given to choose by. other_queries: of other splits but
+    train, which nothing may learn from either.
     """
 
     name: str
@@ -43,6 +45,12 @@ class RetrievalSet:
     queries: tuple[str, ...]
     relevance: tuple[Mapping[int, float], ...]
     metric: SearchMetric = "ndcg"
+    other_queries: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def held_out(self) -> set[str]:
+        """All texts that what is measured with this set may not have learned from."""
+        return {*self.queries, *self.documents, *self.other_queries}
 
     @property
     def relevant(self) -> tuple[frozenset[int], ...]:
@@ -136,7 +144,18 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
         query_ids=tuple(judged),
         queries=tuple(queries[name] for name in judged),
         relevance=tuple(judged.values()),
+        other_queries=tuple(queries[name] for name in _asked_elsewhere(folder, qrels) if name in queries),
     )
+
+
+def _asked_elsewhere(folder: Path, qrels: Path) -> dict[str, None]:
+    """Ids of the queries of all splits but this one and train."""
+    found: dict[str, None] = {}
+    for path in sorted((folder / "qrels").glob("*")):
+        if path != qrels and format_of(path) == ".tsv" and stem_of(path) != "train":
+            with opened_text(path, newline="\n") as lines:
+                found |= dict.fromkeys(line.split("\t")[0].strip() for line in lines)
+    return found
 
 
 def _jsonl(folder: Path, name: str) -> Path | None:
@@ -233,7 +252,7 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
     names = tuple(table.columns)
     hint = "Call the columns query and relevant."
     first, second = (texts_of(table, name) for name in find_text_columns(table.source, names, hint=hint))
-    answers = _answers(table)
+    answers = answers_of(table, _LAYOUT)
     place = {
         text: index for index, text in enumerate(dict.fromkeys((*second, *(read_texts(corpus) if corpus else ()))))
     }
@@ -251,40 +270,6 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
         queries=tuple(relevant),
         relevance=tuple(relevant.values()),
     )
-
-
-_TRUTH = {"1": "1", "1.0": "1", "true": "1", "0": "0", "0.0": "0", "false": "0"}  # as tables write it
-
-
-def _answers(table: Table) -> list[bool]:
-    """Whether the second text of each row answers the first: every row, unless labels of 0 and 1 say otherwise.
-
-    Raises `ColumnsError` for scores, and for labels that are neither.
-    """
-    label, score = find_label_column(table.source, tuple(table.columns)), find_score_column(tuple(table.columns))
-    if label is None and score is not None:
-        raise ColumnsError(
-            table.source,
-            f"column {score!r} grades the pairs, so not all of them are a query and its answer.",
-            table.columns,
-            hint=f"Leave out the pairs that are none, and the column. {_LAYOUT}",
-        )
-    values = table.columns[label] if label is not None else []
-    written = ["" if value is None or value is MISSING else str(value).strip().lower() for value in values]
-    if not any(written):  # no labels at all
-        return [True] * len(table)
-    other = next((value for value in written if value not in ("", "nan", *_TRUTH)), None)
-    if other is not None:
-        raise ColumnsError(
-            table.source,
-            f"column {label!r} holds {other[:40]!r}, so it does not say which rows are a query and its answer.",
-            table.columns,
-            hint=f"Write 1 where the second text answers, else 0; or leave out the column. {_LAYOUT}",
-        )
-    missing = next((row for row, value in enumerate(written) if value in ("", "nan")), None)
-    if missing is not None:
-        raise table.problem(missing, "there is no label.", hint="Write 1 where the second text answers, else 0.")
-    return [_TRUTH[value] == "1" for value in written]
 
 
 def _only_file(path: Path) -> Path:

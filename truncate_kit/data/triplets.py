@@ -97,7 +97,10 @@ def load_triplets(
     check_columns(table.source, table.columns, names)
     if len(names) == 3 and (labels := _nli_labels(table.columns[names[2]])) is not None:
         return triplets_of_nli(name, table, (names[0], names[1]), labels, negatives=negatives)
-    if names[-1] == find_label_column(table.source, names):
+    labelled = find_label_column(table.source, names[-1:])
+    if labelled is not None and 2 * len(set(map(str, table.columns[labelled]))) <= len(
+        table
+    ):  # texts repeat less often
         raise ColumnsError(
             table.source,
             f"column {names[-1]!r} holds neither texts nor the classes of an NLI set.",

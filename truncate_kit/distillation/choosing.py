@@ -251,9 +251,11 @@ class Distillation:
 
         Later runs have the weights of the chosen one alone, and take what was measured when there were more.
         """
-        asked = budget.points if budget.kind == "within" else getattr(budget, budget.kind)
-        name = f"frontier-{budget.kind}-{asked}-{_run_name(chosen)}"
-        found = self.runs.read(name, Frontier)
+        asked = [float(budget.points), None] if budget.kind == "within" else [getattr(budget, budget.kind)]
+        if budget.points != 1:  # None is what the default was called
+            asked = asked[:1]
+        names = [f"frontier-{budget.kind}-{one}-{_run_name(chosen)}" for one in asked]
+        found = next((kept for kept in (self.runs.read(name, Frontier) for name in names) if kept is not None), None)
         if found is not None or not self.settings.frontier:
             return found
         held = [one.blocks for one in students if self.runs.has_weights(_run_name(one.blocks))]
@@ -262,7 +264,7 @@ class Distillation:
         encoders = [(blocks, self.runs.encoder(_run_name(blocks), self.encoder.device)) for blocks in learned]
         models = [(every, self.encoder), *encoders]
         measured = measure_frontier(models, self.evaluator, self.texts, self._held_out, progress=self.progress)
-        return self.runs.write(name, measured)
+        return self.runs.write(names[0], measured)
 
     def help(self) -> DistillResult | None:
         """Learn together with the leading process, as often as it does; None."""

@@ -115,5 +115,5 @@ def _texts_of(data: PairSplits | RetrievalSet | None) -> tuple[str, ...]:
     if data is None:
         return ()
     if isinstance(data, RetrievalSet):
-        return (*data.queries, *data.documents)
+        return tuple(data.held_out)
     return tuple(text for part in (data.dev, data.test) if part is not None for text in part.texts())

@@ -13,7 +13,7 @@ from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.retrieval.scores import Found
-from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, encode_prompted, settings_of, side_prompt
+from truncate_kit.suites.prompts import encode_sides, settings_of
 from truncate_kit.vectors import VectorFormat
 
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -74,10 +74,7 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
     a measure that is not known, `DataError` where vectors are no numbers.
     """
     measure = measure_of(encoder)
-    queries, documents = (
-        encode_prompted(encoder, side_prompt(encoder, names), texts, progress)
-        for names, texts in ((QUERY_PROMPTS, data.queries), (DOCUMENT_PROMPTS, data.documents))
-    )
+    queries, documents = encode_sides(encoder, data.queries, data.documents, progress)
     return SearchVectors(queries=queries, documents=documents, measure=measure)
 
 

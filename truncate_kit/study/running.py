@@ -79,7 +79,8 @@ def run_study(
                 cka += cka_rows(states, reference, part.task.name) if reference is not states else ()
             result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
             tell(result)
-        tell(result, last=True)
+        if result.rows:  # else everything diverged, and what an earlier call told stands
+            tell(result, last=True)
     if diverged:
         raise diverged[0]
     return result

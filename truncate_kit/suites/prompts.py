@@ -47,6 +47,17 @@ def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[st
     return encode_distinct(used, distinct, progress)[[place[text] for text in texts]]
 
 
+def encode_sides(
+    encoder: TextEncoder, queries: Sequence[str], documents: Sequence[str], progress: Progress
+) -> tuple[Tensor, Tensor]:
+    """Vectors of queries and of documents, each after the model's prompt for its side; each text is encoded once."""
+    asked, searched = (side_prompt(encoder, names) for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))
+    if asked == searched:
+        both = encode_prompted(encoder, asked, (*queries, *documents), progress)
+        return both[: len(queries)], both[len(queries) :]
+    return encode_prompted(encoder, asked, queries, progress), encode_prompted(encoder, searched, documents, progress)
+
+
 def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
     """The prompt with the first of these names that is not empty, else ""; None for a model without any prompts."""
     prompts = settings_of(encoder).get("prompts") or {}

@@ -18,7 +18,7 @@ from truncate_kit.extras import require
 from truncate_kit.hardware import check_threads
 from truncate_kit.measurement import Amounts
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, encode_prompted, side_prompt
+from truncate_kit.suites.prompts import QUERY_PROMPTS, encode_prompted, encode_sides, side_prompt
 from truncate_kit.suites.registry import SuiteReport, SuiteRun
 from truncate_kit.wording import counted
 
@@ -188,10 +188,8 @@ def reciprocal_rank(found: Found, relevant: Sequence[frozenset[int]], skipped: S
 
 def _encoded(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> tuple[Vectors, Vectors]:
     """Unit vectors of documents and queries, each after the model's prompt for its side."""
-    documents, queries = (
-        torch.nn.functional.normalize(encode_prompted(encoder, side_prompt(encoder, names), texts, progress)).numpy()
-        for names, texts in ((DOCUMENT_PROMPTS, data.documents), (QUERY_PROMPTS, data.queries))
-    )
+    sides = encode_sides(encoder, data.queries, data.documents, progress)
+    queries, documents = (torch.nn.functional.normalize(side).numpy() for side in sides)
     return documents, queries
 
 

@@ -86,7 +86,7 @@ def finetune(
     layers = check_sweep(encoder, settings)
     names = DataNames(data.fingerprint(), "" if retrieval is None else retrieval.name)
     if retrieval is not None:
-        data = data.without_texts({*retrieval.queries, *retrieval.documents})
+        data = data.without_texts(retrieval.held_out)
 
     def runner_of(model: Encoder) -> TrialRunner:
         task, prior = LabelledTask(model, data, training.objective, before.teacher, retrieval), before.prior

@@ -17,7 +17,7 @@ from truncate_kit.workspace.places import Workspace
 # One beside the runs says that they ended.
 _OURS = ("workspace.json", ".lock")  # one is in every folder that a command wrote results to
 ADAPTED = "adapted"  # the folder of models that were adapted to raw text
-_DIGEST = re.compile("[0-9a-f]{16,64}")
+_DIGEST = re.compile("[0-9a-f]{16,64}(-cuda)?")
 _RESULTS = ("sweep.json", "contrastive.json", "study.json", "frozen.json", "lean/distill.json")
 
 

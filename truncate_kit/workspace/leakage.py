@@ -13,19 +13,20 @@ if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, TripletSet
 
 
+def _is(model: str | Path | None, folder: Path) -> bool:
+    return model is not None and Path(model).resolve() == folder.resolve()
+
+
 def trained_on(workspace: Workspace, model: str | Path | None = None) -> dict[str, int]:
     """Fingerprints of the pairs that models here learned from or were chosen by, and the seed that divided them.
 
     model: one of them, for what it alone has seen; None, or a model elsewhere, for all.
     """
-    place = None if model is None else Path(model).resolve()
     heads, found = workspace.heads(), dict[str, int]()
-    if heads is not None:
+    if heads is not None and not _is(model, workspace.lean) and not _is(model, workspace.full):
         found[heads.data_fingerprint] = heads.settings.seeds[0]
-        if place == workspace.frozen.resolve():
+        if _is(model, workspace.frozen) and not Path(heads.model).resolve().is_relative_to(workspace.folder.resolve()):
             return found
-        if place in (workspace.lean.resolve(), workspace.full.resolve()):
-            found = {}
     if (distilled := workspace.distilled()) is not None:  # its models have taken the places of all others
         return found | ({distilled.data_fingerprint: 0} if distilled.data_fingerprint else {})
     if (contrast := workspace.contrast()) is not None:
@@ -52,22 +53,24 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
         return splits
     divided = splits_for(divided, trained[divided.fingerprint()])
     new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
-    heads = model is not None and Path(model).resolve() == workspace.frozen.resolve()
-    how = "trained on" if heads or workspace.distilled() is None else "chosen by a part of"
+    how = "trained on" if _is(model, workspace.frozen) or workspace.distilled() is None else "chosen by a part of"
     said = (f"{note} The models here were {how} the rest: only test counts." for note in new)
     return replace(divided, notes=(*splits.notes, *said))
 
 
 def seen_pairs(
-    workspace: Workspace, data: "PairSplits | None" = None, triplets: "TripletSet | None" = None
+    workspace: Workspace,
+    data: "PairSplits | None" = None,
+    triplets: "TripletSet | None" = None,
+    model: str | Path | None = None,
 ) -> SeenPairs | None:
     """The train and dev pairs of the data, and what stands in one row of the triplets of contrastive training.
 
-    data, triplets: what was learned from, None loads what the last command used. Returns None where nothing was trained
-    here, or they are not those that were learned from.
+    data, triplets: what was learned from, None loads what the last command used. model: as in `trained_on`. Returns
+    None where nothing was trained here on pairs, or they are not those that were learned from.
     """
-    trained, last = trained_on(workspace), workspace.remembered().data
-    if not trained:
+    trained, last = trained_on(workspace, model), workspace.remembered().data
+    if not trained or (workspace.distilled() is not None and not _is(model, workspace.frozen)):
         return None
     try:
         data = data or load_pairs(last.name or BUNDLED, columns=last.columns, scale=last.scale)
@@ -116,6 +119,8 @@ def chosen_on(workspace: Workspace, model: str | Path, data: str) -> str | None:
 def _of_other_queries(workspace: Workspace, data: str) -> float | None:
     """The lean model's score on the queries of the retrieval set `data` that did not choose it, None for other sets."""
     distilled, sweep = workspace.distilled(), workspace.sweep()
+    if workspace.cut() is not None:  # of whose model there is no such score
+        return None
     if distilled is not None:
         found = distilled.scores
         searched = found is not None and found.data == data and found.metric in SEARCH_METRICS.values()
