@@ -128,7 +128,7 @@ def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
                 panel.plot_defined(axes, layers, biased, color=color, linestyle=":", label=f"{label}, biased")
         axes.set_title(model, loc="left", fontsize="medium")
         panel.whole_axis(axes)
-    grid[0].legend(loc="best", fontsize="small")
+    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
     figure.supylabel(f"CKA to {rows[0].reference}", fontsize="medium")
     figure.suptitle(f"Before and after fine-tuning: {task}", x=0.01, ha="left")
     return panel.write_figure(figure, path)
