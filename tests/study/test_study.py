@@ -228,14 +228,14 @@ def test_a_second_process_is_refused_also_between_two_models(file, done, tmp_pat
 def test_results_of_all_stand_while_what_is_there_is_passed_over(file, done, tmp_path):
     """A resumed study that is stopped again leaves no fewer rows than there were."""
     shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
-    told = []
-    run_study(read_study(file), tmp_path, finished=lambda result: told.append(result.rows))
-    assert told == [done[0].rows]
+    given = []
+    run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
+    assert given == [done[0].rows]
     records = tmp_path / "trials/trials.jsonl"
     records.write_text("".join(records.read_text().splitlines(keepends=True)[:-1]))  # of the last part
-    told.clear()
-    run_study(read_study(file), tmp_path, finished=lambda result: told.append(result.rows))
-    assert [len(rows) for rows in told] == [len(done[0].rows)]
+    given.clear()
+    run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
+    assert [len(rows) for rows in given] == [len(done[0].rows)]
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def run_study(
         cka: list[CKARow] = []
         references: dict[tuple[str, str], LayerStates] = {}
         result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
-        tell = _Teller(finished, Path(out) / "trials" / RECORDS_FILE)
+        notify = _Notifier(finished, Path(out) / "trials" / RECORDS_FILE)
         for part in _parts(study, Path(out), watcher, engine or Sequential(), device):
             watcher.part(f"{part.name}, {part.task.name}")
             # The model that others are compared with comes first; what it does not meet is not compared.
@@ -78,30 +78,30 @@ def run_study(
                 reference = references.setdefault(place, states)
                 cka += cka_rows(states, reference, part.task.name) if reference is not states else ()
             result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
-            tell(result)
-        if result.rows:  # else everything diverged, and what an earlier call told stands
-            tell(result, last=True)
+            notify(result)
+        if result.rows:  # else everything diverged, and what an earlier call gave stands
+            notify(result, last=True)
     if diverged:
         raise diverged[0]
     return result
 
 
-class _Teller:
-    """Tells of results when there are new records, and of the last ones.
+class _Notifier:
+    """Passes results on when there are new records, and the last ones.
 
-    Parts that are there already are passed over: what an earlier call told of all of them stands meanwhile.
+    Parts that are there already are passed over: what an earlier call gave of all of them stands meanwhile.
     """
 
     def __init__(self, finished: Callable[[StudyResult], None] | None, records: Path) -> None:
         self._finished, self._records = finished, records
-        self._size, self._told = self._size_now(), False
+        self._size, self._notified = self._size_now(), False
 
     def __call__(self, result: StudyResult, *, last: bool = False) -> None:
         size = self._size_now()
         new, self._size = size != self._size, size
-        if self._finished is not None and (new or (last and not self._told)):
+        if self._finished is not None and (new or (last and not self._notified)):
             self._finished(result)
-        self._told = new
+        self._notified = new
 
     def _size_now(self) -> int:
         return self._records.stat().st_size if self._records.exists() else 0
