@@ -180,9 +180,10 @@ def _teacher(workspace: Workspace, name: str | None, weight: float) -> "Teacher 
 
 
 def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits") -> "DropPrediction | None":
-    """A look at the layers on training texts alone: what `analyze` stored may have seen the test scores."""
+    """A look at the layers on training pairs alone: what `analyze` stored may have seen the test scores."""
     from truncate_kit.analysis.foresight import foresee_drop
 
     if splits.train is None:
         return None
-    return foresee_drop(encoder, splits.train.texts(), name=source.name, max_length=source.max_length)
+    train = splits.train
+    return foresee_drop(encoder, train.texts(), pairs=train.pairs, name=source.name, max_length=source.max_length)

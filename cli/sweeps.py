@@ -27,7 +27,9 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     if result.prediction is not None:
         whose = "" if result.blocks is None else f" Its layers are those of {blocks_in_words(result.blocks)} alone."
         say(result.prediction.sentence + whose)
-    elif result.settings.layers in ("auto", "all") and not OBJECTIVES[result.training.objective].is_graded:
+    elif result.settings.layers in ("auto", "all") and (
+        not OBJECTIVES[result.training.objective].is_graded or result.full.layer > 1  # all scores are 0 or 1
+    ):
         say(NOT_FORETOLD)
     cells, layers = sweep_table(result), [row.layer for row in result.rows]
     table(cells.title, cells.columns, cells.rows, marked=layers.index(result.chosen))

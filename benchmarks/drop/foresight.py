@@ -3,17 +3,20 @@
     python -m benchmarks.drop.foresight --data FOLDER_OF_SETS    # profiles what is not in profiles.jsonl
     python -m benchmarks.drop.foresight                          # from what is there
 
-Cases: those of `benchmarks/pick/cases.csv` whose weights are known, with what the analysis said of them: of the first
-miniatures and all-MiniLM-L6-v2 in `cases.csv` beside this, of the bundled ones in `profiles.jsonl` (from training
+Cases: those of `benchmarks/cases.csv` whose weights are known, with what the analysis said of them: of the first
+miniatures and all-MiniLM-L6-v2 in `truncations.csv` beside this, of the bundled ones in `profiles.jsonl` (from training
 pairs, with the usual reference where the model has one, as `analyze` does it), of random weights in the first snapshots
-of `benchmarks/miniatures`. Whatever is fitted has not seen the model that it forecasts. The rule's constants came
-before the cases of the bundled miniatures and of random weights: these are scored apart, too. One half where no fall is
-predicted, which is what the sentence says now, was settled before the sweeps in German, and after most others.
+of `benchmarks/miniatures`. Whatever is fitted has not seen the model that it forecasts, with any weights. *Bundled* are
+the cases of the bundled miniatures alone. The constants of the rule are not free of them: they came before these
+weights, but for the level of CKA, which was changed for a snapshot that the bundled discriminator goes on from.
+*With curves* are the cases whose untrained scores and effective rank are known: all but those of random weights. The
+logistic of both, fitted on all of them, is `FALL` of the package; it is printed at the end.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
+from math import log2
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -21,14 +24,16 @@ import numpy as np
 
 from benchmarks.common import new_parser, print_table, read_rows, write_rows
 from benchmarks.drop.run import PROFILES
-from benchmarks.drop.scoring import logistic, probability
+from benchmarks.drop.scoring import FEATURES, logistic, probability
 from benchmarks.pick.cases import BUNDLED_NOW, RANDOM, Case, read_cases
 from benchmarks.pick.measure import MINIATURES, TASKS, load_set
+from benchmarks.pick.rules import by_model, interval
 from truncate_kit.analysis.foresight import ANALYSED_TEXTS
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.encoders import default_reference, load_encoder
+from truncate_kit.similarity.drop import LEAST_RANK
 
 HERE = Path(__file__).parent
 SNAPSHOTS = HERE.parent / "miniatures" / "snapshots.csv"
@@ -38,11 +43,16 @@ BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreseen:
-    """A case with what was said before. said: whether a fall; sure: of that, 0.5 to 1."""
+    """A case with what was said before.
+
+    said: whether a fall; sure: of that, 0.5 to 1. signs: CKA lost at the end, points of Spearman that the untrained
+    last layer lacks, and how often its effective rank is halved; empty where they are not known.
+    """
 
     case: Case
     said: bool
     sure: float
+    signs: tuple[float, ...] = ()
 
     @property
     def probability(self) -> float:
@@ -50,25 +60,34 @@ class Foreseen:
         return self.sure if self.said else 1 - self.sure
 
 
-def said_of_first(model: str, task: str) -> tuple[bool, float] | None:
+Said = tuple[bool, float, tuple[float, ...]]
+
+
+def signs_of(values: Mapping[str, float]) -> tuple[float, float, float]:
+    """`Foreseen.signs`, from the values of the signs of a prediction by their names in `FEATURES`."""
+    return values["cka"], -values["spearman"], -log2(max(values["rank"], LEAST_RANK))
+
+
+def said_of_first(model: str, task: str) -> Said | None:
     """What the analysis said of a whole model of the first weights, with the reference where it has one."""
     mine = [
         row
-        for row in read_rows(HERE / "cases.csv")
+        for row in read_rows(HERE / "truncations.csv")
         if row["pairs"] == SETS[task] and row["model"].partition(",")[0] == model
     ]
     if not mine:
         return None
     whole = max(mine, key=lambda row: int(row["depth"]))
     mode = "with reference" if whole["with reference: says"] else "alone"
-    return whole[f"{mode}: says"] == "1", float(whole[f"{mode}: confidence"])
+    signs = signs_of({name: float(whole[f"{mode}: {name}"]) for name in FEATURES})
+    return whole[f"{mode}: says"] == "1", float(whole[f"{mode}: confidence"]), signs
 
 
-def said_of_random(model: str) -> tuple[bool, float]:
+def said_of_random(model: str) -> Said:
     """What the analysis said of a miniature's shape before any training, on STS Benchmark."""
     moments = [row for row in read_rows(SNAPSHOTS) if row["model"] == model.removeprefix("mini-")]
     row = min(moments, key=lambda row: int(row["step"]))
-    return bool(row["predicted_from"]), float(row["confidence"])
+    return bool(row["predicted_from"]), float(row["confidence"]), ()
 
 
 def name_of(model: str, task: str) -> str:
@@ -89,13 +108,14 @@ def say(data: Path) -> None:
         PROFILES.add(name, replace(seen, model=name).to_dict())
 
 
-def said_of_bundled(model: str, task: str) -> tuple[bool, float] | None:
+def said_of_bundled(model: str, task: str) -> Said | None:
     """What the analysis said of a bundled miniature."""
     if (name := name_of(model, task)) not in PROFILES:
         return None
     drop = LayerProfile.from_dict(PROFILES[name]).drop
     assert drop is not None
-    return drop.falls, round(drop.confidence, 2)
+    values = {sign.name: sign.value for sign in drop.signs}
+    return drop.falls, round(drop.confidence, 2), signs_of({short: values[name] for short, name in FEATURES.items()})
 
 
 def foreseen() -> list[Foreseen]:
@@ -110,7 +130,7 @@ def foreseen() -> list[Foreseen]:
         elif case.weights not in (RANDOM, "published"):
             said = said_of_first(case.model, case.task)
         if said is not None:
-            found.append(Foreseen(case=case, said=said[0], sure=said[1]))
+            found.append(Foreseen(case=case, said=said[0], sure=said[1], signs=said[2]))
     return found
 
 
@@ -139,6 +159,39 @@ def logistic_of_it(others: Sequence[Foreseen], mine: Foreseen) -> float:
     return float(probability(np.array([odds(mine)]), weights)[0])
 
 
+UNITS = np.array([0.15, 5.0, 1.0])  # about the spread of each sign, so that one penalty suits all
+CKA, SPEARMAN, RANK = 0, 1, 2  # places in `Foreseen.signs`
+
+
+def logistic_of(*places: int) -> Fit:
+    """Logistic regression of falls on some signs; one half for a case that has none."""
+
+    def forecast(others: Sequence[Foreseen], mine: Foreseen) -> float:
+        if not mine.signs:
+            return 0.5
+        return float(probability(units([mine], places), fitted(others, places))[0])
+
+    return forecast
+
+
+def units(cases: Sequence[Foreseen], places: Sequence[int]) -> np.ndarray:
+    """Some signs of cases, in `UNITS`."""
+    return (np.array([one.signs for one in cases]) / UNITS)[:, list(places)]
+
+
+def fitted(cases: Sequence[Foreseen], places: Sequence[int]) -> np.ndarray:
+    """Intercept and slopes, in `UNITS`, over the cases that have signs."""
+    known = [one for one in cases if one.signs]
+    return logistic(units(known, places), np.array([one.case.falls for one in known], float))
+
+
+def calibration(cases: Sequence[Foreseen]) -> tuple[float, ...]:
+    """What `truncate_kit.similarity.drop.FALL` is: fitted on all cases of similarity with signs."""
+    places = (SPEARMAN, RANK)
+    weights = fitted([one for one in cases if one.case.similarity], places)
+    return float(weights[0]), *map(float, weights[1:] / UNITS[list(places)])
+
+
 FORECASTS: dict[str, Fit] = {
     "base rate of the other models": base_rate,
     "never falls": lambda _, __: 0.0,
@@ -147,10 +200,17 @@ FORECASTS: dict[str, Fit] = {
     "that of a fall, else one half": lambda _, mine: mine.probability if mine.said else 0.5,
     "share of falls where the same was said": like_it,
     "logistic of the confidence": logistic_of_it,
+    "logistic of the CKA lost": logistic_of(CKA),
+    "logistic of the change of untrained Spearman": logistic_of(SPEARMAN),
+    "logistic of the effective rank": logistic_of(RANK),
+    "logistic of CKA and Spearman": logistic_of(CKA, SPEARMAN),
+    "logistic of Spearman and rank": logistic_of(SPEARMAN, RANK),
+    "logistic of all three": logistic_of(CKA, SPEARMAN, RANK),
 }
 SELECTIONS: dict[str, Callable[[Foreseen], bool]] = {
     "similarity": lambda one: one.case.similarity,
-    "similarity, after the rule": lambda one: one.case.similarity and one.case.weights in (BUNDLED_NOW, RANDOM),
+    "similarity, with curves": lambda one: one.case.similarity and bool(one.signs),
+    "similarity, bundled": lambda one: one.case.similarity and one.case.weights == BUNDLED_NOW,
     "classes": lambda one: not one.case.similarity,
 }
 
@@ -166,7 +226,11 @@ def forecasts(cases: Sequence[Foreseen]) -> dict[str, np.ndarray]:
 
 
 def scored(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
-    """Brier scores of every forecast, on each selection."""
+    """Brier scores of every forecast, on each selection: over its cases, over models, and against their base rate.
+
+    The last is what a forecast would score that knew how many of these very cases fall; its interval (95 %) is of the
+    gain over that, by a bootstrap over models.
+    """
     rows: list[dict[str, object]] = []
     for similarity in (True, False):
         kind = [one for one in cases if one.case.similarity == similarity]
@@ -174,11 +238,28 @@ def scored(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
             for selection, belongs in SELECTIONS.items():
                 places = [place for place, one in enumerate(kind) if belongs(one)]
                 if places:
-                    truth = np.array([kind[place].case.falls for place in places], float)
-                    brier = float(np.mean((values[places] - truth) ** 2))
-                    counts: dict[str, object] = {"of": selection, "cases": len(places), "falls": int(truth.sum())}
-                    rows.append(counts | {"forecast": name, "brier": f"{brier:.3f}"})
-    return rows
+                    rows.append({"of": selection} | score([kind[place] for place in places], name, values[places]))
+    return sorted(rows, key=lambda row: list(SELECTIONS).index(str(row["of"])))
+
+
+def score(cases: Sequence[Foreseen], name: str, values: np.ndarray) -> dict[str, object]:
+    """A row of the table."""
+    truth = np.array([one.case.falls for one in cases], float)
+    errors, known = (values - truth) ** 2, (truth.mean() - truth) ** 2
+    of = [one.case for one in cases]
+    low, high = interval(of, list(errors - known))
+    return {
+        "cases": len(cases),
+        "falls": int(truth.sum()),
+        "forecast": name,
+        "brier": f"{errors.mean():.3f}",
+        "by_model": f"{np.mean(list(by_model(of, list(errors)).values())):.3f}",
+        "known_rate": f"{known.mean():.3f}",
+        "against_it": f"{np.mean(list(by_model(of, list(errors - known)).values())):+.3f}",
+        "low": f"{low:+.3f}",
+        "high": f"{high:+.3f}",
+        "right_side": f"{np.mean((values > 0.5) == (truth > 0.5)):.2f}" if (values != 0.5).any() else "",
+    }
 
 
 def case_rows(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
@@ -200,12 +281,12 @@ def case_rows(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
 
 def draw(cases: Sequence[Foreseen], path: Path) -> None:
     """Reliability: how often a fall came, against how probable it was said to be, on similarity."""
-    kind = [one for one in cases if one.case.similarity]
+    kind = [one for one in cases if one.case.similarity and one.signs]
     truth = np.array([one.case.falls for one in kind], float)
     figure, panel = plt.subplots(figsize=(4.2, 4.0), layout="constrained")
     panel.plot([0, 1], [0, 1], ":", color="grey", linewidth=1)
     found = forecasts(kind)
-    for name in ("the confidence as it is", "logistic of the confidence"):
+    for name in ("the confidence as it is", "logistic of Spearman and rank"):
         values, said, fell, counts = found[name], [], [], []
         for low, high in pairwise(BINS):
             inside = (values >= low) & ((values < high) | (high == BINS[-1]))
@@ -220,6 +301,21 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
     panel.legend(frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def shown(rows: Sequence[dict[str, object]]) -> tuple[list[str], list[list[str]]]:
+    """The table that the page beside this has: a row for each forecast, Brier scores by selection."""
+    by = {(row["forecast"], row["of"]): row for row in rows}
+    first = {of: by["never falls", of] for of in SELECTIONS}
+    head = ["forecast", *("{}: {cases} cases, {falls} fall".format(of, **first[of]) for of in SELECTIONS)]
+    head.insert(2, "less what their own rate has, by model")
+    lines = [["*their own rate*", *(str(first[of]["known_rate"]) for of in SELECTIONS)]]
+    lines[0].insert(2, "–")
+    for name in FORECASTS:
+        cells = [str(by[name, of]["brier"]) for of in SELECTIONS]
+        cells.insert(1, "{against_it} ({low} to {high})".format(**by[name, "similarity"]))
+        lines.append([name, *cells])
+    return head, lines
 
 
 PARSER = new_parser(__doc__)
@@ -237,7 +333,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = scored(cases)
     write_rows(options.out / "foresight-brier.csv", rows)
     draw(cases, options.out / "foresight.png")
-    print_table(list(rows[0]), [list(row.values()) for row in rows])
+    print_table(*shown(rows))
+    print("FALL =", tuple(round(value, 3) for value in calibration(cases)))
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def predictions(seen: LayerProfile, depth: int) -> dict[str, DropPrediction]:
 
 
 def score_forecasts(cases: Sequence[Case], out: Path) -> None:
-    """Write `cases.csv`, `brier.csv`, `sets.csv`, `reliability.csv` and `regret.csv`, and print all but the first."""
+    """Write truncations.csv, brier.csv, sets.csv, reliability.csv and regret.csv, and print all but the first."""
     tables: dict[str, list[dict[str, object]]] = {"brier": [], "sets": [], "reliability": [], "regret": []}
     for mode in MODES:
         for selection in FITTED:
@@ -114,7 +114,7 @@ def score_forecasts(cases: Sequence[Case], out: Path) -> None:
             tables["regret"] += [scored | row for row in _regrets(mine, mode)]
             if selection == "all":
                 tables["sets"] += [{"mode": mode} | row for row in _by_set(mine, mode, forecasts)]
-    write_rows(out / "cases.csv", [_cells(case) for case in cases])
+    write_rows(out / "truncations.csv", [_cells(case) for case in cases])
     for name, rows in tables.items():
         write_rows(out / f"{name}.csv", rows)
         print(name)

@@ -1,4 +1,4 @@
-"""Every sweep with dev and test scores by layer, in one table: cases.csv, by which rules and predictions are scored.
+"""Every sweep with dev and test scores by layer, in one table, benchmarks/cases.csv: by it all is scored.
 
     python -m benchmarks.pick.cases --published FILE_OF_PUBLISHED_FIGURES
     python -m benchmarks.pick.cases    # the rows of the published models stay as they are
@@ -6,7 +6,8 @@
 --published: the scores by layer that the TMFT authors released (ir2718/similarity-embedding-quality, MIT), of which the
 12 English models have both dev and test. All other rows are means over the seeds of committed trials: of
 `benchmarks/tmft` and of `second_dev-trials.csv`, made with the first miniatures; of `benchmarks/miniatures`, with the
-bundled ones and with random weights; of `measured.csv`, with the bundled ones. A sweep that lacks layers is no case.
+bundled ones and with random weights; of `measured.csv`, with the bundled ones; and, on SICK's classes, the scores of
+these in `benchmarks/miniatures/one-seed.csv`. A sweep that lacks layers is no case.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +24,11 @@ from benchmarks.pick.measure import TASKS
 from truncate_kit.runs.journal import Journal
 from truncate_kit.runs.trial import Trial
 from truncate_kit.study.study_result import DROP_ERRORS, DROP_POINTS
+from truncate_kit.sweep.certainty import means_over_seeds
 from truncate_kit.sweep.picking import Picker
 
 HERE = Path(__file__).parent
-CASES, MEASURED = HERE / "cases.csv", HERE / "measured.csv"
+CASES, MEASURED = HERE.parent / "cases.csv", HERE / "measured.csv"
 # Columns of `MEASURED` that make a case
 SWEEP = ("model", "task", "train_pairs", "rate", "epochs", "dev_pairs", "precision")
 PUBLISHED, FIRST, BUNDLED_NOW, RANDOM, PUBLIC = "published", "first", "bundled", "random", "public"
@@ -34,6 +36,7 @@ STORES = {
     FIRST: HERE.parent / "tmft" / "study" / "trials" / "trials.jsonl",
     BUNDLED_NOW: HERE.parent / "miniatures" / "trials" / "trials.jsonl",
 }
+ONE_SEED = HERE.parent / "miniatures" / "one-seed.csv"
 TRAIN_PAIRS = (500, 1000, 2000, 2500, 5749)  # of the sweeps in the stores, which say their steps only
 MINILM = "all-MiniLM-L6-v2"
 USUAL_RATES = {MINILM: 4e-5}  # what None was when the stores were written; 1e-4 for the miniatures
@@ -279,7 +282,7 @@ def measured(path: Path) -> Iterator[tuple[Case, list[dict[str, str]]]]:
         seeds_held, source = str(len(seeds)), "measured"
         key = (model, weights, task, METRICS[TASKS[task]], train_pairs, dev_pairs, rate, epochs, seeds_held, source)
         cheap = {int(row["layer"]): row for row in ranked if tuple(row[name] for name in SWEEP[:4]) == said[:4]}
-        errors = gap_errors(mine, seeds)
+        errors = gap_errors(mine)
         yield (
             _case(
                 key,
@@ -297,22 +300,35 @@ def measured(path: Path) -> Iterator[tuple[Case, list[dict[str, str]]]]:
         )
 
 
-def gap_errors(rows: Sequence[dict[str, str]], seeds: Sequence[str]) -> dict[int, float]:
-    """Standard error, by layer, of the distance of its dev score to the best one's: paired over dev pairs and seeds."""
+def entailment() -> Iterator[Case]:
+    """The sweeps of `benchmarks/miniatures/entailment.toml`: all 4,500 pairs, three epochs, one seed."""
+    rows = [row for row in read_rows(ONE_SEED) if row["task"] == "SICK, entailment"]
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [(int(row["layer"]), 0, float(row["dev"]), float(row["test"])) for row in rows if row["model"] == model]
+        layers = _layers(mine)
+        assert layers is not None
+        key = (model, BUNDLED_NOW, "sick", METRICS["entailment"], "4500", "500", "5e-4", "3", "1", "miniatures")
+        yield _case(key, layers)
+
+
+def gap_errors(rows: Sequence[dict[str, str]]) -> dict[int, float]:
+    """Standard error, by layer, of the distance of its dev score to the best one's: paired over dev pairs and seeds.
+
+    rows: of the seeds that every layer has.
+    """
     draws = {
         int(layer): np.array(
-            [[float(one) for one in row["dev_draws"].split(";")] for row in rows if row["layer"] == layer]
+            [
+                [float(one) for one in row["dev_draws"].split(";")]
+                for row in sorted(rows, key=lambda row: row["seed"])
+                if row["layer"] == layer
+            ]
         )
         for layer in {row["layer"] for row in rows}
     }
     dev = {layer: fmean(float(row["dev"]) for row in rows if int(row["layer"]) == layer) for layer in draws}
     best = Picker("best-dev").pick(dev)
-    # Seeds are drawn with the pairs, the same for both layers.
-    taken = np.random.default_rng(0).integers(0, len(seeds), (len(seeds), draws[best].shape[1]))
-    return {
-        layer: float(np.take_along_axis(draws[best] - values, taken, 0).mean(0).std(ddof=1))
-        for layer, values in draws.items()
-    }
+    return {layer: float(means_over_seeds(draws[best] - values).std(ddof=1)) for layer, values in draws.items()}
 
 
 def all_cases(published_figures: Path | None) -> list[Case]:
@@ -323,7 +339,7 @@ def all_cases(published_figures: Path | None) -> list[Case]:
         else [case for case in read_cases() if case.weights == PUBLISHED]
     )
     first, later = of_stores(FIRST), [*of_stores(BUNDLED_NOW), *measured(MEASURED)]
-    return [*theirs, *(case for case, _ in first), *second_dev(), *(case for case, _ in later)]
+    return [*theirs, *(case for case, _ in first), *second_dev(), *(case for case, _ in later), *entailment()]
 
 
 def table_rows(cases: Sequence[Case]) -> list[dict[str, object]]:

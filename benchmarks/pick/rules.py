@@ -1,12 +1,14 @@
-"""Which rule takes the best layer: every rule on every case of cases.csv, its parameter found without the case's model.
+"""Which rule takes the best layer: every rule on every case, its parameter found without the case's model.
 
     python -m benchmarks.pick.rules
 
 A rule sees dev scores by layer, some also how sure these are or what cheap rankings gave, and takes a layer. It loses
 the best test score of any layer minus that of its own, in points. A parameter is the one with the smallest mean loss
 over the cases of all *other* models, every model counting the same. Intervals (95 %) are of the difference to best dev
-on the same cases, by a bootstrap over models. Where resamples of dev were not kept, the standard error of the distance
-between two layers' scores is that of a correlation, scaled as it is in the cases of other models that have them.
+on the same cases, by a bootstrap over models: where these are few, it is narrower than it should be. Where resamples of
+dev were not kept, the standard error of the distance between two layers' scores is that of a correlation, also for
+classes, scaled as it is in the cases of similarity of other models that have them; *resampled* are rules over the cases
+alone in which nothing is guessed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -82,6 +84,13 @@ RULES = (
     Rule("last layer", lambda case, _, __: max(case.dev)),
     Rule("smallest within one standard error", within_errors(min), ((1.0,),)),
     Rule("smallest that dev cannot tell from the best", within_errors(min), ((NO_DIFFERENCE,),)),
+    Rule("smallest within one standard error, resampled", within_errors(min), ((1.0,),), needs="gap_se"),
+    Rule(
+        "smallest that dev cannot tell from the best, resampled",
+        within_errors(min),
+        ((NO_DIFFERENCE,),),
+        needs="gap_se",
+    ),
     Rule("deepest within one standard error", within_errors(max), ((1.0,),)),
     Rule("smallest within t standard errors", within_errors(min), tuple((value,) for value in ERRORS)),
     Rule("deepest within t standard errors", within_errors(max), tuple((value,) for value in ERRORS)),
@@ -116,7 +125,7 @@ def gaps_without(model: str, cases: Sequence[Case]) -> Gaps:
     ratios = [
         row.gap_se / correlation_error(row.dev, case.dev_pairs)
         for case in cases
-        if case.run != model
+        if case.run != model and case.similarity  # what the formula is made for
         for row in case.layers
         if row.gap_se
     ]

@@ -2,7 +2,7 @@
 
     python -m benchmarks.tmft.cases
 
-Reads the tables beside it that run.py wrote; writes cases.csv, one row for each strategy under each pick rule, and
+Reads the tables beside it that run.py wrote; writes summary.csv, one row for each strategy under each pick rule, and
 each-case.csv, one row for each case under what were the defaults of `finetune`.
 """
 
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for row in choices:
             groups.setdefault((row["rule"], row["strategy"]), []).append((drops, row))
     tables = {
-        "cases": [summary(rows) for rows in groups.values()],
+        "summary": [summary(rows) for rows in groups.values()],
         "each-case": [default_row(name, *case) for (name, _), case in found.items()],
     }
     for name, rows in tables.items():

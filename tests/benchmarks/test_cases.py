@@ -3,12 +3,15 @@
 import dataclasses
 from statistics import fmean, stdev
 
+import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from benchmarks.common import read_rows
 from benchmarks.drop import foresight
 from benchmarks.pick import cases, rules, searches
 from tests.support.trials import read_trials
+from truncate_kit.similarity.drop import FALL, fall_probability
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +86,9 @@ def test_gap_errors_pair_pairs_and_seeds():
         for seed, one in enumerate(both)
     ]
     # Whatever pairs and seeds are drawn, the layers lie two points apart.
-    assert cases.gap_errors(rows, ["0", "1"]) == {0: 0.0, 1: 0.0}
+    assert cases.gap_errors(rows) == {0: 0.0, 1: 0.0}
     rows[0]["dev_draws"] = "1;2;9"
-    assert cases.gap_errors(rows, ["0", "1"])[0] > 0
+    assert cases.gap_errors(rows)[0] > 0
 
 
 def test_committed_tables_are_those_of_the_cases(tmp_path, capsys):
@@ -95,9 +98,10 @@ def test_committed_tables_are_those_of_the_cases(tmp_path, capsys):
         assert read_rows(tmp_path / name) == read_rows(rules.HERE / name)
 
 
-def test_searches_are_replayed_as_they_were_run(tmp_path):
+def test_searches_are_replayed_as_they_were_run(tmp_path, capsys):
     """The BERT, first weights, on English pairs: what the runner of that day found under the bonus, and its cost."""
     searches.main(["--out", str(tmp_path)])
+    assert capsys.readouterr().out in (searches.HERE / "README.md").read_text(encoding="utf-8")
     rows = read_rows(tmp_path / "searches.csv")
     assert rows == read_rows(searches.HERE / "searches.csv")
     old = {
@@ -113,8 +117,10 @@ def test_searches_are_replayed_as_they_were_run(tmp_path):
     assert {row["strategy"] for row in mine} == set(searches.SHOWN)
 
 
-def test_forecasts_are_scored_without_the_model(tmp_path):
+def test_forecasts_are_scored_without_the_model(tmp_path, capsys):
     foresight.main(["--out", str(tmp_path)])
+    table = capsys.readouterr().out.partition("FALL")[0]
+    assert table in (foresight.HERE / "README.md").read_text(encoding="utf-8")
     for name in ("foresight.csv", "foresight-brier.csv"):
         assert read_rows(tmp_path / name) == read_rows(foresight.HERE / name)
     rows = [row for row in read_rows(tmp_path / "foresight.csv") if row["kind"] == "similarity"]
@@ -123,6 +129,31 @@ def test_forecasts_are_scored_without_the_model(tmp_path):
     squares = [(chance - int(row["falls"])) ** 2 for chance, row in zip(said, rows, strict=True)]
     assert float(brier["the confidence as it is"]["brier"]) == pytest.approx(fmean(squares), abs=6e-4)
     assert float(brier["never falls"]["brier"]) == pytest.approx(fmean(int(row["falls"]) for row in rows), abs=6e-4)
+
+
+def test_the_probability_of_the_package_is_fitted_on_the_cases():
+    """And by an independent fit: a logistic regression of scikit-learn's with the same penalty on the slopes."""
+    kind = [one for one in foresight.foreseen() if one.case.similarity and one.signs]
+    signs = np.array([one.signs[1:] for one in kind]) / (5.0, 1.0)
+    truth = [one.case.falls for one in kind]
+    fit = LogisticRegression(C=1 / (0.1 * len(kind)), tol=1e-8).fit(signs, truth)
+    assert pytest.approx((fit.intercept_[0], *fit.coef_[0] / (5.0, 1.0)), abs=2e-3) == FALL
+    for one, chance in zip(kind, fit.predict_proba(signs)[:, 1], strict=True):
+        lost, halved = one.signs[1:]
+        spearman, rank = (0.0,) * 4 + (-lost,), (1.0,) * 4 + (0.5**halved,)
+        assert fall_probability(spearman, rank) == pytest.approx(chance, abs=2e-3)
+
+
+def test_a_forecast_is_held_against_the_rate_of_its_own_cases():
+    def one(model: str, last: float) -> foresight.Foreseen:
+        return foresight.Foreseen(case=one_case(model, [0.0] * 3, [50.0, 60.0, last]), said=False, sure=0.5)
+
+    cases_ = [one("a", 50.0), one("a", 50.0), one("b", 60.0), one("b", 50.0)]
+    row = foresight.score(cases_, "one half", np.full(4, 0.5))
+    assert (row["cases"], row["falls"], row["brier"], row["known_rate"]) == (4, 3, "0.250", "0.188")  # 3/4 · 1/4
+    # a: 1/4 − 1/16; b: 1/4 − (9/16 + 1/16) / 2
+    assert row["against_it"] == "+0.062"
+    assert (row["low"], row["high"]) == ("-0.062", "+0.188")
 
 
 def test_what_was_said_alike_counts_in_other_models_only():

@@ -91,7 +91,7 @@ def test_no_reference_is_less_sure_and_tells_how_to_give_one(run, tiny_folder, p
     assert code == 0
     assert "less sure" in err
     assert "--reference" in err
-    assert "no reference model" in out
+    assert "CKA to the model's own middle layer" in out
 
 
 def test_reference_by_name_and_none(run, tiny_folder, pairs_file):

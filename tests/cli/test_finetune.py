@@ -172,7 +172,7 @@ def test_paraphrase_labels_are_scored_by_f1(run, tiny_folder, tmp_path):
     assert "F1 × 100; 1 seed, 1 epoch," in out
     assert "Whether the last layers are worse is not known before training" in out
     assert "expected to fall" not in out
-    assert "on dev (95 % of resamples of dev pairs; one seed says nothing of seeds)" in out
+    assert "on dev (95 % interval over dev pairs; one seed says nothing of seeds)" in out
 
 
 def test_entailment_reads_classes_and_leaves_the_remembered_scores_alone(run, tiny_folder, tmp_path):

@@ -13,7 +13,7 @@ SAME_CASES = "stsb-en-minilm-part"  # all-MiniLM-L6-v2 on English pairs, which h
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, str]]:
-    return table("cases")
+    return table("truncations")
 
 
 def table(name: str) -> list[dict[str, str]]:

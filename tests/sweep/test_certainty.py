@@ -9,7 +9,7 @@ from tests.support.training import SHORT
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import correlate
 from truncate_kit.runs.trial import Trial
-from truncate_kit.sweep.certainty import certainty, layers_in_words
+from truncate_kit.sweep.certainty import certainty, layers_in_words, means_over_seeds
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.sweep_result import SweepResult
@@ -71,7 +71,24 @@ def test_the_interval_is_that_of_the_paired_difference():
     assert "1 is the smallest" in found.sentence
     alone = certainty([trials[0], trials[2]])
     assert alone.alike == (1,)
-    assert alone.sentence.startswith("Layer 1 is better on dev than every other layer that was trained out")
+    assert alone.sentence.startswith("Layer 1 is better on dev than layer 3, the only other one that was trained out")
+
+
+def test_layers_that_were_not_trained_out_are_named():
+    trials = [trial(1, 0, 70.0, [70.0] * DRAWS), trial(2, 0, 60.0, [60.0] * DRAWS), trial(8, 0, 60.0, [60.0] * DRAWS)]
+    assert "not trained out" not in certainty(trials, (1, 2, 8)).sentence
+    all_of_them = certainty(trials, range(9)).sentence
+    assert "better on dev than every other layer that was trained out" in all_of_them
+    assert all_of_them.endswith("Layers 0, 3, 4, 5, 6 and 7 were not trained out: they are not compared.")
+    assert certainty(trials, (1, 2, 3, 8)).sentence.endswith("Layer 3 was not trained out: it is not compared.")
+
+
+def test_the_means_vary_as_much_as_a_mean_over_seeds():
+    """Against the variance of a mean by the textbook, s² / k, for few seeds."""
+    for k in (2, 3, 5):
+        values = np.random.default_rng(k).normal(size=k)
+        found = means_over_seeds(np.repeat(values[:, None], 200_000, 1))
+        assert found.var() == pytest.approx(values.var(ddof=1) / k, rel=0.02)
 
 
 def test_seeds_that_disagree_widen_the_interval():
@@ -79,8 +96,9 @@ def test_seeds_that_disagree_widen_the_interval():
     lead = [trial(3, 0, 6.0, [6.0] * DRAWS), trial(3, 1, -1.0, [-1.0] * DRAWS)]
     found = certainty([*trials, *lead])
     assert found.best == 3
-    assert found.low[:2] == (-1.0, -1.0)  # both seeds may be the second one
-    assert found.high[:2] == (6.0, 6.0)
+    # Both seeds may be the second one, or the first; wider by √2, as the mean of two seeds varies more than that.
+    assert found.low[:2] == pytest.approx((2.5 - 3.5 * 2**0.5,) * 2, abs=1e-3)
+    assert found.high[:2] == pytest.approx((2.5 + 3.5 * 2**0.5,) * 2, abs=1e-3)
     assert found.alike == (1, 2, 3)
 
 

@@ -1,10 +1,13 @@
-"""Whether a model's end is expected to fall, from raw texts, before anything is trained."""
+"""Whether a model's end is expected to fall, from graded pairs or raw texts, before anything is trained."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.data import TextPair
 from truncate_kit.encoders import Encoder, default_reference, load_encoder
+from truncate_kit.errors import DataError
 from truncate_kit.similarity.drop import DropPrediction
 
 ANALYSED_TEXTS = 2000
@@ -12,18 +15,25 @@ ANALYSED_TEXTS = 2000
 
 
 def foresee_drop(
-    encoder: Encoder, texts: Sequence[str], *, name: str, max_length: int | None = None
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    name: str,
+    pairs: Sequence[TextPair] | None = None,
+    max_length: int | None = None,
 ) -> DropPrediction | None:
-    """What `profile` predicts from the first texts, with the usual reference where there is one for such a model.
+    """What `profile` predicts from some texts, with the usual reference where there is one for such a model.
 
     Args:
         encoder: The whole model.
-        texts: The first `ANALYSED_TEXTS` are read.
+        texts: The first `ANALYSED_TEXTS` are read, unless there are pairs whose scores rank them.
         name: By which the reference is found.
+        pairs: Graded pairs to learn from; `ANALYSED_TEXTS` of their texts are read instead, and the untrained scores
+            are part of the prediction.
         max_length: Of the reference's texts, in tokens.
 
     Returns:
-        None for a model of fewer than two layers.
+        None for a model of fewer than two layers, and where all scores of the pairs are 0 or 1.
 
     Raises:
         TruncateKitError: As `profile`.
@@ -31,4 +41,7 @@ def foresee_drop(
     usual = default_reference(name)
     reference = load_encoder(usual, max_length=max_length) if usual else None
     settings = AnalysisSettings(max_texts=ANALYSED_TEXTS)
+    if pairs:
+        with suppress(DataError):  # scores that rank nothing; what else is wrong is found below
+            return profile(encoder, pairs=pairs, reference=reference, settings=settings).drop
     return profile(encoder, texts, reference=reference, settings=settings).drop

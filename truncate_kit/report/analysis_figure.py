@@ -90,7 +90,7 @@ def _over_layers(axes: Axes, profile: LayerProfile) -> None:
     """The axis of the layers, and the predicted drop shaded."""
     drop = profile.drop
     if drop is not None and drop.from_layer is not None:
-        label = f"predicted drop, confidence {drop.confidence:.2f}"
+        label = f"predicted drop, {drop.sureness}"
         span = drop.from_layer - 0.5, profile.depth + 0.5
         axes.axvspan(*span, color=DROP, alpha=0.12, linewidth=0, label=label)
     whole_axis(axes)

@@ -14,13 +14,18 @@ The rule, in three steps.
 3. *How sure.* From one half up to a ceiling by how clearly CKA is past `CKA_FALL`, measured from the near end of its
    interval, and by the share of the other signs that agree.
 
-The constants were chosen on a handful of small models (a BERT, an ELECTRA pair, a sentence encoder and random
-weights): the confidence is not calibrated, and the result says so. Of models that came later it said nothing where no
-fall was predicted: the sentence says there that it cannot tell (benchmarks/drop/foresight-brier.csv).
+The constants of the rule were chosen on a handful of small models (a BERT, an ELECTRA pair, a sentence encoder and
+random weights): its confidence is not calibrated, and the result says so. Of models that came later it said nothing
+where no fall was predicted: the sentence says there that it cannot tell (benchmarks/drop/foresight-brier.csv).
+
+*How probable.* Where there are scores of untrained states, a fall of two points after training has a probability as
+well: a logistic regression on the change of the untrained Spearman and on the effective rank, fitted on sweeps of four
+small models and scored on each without its own (`FALL`; same table).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp, log2
 from statistics import median
 
 from truncate_kit.errors import UsageError, undefined_cka
@@ -40,6 +45,9 @@ CEILING_UNCORROBORATED = 0.65
 CEILING_STAYS = 0.9  # with a reference: without a fall of CKA
 CEILING_ALONE = 0.65  # without a reference: only the model itself has been seen
 CEILING_CONTRADICTED = 0.6  # when CKA and the corroborating sign disagree
+# Log odds of a fall: a constant, for each point that the untrained Spearman loses, and each time the rank is halved.
+FALL = (0.013, 0.160, 0.425)  # by `benchmarks.drop.foresight`, on 32 sweeps
+LEAST_RANK = 1e-3  # of the middle's: states that are all the same have none
 # Of the alarms on paraphrases none came true (benchmarks/drop/foresight.csv).
 NOT_FORETOLD = "Whether the last layers are worse is not known before training where classes or labels are learned."
 
@@ -65,7 +73,15 @@ class DropPrediction(Result):
     sentence: str  # the prediction and its reasons, for the user
     with_reference: bool
     signs: tuple[Sign, ...]  # what was measured, CKA first
-    calibrated: bool = False
+    calibrated: bool = False  # whether there is a probability
+    probability: float | None = None  # of a fall of two points after training; None without scores and effective rank
+
+    @property
+    def sureness(self) -> str:
+        """How sure a predicted fall is, in a word and a number."""
+        return (
+            f"confidence {self.confidence:.2f}" if self.probability is None else f"probability {self.probability:.2f}"
+        )
 
 
 def predict_drop(
@@ -107,14 +123,31 @@ def predict_drop(
     agreeing = sum(sign.says_fall == falls for sign in others) / len(others) if others else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
     from_layer = _first_fallen(cka, level - CKA_FALL) if falls else None
+    probability = None
+    if untrained_spearman is not None and effective_rank is not None:
+        probability = round(fall_probability(untrained_spearman, effective_rank), 2)
+    sure = _how_sure(falls, confidence, probability, with_reference=reference is not None)
     return DropPrediction(
         falls=falls,
         from_layer=from_layer,
         confidence=confidence,
-        sentence=_sentence(falls, from_layer, (level, last), confidence, reference, by_cka, corroborating),
+        sentence=f"{_reasons(falls, from_layer, (level, last), reference, by_cka, corroborating)}; {sure}",
         with_reference=reference is not None,
         signs=(by_cka, *others),
+        calibrated=probability is not None,
+        probability=probability,
     )
+
+
+def fall_probability(untrained_spearman: Sequence[float], effective_rank: Sequence[float]) -> float:
+    """1 / (1 + exp(−log odds)) by `FALL`, of the last layer against the middle half of the layers.
+
+    Both over layers 0 … depth; untrained_spearman in points (× 100).
+    """
+    constant, by_spearman, by_rank = FALL
+    lost = _level(untrained_spearman) - untrained_spearman[-1]
+    halved = -log2(max(effective_rank[-1] / _level(effective_rank), LEAST_RANK))
+    return 1 / (1 + exp(-(constant + by_spearman * lost + by_rank * halved)))
 
 
 def _ceiling(by_cka: Sign, corroborating: Sign | None, *, with_reference: bool) -> float:
@@ -181,11 +214,10 @@ def _first_fallen(cka: Sequence[float | None], floor: float) -> int:
     return first
 
 
-def _sentence(
+def _reasons(
     falls: bool,
     from_layer: int | None,
     ends: tuple[float, float],
-    confidence: float,
     reference: str | None,
     by_cka: Sign,
     corroborating: Sign | None,
@@ -202,11 +234,18 @@ def _sentence(
         joint = ", and" if corroborating.says_fall == by_cka.says_fall else ", but"
         verb = "says so too" if joint == ", and" else "says otherwise"
         said += f"{joint} the {corroborating.name} ({corroborating.value:.2f}) {verb}"
-    if not falls:  # Brier scores and misses of models that came later: benchmarks/drop/foresight-brier.csv
-        said += "; ends fell in models of which the same was said"
-        return said + ("." if reference else ", and there is no reference model.")
-    said += f"; confidence {confidence:.2f}, not calibrated"
-    return said + ("." if reference else ", and lower because there is no reference model.")
+    return said
+
+
+def _how_sure(falls: bool, confidence: float, probability: float | None, *, with_reference: bool) -> str:
+    if probability is not None:  # how good it is: benchmarks/drop/foresight-brier.csv
+        return f"by sweeps of four small models the probability of a fall of two points is {probability:.2f}."
+    if falls:
+        why = "." if with_reference else ", and lower because there is no reference model."
+        return f"confidence {confidence:.2f}, not calibrated{why}"
+    # Brier scores and misses of models that came later are in the same table.
+    why = "." if with_reference else ", and there is no reference model."
+    return f"ends fell in models of which the same was said{why}"
 
 
 def _check_lengths(

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
@@ -25,13 +26,20 @@ class Certainty(Result):
     sentence: str
 
 
-def certainty(trials: Sequence[Trial]) -> Certainty | None:
+def certainty(trials: Sequence[Trial], layers: Sequence[int] = ()) -> Certainty | None:
     """By a paired bootstrap over dev pairs and seeds, from the trials of one model with the full budget.
 
     In each draw all layers have the same resample of the dev pairs and the same resample of the seeds. A layer cannot
-    be told apart from the best one if the interval of the difference holds 0. None where fewer than two layers share a
-    seed and have resampled scores.
+    be told apart from the best one if the interval of the difference holds 0; layers are compared with it one by one.
+
+    Args:
+        trials: Those without `dev_draws` are passed over.
+        layers: All that could have been taken; those that were not trained out are named.
+
+    Returns:
+        None where fewer than two layers share a seed and have resampled scores.
     """
+    could = layers
     held = {(trial.layer, trial.seed): trial for trial in trials if trial.dev_draws}
     layers = sorted({layer for layer, _ in held})
     seeds = [seed for seed in sorted({seed for _, seed in held}) if all((layer, seed) in held for layer in layers)]
@@ -40,10 +48,9 @@ def certainty(trials: Sequence[Trial]) -> Certainty | None:
     means = {layer: np.mean([held[layer, seed].dev for seed in seeds]) for layer in layers}
     best = max(layers, key=lambda layer: (means[layer], -layer))
     scores = {layer: np.array([held[layer, seed].dev_draws for seed in seeds]) for layer in layers}
-    drawn = np.random.default_rng(0).integers(0, len(seeds), scores[best].shape)
     low, high = [], []
     for layer in layers:
-        ahead = np.take_along_axis(scores[best] - scores[layer], drawn, 0).mean(0)
+        ahead = means_over_seeds(scores[best] - scores[layer])
         ends = np.quantile(ahead, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
         low.append(round(float(ends[0]), 3))
         high.append(round(float(ends[1]), 3))
@@ -56,19 +63,38 @@ def certainty(trials: Sequence[Trial]) -> Certainty | None:
         high=tuple(high),
         level=LEVEL,
         seeds=len(seeds),
-        sentence=_sentence(alike, layers, len(seeds)),
+        sentence=_sentence(alike, layers, len(seeds), sorted({*could} - {*layers})),
     )
 
 
-def _sentence(alike: Sequence[int], layers: Sequence[int], seeds: int) -> str:
-    of = "the only two that were trained out" if len(layers) == 2 else f"of the {len(layers)} that were trained out"
-    by = "dev pairs and seeds" if seeds > 1 else "dev pairs; one seed says nothing of seeds"
+def means_over_seeds(draws: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of each resample of pairs the mean over as many seeds as there are, drawn with replacement.
+
+    draws: (seeds, resamples). Means of k drawn of k seeds vary by (k − 1) / k of the variance of a mean of k seeds,
+    by half of it with two; their distance from the mean of all is widened by √(k / (k − 1)) to make up for it.
+    """
+    k = len(draws)
+    if k == 1:
+        return np.array(draws[0])
+    drawn = np.random.default_rng(0).integers(0, k, draws.shape)
+    every, some = draws.mean(0), np.take_along_axis(draws, drawn, 0).mean(0)
+    return np.array(every + (some - every) * np.sqrt(k / (k - 1)))
+
+
+def _sentence(alike: Sequence[int], layers: Sequence[int], seeds: int, others: Sequence[int]) -> str:
+    by = f"95 % interval over {'dev pairs and seeds' if seeds > 1 else 'dev pairs; one seed says nothing of seeds'}"
+    known = ""
+    if others:
+        one = len(others) == 1
+        known = f" Layer{'' if one else 's'} {layers_in_words(others)} {'was' if one else 'were'} not trained out: "
+        known += f"{'it is' if one else 'they are'} not compared."
     if len(alike) == 1:
-        others = "every other layer that was trained out"
-        return f"Layer {alike[0]} is better on dev than {others} (95 % of resamples of {by})."
+        worse = [layer for layer in layers if layer != alike[0]]
+        than = f"layer {worse[0]}, the only other one" if len(worse) == 1 else "every other layer"
+        return f"Layer {alike[0]} is better on dev than {than} that was trained out ({by}).{known}"
+    of = "the only two that were trained out" if len(layers) == 2 else f"of the {len(layers)} that were trained out"
     return (
-        f"Layers {layers_in_words(alike)}, {of}, cannot be told apart on dev (95 % of resamples of {by}); "
-        f"{alike[0]} is the smallest."
+        f"Layers {layers_in_words(alike)}, {of}, cannot be told apart on dev ({by}); {alike[0]} is the smallest.{known}"
     )
 
 

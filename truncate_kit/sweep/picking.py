@@ -1,8 +1,8 @@
 """Which layer to take, given a dev score for each: one row per rule. Importing this imports no torch.
 
-The TMFT paper takes the best dev score. Dev sets flatter shallow layers (their words overlap with train), so other
-rules lean towards depth, or towards small models; measured on models that they were not fitted on, none of them loses
-fewer test points than the paper's with an interval that excludes zero (`benchmarks/pick`).
+The TMFT paper takes the best dev score. Dev sets flatter shallow layers (which score pairs by the words that they
+share), so other rules lean towards depth, or towards small models; measured on models that they were not fitted on,
+none of them loses fewer test points than the paper's with an interval that excludes zero (`benchmarks/pick`).
 """
 
 from collections.abc import Callable, Iterable, Mapping

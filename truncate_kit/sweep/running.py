@@ -81,7 +81,7 @@ class Sweep:
             layers=scores_by_layer(encoder, own),
             search=(*found.search.short, *found.search.stopped),
             trials=tuple(replace(trial, dev_draws=()) for trial in _unique([*own, *yardstick])),
-            certainty=certainty(own),
+            certainty=certainty(own, self.layers),
             chosen=found.search.chosen,
             chosen_seed=found.best.seed,
             full=scores_by_layer(self.full.full, yardstick)[0],
