@@ -54,6 +54,16 @@ def test_commands_parse(page):
                 command.make_context(words[1], words[2:])  # parsed and not run
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/papers").glob("*.md")), ids=lambda page: page.stem)
+def test_commands_of_the_papers_say_what_they_work_on(page):
+    """In a workspace where no command ran before; a command's name alone names the command."""
+    for words in commands(page.read_text(encoding="utf-8")):
+        if words[0] == "truncate-kit" and len(words) > 2:
+            command = typer.main.get_command(app).commands[words[1]]
+            found = command.make_context(words[1], words[2:]).params
+            assert [name for name in ("model", "data") if name in found and found[name] is None] == [], words
+
+
 def test_every_command_of_a_page_is_found():
     found = [words for page in PAGES for words in commands(page.read_text(encoding="utf-8"))]
     named = {words[2] for words in found if words[0] == "python"}
