@@ -68,7 +68,7 @@ def _best_table(lines: Sequence[Summary]) -> str:
         chosen = (f"{best.layer}", f"{best.parameters:,}", points(best.dev, best.dev_std))
         tests = (points(best.test, best.test_std), f"{last.layer}", points(last.test, last.test_std))
         rows.append((_plain(line.model), *chosen, *tests, f"{line.drop:.2f}{' (a drop)' if line.drops else ''}"))
-    return _markdown((*columns, "falls by"), rows)
+    return _markdown((*columns, "falls by, from the best on test"), rows)
 
 
 def _paper_table(lines: Sequence[Summary]) -> str:
