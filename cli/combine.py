@@ -35,9 +35,11 @@ def combine(
     columns: options.Columns = None,
     scale: options.Scale = None,
     split: Annotated[
-        str | None, data_option("Split that is divided: train, dev or test; by default as evaluate.")
+        str | None, data_option("Split that is divided: train, dev or test; by default as evaluate. BERT-LC joins all.")
     ] = None,
-    dev_pairs: Annotated[int, data_option("Pairs to choose on; the rest is for testing.")] = SETTINGS.dev_pairs,
+    dev_pairs: Annotated[
+        int, data_option("Pairs to choose on; the rest is for testing. Pairs with the same two texts stay together.")
+    ] = SETTINGS.dev_pairs,
     splits: Annotated[int, data_option("Random divisions into dev and test.")] = SETTINGS.splits,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
@@ -48,7 +50,7 @@ def combine(
     up_to: Annotated[
         int | None,
         layers_option(
-            "Most layers in a combination; by default all.",
+            "Most layers in a combination; by default all, where BERT-LC has 8 for large models.",
             "--layers-up-to",
             metavar="SIZE",
         ),

@@ -90,7 +90,9 @@ def contrast(
     ] = not SETTINGS.keep_pooler,
     objective: Annotated[str, training_option(f"{described('contrast')}.")] = SETTINGS.objective,
     seeds: options.Seeds = SEEDS,
-    epochs: Annotated[int | None, training_option(f"By default {EPOCHS}; not from the paper.")] = SETTINGS.epochs,
+    epochs: Annotated[
+        int | None, training_option(f"By default {EPOCHS}; from the authors' code, SimCSE and DiffCSE, not the paper.")
+    ] = SETTINGS.epochs,
     batch_size: Annotated[
         int | None, training_option(f"Rows per step; by default {ROWS}; see --learning-rate.")
     ] = SETTINGS.batch_size,
@@ -100,8 +102,18 @@ def contrast(
     learning_rate: Annotated[float | None, training_option(RATE)] = SETTINGS.learning_rate,
     generator: Annotated[
         str | None,
-        training_option("Of diffcse: the masked language model that fills in words; by default MODEL as it came."),
+        training_option(
+            "Of diffcse: the masked language model that fills in words; by default MODEL as it came, where DiffCSE has "
+            "DistilBERT."
+        ),
     ] = None,
+    masked_share: Annotated[
+        float,
+        training_option("Of diffcse: share of the tokens that are hidden and filled in, at least one of each text."),
+    ] = SETTINGS.masked_share,
+    replaced_weight: Annotated[
+        float, training_option("Of diffcse: weight of the loss over replaced words, a mean over real tokens.")
+    ] = SETTINGS.replaced_weight,
     temperature: Annotated[float, training_option("Of the softmax.")] = SETTINGS.temperature,
     hard_negative_weight: Annotated[
         float,
@@ -142,6 +154,8 @@ def contrast(
         layer=layer,
         temperature=temperature,
         hard_negative_weight=hard_negative_weight,
+        masked_share=masked_share,
+        replaced_weight=replaced_weight,
         dropout=dropout,
         epochs=epochs,
         batch_size=batch_size,

@@ -41,7 +41,10 @@ def freeze(
     data: options.Data = None,
     columns: options.Columns = None,
     scale: options.Scale = None,
-    texts: Annotated[Path | None, data_option("Raw text for the autoencoders, which there are none without.")] = None,
+    texts: Annotated[
+        Path | None,
+        data_option("Raw text for the autoencoders, in the FREEZE report GenericsKB; without it there are none."),
+    ] = None,
     nli: Annotated[
         str | None,
         data_option(
@@ -59,7 +62,11 @@ def freeze(
         layers_option("Apply a decoder's final norm to every block's states, which are else as the block gives them."),
     ] = SETTINGS.final_norm,
     steps: Annotated[
-        str | None, training_option("Some of cosine,siamese,autoencoder; by default all, the last with --texts only.")
+        str | None,
+        training_option(
+            "Some of cosine,siamese,autoencoder; by default all, the last with --texts only. Encoders of "
+            "autoencoders go on learning, of which the FREEZE report says nothing."
+        ),
     ] = None,
     score: Annotated[
         str, training_option("exp (a text has 1 with itself), or sigmoid as in the FREEZE report.")
@@ -80,9 +87,12 @@ def freeze(
         ),
     ] = None,
     depth: Annotated[
-        int, training_option("Layers of each block's network, and of its autoencoder's way back.")
+        int,
+        training_option(
+            "Layers of each block's network and of its autoencoder's way back; not from the FREEZE report."
+        ),
     ] = SETTINGS.depth,
-    seeds: options.Seeds = SEEDS,
+    seeds: Annotated[int, training_option("Number of seeds, from 0; not from the FREEZE report.")] = SEEDS,
     epochs: Annotated[int, training_option("The best on dev is kept; not from the FREEZE report.")] = SETTINGS.epochs,
     batch_size: Annotated[int, training_option("Pairs per step; not from the FREEZE report.")] = SETTINGS.batch_size,
     learning_rate: Annotated[

@@ -17,9 +17,19 @@ if TYPE_CHECKING:
     from truncate_kit.training.distributed import Group
 
 PriorWordsOpt = Annotated[
-    Path | None, training_option("Learn word similarity first, at the same layer: a folder with rg65.csv, …")
+    Path | None,
+    training_option(
+        "Learn word similarity first, at the same layer: a folder with rg65.csv, …; of WordSim-353 the part "
+        "wordsim353_sim.csv where it is there."
+    ),
 ]
-PriorTextsOpt = Annotated[Path | None, training_option("Adapt to this raw text first, by filling in masked words.")]
+PriorTextsOpt = Annotated[
+    Path | None,
+    training_option(
+        "Adapt to this raw text first, by filling in masked words, at least one of a text; 5 % are held out and the "
+        "best epoch is kept, of which the TMFT paper says nothing."
+    ),
+]
 PriorLayerOpt = Annotated[int | None, training_option("Cut there before adapting; by default the last layer.")]
 PriorEpochsOpt = Annotated[int | None, training_option("Epochs over --prior-texts; by default 10.")]
 

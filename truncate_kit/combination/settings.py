@@ -17,10 +17,13 @@ _LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds
 class CombineSettings(Result):
     """What is combined and how the best is found.
 
+    Other than in BERT-LC: one split is divided, where it joins all subsets of a set; pairs with the same two texts stay
+    on one side; the baseline of random layers is the mean over 100 subsets, of which it gives no number.
+
     Attributes:
         over: `mean` or `max` over the layers.
         head: Feed the mean through the model's trained pooler head.
-        up_to: Largest number of layers in a combination; None for no limit.
+        up_to: Largest number of layers in a combination; None for no limit, where BERT-LC has 8 for large models.
         search: `exact`, `beam`, or `auto`: exact while there are at most 2²⁷ − 1 subsets.
         width: Number of combinations of each size that a beam search goes on from.
         dev_pairs: Number of pairs to choose on; the rest is for testing.

@@ -2,6 +2,9 @@
 
 A frozen generator fills in hidden words of a text; a discriminator that is given the text's vector in place of its
 first token finds the words that are not the original ones, so that the vector has to say what the text was.
+
+Other than in DiffCSE: the generator is by default the model as it came, there DistilBERT; hidden words alone are
+replaced, at least one of each text, by the likeliest word; the loss is a mean over real tokens.
 """
 
 import copy

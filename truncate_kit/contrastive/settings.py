@@ -13,12 +13,16 @@ from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
 
 FEWEST_ROWS = 2
+REPLACED_WEIGHT, MASKED_SHARE = 0.005, 0.3  # of DiffCSE
 _TOKENS = Bounds(3, 1_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveSettings(Result):
-    """One contrastive run; defaults, but for the objective, are those of the authors of layer-wise attention pooling.
+    """One contrastive run; defaults are those of the authors of layer-wise attention pooling where they give any.
+
+    Not theirs: the objective; `hard_negative_weight` and `precision`, as said below; epochs of `dropout` (SimCSE's) and
+    of `diffcse`, `replaced_weight` and `masked_share` (DiffCSE's); the rates of models narrower than 768.
 
     Attributes:
         objective: `in-batch` (equation 6), `dropout` (7, raw text), `hard-negatives` (8) or `diffcse`
@@ -36,8 +40,8 @@ class ContrastiveSettings(Result):
         temperature: Of the softmax.
         hard_negative_weight: Of `hard-negatives`: added to the logit of an anchor's own negative. 0 is equation 8 as
             printed; the authors' released code has 1.
-        replaced_weight: Of the loss over replaced words in `diffcse`, beside 1 for equation 7.
-        masked_share: Share of the tokens that the generator of `diffcse` fills in.
+        replaced_weight: Of the loss over replaced words in `diffcse`, beside 1 for equation 7; DiffCSE's.
+        masked_share: Share of the tokens that the generator of `diffcse` fills in, at least one of a text; DiffCSE's.
         epochs: None follows the objective.
         batch_size: Rows of a step over all processes; None follows Table 4, see `default_budget`.
         learning_rate: Peak rate; None likewise.
@@ -47,7 +51,7 @@ class ContrastiveSettings(Result):
             have none, and `dropout` and `diffcse` tell a text from itself by nothing else.
         chunk: Texts that are encoded at a time in training, None for the whole batch at once; it changes memory and
             time only.
-        precision: Of training.
+        precision: Of training; the authors' code has 16 bits.
         seeds: Each trains a model. The one best on dev is saved, of these and of those that were trained before with
             the same settings.
 
@@ -65,8 +69,8 @@ class ContrastiveSettings(Result):
     layer: int | None = None
     temperature: float = 0.05
     hard_negative_weight: float = 0.0
-    replaced_weight: float = 0.005
-    masked_share: float = 0.3
+    replaced_weight: float = REPLACED_WEIGHT
+    masked_share: float = MASKED_SHARE
     epochs: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
@@ -125,11 +129,18 @@ class ContrastiveSettings(Result):
 
     def _check_difference(self) -> None:
         if self.objective != "diffcse":
+            changed = {"replaced_weight": REPLACED_WEIGHT, "masked_share": MASKED_SHARE}
+            for name, usual in changed.items():
+                if getattr(self, name) != usual:
+                    raise UsageError(
+                        f"The objective {self.objective} replaces no words.",
+                        hint=f'Leave out `{name}`, or use `objective="diffcse"`.',
+                    )
             return
         if not 0 < self.masked_share < 1 or not 0 <= self.replaced_weight <= 1000:
             raise UsageError(
                 f"A share of {self.masked_share} with a weight of {self.replaced_weight} does not work.",
-                hint="Use `masked_share=0.3` and `replaced_weight=0.005`.",
+                hint=f"Use `masked_share={MASKED_SHARE}` and `replaced_weight={REPLACED_WEIGHT}`.",
             )
         for name, wrong in (("chunk", self.chunk is not None), ("mlp", not self.mlp)):
             if wrong:

@@ -25,19 +25,23 @@ _UNITS, _DEPTH = Bounds(1, 65_536), Bounds(1, 16)
 class FrozenSettings(Result):
     """Which steps are taken on which blocks, and how each is trained.
 
+    The FREEZE report gives no epochs, batch size, learning rate, number of hidden units or seeds: those are ours, as is
+    `exp`. In the step `autoencoder` the encoders go on learning on the pairs, of which it says nothing.
+
     Attributes:
         layers: `auto` for all blocks, or how many of the lowest to try, as text ("6", "3,6,9", "1..6", `all`).
         steps: Some of `STEPS`, always in their order.
         score: `exp` or `sigmoid` (the paper's), see `PairScore`.
         loss: Of the pairs: `mse`, with which the paper trained all but its last model, or `log-variance`,
             log Var(ŷ − y).
-        hidden: Units of the score's layer; the paper does not give their number.
+        hidden: Units of the score's layer.
         codes: Code widths of the blocks in the lower and in the upper half of the model; None takes a quarter and a
             half of the states' width. Twice the same number is one width everywhere.
-        depth: Layers of each block's network, and of what leads back from its codes; the paper's final model has 1.
+        depth: Layers of each block's network, and of what leads back from its codes. The report gives no number;
+            deeper ones gained nothing there.
         final_norm: Whether the states of a model that ends in a norm have it applied. Without it they are what the
             blocks give, after the residual connection.
-        raw_sentences: How many are drawn for the autoencoders.
+        raw_sentences: How many are drawn for the autoencoders; the report has as many of GenericsKB.
         epochs: Of the pairs; the one with the best dev Spearman is kept.
         nli_epochs: Of the NLI pairs before them, where there are some.
         pretraining_epochs: Of the raw sentences.

@@ -18,15 +18,18 @@ _PART, _ABOVE = Bounds(0, 0.99, whole=False, above=True), Bounds(0, 1e9, whole=F
 class TransferSettings(Result):
     """The protocol of the transfer suite; the defaults are BERT-LC's where the paper states them.
 
+    Ours: the features of pairs, |u − v| and u · v; divisions that keep the share of each class; `finalists`, where the
+    paper fits every subset.
+
     Attributes:
         splits: Number of random divisions.
         test_share: Part of the rows that each division tests on, 0 … 1.
         inner_splits: Number of random divisions of the training part that layers are chosen by.
         inner_share: Part of the training rows that each of these holds out, 0 … 1.
         max_layers: Largest number of layers in a subset; None is four, and three of a large model's 25.
-        finalists: Number of subsets that are fitted exactly.
+        finalists: Number of subsets that are fitted exactly, the best of all by a ridge classifier.
         fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each.
-        penalty: scikit-learn's C.
+        penalty: scikit-learn's C; the paper has 10 as "regularization parameter", which we read as that.
         tolerance: scikit-learn's tol.
         iterations: scikit-learn's max_iter.
         head: Feed means of layers through the model's trained pooler, as BERT-LC does for SimCSE.

@@ -18,7 +18,10 @@ HIGHEST_SCALED_RATE = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings(Result):
-    """One training run; the defaults are those of the TMFT paper, but for the learning rate of narrow models.
+    """One training run, by default as in the TMFT paper.
+
+    From its released code, not in the paper: warm-up, linear decay, no weight decay of biases and norms. Ours: the
+    learning rate of models narrower than 768, and batches of texts of like length (`buckets`).
 
     Attributes:
         objective: A row of `objectives`.
