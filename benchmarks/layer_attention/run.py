@@ -6,7 +6,8 @@
 A run of one pooling and one seed is a line of reports.jsonl beside this script as soon as it is done, and not done
 again; first all poolings with one seed, then with the next. The table of all runs is printed as Markdown, the published
 column beside it. `--check` does one small run of everything, for a look at whether it works. `--objective` trains by
-another equation: in-batch on the same rows, dropout and diffcse on captions.
+another equation: in-batch on the same rows, dropout and diffcse on captions. `--sets` also scores each trained model on
+the similarity sets that the folder holds, and prints Table 1 with them.
 """
 
 import argparse
@@ -31,10 +32,11 @@ from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import ContrastiveSettings
-from truncate_kit.data import PairSplits, TripletSet, load_pairs, raw_texts
+from truncate_kit.data import PairSplits, StsSet, TripletSet, find_sts, load_pairs, raw_texts
 from truncate_kit.encoders import Encoder, load_encoder
 from truncate_kit.evaluation import evaluate
 from truncate_kit.results import Result
+from truncate_kit.suites.sts import StsScore, score_sts
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
 from truncate_kit.wording import points
 
@@ -49,16 +51,22 @@ PARTS = {
     "mean, no MLP": ("mean", {"mlp": False}),
 }
 """Beyond Table 2: the row of it that is changed, and the settings that change it."""
+SETS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
+"""Those of Table 1, as it calls them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell(Result):
-    """One run of one row, mostly of one seed. losses: mean loss of the steps between two looks at dev, nats."""
+    """One run of one row, mostly of one seed.
+
+    losses: mean loss of the steps between two looks at dev, nats. sets: scores of the saved model, where asked for.
+    """
 
     row: str
     machine: str
     run: ContrastiveResult
     losses: tuple[float, ...]
+    sets: tuple[StsScore, ...] = ()
 
 
 def settings_of(row: str, base: ContrastiveSettings) -> ContrastiveSettings:
@@ -69,8 +77,15 @@ def settings_of(row: str, base: ContrastiveSettings) -> ContrastiveSettings:
     return dataclasses.replace(base, **pooling, **changes)  # type: ignore[arg-type]  # names of fields
 
 
-def measure(encoder: Encoder, row: str, settings: ContrastiveSettings, rows: TripletSet, data: PairSplits) -> Cell:
-    """Train one seed and keep its scores and its losses."""
+def measure(
+    encoder: Encoder,
+    row: str,
+    settings: ContrastiveSettings,
+    rows: TripletSet,
+    data: PairSplits,
+    sets: Sequence[StsSet] = (),
+) -> Cell:
+    """Train one seed and keep its scores, its losses, and what the model has on these sets."""
     losses: list[float] = []
     with tempfile.TemporaryDirectory() as out:
         run = finetune_contrastive(
@@ -81,9 +96,10 @@ def measure(encoder: Encoder, row: str, settings: ContrastiveSettings, rows: Tri
             settings=settings,
             stage_done=lambda stage, loss, dev: losses.append(loss),
         )
+        found = score_sts(load_encoder(Path(out) / "lean"), sets, model=encoder.name).sets if sets else ()
     machine = f"{platform.machine()}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
     machine += f"transformers {transformers.__version__}"
-    return Cell(row=row, machine=machine, run=run, losses=tuple(losses))
+    return Cell(row=row, machine=machine, run=run, losses=tuple(losses), sets=found)
 
 
 def span(values: Sequence[float]) -> str:
@@ -117,6 +133,26 @@ def print_report(cells: Sequence[Cell], objective: str) -> None:
     print_table(head, lines)
 
 
+def print_sets(cells: Sequence[Cell], objective: str) -> None:
+    """Table 1: the published rows of the objective, then ours; the mean is over the sets that a row has."""
+    rows = [row for row in published("layer_attention") if (row["table"], row["objective"]) == ("1", objective)]
+    lines = []
+    for model, pooling in dict.fromkeys((row["model"], row["pooling"]) for row in rows):
+        own = [row for row in rows if (row["model"], row["pooling"]) == (model, pooling)]
+        values = {row["metric"].removesuffix(" Spearman × 100"): row["value"] for row in own}
+        lines.append([f"{model}, published", pooling, *(values[name] for name in (*SETS, "mean of seven sets"))])
+    scored = [cell for cell in cells if cell.sets and cell.run.settings.objective == objective]
+    for model, name in dict.fromkeys((cell.run.model, cell.row) for cell in scored):
+        seeds = [cell.sets for cell in scored if (cell.run.model, cell.row) == (model, name)]
+        line = [model, name]
+        for one in SETS:
+            found = [score.spearman for sets in seeds for score in sets if score.name == one.replace("STS-B", "STSB")]
+            line.append(span(found) if found else "–")
+        lines.append([*line, span([fmean(score.spearman for score in sets) for sets in seeds])])
+    if scored:
+        print_table(["model", "pooling", *SETS, "mean"], lines)
+
+
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--data", type=Path, required=True)
 PARSER.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
@@ -125,6 +161,7 @@ PARSER.add_argument("--objective", choices=objective_names("contrast"), default=
 PARSER.add_argument("--dropout", type=float, help="share of the units that training drops")
 PARSER.add_argument("--captions", type=int, default=10_000, help="texts that dropout and diffcse learn from")
 PARSER.add_argument("--parts", action="store_true", help="also the rows beyond Table 2, after those")
+PARSER.add_argument("--sets", action="store_true", help="also score the similarity sets of --data, for Table 1")
 PARSER.add_argument("--seeds", type=int, default=3)
 PARSER.add_argument("--epochs", type=int, default=6)
 PARSER.add_argument("--batch-size", type=int, default=64)
@@ -144,7 +181,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for seed in range(options.seeds):
         for model in options.model:
             run_model(model, seed, options, records, rows, data)
-    print_report([Cell.from_dict(cell) for cell in records.values()], options.objective)
+    cells = [Cell.from_dict(cell) for cell in records.values()]
+    print_report(cells, options.objective)
+    print_sets(cells, options.objective)
 
 
 def learned_from(options: argparse.Namespace) -> TripletSet:
@@ -177,10 +216,11 @@ def run_model(
         precision=options.precision,
     )
     prefix = name if options.objective == OBJECTIVE else f"{name}_{options.objective}"
+    sets = find_sts(options.data) if options.sets else ()
     for row in [*options.rows, *(PARTS if options.parts else ())]:
         record = f"{prefix}_{row}_seed{seed}"
-        if record not in records:
-            records.add(record, measure(encoder, row, settings_of(row, base), rows, data).to_dict())
+        if record not in records or (sets and not records[record].get("sets")):  # kept without its model
+            records.add(record, measure(encoder, row, settings_of(row, base), rows, data, sets).to_dict())
             print(f"done: {record}", flush=True)
 
 

@@ -1,0 +1,127 @@
+"""The benchmarks of layer-wise attention pooling run on a tiny model: Tables 1 to 3, the rows beyond, the figures."""
+
+import csv
+import gzip
+import json
+
+import pytest
+from scipy import stats
+
+from benchmarks.layer_attention import figures, retrieval, run
+from benchmarks.records import Records
+from tests.support.pairs import SENTENCES, make_pairs
+from truncate_kit.contrastive.poolings import TABLE_2
+
+SMALL = ("--seeds", "1", "--epochs", "1", "--batch-size", "4")
+LABELS = ("entailment", "contradiction", "neutral")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """STS Benchmark, SICK with classes, STS12 and captions, each of a few made pairs."""
+    folder = tmp_path_factory.mktemp("sets")
+    for seed, split in enumerate(("train", "dev", "test")):
+        pairs = list(make_pairs(16, seed=seed))
+        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in pairs]
+        labelled = [f"{line},{LABELS[place % 3]}" for place, line in enumerate(lines)]
+        for name, head, rows in (("stsb/en", "", lines), ("sick", ",label", labelled)):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name / f"{split}.csv").write_text("\n".join([f"sentence1,sentence2,score{head}", *rows]))
+    (folder / "sts12").mkdir()
+    (folder / "sts12/test.csv").write_text((folder / "stsb/en/dev.csv").read_text())
+    (folder / "captions").mkdir()
+    with gzip.open(folder / "captions/sentences.en.txt.gz", "wt", encoding="utf-8") as file:
+        file.write("\n".join(SENTENCES[:12]))
+    return folder
+
+
+@pytest.fixture
+def asked(data, tiny_folder):
+    return ["--data", str(data), "--model", f"tiny={tiny_folder('bert')}"]
+
+
+def table(text, first):
+    """Lines of the last table of a text whose head begins so, by their first cells."""
+    lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    start = max(place for place, line in enumerate(lines) if line[: len(first)] == first)
+    return lines[start], lines[start + 2 :]
+
+
+def test_table_2_and_the_rows_beyond_it(asked, capsys):
+    run.main([*asked, *SMALL, "--rows", "cls", "--parts", "--check"])
+    _, rows = table(capsys.readouterr().out, ["pooling", "the paper, BERT-base"])
+    assert [row[0] for row in rows] == [*TABLE_2, *run.PARTS]
+    measured = [row[0] for row in rows if row[2] != "–"]
+    assert measured == ["cls", *run.PARTS]
+
+
+def test_table_1_has_the_sets_of_the_folder_beside_the_published_ones(asked, data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "REPORTS", tmp_path / "reports.jsonl")
+    words = [*asked, *SMALL, "--rows", "cls", "--objective", "in-batch"]
+    run.main(words)
+    assert "STS12" not in capsys.readouterr().out
+    run.main([*words, "--sets"])  # what was kept without them is run again
+    head, rows = table(capsys.readouterr().out, ["model", "pooling", "STS12"])
+    published = {tuple(row[:2]): row[2:] for row in rows if row[0].endswith("published")}
+    assert len(published) == 6
+    printed = ["69.29", "78.69", "76.45", "80.87", "79.82", "79.41", "76.41", "77.28"]
+    assert published["BERT-base, published", "CLS_last (this paper)"] == printed
+    (ours,) = [dict(zip(head, row, strict=True)) for row in rows if row[0] == "tiny"]
+    assert [ours[name] for name in ("STS13", "STS14", "STS15", "STS16")] == ["–"] * 4
+    (cell,) = Records(tmp_path / "reports.jsonl").values()
+    scores = {score["name"]: score["spearman"] for score in cell["sets"]}
+    assert list(scores) == ["STS12", "STSB", "SICK-R"]
+    assert ours["STS12"] == f"{scores['STS12']:.2f} (1)"
+    assert ours["mean"] == f"{sum(scores.values()) / 3:.2f} (1)"
+    assert scores["STSB"] == pytest.approx(cell["run"]["trials"][0]["test"], abs=1e-3)  # the same model and pairs
+    run.main([*words, "--sets"])
+    assert "done" not in capsys.readouterr().out
+
+
+def test_texts_are_learned_from_without_labels(asked, capsys):
+    run.main([*asked, *SMALL, "--rows", "cls", "--objective", "dropout", "--dropout", "0.1", "--check"])
+    _, rows = table(capsys.readouterr().out, ["pooling", "the paper, BERT-base"])
+    assert [row[0] for row in rows if row[2] != "–"] == ["cls"]
+
+
+def test_table_3_searches_with_both_ways_of_training(asked, tmp_path, capsys):
+    folder = tmp_path / "found"
+    (folder / "qrels").mkdir(parents=True)
+    documents = [json.dumps({"_id": f"d{place}", "text": text}) for place, text in enumerate(SENTENCES)]
+    (folder / "corpus.jsonl").write_text("\n".join(documents))
+    queries = [json.dumps({"_id": f"q{place}", "text": SENTENCES[5 * place]}) for place in range(6)]
+    (folder / "queries.jsonl").write_text("\n".join(queries))
+    (folder / "qrels/test.tsv").write_text("\n".join(f"q{place}\td{5 * place}\t1" for place in range(6)))
+    retrieval.main([*asked, *SMALL, "--retrieval", str(folder), "--check"])
+    _, rows = table(capsys.readouterr().out, ["model", "collection"])
+    assert ["BERT-base, published", "Quora", "cls", "63.48"] in [row[:4] for row in rows]
+    ours = {row[2]: row for row in rows if row[0] == "tiny"}
+    assert set(ours) == set(retrieval.REMOVED)
+    assert {row[3] for row in ours.values()} == {"100.00 (1)"}  # a query is its own document
+
+
+def test_the_figures_and_the_numbers_behind_them(asked, data, tmp_path, tiny_folder, monkeypatch, capsys, drawn):
+    from truncate_kit.encoders import load_encoder, truncate
+
+    monkeypatch.setattr(figures, "HERE", tmp_path)
+    figures.main([*asked, "--epochs", "1"])
+    with (tmp_path / "figures/figures.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert list(dict.fromkeys(row["figure"] for row in rows)) == ["1", "2", "3a", "3b", "abstract"]
+    assert [path.name for path in sorted((tmp_path / "figures").glob("*.png"))] == [
+        "tiny-1-layers.png", "tiny-2-sets.png", "tiny-3-weights.png",
+    ]  # fmt: skip
+    encoder = truncate(load_encoder(tiny_folder("bert"), pooling="cls"), 2)
+    with (data / "stsb/en/test.csv").open() as file:
+        pairs = list(csv.DictReader(file))
+    first, second = (encoder.vectors([pair[side] for pair in pairs]) for side in ("sentence1", "sentence2"))
+    cosines = (first * second).sum(1) / (first.norm(dim=1) * second.norm(dim=1))
+    scores = [float(pair["score"]) for pair in pairs]
+    expected = 100 * stats.spearmanr([round(float(cosine), 6) for cosine in cosines], scores)[0]
+    (found,) = [float(row["value"]) for row in rows if (row["figure"], row["what"], row["place"]) == ("1", "CLS", "2")]
+    assert found == pytest.approx(expected, abs=0.01)
+    for part in ("3a", "3b"):
+        for text in figures.SENTENCES:
+            shares = [float(row["value"]) for row in rows if (row["figure"], row["what"]) == (part, text)]
+            assert len(shares) == 4
+            assert sum(shares) == pytest.approx(1, abs=1e-3)

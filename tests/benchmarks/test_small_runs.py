@@ -1,0 +1,63 @@
+"""FREEZE's heads after relations, and BERT-LC on one set, as the papers' pages name them, on tiny models."""
+
+import pytest
+from scipy import stats
+
+from benchmarks.combine import run as combine
+from benchmarks.frozen import run as frozen
+from benchmarks.records import Records
+from tests.support.pairs import make_pairs, sentence_pairs
+from truncate_kit.combination.searching import divide
+from truncate_kit.data import load_pairs
+from truncate_kit.encoders import load_encoder
+
+LABELS = ("entailment", "contradiction", "neutral")
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for seed, split in enumerate(("train", "dev", "test")):
+        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(20, seed=seed)]
+        (folder / f"{split}.csv").write_text("\n".join(["sentence1,sentence2,score", *lines]))
+    return folder
+
+
+def test_heads_learn_relations_first(tiny_folder, data, tmp_path, monkeypatch, capsys, drawn):
+    monkeypatch.setattr(frozen, "HERE", tmp_path)
+    monkeypatch.setattr(frozen, "REPORTS", Records(tmp_path / "reports.jsonl"))
+    nli, texts = tmp_path / "nli.csv", tmp_path / "raw.txt"
+    rows = [f"{pair.first},{pair.second},{LABELS[place % 3]}" for place, pair in enumerate(make_pairs(18, seed=5))]
+    nli.write_text("\n".join(["sentence1,sentence2,label", *rows]))
+    texts.write_text("\n".join(f"{pair.first} and {pair.second}" for pair in make_pairs(40, seed=9)))
+    asked = ["--data", str(data), "--texts", str(texts), "--model", f"tiny={tiny_folder('gpt2')}"]
+    asked += ["--score", "sigmoid", "--seeds", "1", "--epochs", "1", "--pretraining-epochs", "1", "--max-length", "32"]
+    frozen.main(asked)
+    frozen.main([*asked, "--nli", str(nli)])
+    out = capsys.readouterr().out
+    found = dict(Records(tmp_path / "reports.jsonl").items())
+    assert list(found) == ["tiny_last_sigmoid", "tiny_last_sigmoid_nli"]
+    assert found["tiny_last_sigmoid_nli"]["nli"]
+    without, first = ([trial["test"] for trial in report["trials"]] for report in found.values())
+    assert without != first
+    assert "last, sigmoid, NLI" in out
+    assert f"{found['tiny_last_sigmoid_nli']['trials'][-1]['test_pearson']:.2f}" in out
+
+
+def test_combinations_on_one_set(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(combine, "REPORTS", tmp_path / "reports.jsonl")
+    file = tmp_path / "pairs.csv"
+    lines = [f"{pair.first},{pair.second},{pair.target:g}" for pair in sentence_pairs(40)]
+    file.write_text("\n".join(["sentence1,sentence2,score", *lines]))
+    folder = tiny_folder("bert")
+    combine.main(["--data", str(file), "--model", f"tiny={folder}", "--pooling", "mean"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| tiny")]
+    cells = line.strip("| ").split(" | ")
+    encoder, pairs = load_encoder(folder, pooling="mean"), load_pairs(str(file), divide=False).evaluation
+    first, second = (encoder.vectors([getattr(pair, side) for pair in pairs]) for side in ("first", "second"))
+    cosines = [round(float(cosine), 6) for cosine in (first * second).sum(1) / (first.norm(dim=1) * second.norm(dim=1))]
+    targets = [pair.target for pair in pairs]
+    tests = [divide(pairs, seed, 20).test for seed in range(5)]  # of 40 pairs half are for choosing
+    scores = [100 * stats.spearmanr([cosines[p] for p in test], [targets[p] for p in test])[0] for test in tests]
+    assert cells[4].split(" ± ")[0] == pytest.approx(f"{sum(scores) / 5:.2f}")  # the last layer, after the best
