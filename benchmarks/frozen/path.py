@@ -31,6 +31,18 @@ from truncate_kit.wording import points
 
 HERE = Path(__file__).parent
 REPORTS = HERE / "path.jsonl"
+WORDS = {
+    "cosine": "cosines of all blocks into a one-layer MLP, sigmoid, MSE",
+    "siamese": "a network on each block first, MSE",
+    "narrow": "networks from autoencoders, codes of a quarter of the width, MSE",
+    "wide": "codes of a half in the upper half of the blocks, MSE",
+    "log-variance": "the same with log Var(ŷ − y)",
+    "deep": "the same with networks of two layers",
+    "cosine-log-variance": "the first step with log Var(ŷ − y)",
+    "siamese-log-variance": "the second step with log Var(ŷ − y)",
+    "narrow-log-variance": "the third step with log Var(ŷ − y)",
+}
+"""The steps for a model of any width; the published table has the widths of gpt2-medium."""
 
 
 def path_of(width: int, base: FrozenSettings) -> dict[str, FrozenSettings]:
@@ -73,7 +85,8 @@ def follow(
 
 def row(step: dict[str, str], reports: dict[str, FrozenReport]) -> list[str]:
     """A published step, then for each model Pearson / Spearman on test and the number of trained weights."""
-    cells = [step["what"], f"{step['pearson'] or '–'} / {step['spearman'] or '–'}"]
+    said = step["what"].partition(": ")[2]  # where the report has words and no figures
+    cells = [WORDS[step["step"]], f"{step['pearson']} / {step['spearman']}" if step["pearson"] else said]
     for report in reports.values():
         both = [report.score(*report.groups[-1], measure) for measure in ("test_pearson", "test")]
         trained = report.of(*report.groups[-1])[0].parameters

@@ -18,7 +18,7 @@ def test_table_2_has_a_published_figure_for_every_named_pooling():
 
 def test_the_path_at_gpt2_mediums_width_is_the_published_one():
     steps = path.path_of(1024, FrozenSettings())
-    assert list(steps) == [row["step"] for row in published("freeze")]
+    assert list(steps) == [row["step"] for row in published("freeze")] == list(path.WORDS)
     assert {settings.score for settings in steps.values()} == {"sigmoid"}
     widths = {step: set(settings.code_widths(24, 1024)) for step, settings in steps.items()}
     assert [widths[step] for step in ("narrow", "wide", "deep")] == [{256}, {256, 512}, {256, 512}]
@@ -45,6 +45,9 @@ def test_the_path_runs_and_is_taken_up_where_it_was(tiny_folder, tmp_path, monke
     out = capsys.readouterr().out
     for figure in ("39.20 / 42.06", "71.63 / 69.72", "75.36 / 73.21", "76.86 / 75.03"):
         assert figure in out
+    assert "256" not in out  # the widths of another model
+    assert "| codes of a half in the upper half of the blocks, MSE |" in out
+    assert "| called indistinguishable from the step before |" in out
     lines = (tmp_path / "path.jsonl").read_text().splitlines()
     found = {json.loads(line)["name"]: json.loads(line)["content"] for line in lines}
     assert list(found) == [f"tiny_{step}" for step in path.path_of(16, FrozenSettings())]

@@ -18,7 +18,7 @@ CODE_COLORS = (panel.GREEN, panel.PURPLE)  # narrow, wide
 def draw_correlations(report: FrozenReport, path: Path) -> Path:
     """Write Spearman of each block alone, before and after training, as PNG. Raises `FileProblemError`.
 
-    On test, and of the states as they are also on the training pairs, as figure 1 of the FREEZE report has it.
+    On test, and of the states as they are also on the training pairs, as figure 1 of the FREEZE report has it: dashed.
     """
     figure, axes = _panel(report, "similarity by each block alone")
     plot_correlations(axes, report)
@@ -38,7 +38,7 @@ def plot_correlations(axes: Axes, report: FrozenReport) -> None:
             panel.plot_defined(axes, count(1), codes, marker="o", color=COLORS[step], label=f"codes, {step}")
     score = report.score(report.chosen_step, report.chosen_layer, "test")
     axes.axhline(score.mean, color="black", linestyle=":", linewidth=1, label="all blocks together, chosen heads")
-    axes.set_ylabel("Spearman × 100 on test")
+    axes.set_ylabel("Spearman × 100 on test" + ("; dashed: on train" if report.train_states is not None else ""))
 
 
 def draw_reconstruction(
