@@ -1,5 +1,7 @@
 """DiffCSE against a small implementation of its own, and a run from end to end."""
 
+import copy
+
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertForMaskedLM
@@ -12,7 +14,6 @@ from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import PairSplits, raw_texts
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.priors.masking import mask_tokens
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "a mat under the tree"]
 
@@ -31,26 +32,45 @@ def masked(tiny_folder, tmp_path_factory):
     return folder
 
 
+def hidden_by_hand(ids, tokenizer, vocabulary, generator, share):
+    """Devlin et al., 3.1, a token at a time, of padded ids: new ids, and which tokens are hidden."""
+    draws, fates = (torch.rand(ids.shape, generator=generator) for _ in range(2))
+    others = torch.randint(vocabulary, ids.shape, generator=generator)
+    shown, hidden = ids.clone(), torch.zeros_like(ids, dtype=torch.bool)
+    for row in range(len(ids)):
+        words = [n for n, one in enumerate(ids[row].tolist()) if one not in tokenizer.all_special_ids]
+        chosen = [n for n in words if draws[row, n] < share] or [min(words, key=lambda n: float(draws[row, n]))]
+        for n in chosen:
+            hidden[row, n] = True
+            if fates[row, n] < 0.8:
+                shown[row, n] = tokenizer.mask_token_id
+            elif fates[row, n] < 0.9:
+                shown[row, n] = others[row, n]
+    return shown, hidden
+
+
+def contrasted(vectors):
+    """Equation 7 of two copies of each text, one after the other."""
+    half = len(vectors) // 2
+    sims = torch.cosine_similarity(vectors[:half].unsqueeze(1), vectors[half:].unsqueeze(0), dim=-1) / 0.05
+    return -torch.stack([sims[i, i] - torch.logsumexp(sims[i], dim=0) for i in range(half)]).mean()
+
+
 def by_hand(folder, encoder, discriminator, seed, *, weight, share):
     """Equation 7 plus the detection of replaced words, a text at a time where that is possible, by transformers."""
     generator = BertForMaskedLM.from_pretrained(folder).eval()
     ids = encoder.token_ids(TEXTS) * 2
     batch = encoder.pad(ids)
     vectors = encoder(**batch)
-    sims = torch.cosine_similarity(vectors[:4].unsqueeze(1), vectors[4:].unsqueeze(0), dim=-1) / 0.05
-    contrast = -torch.stack([sims[i, i] - torch.logsumexp(sims[i], dim=0) for i in range(4)]).mean()
-
-    tokenizer = encoder.tokenizer
-    maskable = batch["attention_mask"].bool() & ~torch.isin(batch["input_ids"], torch.tensor(tokenizer.all_special_ids))
-    shown, labels = mask_tokens(
-        batch["input_ids"], maskable, tokenizer.mask_token_id, encoder.backbone.config.vocab_size,
-        torch.Generator().manual_seed(seed), share,
-    )  # fmt: skip
+    contrast = contrasted(vectors)
+    drawn = torch.Generator().manual_seed(seed)
+    vocabulary = encoder.backbone.config.vocab_size
+    shown, masked_places = hidden_by_hand(batch["input_ids"], encoder.tokenizer, vocabulary, drawn, share)
     terms = []
     for row, length in enumerate(map(len, ids)):
         with torch.no_grad():
             words = generator(shown[row : row + 1, :length]).logits[0].argmax(dim=-1)
-        hidden = labels[row, :length] != -100
+        hidden = masked_places[row, :length]
         original = torch.tensor(ids[row])
         filled = torch.where(hidden, words, original)
         embedded = discriminator.backbone.embeddings(filled.unsqueeze(0))
@@ -85,6 +105,42 @@ def test_both_losses_against_a_plain_implementation(masked, pooling):
     assert all(weight.grad is not None for weight in examples.discriminator.replaced.parameters())
     assert all(weight.grad is None for weight in full.parameters())
     assert any(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in encoder.parameters())
+
+
+def test_both_copies_and_the_discriminator_have_dropout_masks_of_their_own(masked):
+    """In training mode, from the CLS state: transformers alone, which draws the same masks from the same seed."""
+    full = load_encoder(masked)
+    settings = ContrastiveSettings(objective="diffcse", pooling="cls", dropout=0.2)
+    encoder = poolable_encoder(full, settings, seed=1).train()
+    ids = encoder.token_ids(TEXTS)
+    examples = DifferenceTexts(encoder, ids, Generator(full, encoder), temperature=0.05, weight=0.7, share=0.3)
+    examples.head.train()
+    torch.nn.init.normal_(examples.discriminator.replaced.weight)
+    backbone, judge = copy.deepcopy(encoder.backbone), copy.deepcopy(examples.discriminator)
+    torch.manual_seed(3)
+    found = examples.loss(encoder, range(4))
+
+    torch.manual_seed(3)
+    batch = encoder.tokenizer.pad({"input_ids": ids * 2}, return_tensors="pt")
+    cls = backbone(**batch).last_hidden_state[:, 0]
+    vectors = torch.tanh(cls @ encoder.tail[0].linear.weight.T + encoder.tail[0].linear.bias)
+    assert not torch.allclose(vectors[:4], vectors[4:], atol=1e-3)
+    drawn = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    shown, hidden = hidden_by_hand(batch["input_ids"], encoder.tokenizer, backbone.config.vocab_size, drawn, 0.3)
+    with torch.no_grad():
+        generator = BertForMaskedLM.from_pretrained(masked).eval()
+        words = generator(shown, attention_mask=batch["attention_mask"]).logits.argmax(dim=-1)
+    filled = torch.where(hidden, words, batch["input_ids"])
+    real = batch["attention_mask"].bool()
+    states = torch.cat([vectors.unsqueeze(1), judge.backbone.embeddings(filled)[:, 1:]], dim=1)
+    unseen = torch.zeros(real.shape).masked_fill(~real, torch.finfo(torch.float32).min)[:, None, None]
+    for block in judge.backbone.encoder.layer:
+        states = block(states, unseen)
+        states = states[0] if isinstance(states, tuple) else states
+    logits = states @ judge.replaced.weight.T + judge.replaced.bias
+    truth = (filled != batch["input_ids"]).long()
+    terms = -logits.log_softmax(dim=-1).gather(2, truth.unsqueeze(2)).squeeze(2)[real]
+    torch.testing.assert_close(found, contrasted(vectors) + 0.7 * terms.mean(), atol=1e-4, rtol=1e-4)
 
 
 def test_the_discriminator_reads_the_vector_in_place_of_the_first_token(masked):

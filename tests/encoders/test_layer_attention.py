@@ -93,10 +93,12 @@ def test_the_formula_as_its_authors_run_it(tiny_folder, over, last_cls):
     torch.testing.assert_close(encoder.vectors(TEXTS), plain(tiny_folder("bert"), encoder.pooler), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("over", "last_cls"), [("both", True), ("both", False), ("cls", False), ("mean", True)])
-def test_the_equations_as_they_are_printed(tiny_folder, over, last_cls):
-    encoder = with_attention(tiny_folder("bert"), literal=True, over=over, last_cls=last_cls)
-    expected, shares = printed(tiny_folder("bert"), encoder.pooler)
+@pytest.mark.parametrize("name", ["bert", "roberta", "gpt2"])
+@pytest.mark.parametrize("over", ["both", "cls", "mean"])
+@pytest.mark.parametrize("last_cls", [True, False])
+def test_the_equations_as_they_are_printed(tiny_folder, name, over, last_cls):
+    encoder = with_attention(tiny_folder(name), literal=True, over=over, last_cls=last_cls)
+    expected, shares = printed(tiny_folder(name), encoder.pooler)
     torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-4, rtol=1e-3)
     batch = encoder.tokenize(TEXTS)
     states = encoder.pooler.summaries_and_means(encoder.hidden_states(batch, raw=True), batch["attention_mask"])
