@@ -55,7 +55,12 @@ def finetune(
     ] = SWEEP.strategy,
     pick: Annotated[str, layers_option(f"Among trained layers: {', '.join(PICK_RULES)}.")] = SWEEP.pick,
     within: Annotated[float | None, layers_option(f"Points of --pick; by default {WITHIN}.")] = SWEEP.within,
-    objective: Annotated[str, training_option(f"{described('tmft')}.")] = TRAINING.objective,
+    objective: Annotated[
+        str,
+        training_option(
+            f"{described('tmft')}. Classes are scored by macro F1 of the likeliest one; the TMFT paper has a threshold."
+        ),
+    ] = TRAINING.objective,
     seeds: Annotated[int, training_option("Number of seeds, from 0; the TMFT paper has 5.")] = SEEDS,
     epochs: Annotated[
         int | None, training_option(f"The best on dev is kept; by default {TRAINING.epochs}, {WORDS.epochs} for words.")
