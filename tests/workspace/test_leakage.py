@@ -116,11 +116,26 @@ def test_what_a_distillation_replaced_has_seen_nothing(workspace, file):
     for fingerprint, expected in (("", whole.evaluation.pairs), (divided.fingerprint(), divided.test.pairs)):
         distilled = replace(a_distillation(), scores=None, data_fingerprint=fingerprint)
         both = Both(workspace.folder, replace(workspace.sweep(), retrieval="search/test"), None, distilled)
-        assert unseen(both, whole).evaluation.pairs == expected
+        for model in (both.lean, both.full):
+            assert unseen(both, whole, model).evaluation.pairs == expected
         assert chosen_on(both, both.lean, "search/test") is None
-    assert (
-        unseen(both, whole).notes[-1].endswith("The models here were chosen by a part of the rest: only test counts.")
-    )
+    said = "The models here were chosen by a part of the rest: only test counts."
+    assert unseen(both, whole, both.lean).notes[-1].endswith(said)
+
+
+def test_what_was_made_before_a_distillation_has_seen_what_it_learned_from(workspace, file):
+    """Combined layers and frozen heads of a fine-tuned model stay where a distillation takes its place."""
+    whole = load_pairs(file, divide=False)
+    divided = split_pairs(whole.train)
+    heads = SimpleNamespace(model=str(workspace.lean), data_fingerprint="others", settings=SimpleNamespace(seeds=(0,)))
+    distilled = replace(a_distillation(), data_fingerprint="")
+    both = Both(workspace.folder, workspace.sweep(), heads, distilled)
+    for model in (both.combined, both.frozen, None):
+        found = unseen(both, whole, model)
+        assert found.evaluation.pairs == divided.test.pairs
+        assert found.notes[-1].endswith("The models here were trained on the rest: only test counts.")
+        assert seen_pairs(both, whole, model=model).pairs == texts([*divided.train, *divided.dev])
+    assert seen_pairs(both, whole, model=both.lean) is None
 
 
 def test_a_word_set_is_divided_as_the_seed_of_the_saved_model_divided_it(tiny_folder, tmp_path):

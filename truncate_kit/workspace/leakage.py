@@ -22,18 +22,34 @@ def trained_on(workspace: Workspace, model: str | Path | None = None) -> dict[st
 
     model: one of them, for what it alone has seen; None, or a model elsewhere, for all.
     """
+    found, distilled = _learned_from(workspace, model), workspace.distilled()
+    if distilled is not None and distilled.data_fingerprint and not _is_frozen_alone(workspace, model):
+        found.setdefault(distilled.data_fingerprint, 0)
+    return found
+
+
+def _learned_from(workspace: Workspace, model: str | Path | None) -> dict[str, int]:
+    """As `trained_on`, without what only chose: a distillation learns from no pairs."""
     heads, found = workspace.heads(), dict[str, int]()
-    if heads is not None and not _is(model, workspace.lean) and not _is(model, workspace.full):
+    replaceable = _is(model, workspace.lean) or _is(model, workspace.full)
+    if heads is not None and not replaceable:
         found[heads.data_fingerprint] = heads.settings.seeds[0]
-        if _is(model, workspace.frozen) and not Path(heads.model).resolve().is_relative_to(workspace.folder.resolve()):
-            return found
-    if (distilled := workspace.distilled()) is not None:  # its models have taken the places of all others
-        return found | ({distilled.data_fingerprint: 0} if distilled.data_fingerprint else {})
+    # A distillation takes the places of these two alone: what was made of earlier ones has seen what they had.
+    if _is_frozen_alone(workspace, model) or (replaceable and workspace.distilled() is not None):
+        return found
     if (contrast := workspace.contrast()) is not None:
         found[contrast.data_fingerprint] = 0
     if (sweep := workspace.sweep()) is not None:
         found[sweep.data_fingerprint] = sweep.chosen_seed
     return found
+
+
+def _is_frozen_alone(workspace: Workspace, model: str | Path | None) -> bool:
+    """Whether this is the frozen model, of one that comes from elsewhere: its heads are all that learned."""
+    heads = workspace.heads()
+    if heads is None or not _is(model, workspace.frozen):
+        return False
+    return not Path(heads.model).resolve().is_relative_to(workspace.folder.resolve())
 
 
 def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None = None) -> "PairSplits":
@@ -51,9 +67,10 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
         return splits
     if divided.fingerprint() not in trained:
         return splits
-    divided = splits_for(divided, trained[divided.fingerprint()])
+    fingerprint = divided.fingerprint()
+    divided = splits_for(divided, trained[fingerprint])
     new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
-    how = "trained on" if _is(model, workspace.frozen) or workspace.distilled() is None else "chosen by a part of"
+    how = "trained on" if fingerprint in _learned_from(workspace, model) else "chosen by a part of"
     said = (f"{note} The models here were {how} the rest: only test counts." for note in new)
     return replace(divided, notes=(*splits.notes, *said))
 
@@ -69,8 +86,8 @@ def seen_pairs(
     data, triplets: what was learned from, None loads what the last command used. model: as in `trained_on`. Returns
     None where nothing was trained here on pairs, or they are not those that were learned from.
     """
-    trained, last = trained_on(workspace, model), workspace.remembered().data
-    if not trained or (workspace.distilled() is not None and not _is(model, workspace.frozen)):
+    learned, last = _learned_from(workspace, model), workspace.remembered().data
+    if not learned:
         return None
     try:
         data = data or load_pairs(last.name or BUNDLED, columns=last.columns, scale=last.scale)
@@ -78,7 +95,7 @@ def seen_pairs(
         rows = _contrasted(workspace, triplets)
     except TruncateKitError:
         return None
-    if data.fingerprint() not in trained:
+    if data.fingerprint() not in learned:
         return None
     parts = (pairs for name, pairs in data.items() if name != "test")
     found = frozenset(frozenset((pair.first, pair.second)) for part in parts for pair in part)
