@@ -20,6 +20,7 @@ from truncate_kit.data import PairSplits, Triplet, TripletSet
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.errors import DataError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation import evaluate
+from truncate_kit.runs.store import run_key
 from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.objectives import objective_names
 
@@ -193,6 +194,19 @@ def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_fol
     assert run(tiny_folder("bert"), data, tmp_path / "a", seeds=(0, 1), chunk=8).trials == first.trials
     again = load_encoder(tmp_path / "a/lean")
     torch.testing.assert_close(again.vectors(TEXTS), one.vectors(TEXTS), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "same"), [({"chunk": 8}, False), ({"chunk": 12}, True), ({"chunk": 8, "dropout": 0.0}, True)]
+)
+def test_runs_of_before_are_found_where_nothing_was_dropped_twice(tiny_folder, data, tmp_path, options, same):
+    """Batches of six rows have twelve texts: in one chunk they are encoded once."""
+    result, rows = run(tiny_folder("bert"), data, tmp_path, **options), word_triplets()
+    encoder = load_encoder(tiny_folder("bert"))
+    plain = result.settings.to_dict() | {"seeds": (), "layer": result.layer}
+    training = result.settings.training("bert", encoder.width).to_json()
+    key = run_key(encoder, repr(plain), training, rows.fingerprint(), data.fingerprint(), "1")
+    assert (tmp_path / "trials" / key[:16]).is_dir() is same
 
 
 def test_a_shorter_run_takes_no_seed_away(tiny_folder, data, tmp_path):

@@ -43,9 +43,7 @@ def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
     What a class builds only where its configuration drops something, as ModernBERT's after attention, is not added.
     Raises `UsageError` where an objective needs that some units are dropped and none are.
     """
-    modules = list(encoder.backbone.modules())
-    layers = [module for module in modules if isinstance(module, nn.Dropout)]
-    attention: list[Any] = [one for one in modules if isinstance(getattr(one, "attention_dropout", None), float)]
+    layers, attention = _droppers(encoder)
     if settings.dropout is not None:
         for layer in layers:
             layer.p = settings.dropout
@@ -53,13 +51,26 @@ def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
             one.attention_dropout = settings.dropout
     if OBJECTIVES[settings.objective].data != "texts":
         return
-    if not any([*(layer.p for layer in layers), *(one.attention_dropout for one in attention)]):
+    if not drops_units(encoder):
         raise UsageError(
             f"{encoder.name} drops no units in training, so that both copies of a text are the same.",
             hint="Use `dropout=0.1`."
             if settings.dropout is None
             else "Use another `objective`, or more of its layers.",
         )
+
+
+def drops_units(encoder: Encoder) -> bool:
+    """Whether training drops some."""
+    layers, attention = _droppers(encoder)
+    return any([*(layer.p for layer in layers), *(one.attention_dropout for one in attention)])
+
+
+def _droppers(encoder: Encoder) -> tuple[list[nn.Dropout], list[Any]]:
+    """The modules of the backbone that drop units, as modules of their own and within attention."""
+    modules = list(encoder.backbone.modules())
+    layers = [module for module in modules if isinstance(module, nn.Dropout)]
+    return layers, [one for one in modules if isinstance(getattr(one, "attention_dropout", None), float)]
 
 
 def _pool(encoder: Encoder, settings: ContrastiveSettings) -> int:

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from truncate_kit.contrastive.card import contrastive_card
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.diffcse import DifferenceTexts, Generator
-from truncate_kit.contrastive.model import BareEvaluator, poolable_encoder, remove_pooler
+from truncate_kit.contrastive.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
 from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
 from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.data.triplets import TripletSet
@@ -76,9 +76,9 @@ def finetune_contrastive(
     if dev is None:
         raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
     columns = _columns(rows, settings)
-    plain = settings.to_dict() | {"seeds": (), "layer": poolable_encoder(encoder, settings, seed=0).depth}
-    training = settings.training(encoder.family.name, encoder.width)
-    processes = _processes(group, settings, encoder)
+    cut, training = poolable_encoder(encoder, settings, seed=0), settings.training(encoder.family.name, encoder.width)
+    plain = settings.to_dict() | {"seeds": (), "layer": cut.depth}
+    processes = _processes(group, settings, cut, columns, training.batch_size)
     parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), processes)
     key = run_key(encoder, *parts, *([encoder_digest(generator)] if generator is not None else []))
     store = RunStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
@@ -96,9 +96,13 @@ def finetune_contrastive(
     return result
 
 
-def _processes(group: Group, settings: ContrastiveSettings, encoder: Encoder) -> str:
+def _processes(
+    group: Group, settings: ContrastiveSettings, encoder: Encoder, columns: Sequence[Sequence[str]], batch_size: int
+) -> str:
     """The number of processes, for the key; marked where cached gradients had drawn another dropout the second time."""
-    cached = settings.chunk is not None and encoder.device.type == "cpu"
+    texts = len(columns) * -(-min(batch_size, len(columns[0])) // group.size)  # of a step, in one process
+    cached = settings.chunk is not None and texts > settings.chunk
+    cached = cached and encoder.device.type == "cpu" and drops_units(encoder)
     return f"{group.size}, the same dropout twice" if cached else str(group.size)
 
 

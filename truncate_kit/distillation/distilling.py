@@ -76,7 +76,7 @@ def distill(
         store = TextStore(out / TEXTS)
         vectors = read_vectors(teacher, store, _beside(store))
         plain = replace(settings, frontier=False)
-        parts = (_settled(plain, encoder, data), store.digest, *([str(group.size)] if group.size > 1 else []))
+        parts = (_settled(plain, encoder, data, store), store.digest, *([str(group.size)] if group.size > 1 else []))
         description = {"model": encoder.name, "distill": plain.to_dict()}
         runs = RunStore(out / "trials", run_key(encoder, "distill", *parts), description)
         if group.leads:
@@ -87,12 +87,15 @@ def distill(
     return result
 
 
-def _settled(settings: DistillSettings, encoder: Encoder, data: PairSplits | RetrievalSet | None) -> str:
+def _settled(
+    settings: DistillSettings, encoder: Encoder, data: PairSplits | RetrievalSet | None, texts: TextStore
+) -> str:
     """The settings, the peak rates where many blocks go and where few do (defaults change), and what is chosen by."""
     rates = [settings.rate(encoder.width, left_out=share) for share in (1.0, 0.0)]
     # What is computed otherwise than it was: the mean weight of queries is that of all texts, not that of a batch.
-    changed = " weights over all texts" if settings.query_weight != 1 else ""
-    return f"{settings.to_json()} {rates} {'' if data is None else data.fingerprint()}{scored_as(data)}{changed}"
+    weighted = settings.query_weight != 1 and texts.counts.num_queries
+    changed = scored_as(data, encoder) + (" weights over all texts" if weighted else "")
+    return f"{settings.to_json()} {rates} {'' if data is None else data.fingerprint()}{changed}"
 
 
 def _check_budget(budget: Budget, encoder: Encoder, teacher: Encoder) -> None:

@@ -111,7 +111,7 @@ def _key(
     parts = [training.settled(model.width).to_json(), data.fingerprint(), "", "LabelledTask"]
     prior = [before.prior.fingerprint()] if before.prior else []
     taught = [encoder_digest(before.teacher.encoder), str(before.teacher.weight)] if before.teacher else []
-    searched = [] if retrieval is None else [retrieval.fingerprint() + scored_as(retrieval)]
+    searched = [] if retrieval is None else [retrieval.fingerprint() + scored_as(retrieval, model)]
     return run_key(model, *parts, *prior, *taught, *searched)
 
 

@@ -70,9 +70,17 @@ class RetrievalEvaluator:
         return score_queries(found, self._relevance).by(self._metric)
 
 
-def scored_as(data: object) -> str:
-    """What marks scores of a retrieval set in keys of runs, empty for other data: earlier ones were by cosine alone."""
-    return " by prompts and measure of the model" if isinstance(data, RetrievalSet) else ""
+def scored_as(data: object, encoder: Encoder) -> str:
+    """What marks scores of a retrieval set in keys of runs, where earlier ones were others; else empty.
+
+    They were by cosine alone, with the model's default prompt for a side that has none.
+    """
+    if not isinstance(data, RetrievalSet):
+        return ""
+    default = (encoder.settings.get("prompts") or {}).get(encoder.settings.get("default_prompt_name"))
+    without = any(side_prompt(encoder, names) == "" for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))
+    same = measure_of(encoder) == "cosine" and not (default and without)
+    return "" if same else " by prompts and measure of the model"
 
 
 def metric_of(data: RetrievalSet) -> str:
