@@ -71,8 +71,9 @@ def _write(result: "StudyResult", out: Path) -> None:
     """Tables and figures of what is there: a study that is stopped leaves those of its finished models."""
     from truncate_kit.report.study_figures import draw_cka, draw_curves, draw_layers, draw_pareto
     from truncate_kit.report.study_tables import figure_name, write_tables
+    from truncate_kit.study.study_result import STUDY_FILE
 
-    result.write(out / "study.json")
+    result.write(out / STUDY_FILE)
     write_tables(result, out)
     for task in result.tasks():
         draw_curves(result, task, out / figure_name(task, "curves"))

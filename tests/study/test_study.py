@@ -1,6 +1,7 @@
 """A study on tiny models: the file, the rows, tables and figures, what continues, what is said of bad files."""
 
 import csv
+import json
 import re
 import shutil
 from pathlib import Path
@@ -236,6 +237,20 @@ def test_results_of_all_stand_while_what_is_there_is_passed_over(file, done, tmp
     given.clear()
     run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
     assert [len(rows) for rows in given] == [len(done[0].rows)]
+
+
+def test_results_of_all_stand_while_an_early_part_has_something_new(file, done, tmp_path):
+    """As where a layer is added: stopped after the first model, the others would be gone."""
+    shutil.copytree(done[1], tmp_path, dirs_exist_ok=True)
+    done[0].write(tmp_path / "study.json")
+    records = tmp_path / "trials/trials.jsonl"
+    lines = records.read_text().splitlines(keepends=True)
+    first = json.loads(lines[0])["store"]
+    own = [line for line in lines if json.loads(line)["store"] == first]
+    records.write_text("".join(line for line in lines if line != own[-1]))
+    given = []
+    run_study(read_study(file), tmp_path, finished=lambda result: given.append(result.rows))
+    assert given == [done[0].rows]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from truncate_kit.files import run_lock
 from truncate_kit.priors.adapting import adapted
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
+from truncate_kit.results import read_or_pass_over
 from truncate_kit.runs.journal import RECORDS_FILE
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial
@@ -20,7 +21,7 @@ from truncate_kit.study.alignment import LayerStates, cka_rows
 from truncate_kit.study.loading import check_study, load_model, prior_words, study_layers, task_data
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
 from truncate_kit.study.published import Place, Published, prior_setting, published_name, read_published
-from truncate_kit.study.study_result import CKARow, StudyResult, StudyRow
+from truncate_kit.study.study_result import STUDY_FILE, CKARow, StudyResult, StudyRow
 from truncate_kit.sweep.sweep_result import scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.distributed import ALONE, Group
@@ -45,7 +46,8 @@ def run_study(
         out: Gets `trials/`, one folder per model, prior, task and settings, and `adapted/`, the models that were
             adapted to raw text; what is there is not run again.
         progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and every finished trial.
-        finished: Is called with all rows so far whenever a model has something new on a task, and at the end.
+        finished: Is called with all rows so far whenever a model has something new on a task and `study.json` in `out`
+            has no rows of others, and at the end.
         engine: Where trials run, as in `finetune`.
         device: Of the models here.
 
@@ -62,7 +64,7 @@ def run_study(
         cka: list[CKARow] = []
         references: dict[tuple[str, str], LayerStates] = {}
         result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
-        notify = _Notifier(finished, Path(out) / "trials" / RECORDS_FILE)
+        notify = _Notifier(finished, Path(out))
         for part in _parts(study, Path(out), watcher, engine or Sequential(), device):
             watcher.part(f"{part.name}, {part.task.name}")
             # The model that others are compared with comes first; what it does not meet is not compared.
@@ -89,19 +91,22 @@ def run_study(
 class _Notifier:
     """Passes results on when there are new records, and the last ones.
 
-    Parts that are there already are passed over: what an earlier call gave of all of them stands meanwhile.
+    What an earlier call gave stands until all of it is there again: a study that is stopped leaves no fewer rows.
     """
 
-    def __init__(self, finished: Callable[[StudyResult], None] | None, records: Path) -> None:
-        self._finished, self._records = finished, records
+    def __init__(self, finished: Callable[[StudyResult], None] | None, out: Path) -> None:
+        self._finished, self._records = finished, out / "trials" / RECORDS_FILE
         self._size, self._notified = self._size_now(), False
+        earlier = read_or_pass_over(StudyResult.read, out / STUDY_FILE)
+        self._earlier = set() if earlier is None else earlier.places()
 
     def __call__(self, result: StudyResult, *, last: bool = False) -> None:
         size = self._size_now()
         new, self._size = size != self._size, size
-        if self._finished is not None and (new or (last and not self._notified)):
+        due = (new and self._earlier <= result.places()) or (last and not self._notified)
+        if due and self._finished is not None:
             self._finished(result)
-        self._notified = new
+        self._notified = due
 
     def _size_now(self) -> int:
         return self._records.stat().st_size if self._records.exists() else 0

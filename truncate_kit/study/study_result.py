@@ -7,6 +7,7 @@ from truncate_kit.results import Result
 from truncate_kit.sweep.picking import Picker
 from truncate_kit.sweep.sweep_result import LayerScores
 
+STUDY_FILE = "study.json"
 DROP_POINTS, DROP_ERRORS = 2.0, 2.0
 
 
@@ -58,6 +59,10 @@ class StudyResult(Result):
     def tasks(self) -> list[str]:
         """Names of the tasks, in order."""
         return list(dict.fromkeys(row.task for row in self.rows))
+
+    def places(self) -> set[tuple[str, str, int]]:
+        """Model, task and layer of each row."""
+        return {(row.model, row.task, row.scores.layer) for row in self.rows}
 
     def of_task(self, task: str) -> list[StudyRow]:
         """Rows of all models on one task."""
