@@ -180,7 +180,10 @@ def _held_out(
         return None, None
     if is_retrieval_folder(data):
         refuse("graded pairs", columns=columns, scale=scale)
-        return read_retrieval(data, chooses=True, **given(metric=search_metric)), None
+        searched = read_retrieval(data, chooses=True, **given(metric=search_metric))
+        if searched.note:
+            workspace.note(searched.note)
+        return searched, None
     refuse("a retrieval folder", search_metric=search_metric)
     pairs, found = workspace.data(data, columns, scale)
     return workspace.divided(pairs), found

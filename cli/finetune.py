@@ -116,7 +116,7 @@ def finetune(
         numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)
         training = replace(TRAINING if pairs.shares is None else WORDS, objective=objective, **numbers)
         row.check_targets(pairs)
-        searched = _searched(retrieval, search_metric)
+        searched = _searched(retrieval, search_metric, workspace)
         full = workspace.load(source, device=here, precision=precision)
         # All that can be wrong is said before an adaptation, which may take days.
         begun = full if kept is None else kept_encoder(full, kept)
@@ -167,13 +167,18 @@ def _check_ignored(settings: SweepSettings, strategy: str | None) -> None:
         )
 
 
-def _searched(retrieval: Path | None, metric: str | None) -> "RetrievalSet | None":
+def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) -> "RetrievalSet | None":
     from truncate_kit.data import read_retrieval
+    from truncate_kit.training.retrieval_evaluator import check_queries
 
     if retrieval is None:
         refuse("--retrieval", search_metric=metric)
         return None
-    return read_retrieval(retrieval, chooses=True, **given(metric=metric))
+    found = read_retrieval(retrieval, chooses=True, **given(metric=metric))
+    check_queries(found)
+    if found.note:
+        workspace.note(found.note)
+    return found
 
 
 def _teacher(workspace: Workspace, name: str | None, weight: float) -> "Teacher | None":

@@ -250,9 +250,11 @@ def test_words_are_learned_in_the_precision_that_was_asked_for(tiny_folder, tmp_
         (("--prior-texts", "pairs.csv", "--prior-words", "nowhere"), "nowhere does not exist"),
         (("--prior-texts", "pairs.csv", "--data", "none.csv"), "none.csv does not exist"),
         (("--prior-texts", "pairs.csv", "--objective", "paraphrase"), "paraphrase pairs are labelled 0 or 1"),
+        (("--prior-texts", "pairs.csv", "--retrieval", "search"), "19 judged queries: too few"),
     ],
 )
 def test_bad_priors_are_one_line_and_a_hint(run, tiny_folder, single_file, options, message):
+    retrieval_folder(single_file.parent / "search")
     code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, *FAST, *options)
     assert code == 1
     assert message in err

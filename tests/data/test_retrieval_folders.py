@@ -75,6 +75,25 @@ def test_splits_are_chosen_by_name(folder):
     assert read_retrieval(folder).name.endswith("/train")
 
 
+def test_a_dev_split_with_a_handful_of_queries_does_not_choose(folder):
+    write_lines(folder / "queries.jsonl", [{"_id": f"q{place}", "text": f"why {place}"} for place in range(40)])
+
+    def judge(split, number):
+        (folder / f"qrels/{split}.tsv").write_text("".join(f"q{place}\td1\t1\n" for place in range(number)))
+
+    judge("test", 30)
+    for number, name, words in ((19, "test", "dev has 19 judged queries, too few to choose by, so"), (20, "dev", "")):
+        judge("dev", number)
+        found = read_retrieval(folder, chooses=True)
+        assert found.name.endswith(f"/set/{name}")
+        assert words in found.note
+        assert bool(words) == bool(found.note)
+        assert read_retrieval(folder, split="dev", chooses=True).name.endswith("/set/dev")
+    judge("test", 19)
+    judge("dev", 3)
+    assert read_retrieval(folder, chooses=True).name.endswith("/set/dev")  # none has enough
+
+
 BAD = [
     ("corpus.jsonl", None, DataError, r"holds no corpus\.jsonl"),
     ("queries.jsonl", None, DataError, r"holds no queries\.jsonl"),

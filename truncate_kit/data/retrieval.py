@@ -2,30 +2,29 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from truncate_kit.data.answers import answers_of
-from truncate_kit.data.cells import number_in, text_of, texts_of
+from truncate_kit.data.cells import text_of, texts_of
 from truncate_kit.data.columns import find_text_columns
-from truncate_kit.data.files import COMPRESSIONS, data_files, format_of, opened_text, stem_of
+from truncate_kit.data.files import COMPRESSIONS, data_files, stem_of
+from truncate_kit.data.judgements import LAYOUT, USUAL_SPLITS, asked_elsewhere, judged_in, qrels_of
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.texts import read_texts
-from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
+from truncate_kit.errors import ColumnsError, DataError, UsageError
 from truncate_kit.files import is_folder
+from truncate_kit.wording import counted
 
 SearchMetric = Literal["ndcg", "mrr", "recall"]
 SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}
 """What a choice among models can be made by, and its name for readers."""
 
-_MOST_GRADE = 1_000_000
-_USUAL_SPLITS = ("test", "dev")
-_CHOOSING_SPLITS = ("dev", "test")
-_LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
-_QRELS_HINT = "Write query id, document id and grade with tabs between them."
+FEWEST_QUERIES = 10
+"""Judged ones of each half, where one half is to choose and the other to report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,7 @@ class RetrievalSet:
     documents: title and text, joined by a space; those of a file of pairs are distinct. relevance: for each query the
     grades of the documents that answer it, all above 0, by their places in `documents`; none is empty. metric: what
     layers, epochs and blocks are chosen by where the set is given to choose by. other_queries: of other splits but
-    train, which nothing may learn from either.
+    train, which nothing may learn from either. note: what there is to say of the split that was taken, mostly nothing.
     """
 
     name: str
@@ -46,6 +45,7 @@ class RetrievalSet:
     relevance: tuple[Mapping[int, float], ...]
     metric: SearchMetric = "ndcg"
     other_queries: tuple[str, ...] = field(default=(), compare=False)
+    note: str = field(default="", compare=False)
 
     @property
     def held_out(self) -> set[str]:
@@ -108,7 +108,8 @@ def read_retrieval(
         corpus: With a file: one of more texts to search, as `read_texts` takes it.
         split: Of a folder: the name of a file in qrels; None takes test, else dev, else the only one.
         metric: What is chosen by where the set is given to choose by: ndcg, mrr or recall.
-        chooses: The set is given to choose by: None as `split` takes dev before test, so that test stays unseen.
+        chooses: The set is given to choose by: None as `split` takes dev before test, so that test stays unseen, but
+            where dev has too few queries for that and test enough; `note` says so then.
 
     Raises:
         DataError: The message names file, row and what is wrong.
@@ -120,7 +121,7 @@ def read_retrieval(
             raise UsageError(f"{path} has its own corpus.", hint="Leave out `corpus`.")
         return replace(_read_folder(path, split, chooses=chooses), metric=chooses_by)
     if split is not None:
-        raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {_LAYOUT}")
+        raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {LAYOUT}")
     return replace(_read_file(_only_file(path), corpus), metric=chooses_by)
 
 
@@ -132,9 +133,16 @@ def _metric_named(name: str) -> SearchMetric:
 
 
 def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:
-    qrels = _qrels(folder, split, _CHOOSING_SPLITS if chooses else _USUAL_SPLITS)
+    qrels, note = qrels_of(folder, split, ("dev", "test") if chooses else USUAL_SPLITS), ""
     documents, queries = (_texts_by_id(folder, name) for name in ("corpus", "queries"))
-    judged = _judged(qrels, documents, queries)
+    judged = judged_in(qrels, documents, queries)
+    if chooses and split is None and len(judged) < 2 * FEWEST_QUERIES:
+        other = qrels_of(folder, None, USUAL_SPLITS)
+        more = judged_in(other, documents, queries)
+        if len(more) >= 2 * FEWEST_QUERIES:
+            few = f"{stem_of(qrels)} has {counted(len(judged), 'judged query', 'judged queries')}, too few to choose by"
+            note = f"{short_name(folder)}: {few}, so those of {stem_of(other)} choose."
+            qrels, judged = other, more
     if not judged:
         raise DataError(f"{qrels} gives no query a document that answers it.", hint="Grades above 0 are answers.")
     return RetrievalSet(
@@ -144,18 +152,9 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
         query_ids=tuple(judged),
         queries=tuple(queries[name] for name in judged),
         relevance=tuple(judged.values()),
-        other_queries=tuple(queries[name] for name in _asked_elsewhere(folder, qrels) if name in queries),
+        other_queries=tuple(queries[name] for name in asked_elsewhere(folder, qrels) if name in queries),
+        note=note,
     )
-
-
-def _asked_elsewhere(folder: Path, qrels: Path) -> dict[str, None]:
-    """Ids of the queries of all splits but this one and train."""
-    found: dict[str, None] = {}
-    for path in sorted((folder / "qrels").glob("*")):
-        if path != qrels and format_of(path) == ".tsv" and stem_of(path) != "train":
-            with opened_text(path, newline="\n") as lines:
-                found |= dict.fromkeys(line.split("\t")[0].strip() for line in lines)
-    return found
 
 
 def _jsonl(folder: Path, name: str) -> Path | None:
@@ -163,33 +162,15 @@ def _jsonl(folder: Path, name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _qrels(folder: Path, split: str | None, usual: Sequence[str]) -> Path:
-    """The file of judgements of a split, None for the first of the usual ones that is there, else the only one."""
-    files = [path for path in sorted((folder / "qrels").glob("*")) if format_of(path) == ".tsv"]
-    found = {stem_of(path): path for path in files}
-    if not found:
-        raise DataError(f"{folder / 'qrels'} holds no .tsv file of judgements.", hint=_LAYOUT)
-    chosen = split or next((name for name in usual if name in found), None)
-    if chosen is None and len(found) == 1:
-        chosen = next(iter(found))
-    same = [path.name for path in files if stem_of(path) == chosen]
-    if len(same) > 1:
-        raise DataError(f"{folder / 'qrels'} holds {' and '.join(same)}.", hint="Keep one of them in this folder.")
-    if chosen not in found:
-        wanted = split or " or ".join(_USUAL_SPLITS)
-        raise DataError(f"{folder / 'qrels'} holds no {wanted}.tsv.", hint=f"Use a `split` of {', '.join(found)}.")
-    return found[chosen]
-
-
 def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
     """The texts of corpus or queries by their ids, a title before each where there is one."""
     path = _jsonl(folder, name)
     if path is None:
-        raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
+        raise DataError(f"{folder} holds no {name}.jsonl.", hint=LAYOUT)
     table = read_table(path)
     for column in ("_id", "text"):
         if column not in table.columns:
-            raise ColumnsError(str(path), f"there is no column {column!r}.", table.columns, hint=_LAYOUT)
+            raise ColumnsError(str(path), f"there is no column {column!r}.", table.columns, hint=LAYOUT)
     titles = table.columns.get("title", [None] * len(table))
     found: dict[str, str] = {}
     for row, (given, title, text) in enumerate(zip(table.columns["_id"], titles, table.columns["text"], strict=True)):
@@ -209,50 +190,12 @@ def _text_or_empty(table: Table, row: int, column: str, value: object) -> str:
     return "" if absent or (isinstance(value, str) and not value.strip()) else text_of(table, row, column, value)
 
 
-def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
-    """For each query with an answer the grades above 0 by the places of their documents."""
-    place = {name: index for index, name in enumerate(documents)}
-    found: dict[str, dict[int, float]] = {}
-    with opened_text(path, newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
-            fields = [field.strip() for field in line.split("\t")]
-            if fields == [""]:
-                continue
-            if len(fields) != 3:
-                raise _bad_line(path, number, f"{len(fields)} fields where three are needed.")
-            query, document, written = fields
-            grade = _grade(written)
-            if grade is None and number == 1 and query not in queries:
-                continue  # the names of the columns
-            if grade is None:
-                raise _bad_line(path, number, f"the grade {written[:40]!r} is not a number up to a million.")
-            if query not in queries or document not in place:
-                what, name = ("document", document) if query in queries else ("query", query)
-                raise _bad_line(path, number, f"there is no {what} with the id {name!r}.")
-            if found.setdefault(query, {}).setdefault(place[document], grade) != grade:
-                raise _bad_line(path, number, f"query {query!r} and document {document!r} have two grades.")
-    answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in found.items()}
-    return {query: grades for query, grades in answers.items() if grades}
-
-
-def _grade(written: str) -> float | None:
-    try:
-        grade = number_in(written)
-    except ValueError:
-        return None
-    return grade if abs(grade) <= _MOST_GRADE else None  # False for NaN; larger ones add up to infinity
-
-
-def _bad_line(path: Path, number: int, problem: str) -> RowError:
-    return RowError(str(path), f"line {number}", problem, hint=_QRELS_HINT)
-
-
 def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
     table = read_table(file)
     names = tuple(table.columns)
     hint = "Call the columns query and relevant."
     first, second = (texts_of(table, name) for name in find_text_columns(table.source, names, hint=hint))
-    answers = answers_of(table, _LAYOUT)
+    answers = answers_of(table, LAYOUT)
     place = {
         text: index for index, text in enumerate(dict.fromkeys((*second, *(read_texts(corpus) if corpus else ()))))
     }
@@ -279,6 +222,6 @@ def _only_file(path: Path) -> Path:
     if len(files) != 1:
         raise DataError(
             f"{path} holds {len(files)} data files where one of queries and answers is needed.",
-            hint=f"Name the file. {_LAYOUT}",
+            hint=f"Name the file. {LAYOUT}",
         )
     return files[0]

@@ -20,7 +20,7 @@ from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group
-from truncate_kit.training.retrieval_evaluator import scored_as
+from truncate_kit.training.retrieval_evaluator import check_queries, scored_as
 
 TEXTS = Path("distillation") / "texts"
 
@@ -64,7 +64,7 @@ def distill(
     """
     out, budget, settings, progress = Path(out), budget or Budget(), settings or DistillSettings(), reporter(progress)
     teacher = teacher_of(encoder, settings.layer)
-    _check_budget(budget, encoder, teacher)
+    _check(budget, encoder, teacher, data)
     raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
     with ExitStack() as held:
         if group.leads:
@@ -98,10 +98,13 @@ def _settled(
     return f"{settings.to_json()} {rates} {'' if data is None else data.fingerprint()}{changed}"
 
 
-def _check_budget(budget: Budget, encoder: Encoder, teacher: Encoder) -> None:
+def _check(budget: Budget, encoder: Encoder, teacher: Encoder, data: PairSplits | RetrievalSet | None) -> None:
+    """All that can be wrong is said before the full model's vectors, which may take hours."""
     check_blocks(teacher, budget.named_blocks)
     check_number_of_blocks(budget, encoder.depth)
     check_size(budget, teacher)
+    if isinstance(data, RetrievalSet):
+        check_queries(data)
 
 
 def _beside(store: TextStore) -> Path:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truncate_kit.data import SEARCH_METRICS, RetrievalSet
+from truncate_kit.data.retrieval import FEWEST_QUERIES
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
 from truncate_kit.retrieval.scores import score_queries
@@ -16,7 +17,6 @@ from truncate_kit.retrieval.searching import SearchVectors, measure_of, search
 from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.training.examples import Ids
 
-FEWEST_QUERIES = 10
 TOP = 10
 
 
@@ -88,13 +88,18 @@ def metric_of(data: RetrievalSet) -> str:
     return f"{SEARCH_METRICS[data.metric]} of half the queries"
 
 
-def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
-    """Evaluators on two halves of the queries, drawn at random. Raises `DataError` for a handful of queries."""
+def check_queries(data: RetrievalSet) -> None:
+    """Raise `DataError` for a handful of queries, of which no half can choose."""
     if len(data.queries) < 2 * FEWEST_QUERIES:
         raise DataError(
             f"{data.name} has {len(data.queries)} judged queries: too few to choose by one half and report the other.",
             hint=f"Give at least {2 * FEWEST_QUERIES}, or choose by something else.",
         )
+
+
+def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
+    """Evaluators on two halves of the queries, drawn at random. Raises `DataError` for a handful of queries."""
+    check_queries(data)
     order = torch.randperm(len(data.queries), generator=torch.Generator().manual_seed(0)).numpy()
     middle = len(order) // 2
     return RetrievalEvaluator(encoder, data, order[:middle]), RetrievalEvaluator(encoder, data, order[middle:])
