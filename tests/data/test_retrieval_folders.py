@@ -61,7 +61,8 @@ def test_splits_are_chosen_by_name(folder):
     assert found.query_ids == ("2",)  # so that test stays unseen
     assert {*read_retrieval(folder).queries} <= found.held_out  # and nothing learns from it
     (folder / "qrels/train.tsv").write_text("1\td1\t1\n")
-    assert read_retrieval(folder, split="dev").held_out == found.held_out  # what train asks may be learned
+    again = read_retrieval(folder, split="dev", chooses=True)
+    assert again.held_out == found.held_out  # what train asks may be learned
     (folder / "qrels/train.tsv").unlink()
     with pytest.raises(DataError, match=r"no train\.tsv") as problem:
         read_retrieval(folder, split="train")
@@ -92,6 +93,17 @@ def test_a_dev_split_with_a_handful_of_queries_does_not_choose(folder):
     judge("test", 19)
     judge("dev", 3)
     assert read_retrieval(folder, chooses=True).name.endswith("/set/dev")  # none has enough
+
+
+def test_other_splits_are_read_where_something_is_learned_and_then_checked(folder):
+    expected = read_retrieval(folder)
+    (folder / "qrels/eval.tsv").write_text("q3\td9\t1\nq9\td1\t1\n")  # what is not there cannot be learned from
+    assert read_retrieval(folder, chooses=True).other_queries == ("why",)
+    for content, said in ((b"q3 d1 1\n", "line 1: 1 fields where three"), (b"q3\td1\t1\n\xe9\td1\t1\n", "line 2")):
+        (folder / "qrels/eval.tsv").write_bytes(content)
+        with pytest.raises(RowError, match=said):
+            read_retrieval(folder, chooses=True)
+        assert read_retrieval(folder) == expected
 
 
 BAD = [

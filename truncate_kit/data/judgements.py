@@ -1,6 +1,6 @@
 """Which documents answer which queries: the files of a retrieval folder's qrels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from truncate_kit.data.cells import number_in
@@ -35,6 +35,27 @@ def judged_in(path: Path, documents: Mapping[str, str], queries: Mapping[str, st
     """For each query with an answer the grades above 0 by the places of their documents."""
     place = {name: index for index, name in enumerate(documents)}
     found: dict[str, dict[int, float]] = {}
+    for number, query, document, grade in _judgements(path, queries):
+        if query not in queries or document not in place:
+            what, name = ("document", document) if query in queries else ("query", query)
+            raise _bad_line(path, number, f"there is no {what} with the id {name!r}.")
+        if found.setdefault(query, {}).setdefault(place[document], grade) != grade:
+            raise _bad_line(path, number, f"query {query!r} and document {document!r} have two grades.")
+    answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in found.items()}
+    return {query: grades for query, grades in answers.items() if grades}
+
+
+def asked_elsewhere(folder: Path, qrels: Path, queries: Mapping[str, str]) -> tuple[str, ...]:
+    """Ids of the queries of all splits but this one and train; those of which there are no texts are left out."""
+    found: dict[str, None] = {}
+    for path in sorted((folder / "qrels").glob("*")):
+        if path != qrels and format_of(path) == ".tsv" and stem_of(path) != "train":
+            found |= dict.fromkeys(query for _, query, _, _ in _judgements(path, queries) if query in queries)
+    return tuple(found)
+
+
+def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str, float]]:
+    """Number of the line, query id, document id and grade. Raises `RowError`."""
     with opened_text(path, newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             fields = [field.strip() for field in line.split("\t")]
@@ -48,23 +69,7 @@ def judged_in(path: Path, documents: Mapping[str, str], queries: Mapping[str, st
                 continue  # the names of the columns
             if grade is None:
                 raise _bad_line(path, number, f"the grade {written[:40]!r} is not a number up to a million.")
-            if query not in queries or document not in place:
-                what, name = ("document", document) if query in queries else ("query", query)
-                raise _bad_line(path, number, f"there is no {what} with the id {name!r}.")
-            if found.setdefault(query, {}).setdefault(place[document], grade) != grade:
-                raise _bad_line(path, number, f"query {query!r} and document {document!r} have two grades.")
-    answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in found.items()}
-    return {query: grades for query, grades in answers.items() if grades}
-
-
-def asked_elsewhere(folder: Path, qrels: Path) -> dict[str, None]:
-    """Ids of the queries of all splits but this one and train."""
-    found: dict[str, None] = {}
-    for path in sorted((folder / "qrels").glob("*")):
-        if path != qrels and format_of(path) == ".tsv" and stem_of(path) != "train":
-            with opened_text(path, newline="\n") as lines:
-                found |= dict.fromkeys(line.split("\t")[0].strip() for line in lines)
-    return found
+            yield number, query, document, grade
 
 
 def _grade(written: str) -> float | None:

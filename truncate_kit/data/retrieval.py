@@ -33,8 +33,9 @@ class RetrievalSet:
 
     documents: title and text, joined by a space; those of a file of pairs are distinct. relevance: for each query the
     grades of the documents that answer it, all above 0, by their places in `documents`; none is empty. metric: what
-    layers, epochs and blocks are chosen by where the set is given to choose by. other_queries: of other splits but
-    train, which nothing may learn from either. note: what there is to say of the split that was taken, mostly nothing.
+    layers, epochs and blocks are chosen by where the set is given to choose by. other_queries: where it is,
+    those of other splits but train, which nothing may learn from either. note: what there is to say of the split that
+    was taken; mostly nothing.
     """
 
     name: str
@@ -152,7 +153,7 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
         query_ids=tuple(judged),
         queries=tuple(queries[name] for name in judged),
         relevance=tuple(judged.values()),
-        other_queries=tuple(queries[name] for name in asked_elsewhere(folder, qrels) if name in queries),
+        other_queries=tuple(queries[name] for name in asked_elsewhere(folder, qrels, queries)) if chooses else (),
         note=note,
     )
 
