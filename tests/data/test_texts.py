@@ -101,6 +101,15 @@ def test_a_blank_line_of_a_single_column_is_an_empty_cell(tmp_path, kind, blank)
     assert list(iter_rows(path)) == ["a", "b"]  # nothing else can be meant where rows have two fields
 
 
+@pytest.mark.parametrize(("kind", "blank"), [(".csv", ""), (".tsv", ""), (".tsv", '""')])
+def test_raw_texts_may_have_blank_lines_between_them(tmp_path, kind, blank):
+    """As in a .txt file: nothing is counted by their rows."""
+    path, between = tmp_path / f"t{kind}", "," if kind == ".csv" else "\t"
+    for head, rows in (("text", ("a", "b")), (f"id{between}text", (f"1{between}a", f"2{between}b"))):
+        path.write_text(f"{head}\n{rows[0]}\n{blank}\n{rows[1]}\n{blank}\n")
+        assert list(iter_texts(path)) == ["a", "b"]
+
+
 def test_rows_need_one_column_of_texts(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("sentence1,sentence2\na,b\n")

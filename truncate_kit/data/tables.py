@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -48,11 +49,14 @@ def read_table(path: Path) -> Table:
         return next(tables)
 
 
-def iter_tables(path: Path, *, rows: int) -> Generator[Table]:
-    """Read one file as `read_table` does, `rows` rows at a time; an error of a row is raised when it is reached."""
+def iter_tables(path: Path, *, rows: int, counted: bool = False) -> Generator[Table]:
+    """Read one file as `read_table` does, `rows` rows at a time; an error of a row is raised when it is reached.
+
+    counted: whether rows are known by their number, so that a blank line of a single column is an empty cell.
+    """
     readers: dict[str, Callable[[Path, int], Iterator[Table]]] = {
-        ".csv": _read_csv,
-        ".tsv": _read_tsv,
+        ".csv": partial(_read_csv, counted=counted),
+        ".tsv": partial(_read_tsv, counted=counted),
         ".jsonl": _read_jsonl,
         ".parquet": _read_parquet,
     }
@@ -70,9 +74,9 @@ def table_from_arrow(source: str, arrow: Any) -> Table:
     return Table(source, {name: _arrow_values(source, name, arrow.column(name)) for name in arrow.column_names}, None)
 
 
-def _read_csv(path: Path, size: int) -> Iterator[Table]:
+def _read_csv(path: Path, size: int, *, counted: bool) -> Iterator[Table]:
     with opened_text(path, newline="") as lines:
-        yield from _separated(path, _csv_rows(path, csv.reader(lines, strict=True)), "comma", size)
+        yield from _separated(path, _csv_rows(path, csv.reader(lines, strict=True)), "comma", size, counted)
 
 
 def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
@@ -95,13 +99,13 @@ def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
         raise RowError(str(path), f"line {start}", problem, hint=separator or hint) from error
 
 
-def _read_tsv(path: Path, size: int) -> Iterator[Table]:
+def _read_tsv(path: Path, size: int, *, counted: bool) -> Iterator[Table]:
     # One row per line and a quote is a character like any other, as the STS and GLUE files want it; a field is
     # unquoted only where it was plainly written by a spreadsheet: quotes at both ends and all others doubled.
     with opened_text(path, newline="\n") as lines:
         plain = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, start=1))
         rows = ((number, [_unquoted(field) for field in line.split("\t")] if line else []) for number, line in plain)
-        yield from _separated(path, rows, "tab", size)
+        yield from _separated(path, rows, "tab", size, counted)
 
 
 def _unquoted(field: str) -> str:
@@ -111,10 +115,12 @@ def _unquoted(field: str) -> str:
     return field if any('"' in part for part in inner) else '"'.join(inner)
 
 
-def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str, size: int) -> Iterator[Table]:
+def _separated(
+    path: Path, rows: Iterable[tuple[int, list[str]]], separator: str, size: int, counted: bool
+) -> Iterator[Table]:
     """Check that every row has as many fields as the header, and turn rows into columns; a blank line is a row []."""
-    numbered = iter(rows)
-    header = next((row for _, row in numbered if row), [])
+    numbered, blank = iter(rows), ([], [""]) if separator == "tab" else ([],)  # two quotes hold nothing there, too
+    header = next((row for _, row in numbered if row not in blank), [])
     if not header:
         raise DataError(
             f"{path} is empty.", hint="The first line names the columns; of pairs: sentence1, sentence2, score."
@@ -122,13 +128,14 @@ def _separated(path: Path, rows: Iterable[tuple[int, list[str]]], separator: str
     names = [name.strip() for name in header]
     _check_names(path, names)
     first = 0
-    numbered = _filled(numbered) if len(names) == 1 else (one for one in numbered if one[1])
+    cells = counted and len(names) == 1
+    numbered = _filled(numbered) if cells else (one for one in numbered if one[1] not in blank)
     while chunk := list(islice(numbered, size)):
         for line, row in chunk:
             if len(row) != len(names):
                 raise _wrong_width(path, line, len(row), names, separator)
-        cells = zip(*(row for _, row in chunk), strict=True)
-        yield Table(str(path), dict(zip(names, cells, strict=True)), [line for line, _ in chunk], first)
+        columns = zip(*(row for _, row in chunk), strict=True)
+        yield Table(str(path), dict(zip(names, columns, strict=True)), [line for line, _ in chunk], first)
         first += len(chunk)
     if first == 0:
         raise _without_rows(path)

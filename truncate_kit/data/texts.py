@@ -17,9 +17,9 @@ _CR_HINT = "End them with line feeds: tr '\\r' '\\n' < OLD > NEW."
 def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
     """Yield the texts of one file in order, repeats included, without white space around them.
 
-    A .txt file (also .gz, .xz) holds one text a line, is streamed, and its blank lines are passed over. In a .csv,
-    .tsv, .jsonl or .parquet file the texts are in `column`, found by name when None; a file of sentence pairs gives
-    both texts of each row and needs no scores. Raises `DataError` naming file, row and what is wrong, also that there
+    A .txt file (also .gz, .xz) holds one text a line and is streamed. In a .csv, .tsv, .jsonl or .parquet file the
+    texts are in `column`, found by name when None; a file of sentence pairs gives both texts of each row and needs no
+    scores. Blank lines are passed over. Raises `DataError` naming file, row and what is wrong, also that there
     is no text at all, when iterated.
     """
     path = Path(path)
@@ -61,7 +61,7 @@ def iter_rows(path: str | Path, *, column: str | None = None) -> Generator[str]:
 
 def _column(path: Path, given: str | None) -> Iterator[str]:
     name: str | None = None
-    for table in iter_tables(path, rows=_ROWS_AT_ONCE):
+    for table in iter_tables(path, rows=_ROWS_AT_ONCE, counted=True):
         if name is None:
             name = find_text_column(table.source, tuple(table.columns), given)
         if name is None:
