@@ -7,6 +7,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from tests.support.files import words_folder
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.distillation import search_plan, teacher
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
@@ -20,6 +21,8 @@ from truncate_kit.hardware import bf16_instructions
 from truncate_kit.progress import silent
 from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
 from truncate_kit.report.training_tables import rules_table
+from truncate_kit.workspace.leakage import unseen
+from truncate_kit.workspace.places import Workspace
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
 
@@ -221,6 +224,7 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     result = distill(full, [*texts, *held_back], out=tmp_path, budget=budget, settings=SHORT, data=pairs)
     assert result.metric == "Spearman × 100 on dev"
     assert result.chosen == (2, 4)
+    assert result.data_fingerprint == pairs.fingerprint()
     assert result.texts.excluded >= 60
     assert result.texts.compared == len({text.lower() for part in (dev, test) for text in part.texts()})
     assert not result.notes
@@ -229,6 +233,15 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert "The texts of bundled are longer than those learned from: 95 of 100 have up to" in again.notes[0]
     assert result.scores.low <= result.scores.difference <= result.scores.high
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
+
+
+def test_word_pairs_that_are_not_divided_have_chosen_nothing(full, texts, tmp_path):
+    words = load_pairs(words_folder(tmp_path / "words"))
+    result = distill(full, texts[:300], out=tmp_path, budget=Budget(blocks="2,4"), settings=SHORT, data=words)
+    assert result.metric == "agreement with the full model"
+    assert (result.scores, result.data_fingerprint) == (None, "")
+    whole = unseen(Workspace(tmp_path), words, tmp_path / "lean")
+    assert whole is words
 
 
 def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, texts, tmp_path):

@@ -122,7 +122,7 @@ class Distillation:
                 *note_of_lengths(self.data, self.evaluator, self.texts.counts),
             ),
             frontier=self._frontier(students, chosen, budget),
-            data_fingerprint=self.data.fingerprint() if isinstance(self.data, PairSplits) else "",
+            data_fingerprint=self.data.fingerprint() if isinstance(self.data, PairSplits) and self.data.dev else "",
         )
         save_encoder(self.encoder, out / "full")
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean))

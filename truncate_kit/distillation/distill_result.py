@@ -154,7 +154,7 @@ class DistillResult(Result):
         needed: The score after learning that keeps `within`; None for other budgets.
         scores: On test pairs or the other half of the queries; None where neither was given.
         notes: Sentences that the user has to see.
-        data_fingerprint: Of the pairs that were given to choose and report by; empty where there were none.
+        data_fingerprint: Of the pairs that were given to choose and report by; empty where none chose.
         frontier: Graphs in two precisions, dimensions and words, of the full model and all that learned; None where
             neither this run nor an earlier one with the same budget was asked for it.
     """
