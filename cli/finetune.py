@@ -127,7 +127,7 @@ def finetune(
             encoder = priors.adapt(begun, workspace, group=group, progress=progress)
     if not group.leads:  # only an adaptation is shared
         return
-    with machine.at_work(folder, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher):
+    with machine.at_work(folder, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher), priors.kept(workspace):
         result = run(
             encoder,
             pairs,

@@ -1,11 +1,13 @@
 """What `finetune` trains on first: options and their effects."""
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.blocks import place_in_words
 from truncate_kit.errors import UsageError
+from truncate_kit.files import unfinished
 
 from .options import given, training_option
 from .workspace import Workspace
@@ -70,6 +72,10 @@ class Priors:
             f"on {result.num_held_out:,} texts held out."
         )
         return model
+
+    def kept(self, workspace: Workspace) -> AbstractContextManager[None]:
+        """Where trials begin with the adapted encoder: it stays meanwhile, and for the next call where one diverges."""
+        return nullcontext() if self.texts is None else unfinished(workspace.folder / "adapted", shared=True)
 
     def word_prior(self, encoder: "Encoder", workspace: Workspace | None = None) -> "WordPrior | None":
         """Word similarity as the first training of every trial, noted in the workspace; the errors of `load_words`."""

@@ -249,14 +249,16 @@ _UNFINISHED = ".unfinished"
 
 
 @contextlib.contextmanager
-def unfinished(folder: Path) -> Iterator[None]:
+def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Work in `folder`, which is marked until it ends well or is refused: what was stopped goes on there."""
+    # The same call would end so again; after a divergence one with other settings goes on with what they share.
+    refused = (UsageError, DataError, ModelError, *([] if shared else [DivergedError]))
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / _UNFINISHED
     mark.touch()
     try:
         yield
-    except (UsageError, DataError, ModelError, DivergedError):  # the same call would end so again
+    except refused:
         mark.unlink(missing_ok=True)
         raise
     mark.unlink(missing_ok=True)

@@ -15,6 +15,7 @@ from truncate_kit.data import PairSplits
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DivergedError
+from truncate_kit.files import is_unfinished
 from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.runs.store import RunStore
@@ -25,6 +26,7 @@ from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.sweep.work import TrialOutcome
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
+from truncate_kit_cli.app import main
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))
 
@@ -69,6 +71,19 @@ def test_the_other_models_of_a_study_go_on(bursting, tiny_folder, tmp_path):
         run_study(read_study(tmp_path / "s.toml"), tmp_path / "out", finished=seen.append)
     assert [row.scores.layer for row in seen[-1].rows] == [2, 3]
     assert dataclasses.asdict(seen[-1].rows[0])["model"] != "bursting"
+
+
+def test_an_adapted_model_waits_for_a_smaller_rate(bursting, tmp_path):
+    """It is cut below the block that bursts, which the full model has: only that one diverges."""
+    pairs_file(tmp_path / "p.csv", "score", range(6))
+    work = tmp_path / "work"
+    command = ["finetune", str(bursting), "--data", str(tmp_path / "p.csv"), "--scale", "0,5", "--workspace", str(work)]
+    command += ["--prior-texts", str(tmp_path / "p.csv"), "--prior-epochs", "1", "--prior-layer", "2"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--layer", "1", "--seeds", "1", "--epochs", "1"])
+    assert ended.value.code == 1
+    assert not any(map(is_unfinished, (work / "trials").iterdir()))
+    assert is_unfinished(work / "adapted")
 
 
 def test_every_seed_of_contrast_is_run(bursting, tmp_path):

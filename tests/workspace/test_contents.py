@@ -4,11 +4,13 @@ import json
 import os
 import shutil
 import subprocess
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 import torch
 
+from tests.support.made_results import a_distillation
 from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits
 from truncate_kit.encoders import load_encoder, truncate
@@ -210,6 +212,25 @@ def test_what_was_stopped_keeps_everything_although_something_else_ended(workspa
     with pytest.raises(KeyboardInterrupt), unfinished(workspace.distillation):
         raise KeyboardInterrupt
     assert is_unfinished(workspace.distillation)
+
+
+def test_after_a_divergence_a_smaller_rate_finds_what_it_begins_with(workspace):
+    """What an encoder was adapted to, and a full model's vectors: both may have taken days."""
+    adapted = workspace.folder / "adapted/0123456789abcdef"
+    vectors = workspace.distillation / "vectors"
+    for folder in (adapted, vectors):
+        folder.mkdir(parents=True)
+        (folder / "weights.safetensors").write_bytes(b"weights")
+    (adapted.parent / "trials.jsonl").touch()
+    a_distillation().write(workspace.lean / "distill.json")
+    for error, stays in ((DivergedError("Diverged.", hint="None."), True), (None, False)):
+        with suppress(DivergedError), ExitStack() as held:
+            held.enter_context(unfinished(adapted.parent, shared=True))
+            held.enter_context(unfinished(workspace.distillation, shared=True))
+            if error is not None:
+                raise error
+        clean(workspace)
+        assert [(folder / "weights.safetensors").exists() for folder in (adapted, vectors)] == [stays, stays]
 
 
 def test_a_run_that_waits_or_works_keeps_everything(workspace):

@@ -69,7 +69,7 @@ def distill(
     with ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean", "full"))
-            held.enter_context(unfinished((out / TEXTS).parent))
+            held.enter_context(unfinished((out / TEXTS).parent, shared=True))
             store = store_texts(teacher, raw, out / TEXTS, limit=settings.max_texts, progress=progress)
             teacher_vectors(teacher, store, _beside(store), engine=engine, progress=progress)
         group.agree(None)  # texts and vectors are there

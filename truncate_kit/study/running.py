@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from truncate_kit.data import read_texts
 from truncate_kit.encoders import Encoder, paper_parameters
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import DivergedError
-from truncate_kit.files import run_lock
+from truncate_kit.files import run_lock, unfinished
 from truncate_kit.priors.adapting import adapted
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
@@ -57,9 +58,11 @@ def run_study(
         TruncateKitError: Whatever `finetune` raises.
     """
     start, watcher = time.perf_counter(), watcher_of(progress)
-    with run_lock(Path(out)):  # for all of it: between two models a second process would take what is ours
+    # For all of it: between two models a second process would take what is ours.
+    with run_lock(Path(out)), ExitStack() as held:
         check_study(study, device)
         published = read_published(study.published)
+        held.enter_context(_needed(study, Path(out)))
         rows: list[StudyRow] = []
         cka: list[CKARow] = []
         references: dict[tuple[str, str], LayerStates] = {}
@@ -83,9 +86,15 @@ def run_study(
             notify(result)
         if result.rows:  # else everything diverged, and what an earlier call gave stands
             notify(result, last=True)
-    if diverged:
-        raise diverged[0]
+        if diverged:
+            raise diverged[0]
     return result
+
+
+def _needed(study: Study, out: Path) -> AbstractContextManager[None]:
+    """Adapted models stay until all trials have ended that begin with one, and for the next call where one diverged."""
+    adapts = any(prior.texts is not None for prior in study.priors)
+    return unfinished(out / "adapted", shared=True) if adapts else nullcontext()
 
 
 class _Notifier:

@@ -210,9 +210,9 @@ def _spare(run: Path) -> list[Path]:
     """Folders of weights and files of tensors that only a repetition would read; none of runs that go on."""
     home = run.parent.parent
     ended = any((home / name).exists() for name in _RESULTS)
-    # An adapted model goes with the trials that begin with it: to adapt it again may take days.
-    begun = [path for path in (home / "trials").glob("*") if path.is_dir()] if run.parent.name == ADAPTED else []
-    if not ended or any(map(_waits, (run, *begun))):
+    # An adapted model goes with the trials that begin with it, also anew: to adapt it again may take days.
+    begun = [run.parent, *(home / "trials").glob("*")] if run.parent.name == ADAPTED else []
+    if not ended or any(_waits(path) for path in (run, *begun) if path.is_dir()):
         return []
     own = (path for path in run.iterdir() if not path.is_symlink())
     tensors = (path for path in own if path.is_dir() or path.suffix == ".safetensors")
