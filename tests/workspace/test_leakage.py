@@ -14,6 +14,7 @@ from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSplits, load_pairs, read_retrieval, split_pairs
 from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import DataError
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
@@ -70,7 +71,7 @@ def test_a_set_that_was_divided_is_scored_on_its_test_part(workspace, file):
     assert len(divided.evaluation) < len(whole.train) / 5
     assert divided.notes[-1].endswith("The models here were trained on the rest: only test counts.")
     assert "was divided into" in divided.notes[-1]
-    assert trained_on(workspace) == {expected.fingerprint(): 0}
+    assert trained_on(workspace) == {expected.fingerprint(): {0}}
 
 
 def test_pairs_of_which_some_were_held_out_are_known_again(file, tiny_folder, tmp_path):
@@ -105,9 +106,33 @@ def test_each_model_has_seen_what_it_learned_from(workspace, file):
     changed = replace(workspace.sweep(), data_fingerprint=fingerprint, chosen_seed=2)
     heads = SimpleNamespace(model="elsewhere", data_fingerprint=fingerprint, settings=SimpleNamespace(seeds=(0, 1)))
     both = Both(workspace.folder, changed, heads)
-    for model, seed in ((both.frozen, 0), (both.lean, 2), (both.full, 2), (None, 2)):
-        assert trained_on(both, model) == {fingerprint: seed}
+    for model, seed in ((both.frozen, 0), (both.lean, 2), (both.full, 2)):
+        assert trained_on(both, model) == {fingerprint: {seed}}
         assert unseen(both, whole, model).test.pairs == split_pairs(whole.train, seed, whole.shares).test.pairs
+
+
+def test_heads_over_a_model_that_learned_from_the_same_words_have_seen_what_both_had(workspace, tmp_path):
+    """The test pairs of one division are among those that the other learned from."""
+    words = load_pairs(words_folder(tmp_path / "words"))
+
+    def heads_over_lean(whole):
+        changed = replace(workspace.sweep(), data_fingerprint=whole.fingerprint(), chosen_seed=2)
+        seeds, model = SimpleNamespace(seeds=(0,)), str(workspace.lean)
+        heads = SimpleNamespace(model=model, data_fingerprint=whole.fingerprint(), settings=seeds)
+        return Both(workspace.folder, changed, heads)
+
+    many = replace(words, train=make_pairs(200))
+    both, tests = heads_over_lean(many), [split_pairs(many.train, seed, many.shares).test for seed in (0, 2)]
+    expected = texts(tests[0]) & texts(tests[1])
+    assert 3 <= len(expected) < min(map(len, tests))
+    for model in (both.frozen, None):
+        found = unseen(both, many, model)
+        assert texts(found.evaluation) == expected
+        assert "seed 0) by its distinct pairs. " in found.notes[-1]
+        assert f"seed 2) by its distinct pairs. {len(found.test)} pairs are in test each time." in found.notes[-1]
+    both = heads_over_lean(words)
+    with pytest.raises(DataError, match="in test each time"):
+        unseen(both, words, both.frozen)
 
 
 def test_what_a_distillation_replaced_has_seen_nothing(workspace, file):

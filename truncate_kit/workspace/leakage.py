@@ -1,5 +1,7 @@
 """What the models of a workspace were trained on, so that they are scored on what they have not seen."""
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,40 +9,45 @@ from typing import TYPE_CHECKING
 from truncate_kit.data import BUNDLED, SEARCH_METRICS, SeenPairs, complete_splits, load_pairs, load_triplets, splits_for
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.wording import counted
 from truncate_kit.workspace.places import Workspace
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, TripletSet
+
+_FEWEST = 3  # pairs of which there is a correlation
 
 
 def _is(model: str | Path | None, folder: Path) -> bool:
     return model is not None and Path(model).resolve() == folder.resolve()
 
 
-def trained_on(workspace: Workspace, model: str | Path | None = None) -> dict[str, int]:
-    """Fingerprints of the pairs that models here learned from or were chosen by, and the seed that divided them.
+def trained_on(workspace: Workspace, model: str | Path | None = None) -> dict[str, set[int]]:
+    """Fingerprints of the pairs that models here learned from or were chosen by, and the seeds that divided them.
 
     model: one of them, for what it alone has seen; None, or a model elsewhere, for all.
     """
     found, distilled = _learned_from(workspace, model), workspace.distilled()
     if distilled is not None and distilled.data_fingerprint and not _is_frozen_alone(workspace, model):
-        found.setdefault(distilled.data_fingerprint, 0)
+        found.setdefault(distilled.data_fingerprint, set()).add(0)
     return found
 
 
-def _learned_from(workspace: Workspace, model: str | Path | None) -> dict[str, int]:
+def _learned_from(workspace: Workspace, model: str | Path | None) -> dict[str, set[int]]:
     """As `trained_on`, without what only chose: a distillation learns from no pairs."""
-    heads, found = workspace.heads(), dict[str, int]()
+    heads, found = workspace.heads(), defaultdict[str, set[int]](set)
+    combined = workspace.combinations() if _is(model, workspace.combined) else None
     replaceable = _is(model, workspace.lean) or _is(model, workspace.full)
-    if heads is not None and not replaceable:
-        found[heads.data_fingerprint] = heads.settings.seeds[0]
+    without_heads = replaceable or (combined is not None and not _is(combined.model, workspace.frozen))
+    if heads is not None and not without_heads:
+        found[heads.data_fingerprint].add(heads.settings.seeds[0])
     # A distillation takes the places of these two alone: what was made of earlier ones has seen what they had.
     if _is_frozen_alone(workspace, model) or (replaceable and workspace.distilled() is not None):
         return found
     if (contrast := workspace.contrast()) is not None:
-        found[contrast.data_fingerprint] = 0
+        found[contrast.data_fingerprint].add(0)
     if (sweep := workspace.sweep()) is not None:
-        found[sweep.data_fingerprint] = sweep.chosen_seed
+        found[sweep.data_fingerprint].add(sweep.chosen_seed)
     return found
 
 
@@ -55,7 +62,7 @@ def _is_frozen_alone(workspace: Workspace, model: str | Path | None) -> bool:
 def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None = None) -> "PairSplits":
     """`splits` divided as training divided them, where a model here learned from a part of them; its notes say so.
 
-    model: that is scored, as in `trained_on`.
+    model: that is scored, as in `trained_on`. Raises `DataError` where several divided them and next to none is left.
     """
     trained = trained_on(workspace, model)
     # A set without a test split is scored as a whole; but what was trained on a part of it must not be.
@@ -68,11 +75,27 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
     if divided.fingerprint() not in trained:
         return splits
     fingerprint = divided.fingerprint()
-    divided = splits_for(divided, trained[fingerprint])
+    seeds = trained[fingerprint] if divided.shares is not None else {0}
+    divided = _common([splits_for(divided, seed) for seed in sorted(seeds)])
     new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
     how = "trained on" if fingerprint in _learned_from(workspace, model) else "chosen by a part of"
     said = (f"{note} The models here were {how} the rest: only test counts." for note in new)
     return replace(divided, notes=(*splits.notes, *said))
+
+
+def _common(divisions: Sequence["PairSplits"]) -> "PairSplits":
+    """The first of several divisions of a set, with the pairs that are in the test split of all."""
+    first = divisions[0]
+    if len(divisions) == 1 or first.test is None:
+        return first
+    tests = ({frozenset((pair.first, pair.second)) for pair in one.test or ()} for one in divisions)
+    kept = set.intersection(*tests)
+    pairs = tuple(pair for pair in first.test if frozenset((pair.first, pair.second)) in kept)
+    left = f"{counted(len(pairs), 'pair')} {'is' if len(pairs) == 1 else 'are'} in test each time."
+    notes = " ".join(note for one in divisions for note in one.notes)
+    if len(pairs) < _FEWEST:
+        raise DataError(f"{notes} Models here learned from the rest: {left}", hint="Name another set as `data`.")
+    return replace(first, test=replace(first.test, pairs=pairs), notes=(f"{notes} {left}",))
 
 
 def seen_pairs(
