@@ -7,7 +7,7 @@ import typer
 from . import options
 from .freeze import CODES
 from .options import data_option, results_option, use_threads
-from .output import print_json, progress_bar, say, table
+from .output import note, print_json, progress_bar, say, table
 
 if TYPE_CHECKING:
     from truncate_kit.retrieval.comparing import RetrievalComparison
@@ -35,9 +35,12 @@ def compare(
     from truncate_kit.data import read_retrieval
     from truncate_kit.export.runtime import load_text_encoder
     from truncate_kit.retrieval.comparing import compare as run
+    from truncate_kit.workspace.leakage import chosen_there
 
     use_threads(threads)
     found = read_retrieval(data, split=split)
+    for chosen_here in dict.fromkeys(filter(None, (chosen_there(name, found.name) for name in (full, lean)))):
+        note(chosen_here, quiet=as_json)
     first, second = (
         load_text_encoder(name, max_length=max_length, threads=threads, device=device) for name in (full, lean)
     )

@@ -56,6 +56,7 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
         threads=model.threads,
         work=workspace.folder / "trials",
         trained_on=lambda: _trained_on(model),
+        chosen_on=lambda data: _chosen_on(model, data),
         note=lambda text: workspace.note(in_options(text, "evaluate")),
     )
     with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
@@ -95,6 +96,12 @@ def _figure(report: SuiteReport, path: Path) -> Path | None:
     if drawn is None:
         path.unlink(missing_ok=True)  # that of a report whose place this one takes
     return drawn
+
+
+def _chosen_on(model: Evaluated, data: str) -> str | None:
+    from truncate_kit.workspace.leakage import chosen_on
+
+    return chosen_on(model.workspace, model.name, data)
 
 
 def _trained_on(model: Evaluated) -> "SeenPairs | None":

@@ -1,12 +1,18 @@
 """`truncate-kit evaluate` and `compare` on queries and documents."""
 
 import json
+import shutil
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from tests.support.commands import fails, run, run_both
+from tests.support.made_results import a_distillation
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import read_retrieval
+from truncate_kit.distillation.distill_result import DISTILL_FILE, HeldOutScores
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.results import FORMAT
@@ -51,6 +57,28 @@ def test_compare(capfd, tiny_folder, lean, folder):
     assert "overlap@3" in out
     assert out.count("lean queries, full index") == 2
     assert "Lean queries on the full model's index: nDCG@3" in out
+
+
+def test_what_the_queries_chose_is_said_wherever_they_score_it(capfd, tiny_folder, lean, folder, tmp_path):
+    ours, full = Path(shutil.copytree(lean, tmp_path / "lean")), tiny_folder("bert")
+    scores = HeldOutScores(
+        data=read_retrieval(folder).name,
+        metric="MRR@10",
+        lean=50.0,
+        full=51.0,
+        mixed=None,
+        difference=-1.0,
+        low=-2.0,
+        high=0.0,
+    )
+    replace(a_distillation(), scores=scores).write(ours / DISTILL_FILE)
+    said = "The lean model here was chosen by MRR@10 of half of these queries; on the other half it has 50.00."
+    commands = [("compare", full, ours), ("evaluate", ours, "--workspace", tmp_path)]
+    if find_spec("faiss") is not None:
+        commands.append(("evaluate", ours, "--suite", "retrieval", "--workspace", tmp_path))
+    for command in commands:
+        _, err = run_both(capfd, *command, "--data", folder)
+        assert " ".join(err.split()).count(said) == 1
 
 
 def test_the_suite_takes_such_a_folder(capfd, tiny_folder, folder, tmp_path):

@@ -13,12 +13,13 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSplits, load_pairs, read_retrieval, split_pairs
+from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.workspace.leakage import chosen_on, seen_pairs, trained_on, unseen
+from truncate_kit.workspace.leakage import chosen_on, chosen_there, seen_pairs, trained_on, unseen
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.sources import DataSource
 
@@ -78,7 +79,7 @@ def test_pairs_of_which_some_were_held_out_are_known_again(file, tiny_folder, tm
     whole = load_pairs(file, divide=False)
     divided = split_pairs(whole.train)
     document = divided.train.pairs[0].first
-    searched = read_retrieval(retrieval_folder(tmp_path / "search"))
+    searched = read_retrieval(retrieval_folder(tmp_path / "search"), metric="mrr")
     searched = replace(searched, documents=(document, *searched.documents[1:]))
     result = finetune(
         load_encoder(tiny_folder("bert")),
@@ -92,9 +93,11 @@ def test_pairs_of_which_some_were_held_out_are_known_again(file, tiny_folder, tm
     workspace = Workspace(tmp_path / "work")
     assert unseen(workspace, whole).evaluation.pairs == divided.test.pairs
     lean, name = tmp_path / "work/lean", searched.name
-    said = "The models here were chosen by half of these queries; on the other half the lean one has"
-    said = f"{said} {result.lean.test:.2f}."
-    assert chosen_on(workspace, lean, name) == said
+    said = "chosen by MRR@10 of half of these queries; on the other half the lean one has"
+    said = f"The models here were {said} {result.lean.test:.2f}."
+    for model in (lean, lean / "model.onnx", workspace.full):
+        assert chosen_on(workspace, model, name) == chosen_there(model, name) == said
+    assert chosen_there("lean", name) is None
     assert chosen_on(workspace, lean, "another") is None
     assert chosen_on(workspace, tmp_path, name) is None
 
@@ -146,6 +149,23 @@ def test_what_a_distillation_replaced_has_seen_nothing(workspace, file):
         assert chosen_on(both, both.lean, "search/test") is None
     said = "The models here were chosen by a part of the rest: only test counts."
     assert unseen(both, whole, both.lean).notes[-1].endswith(said)
+
+
+def test_a_distillation_chose_the_lean_model_alone(workspace):
+    scores = HeldOutScores(
+        data="search/test",
+        metric="recall@10",
+        lean=71.234,
+        full=72.0,
+        mixed=None,
+        difference=-0.766,
+        low=-1.0,
+        high=0.1,
+    )
+    both = Both(workspace.folder, workspace.sweep(), None, replace(a_distillation(), scores=scores))
+    said = "The lean model here was chosen by recall@10 of half of these queries; on the other half it has 71.23."
+    assert chosen_on(both, both.lean, "search/test") == said
+    assert chosen_on(both, both.full, "search/test") is None
 
 
 def test_what_was_made_before_a_distillation_has_seen_what_it_learned_from(workspace, file):

@@ -38,6 +38,10 @@ def _nothing_known() -> None:
     return None
 
 
+def _not_chosen(data: str) -> None:
+    return None
+
+
 def _silent_note(text: str) -> None:
     return None
 
@@ -55,6 +59,7 @@ class SuiteRun:
         threads: CPU threads as given, None where they were not.
         work: Folder that keeps what is finished, for whoever is interrupted; None keeps nothing.
         trained_on: The pairs that the model was trained on, where that is known; asked only by suites that tell.
+        chosen_on: What there is to say where the model was chosen by the set of this name, else None.
         note: Takes sentences for whoever waits.
         progress: Called after each part of the work.
     """
@@ -67,6 +72,7 @@ class SuiteRun:
     threads: int | None = None
     work: Path | None = None
     trained_on: "Callable[[], SeenPairs | None]" = _nothing_known
+    chosen_on: Callable[[str], str | None] = _not_chosen
     note: Callable[[str], None] = _silent_note
     progress: Progress = silent
 

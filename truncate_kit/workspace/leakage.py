@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,19 +150,38 @@ def chosen_on(workspace: Workspace, model: str | Path, data: str) -> str | None:
     if found is not None and found.data == data and place == workspace.combined.resolve():
         rest = "" if found.unseen is None else f"; on the {found.num_unseen:,} others it has {found.unseen:.2f}"
         return f"Its layers were chosen on a part of these pairs{rest}."
-    other = _of_other_queries(workspace, data)
-    if other is None or not any(map(place.is_relative_to, (workspace.lean.resolve(), workspace.full.resolve()))):
+    by = _by_queries(workspace, data)
+    if by is None or not any(place.is_relative_to(one.resolve()) for one in by.models):
         return None
-    return f"The models here were chosen by half of these queries; on the other half the lean one has {other:.2f}."
+    alone = len(by.models) == 1
+    how = f"The {'lean model here was' if alone else 'models here were'} chosen by {by.metric} of half of these queries"
+    return f"{how}; on the other half {'it' if alone else 'the lean one'} has {by.lean:.2f}."
 
 
-def _of_other_queries(workspace: Workspace, data: str) -> float | None:
-    """The lean model's score on the queries of the retrieval set `data` that did not choose it, None for other sets."""
+def chosen_there(model: str | Path, data: str) -> str | None:
+    """As `chosen_on`, in the workspace in which the model, or a graph beside it, lies."""
+    folders = Path(model).resolve().parents[:2]
+    return next(filter(None, (chosen_on(Workspace(folder), model, data) for folder in folders)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _ByQueries:
+    """Which models half of the queries of a set chose, by what, and the lean one's score on the other half."""
+
+    models: tuple[Path, ...]
+    metric: str
+    lean: float
+
+
+def _by_queries(workspace: Workspace, data: str) -> _ByQueries | None:
+    """What the queries of the retrieval set `data` chose here, None for other sets."""
     distilled, sweep = workspace.distilled(), workspace.sweep()
     if workspace.cut() is not None:  # of whose model there is no such score
         return None
-    if distilled is not None:
+    if distilled is not None:  # whose full model is as it came
         found = distilled.scores
         searched = found is not None and found.data == data and found.metric in SEARCH_METRICS.values()
-        return found.lean if found is not None and searched else None
-    return sweep.lean.test if sweep is not None and sweep.retrieval == data else None
+        return _ByQueries((workspace.lean,), found.metric, found.lean) if found is not None and searched else None
+    if sweep is None or sweep.retrieval != data:
+        return None
+    return _ByQueries((workspace.lean, workspace.full), sweep.metric.partition(" of ")[0], sweep.lean.test)
