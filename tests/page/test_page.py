@@ -385,6 +385,21 @@ def test_two_runs_stand_side_by_side_and_what_differs_is_said(lean, tmp_path):
     assert len(page.of("svg")) == 2
 
 
+@pytest.mark.parametrize(
+    ("searched", "said"),
+    [
+        ({"retrieval": "search/test", "metric": "nDCG@10 of half the queries"}, "Trained and tested on different data"),
+        ({"metric": "MRR@10 of half the queries"}, "Scored by different measures"),
+    ],
+)
+def test_sweeps_by_other_measures_are_not_compared(lean, tmp_path, searched, said):
+    """The pairs as they were given are the same with queries and without."""
+    runs = [write_run(tmp_path / "a", lean), write_run(tmp_path / "b", lean, sweep=replace(a_sweep(), **searched))]
+    text = page_of(*runs).text
+    assert f"{said}: scores of A and B cannot be compared." in text
+    assert "Nothing in the results speaks against" not in text
+
+
 def test_two_runs_are_called_alike_only_where_both_were_measured(lean, tmp_path):
     alike = "same machine, same number of pairs"
     whole = bench_of(a_quality(1, 3))

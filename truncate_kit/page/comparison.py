@@ -37,9 +37,11 @@ def _measures(runs: dict[str, Run]) -> Section:
 def _cautions(runs: dict[str, Run]) -> list[str]:
     """Why figures of one may say nothing of the other."""
     found = []
-    data = {run.sweep.data_fingerprint for run in runs.values() if run.sweep is not None}
-    if len(data) > 1:
+    sweeps = [run.sweep for run in runs.values() if run.sweep is not None]
+    if len({(sweep.data_fingerprint, sweep.retrieval) for sweep in sweeps}) > 1:
         found.append("Trained and tested on different data: scores of A and B cannot be compared.")
+    elif len({sweep.metric for sweep in sweeps}) > 1:
+        found.append("Scored by different measures: scores of A and B cannot be compared.")
     benches = [run.bench for run in runs.values() if run.bench is not None]
     if len({(row.machine.processor, row.machine.threads, row.machine.device) for row in benches}) > 1:
         found.append("Timed on different machines or numbers of threads: compare factors, not seconds.")
