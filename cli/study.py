@@ -70,7 +70,8 @@ def study(
 def _write(result: "StudyResult", out: Path) -> None:
     """Tables and figures of what is there: a study that is stopped leaves those of its finished models."""
     from truncate_kit.report.study_figures import draw_cka, draw_curves, draw_layers, draw_pareto
-    from truncate_kit.report.study_tables import figure_name, write_tables
+    from truncate_kit.report.study_tables import write_tables
+    from truncate_kit.study.plan import figure_name
     from truncate_kit.study.study_result import STUDY_FILE
 
     result.write(out / STUDY_FILE)

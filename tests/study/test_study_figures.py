@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from truncate_kit.errors import UsageError
 from truncate_kit.report.study_figures import COLORS, FRONT_OF_ALL, FRONT_OF_ENDS, curve_style, draw_layers, draw_pareto
-from truncate_kit.report.study_tables import figure_name
+from truncate_kit.study.plan import figure_name
 from truncate_kit.study.study_file import read_study
 from truncate_kit.study.study_result import StudyResult, StudyRow
 from truncate_kit.sweep.sweep_result import LayerScores
@@ -62,11 +62,19 @@ def test_a_task_of_any_name_has_a_file_that_can_be():
 
 
 def test_tasks_whose_figures_would_have_one_name_are_refused(tmp_path, tiny_folder):
-    for first, second in (("stsb/en", "stsb-en"), ("C", "C++")):
-        tasks = "".join(f'[[tasks]]\ndata = "bundled"\nname = "{name}"\n' for name in (first, second))
+    def read(*names):
+        tasks = "".join(f'[[tasks]]\ndata = "bundled"\nname = "{name}"\n' for name in names)
         (tmp_path / "study.toml").write_text(f'[[models]]\nmodel = "{tiny_folder("bert")}"\n{tasks}')
-        with pytest.raises(UsageError, match="would have the same name"):
-            read_study(tmp_path / "study.toml")
+        return read_study(tmp_path / "study.toml")
+
+    for names, said in (
+        (("stsb/en", "stsb-en"), "'stsb/en' and 'stsb-en'"),
+        (("C", "C++"), r"'C' and 'C\+\+'"),
+        (("a/x", "b/x", "a-x", "b-x"), "'a/x' and 'a-x'"),
+    ):
+        with pytest.raises(UsageError, match=f"the figures of {said} would have the same name"):
+            read(*names)
+    assert len(read("a" * 60 + "/x", "a" * 60 + "-x").tasks) == 2  # a digest tells the names of their files apart
 
 
 def test_the_front_of_the_paper_is_that_of_best_dev_and_last_layers(tmp_path, monkeypatch):

@@ -1,18 +1,16 @@
 """A study as CSV and Markdown."""
 
 import csv
-import hashlib
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from truncate_kit.files import write_text
-from truncate_kit.study.plan import plain_name
+from truncate_kit.study.plan import figure_name
 from truncate_kit.study.study_result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.wording import counted, points
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
-_LONGEST = 50  # characters of a task in a name of a file, of up to four bytes each
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
@@ -23,14 +21,6 @@ def write_tables(result: StudyResult, folder: Path) -> None:
     if result.cka:
         write_text(folder / SIMILARITY, _csv([row.to_dict() | _similarities(row) for row in result.cka]))
     write_text(folder / PAGE, page(result))
-
-
-def figure_name(task: str, kind: str) -> str:
-    """File name of the figure of a task: curves, layers, pareto or cka."""
-    name = plain_name(task)
-    if len(name) > _LONGEST:  # file systems end at 255 bytes
-        name = f"{name[:_LONGEST]}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
-    return f"{kind}-{name}.png"
 
 
 def page(result: StudyResult) -> str:

@@ -47,16 +47,22 @@ models = ["bert, random weights", "mini-electra-discriminator"]     # names of t
 published = "stsb/en"            # what the figures call the data; else its name
 """
 
+import hashlib
 from dataclasses import dataclass
 
 from truncate_kit.priors.adapting import AdaptationSettings
 from truncate_kit.results import Result
 from truncate_kit.training.configuration import TrainingSettings, word_training
 
+_LONGEST = 50  # characters of a task in a name of a file, of up to four bytes each
 
-def plain_name(task: str) -> str:
-    """What files call a task: letters and digits, all else a hyphen."""
-    return "".join(char if char.isalnum() else "-" for char in task).strip("-")
+
+def figure_name(task: str, kind: str) -> str:
+    """File name of the figure of a task: curves, layers, pareto or cka."""
+    name = "".join(char if char.isalnum() else "-" for char in task).strip("-")
+    if len(name) > _LONGEST:  # file systems end at 255 bytes
+        name = f"{name[:_LONGEST]}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
+    return f"{kind}-{name}.png"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from truncate_kit.data.loading import holds_words
 from truncate_kit.encoders import kept_config, load_config
 from truncate_kit.errors import DataError, ModelError, UsageError, first_line
 from truncate_kit.files import is_there, read_text
-from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask, plain_name
+from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask, figure_name
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
 
@@ -68,9 +68,11 @@ def _study(values: dict[str, Any], home: Path) -> Study:
         if twice is not None:
             raise UsageError(f"it has two {what} called {twice!r}.", hint=_OTHER_NAME)
     published, layers = values.get("published"), values.get("layers", "all")
-    places = [plain_name(task.name) for task in tasks]
-    alike = [task.name for task, place in zip(tasks, places, strict=True) if places.count(place) > 1]
-    if alike:  # the figures of one would take the place of the other's
+    figures: dict[str, list[str]] = {}
+    for task in tasks:
+        figures.setdefault(figure_name(task.name, "curves"), []).append(task.name)
+    alike = next((names for names in figures.values() if len(names) > 1), None)
+    if alike is not None:  # the figures of one would take the place of the other's
         raise UsageError(f"the figures of {alike[0]!r} and {alike[1]!r} would have the same name.", hint=_OTHER_NAME)
     study = Study(
         models=models,
