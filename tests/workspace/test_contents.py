@@ -131,6 +131,17 @@ def test_an_adapted_model_stays_while_trials_wait(workspace):
     assert not list(home.rglob("weights.safetensors"))
 
 
+def test_a_workspace_inside_may_be_called_study(workspace):
+    shutil.copytree(workspace.folder, workspace.study)
+    inner = Workspace(workspace.study)
+    inner.remember(ModelSource("m"), None)
+    assert contents(inner).spare_bytes > 0
+    clean(workspace)
+    assert contents(inner).spare_bytes == 0
+    with run_lock(inner.folder), pytest.raises(FileProblemError, match="Another process"):
+        clean(workspace)
+
+
 def test_states_of_which_no_repetition_comes_stay(workspace):
     """A study reads CKA from them; their trials are finished, and are not run again."""
     run = Path(contents(workspace).runs[0].path)

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,8 +124,9 @@ def clean(workspace: Workspace, *, within: bool = True) -> Contents:
     if not any((workspace.folder / name).exists() for name in _OURS):
         raise UsageError(f"{workspace.folder} is no workspace.", hint="Name a folder that a command has written to.")
     before = _size(workspace.folder)
-    with run_lock(workspace.folder), _study_lock(workspace):
-        for inner in _inside(workspace) if within else ():
+    inside = _inside(workspace) if within else []
+    with run_lock(workspace.folder), _study_lock(workspace, inside):
+        for inner in inside:
             clean(inner, within=False)
         remove_leftovers(workspace.folder)
         for graph in _graphs(workspace):
@@ -142,10 +143,14 @@ def clean(workspace: Workspace, *, within: bool = True) -> Contents:
     return contents(workspace, freed_bytes=before - _size(workspace.folder), within=within)
 
 
-def _study_lock(workspace: Workspace) -> AbstractContextManager[None]:
-    """A study holds its own folder alone: others work in the workspace meanwhile."""
-    folder = workspace.folder / "study"
-    return run_lock(folder) if folder.is_dir() and not folder.is_symlink() else nullcontext()
+def _study_lock(workspace: Workspace, inside: Sequence[Workspace]) -> AbstractContextManager[None]:
+    """A study holds its own folder alone: others work in the workspace meanwhile.
+
+    inside: workspaces that lock themselves when they are cleaned; one may be called so.
+    """
+    folder = workspace.study
+    alone = folder.is_dir() and not folder.is_symlink() and folder not in [inner.folder for inner in inside]
+    return run_lock(folder) if alone else nullcontext()
 
 
 def _graphs(workspace: Workspace) -> list[Path]:
