@@ -10,6 +10,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard as HubCard
 from sentence_transformers import SentenceTransformer
+from transformers import AutoConfig, AutoModel
 
 from tests.support.files import kept_in
 from tests.support.pairs import word_splits
@@ -387,6 +388,18 @@ def test_layer_0_is_left_out_where_the_last_token_is_the_same_for_every_text(tin
     if 0 not in layers:
         with pytest.raises(UsageError, match="the last token is the same for every text"):
             check_sweep(encoder, SweepSettings(layers="0..2"))
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_layer_0_is_left_out_where_places_are_relative_only(tiny_folder, tmp_path, biased):
+    """DeBERTa adds them to its embeddings, or has them in its attention alone."""
+    folder = Path(shutil.copytree(tiny_folder("deberta"), tmp_path / "model"))
+    config = AutoConfig.from_pretrained(folder, position_biased_input=biased)
+    AutoModel.from_config(config).save_pretrained(folder)
+    encoder = load_encoder(folder, pooling="last")
+    states = layer_states(encoder, ["a cat", "the dog sat on a mat"])[0]
+    assert torch.equal(states[0], states[1]) is not biased
+    assert check_sweep(encoder, SweepSettings(layers="all")) == ((0, 1, 2, 3) if biased else (1, 2, 3))
 
 
 def test_parameters_of_a_pooling_over_layers_are_counted(tiny_folder, tmp_path):

@@ -212,8 +212,10 @@ def alike_at_0(encoder: Encoder) -> bool:
         return not isinstance(encoder.pooler, ConcatPooling)
     if encoder.pooling != "last" or encoder.tokenizer is None:
         return False
-    rotary = getattr(encoder.backbone.config, "rope_parameters", None) is not None
-    return rotary and len({ids[-1] for ids in encoder.token_ids(["a", "to"])}) == 1
+    config = encoder.backbone.config
+    rotary = getattr(config, "rope_parameters", None) is not None
+    relative = getattr(config, "position_biased_input", True) is False
+    return (rotary or relative) and len({ids[-1] for ids in encoder.token_ids(["a", "to"])}) == 1
 
 
 def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
