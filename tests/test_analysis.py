@@ -9,11 +9,13 @@ import torch
 
 from tests.support import cka as plain
 from tests.support.pairs import TEXTS, made_texts, pairs_of
+from truncate_kit.analysis import profiling
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import TextPair, load_pairs
 from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.representations import layer_states
@@ -146,6 +148,11 @@ def test_spearman_is_that_of_the_model_cut_at_each_layer(texts, encoder):
 def test_parameters_are_those_of_the_model_cut_at_each_layer(encoder, tiny_folder):
     found = profile(encoder, TEXTS)
     assert found.parameters == tuple(truncate(encoder, layer).num_parameters for layer in range(4))
+    pooled = load_encoder(tiny_folder("bert"))
+    pooled.pool_with(LayerAttentionPooling(pooled.width))
+    expected = tuple(truncate(pooled, layer).num_parameters for layer in range(4))
+    assert profile(pooled, TEXTS).parameters == expected
+    assert expected[3] > found.parameters[3]
     deberta = profile(load_encoder(tiny_folder("deberta-v3")), TEXTS)
     assert deberta.parameters[0] is None
     assert deberta.parameters[1] is not None
@@ -194,13 +201,15 @@ def test_streamed_equals_in_memory(with_reference, encoder, other):
     assert streamed.cka.low[2] < streamed.cka.values[2] < streamed.cka.high[2]
 
 
-def test_a_few_texts_are_streamed_without_intervals(encoder):
+def test_a_few_texts_are_streamed_without_intervals(encoder, monkeypatch):
     """Ten blocks of three texts are too few for CKA; the texts are not."""
     texts = made_texts(30)
     found, held = (profile(encoder, texts, settings=AnalysisSettings(streamed=streamed)) for streamed in (True, False))
-    assert found.streamed
-    assert found.cka.values == pytest.approx(held.cka.values, abs=1e-5)
-    assert found.cka.low is None
+    monkeypatch.setattr(profiling, "IN_MEMORY_BYTES", 1)
+    for streamed in (found, profile(encoder, texts)):
+        assert streamed.streamed
+        assert streamed.cka.values == pytest.approx(held.cka.values, abs=1e-5)
+        assert streamed.cka.low is None
 
 
 def test_many_texts_are_streamed_by_themselves_and_rbf_is_refused(encoder):

@@ -12,6 +12,7 @@ from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, lay
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts
 from truncate_kit.encoders import Encoder, keep, parameters_kept
+from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.representations import layer_states
@@ -63,14 +64,10 @@ def profile(
     drawn = _drawn(texts, None if pairs is None else list(pairs), settings)
     count = len(drawn.texts)
     _check(encoder, reference, settings, count)
-    measurer = Measurer(
-        encoder=encoder,
-        reference=reference,
-        settings=settings,
-        blocks=settings.intervals if count >= (4 if settings.streamed else 2) * settings.intervals else 0,
-        progress=progress,
-    )
-    if _is_streamed(settings, measurer.models, count):
+    streamed = _is_streamed(settings, [encoder] if reference is None else [encoder, reference], count)
+    blocks = settings.intervals if count >= (4 if streamed else 2) * settings.intervals else 0
+    measurer = Measurer(encoder=encoder, reference=reference, settings=settings, blocks=blocks, progress=progress)
+    if streamed:
         found, held = measurer.streamed(drawn.texts), []
     else:
         found, held = measurer.in_memory(drawn.texts), drawn.texts
@@ -86,7 +83,6 @@ def _result(measurer: Measurer, drawn: "_Drawn", found: Measurement, *, streamed
     encoder, reference, settings = measurer.encoder, measurer.reference, measurer.settings
     held = [] if streamed else drawn.texts
     spearman = None if drawn.pairs is None else _spearman(measurer, drawn.pairs, held, found.states[0])
-    tail = sum(parameter.numel() for parameter in encoder.tail.parameters())
     return LayerProfile(
         model=encoder.name,
         reference=None if reference is None else reference.name,
@@ -95,7 +91,7 @@ def _result(measurer: Measurer, drawn: "_Drawn", found: Measurement, *, streamed
         width=encoder.width,
         pooling=settings.pooling or encoder.pooling,
         raw=settings.raw,
-        parameters=tuple(None if count is None else count + tail for count in parameters_kept(encoder.backbone.config)),
+        parameters=_parameters(encoder),
         cka=found.cka,
         cka_without_outliers=found.cka_without_outliers,
         outliers=settings.outliers,
@@ -123,6 +119,15 @@ def _result(measurer: Measurer, drawn: "_Drawn", found: Measurement, *, streamed
         kept_blocks=settings.blocks,
         labels=drawn.labels,
     )
+
+
+def _parameters(encoder: Encoder) -> tuple[int | None, ...]:
+    """Of the model cut at each layer; heads and what pools over layers stay with all of them only."""
+    pooler = None if isinstance(encoder.pooler, LayerPooler) else encoder.pooler
+    above = [encoder.tail, *([] if pooler is None else [pooler])]
+    others = sum(parameter.numel() for module in above for parameter in module.parameters())
+    cut = parameters_kept(encoder.backbone.config)[:-1]
+    return (*(None if count is None else count + others for count in cut), encoder.num_parameters)
 
 
 def _check(encoder: Encoder, reference: Encoder | None, settings: AnalysisSettings, count: int) -> None:
