@@ -98,6 +98,8 @@ def combine(
                 encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
             )
         saved = _save(encoder, report, trained if head else None, workspace)
+    if report.method == "exact" and width != SETTINGS.width:
+        workspace.note("The search was exact: --beam-width goes with a beam search only.")
     show(report, workspace, saved)
 
 

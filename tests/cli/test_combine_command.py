@@ -8,7 +8,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tests.support.commands import refused, run
+from tests.support.commands import refused, run, run_both
 from tests.support.pairs import sentence_pairs
 from truncate_kit.combination.model import combined_encoder
 from truncate_kit.combination.report import CombinationReport
@@ -40,7 +40,11 @@ def test_the_winner_is_saved_and_scored(tiny_folder, pairs_file, tmp_path, capsy
     expected = torch.stack([states[layer].mean(dim=1) for layer in report.chosen]).mean(dim=0)
     found = SentenceTransformer(str(out / "combined"), device="cpu").encode(["a red dog"])
     torch.testing.assert_close(torch.as_tensor(found), expected, atol=1e-5, rtol=1e-4)
-    run(capsys, "combine", tiny_folder("bert"), "--data", pairs_file, "--splits", "1", "--workspace", out)
+    options = ("--data", pairs_file, "--splits", "1", "--workspace", out, "--beam-width", 8)
+    _, said = run_both(capsys, "combine", tiny_folder("bert"), *options)
+    assert "The search was exact: --beam-width goes with a beam search only." in said
+    _, said = run_both(capsys, "combine", tiny_folder("bert"), *options, "--search", "beam")
+    assert "--beam-width" not in said
     report = CombinationReport.read(out / "combination/combination.json")
     with pytest.raises(SystemExit):
         main(["evaluate", str(out / "combined"), "--data", str(pairs_file), "--workspace", str(out)])
