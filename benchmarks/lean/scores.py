@@ -46,6 +46,5 @@ def evaluation_texts(data: Path) -> set[str]:
     texts = {text for one in find_sts(data) for pair in one.pairs for text in (pair.first, pair.second)}
     texts |= set(load_pairs(str(data / "stsb" / "en")).texts())
     for folder in SEARCHED.values():
-        retrieval = read_retrieval(data / "retrieval" / folder)
-        texts |= {*retrieval.queries, *retrieval.documents}
+        texts |= read_retrieval(data / "retrieval" / folder).held_out
     return texts

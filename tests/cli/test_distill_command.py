@@ -145,8 +145,10 @@ def test_queries_have_their_own_weight(texts, tiny_folder, capfd):
 def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other(texts, tiny_folder, capfd):
     folder = texts.parent / "beir"
     (folder / "qrels").mkdir(parents=True)
-    documents = [f"{one} ran {other}" for one in WORDS for other in WORDS[:4]]
-    lines = [json.dumps({"_id": f"d{place}", "title": "", "text": text}) for place, text in enumerate(documents)]
+    documents = [f"{one} ran {other} under a red tree" for one in WORDS for other in WORDS[:4]]
+    titles = [f"{text} and ran" for text in documents]
+    named = zip(titles, documents, strict=True)
+    lines = [json.dumps({"_id": f"d{n}", "title": title, "text": text}) for n, (title, text) in enumerate(named)]
     (folder / "corpus.jsonl").write_text("\n".join(lines))
     queries = [f"{WORDS[place % 15]} big {WORDS[place // 15]}" for place in range(24)]
     lines = [json.dumps({"_id": f"q{place}", "text": text}) for place, text in enumerate(queries)]
@@ -154,14 +156,15 @@ def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other
     rows = [f"q{place}\td{place * 2 + step}\t1" for place in range(24) for step in (0, 1)]
     (folder / "qrels/test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
     with texts.open("a") as file:
-        file.write(f"{documents[0]}\n{queries[1].upper()}\n")
+        file.write(f"{documents[0]}\n{titles[1]}\n{titles[2]} {documents[2]}\n{queries[1].upper()}\n")
     command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "2", "--data", folder, "--json")
     found = json.loads(run(capfd, *command))
     assert found["metric"] == "nDCG@10 of half the queries"
-    held_out = {*documents, *queries}
+    whole = [f"{title} {text}" for title, text in zip(titles, documents, strict=True)]
+    held_out = {*documents, *titles, *whole, *queries}
     shared = sum(text.lower() in held_out for text in texts.read_text().splitlines())
     assert (found["texts"]["compared"], found["texts"]["excluded"]) == (len(held_out), shared)
-    assert shared > 2
+    assert shared >= 4
     data, full = read_retrieval(folder), load_encoder(tiny_folder("bert"))
     lean = load_encoder(texts.parent / "exported/lean")
     choosing, reporting = halves(full, data)

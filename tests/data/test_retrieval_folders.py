@@ -39,6 +39,15 @@ def test_titles_stand_before_texts_and_grades_of_0_answer_nothing(folder):
     assert found.own_documents == (None, 1)  # the same id and text
 
 
+def test_nothing_learns_from_a_long_title_or_a_text_alone(folder):
+    title, text = "The flow of air about a thin wing", "It was measured at low speeds."
+    write_lines(folder / "corpus.jsonl", [*CORPUS, {"_id": "d4", "title": title, "text": text}])
+    found = read_retrieval(folder)
+    assert found.titles == ("A title", "", "", title)
+    assert {title, text, f"{title} {text}"} <= found.held_out
+    assert not {"A title", "one text"} & found.held_out  # any file may have these
+
+
 def test_a_first_line_of_names_and_packed_files_are_optional(folder):
     expected = read_retrieval(folder)
     (folder / "qrels/test.tsv").write_text(QRELS.partition("\n")[2] + "\n")

@@ -25,6 +25,8 @@ SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "
 
 FEWEST_QUERIES = 10
 """Judged ones of each half, where one half is to choose and the other to report."""
+FEWEST_WORDS = 5
+"""Words of a title or a text that says by itself which document it is; shorter ones are ordinary lines of any file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class RetrievalSet:
     grades of the documents that answer it, all above 0, by their places in `documents`; none is empty. metric: what
     layers, epochs and blocks are chosen by where the set is given to choose by. other_queries: where it is,
     those of other splits but train, which nothing may learn from either. note: what there is to say of the split that
-    was taken; mostly nothing.
+    was taken; mostly nothing. titles: of the documents, empty ones where there are none.
     """
 
     name: str
@@ -47,11 +49,15 @@ class RetrievalSet:
     metric: SearchMetric = "ndcg"
     other_queries: tuple[str, ...] = field(default=(), compare=False)
     note: str = field(default="", compare=False)
+    titles: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def held_out(self) -> set[str]:
-        """All texts that what is measured with this set may not have learned from."""
-        return {*self.queries, *self.documents, *self.other_queries}
+        """All texts that what is measured with this set may not have learned from, titles without their texts too."""
+        named = ((title, document) for title, document in zip(self.titles, self.documents, strict=False) if title)
+        parts = (part for title, document in named for part in (title, document.removeprefix(title).strip()))
+        long = (part for part in parts if len(part.split()) >= FEWEST_WORDS)
+        return {*self.queries, *self.documents, *self.other_queries, *long}
 
     @property
     def relevant(self) -> tuple[frozenset[int], ...]:
@@ -135,7 +141,7 @@ def _metric_named(name: str) -> SearchMetric:
 
 def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:
     qrels, note = qrels_of(folder, split, ("dev", "test") if chooses else USUAL_SPLITS), ""
-    documents, queries = (_texts_by_id(folder, name) for name in ("corpus", "queries"))
+    (documents, titles), (queries, _) = (_texts_by_id(folder, name) for name in ("corpus", "queries"))
     judged = judged_in(qrels, documents, queries)
     if chooses and split is None and len(judged) < 2 * FEWEST_QUERIES:
         other = qrels_of(folder, None, USUAL_SPLITS)
@@ -155,6 +161,7 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
         relevance=tuple(judged.values()),
         other_queries=tuple(queries[name] for name in asked_elsewhere(folder, qrels, queries)) if chooses else (),
         note=note,
+        titles=titles,
     )
 
 
@@ -163,8 +170,8 @@ def _jsonl(folder: Path, name: str) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
-    """The texts of corpus or queries by their ids, a title before each where there is one."""
+def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The texts of corpus or queries by their ids, a title before each where there is one; and the titles."""
     path = _jsonl(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=LAYOUT)
@@ -173,7 +180,7 @@ def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
         if column not in table.columns:
             raise ColumnsError(str(path), f"there is no column {column!r}.", table.columns, hint=LAYOUT)
     titles = table.columns.get("title", [None] * len(table))
-    found: dict[str, str] = {}
+    found, own = dict[str, str](), list[str]()
     for row, (given, title, text) in enumerate(zip(table.columns["_id"], titles, table.columns["text"], strict=True)):
         key = text_of(table, row, "_id", str(given) if type(given) is int else given)
         if key in found:
@@ -183,7 +190,8 @@ def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
         else:
             parts = (_text_or_empty(table, row, "title", title), _text_or_empty(table, row, "text", text))
             found[key] = " ".join(filter(None, parts))
-    return found
+            own.append(parts[0])
+    return found, tuple(own)
 
 
 def _text_or_empty(table: Table, row: int, column: str, value: object) -> str:
