@@ -122,7 +122,7 @@ def finetune(
         begun = full if kept is None else kept_encoder(full, kept)
         check_sweep(begun if prior_layer is None else truncate(begun, prior_layer), settings)
         priors.word_prior(full)
-        taught = _teacher(workspace, teacher, teacher_weight)
+        taught = _teacher(workspace, teacher, teacher_weight, source.max_length, here)
         with progress_bar(quiet=workspace.quiet) as progress:
             encoder = priors.adapt(begun, workspace, group=group, progress=progress)
     if not group.leads:  # only an adaptation is shared
@@ -181,12 +181,17 @@ def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) 
     return found
 
 
-def _teacher(workspace: Workspace, name: str | None, weight: float) -> "Teacher | None":
+def _teacher(
+    workspace: Workspace, name: str | None, weight: float, max_length: int | None, device: str | None
+) -> "Teacher | None":
+    """It reads as many tokens as what learns from it, on the same device."""
     from truncate_kit.training.tasks import Teacher
 
     if name is None and weight != 1:
         raise UsageError("`teacher_weight` weighs the vectors of a teacher.", hint="Add `teacher`.")
-    return None if name is None else Teacher(workspace.load(ModelSource(name)), weight)
+    if name is None:
+        return None
+    return Teacher(workspace.load(ModelSource(name, max_length=max_length), device=device), weight)
 
 
 def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits") -> "DropPrediction | None":

@@ -3,16 +3,20 @@
 import json
 
 import pytest
+import torch
 
 from tests.support.commands import fails_on_a_full_disk
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import encoder_digest, load_encoder
+from truncate_kit.errors import DeviceError
 from truncate_kit.files import run_lock
 from truncate_kit.training import retrieval_evaluator
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit_cli.app import main
+from truncate_kit_cli.finetune import _teacher
 from truncate_kit_cli.priors import Priors
+from truncate_kit_cli.workspace import Workspace
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
@@ -120,6 +124,28 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     code, out, err = run(*asked, "--teacher", "nowhere")
     assert (code, out) == (1, "")
     assert "nowhere" in err
+
+
+def test_a_teacher_that_would_be_replaced_is_refused(run, tiny_folder, single_file):
+    asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST)
+    full = single_file.parent / "exported/full"
+    assert run(*asked)[0] == 0
+    before = encoder_digest(load_encoder(full))
+    code, _, err = run(*asked, "--teacher", full)
+    assert code == 1
+    assert "exported/full holds the teacher, and would be replaced." in " ".join(err.split())
+    assert encoder_digest(load_encoder(full)) == before
+    assert run(*asked, "--teacher", full, "--workspace", "taught")[0] == 0
+
+
+def test_a_teacher_reads_as_what_learns_from_it_and_runs_on_its_device(tiny_folder, tmp_path):
+    workspace = Workspace(tmp_path, quiet=True)
+    assert _teacher(workspace, tiny_folder("bert"), 0.5, 7, None).encoder.max_length == 7
+    if torch.cuda.is_available():
+        assert _teacher(workspace, tiny_folder("bert"), 0.5, None, "cuda").encoder.device.type == "cuda"
+        return
+    with pytest.raises(DeviceError):
+        _teacher(workspace, tiny_folder("bert"), 0.5, None, "cuda")
 
 
 def test_distilling_from_raw_text_leaves_the_remembered_data_alone(run, tiny_folder, single_file):

@@ -94,7 +94,8 @@ def finetune(
         store = RunStore(Path(out) / "trials", key, {"model": model.name, "training": training.to_dict()})
         return TrialRunner(model, task, training, store, prior, watcher, engine or Sequential(), keeps_weights=True)
 
-    with output_folder(Path(out), encoder, "lean", "full"), ExitStack() as stores:
+    teachers = [] if before.teacher is None else [before.teacher.encoder]
+    with output_folder(Path(out), encoder, "lean", "full", teachers=teachers), ExitStack() as stores:
         runner = runner_of(encoder)
         full = runner if before.full is None else runner_of(before.full)
         for one in dict.fromkeys([runner.store, full.store]):
