@@ -45,8 +45,9 @@ def test_sentences_of_evaluation_sets_are_left_out_and_counted(encoder, tmp_path
     assert texts_of(store) == [text for text in TEXTS if text != "the cat mat"]
     twice = RawTexts(texts=["the cat mat", *TEXTS], exclude=["the cat mat"])
     assert store_texts(encoder, twice, tmp_path / "others").counts.excluded == 2
-    assert "2 texts of evaluation sets compared, 1 found and left out." in store.counts.sentence
-    assert "2 texts of evaluation sets compared, none found." in replace(store.counts, excluded=0).sentence
+    assert "2 texts of evaluation sets compared as whole texts, 1 found and left out." in store.counts.sentence
+    none = replace(store.counts, excluded=0).sentence
+    assert "2 texts of evaluation sets compared as whole texts, none found." in none
     assert "not compared with any evaluation set." in replace(store.counts, excluded=0, compared=0).sentence
     assert "1 left out that stand in evaluation sets." in replace(store.counts, compared=None).sentence
 
@@ -84,10 +85,12 @@ def test_queries_alone_are_refused(encoder, tmp_path):
 
 
 def test_texts_beyond_the_models_length_are_counted(encoder, tmp_path):
-    encoder.max_length = 5
+    whole = [len(row) for row in encoder.token_ids(TEXTS)]
+    encoder.max_length = sorted(set(whole))[-2]
     store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
-    longer = sum(len(row) >= 5 for row in encoder.token_ids(TEXTS))
-    assert store.counts.cut == longer > 0
+    assert (encoder.max_length, max(store.lengths())) == (sorted(set(whole))[-2],) * 2
+    assert store.counts.cut == whole.count(max(whole)) < sum(length >= encoder.max_length for length in whole)
+    assert " cut at the model's length" in store.counts.sentence
 
 
 def test_vectors_are_those_of_the_encoder_and_survive_damage(encoder, tmp_path):
@@ -107,6 +110,7 @@ def test_vectors_are_those_of_the_encoder_and_survive_damage(encoder, tmp_path):
     seen.clear()
     teacher_vectors(encoder, store, tmp_path, progress=lambda *step: seen.append(step))
     assert not seen  # nothing was missing
+    assert fastest(encoder, tmp_path / "full").threads == torch.get_num_threads()
     other = fastest(truncate(encoder, 1), tmp_path / "full")  # whose graph is there is known
     torch.testing.assert_close(other.vectors(TEXTS[:3]), truncate(encoder, 1).vectors(TEXTS[:3]))
 

@@ -226,8 +226,8 @@ def test_a_distilled_model_is_told_by_its_agreement(lean, tmp_path):
     ("compared", "excluded", "said"),
     [
         (0, 0, "Not compared with any evaluation set. Name what the model will be measured on with --exclude."),
-        (1200, 0, "1,200 texts of evaluation sets compared, none found."),
-        (1200, 7, "1,200 texts of evaluation sets compared, 7 found and left out."),
+        (1200, 0, "1,200 texts of evaluation sets compared as whole texts, none found."),
+        (1200, 7, "1,200 texts of evaluation sets compared as whole texts, 7 found and left out."),
     ],
 )
 def test_how_many_texts_of_evaluation_sets_were_compared_is_said(lean, tmp_path, compared, excluded, said):

@@ -70,7 +70,7 @@ def measure_frontier(
             for precision in PRECISIONS:
                 folder = Path(scratch) / f"{number}-{precision}"
                 export_onnx(encoder, folder, ExportSettings(precision=precision), search_pairs=pairs)
-                runner = OnnxEncoder.load(folder, precision=precision)
+                runner = OnnxEncoder.load(folder, precision=precision, threads=torch.get_num_threads())
                 points += _points_of(blocks, precision, runner, evaluator, words, encoder.backbone.config.vocab_size)
                 runners.append(runner)
                 progress("Measuring graphs", len(runners), len(encoders) * len(PRECISIONS))

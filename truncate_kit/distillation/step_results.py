@@ -56,7 +56,7 @@ class TextCounts(Result):
         if not self.compared:
             return "not compared with any evaluation set"
         found = f"{self.excluded:,} found and left out" if self.excluded else "none found"
-        return f"{counted(self.compared, 'text')} of evaluation sets compared, {found}"
+        return f"{counted(self.compared, 'text')} of evaluation sets compared as whole texts, {found}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

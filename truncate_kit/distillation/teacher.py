@@ -44,7 +44,8 @@ def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
     """The encoder's float32 graph on a CPU, made in `folder` where it is not there whole; torch on a GPU.
 
-    Where ONNX Runtime is not installed or the encoder cannot be exported, the encoder itself.
+    The graph runs on as many threads as torch does. Where ONNX Runtime is not installed or the encoder cannot be
+    exported, the encoder itself.
     """
     if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
         return encoder
@@ -52,7 +53,7 @@ def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
         if not is_graph_of(folder / GRAPH_FILES["fp32"], encoder_digest(encoder)):
             shutil.rmtree(folder, ignore_errors=True)
             export_onnx(encoder, folder)
-        return OnnxEncoder.load(folder, precision="fp32")
+        return OnnxEncoder.load(folder, precision="fp32", threads=torch.get_num_threads())
     except (ModelError, MissingExtraError):
         return encoder
 

@@ -116,11 +116,12 @@ def _write(
             num_queries = len(lengths)  # of the first source, once the second one begins
             prompt = side_prompt(encoder, names) or None  # where there is none for a side, the default one
             for some in _chunks(islice(distinct.of(source), most)):
-                for text, ids in zip(some, prompted_ids(encoder, some, prompt), strict=True):
+                rows = prompted_ids(encoder, some, prompt)
+                cut += _number_cut(encoder, some, rows, prompt)
+                for text, ids in zip(some, rows, strict=True):
                     lines.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
                     np.asarray(ids, dtype=np.int32).tofile(tokens)
                     lengths.append(len(ids))
-                    cut += len(ids) >= encoder.max_length
                     digest.add(names[0], text)
                 progress("Reading texts", len(lengths), len(lengths) + 1)
     if len(lengths) == num_queries > 0:
@@ -143,6 +144,20 @@ def _write(
         compared=distinct.compared,
     )
     return counts, digest.hexdigest()
+
+
+def _number_cut(encoder: Encoder, texts: list[str], rows: list[Ids], prompt: str | None) -> int:
+    """How many of the texts are longer than the model takes; those that fit exactly have as many tokens as they."""
+    longest = [text for text, ids in zip(texts, rows, strict=True) if len(ids) >= encoder.max_length]
+    if not longest:
+        return 0
+    length = encoder.max_length
+    encoder.max_length += 1
+    try:
+        return sum(len(ids) > length for ids in prompted_ids(encoder, longest, prompt))
+    finally:
+        encoder.max_length = length
+        encoder.token_ids(["a"])  # a tokenizer is saved with the maximum length of its last call
 
 
 class _Distinct:
