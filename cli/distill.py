@@ -45,12 +45,12 @@ def distill(
     exclude: Annotated[
         list[Path] | None,
         data_option(
-            "File of texts or pairs, or a folder of them, not to learn from, compared as whole texts; repeatable.",
+            "Texts or pairs, a folder of them or for retrieval, not to learn from; whole texts count; repeatable.",
             metavar="PATH",
         ),
     ] = None,
     max_texts: Annotated[
-        int | None, data_option("Learn from this number of texts at most, and from all queries.", min=1)
+        int | None, data_option("Learn from the first texts, this number at most, and from all queries.", min=1)
     ] = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
@@ -219,10 +219,12 @@ def _aim(
 
 
 def _texts_in(path: Path) -> list[str]:
-    """All texts of a file, or of the files of a folder."""
-    from truncate_kit.data import read_texts
+    """All texts of a file, of the files of a folder, or of a retrieval folder."""
+    from truncate_kit.data import is_retrieval_folder, read_retrieval, read_texts
     from truncate_kit.files import all_below
 
+    if is_retrieval_folder(path):
+        return sorted(read_retrieval(path).held_out - {""})
     files = sorted(file for file in all_below(path) if file.is_file()) if path.is_dir() else [path]
     return [text for file in files for text in read_texts(file)]
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.commands import refused, run, run_both
 from tests.support.distributed import assert_same, in_two_processes
+from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.settings import Budget
@@ -45,7 +46,7 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
         "--verbose",
     )
     assert "448 distinct texts" in out
-    assert "2 texts of evaluation sets compared, 2 found and left out." in out
+    assert "2 texts of evaluation sets compared as whole texts, 2 found and left out." in out
     assert "2 blocks of 3 (1, 3)" in out
     assert "choices of blocks tried" in out
     assert "the ones named, and simpler rules." in out
@@ -176,6 +177,16 @@ def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other
     assert scores["full"] == pytest.approx(reporting.score(full)[0], abs=1e-3)
     assert scores["low"] <= scores["difference"] <= scores["high"]
     assert scores["mixed"] is not None
+
+
+def test_a_retrieval_folder_is_excluded_as_a_whole(texts, tiny_folder, capfd):
+    folder = retrieval_folder(texts.parent / "beir")
+    (folder / "qrels/dev.tsv").write_text("q18\td1\t1\n")
+    learned = [*DOCUMENTS[:3], f"big {DOCUMENTS[4]}", QUERIES[0], QUERIES[18]]
+    with texts.open("a") as file:
+        file.write("".join(f"{text}\n" for text in learned))
+    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "1,3", "--exclude", folder, "--json")
+    assert json.loads(run(capfd, *command))["texts"]["excluded"] == len(learned)
 
 
 def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, capfd):

@@ -307,6 +307,9 @@ def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, texts,
         distill(full, iter(()), out=tmp_path, budget=Budget(blocks="1,99"))
     with pytest.raises(UsageError, match="No lean model has 4 blocks"):
         distill(full, iter(()), out=tmp_path, budget=Budget(blocks="1..4"))
+    with pytest.raises(UsageError, match="No lean model has 3 blocks") as problem:
+        distill(full, iter(()), out=tmp_path, budget=Budget(blocks="3"), settings=replace(SHORT, layer=2))
+    assert "from 1 to 2" in problem.value.hint
     smallest = keep(full, (1,)).num_parameters * 4 / 1e6
     with pytest.raises(UsageError, match=f"The smallest choice of blocks takes {smallest:.1f} megabytes") as problem:
         distill(full, iter(()), out=tmp_path, budget=Budget(megabytes=smallest - 0.01))

@@ -18,11 +18,11 @@ SMALLER = (
 )
 
 
-def check_number_of_blocks(budget: Budget, depth: int) -> None:
-    """Raise `UsageError` for a number of blocks that no lean model of a model of `depth` has, before any work."""
+def check_number_of_blocks(budget: Budget, most: int) -> None:
+    """Raise `UsageError` for a number of blocks that no lean model has, before any work; `most` is the largest one."""
     number = len(budget.named_blocks or ()) or int(budget.blocks or 0)
-    if budget.kind == "blocks" and not 0 < number < depth:
-        hint = f"Give `blocks` from 1 to {depth - 1}."
+    if budget.kind == "blocks" and not 0 < number <= most:
+        hint = f"Give `blocks` from 1 to {most}."
         raise UsageError(f"No lean model has {counted(number, 'block')}.", hint=hint)
 
 

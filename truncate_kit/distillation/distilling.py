@@ -101,7 +101,7 @@ def _settled(
 def _check(budget: Budget, encoder: Encoder, teacher: Encoder, data: PairSplits | RetrievalSet | None) -> None:
     """All that can be wrong is said before the full model's vectors, which may take hours."""
     check_blocks(teacher, budget.named_blocks)
-    check_number_of_blocks(budget, encoder.depth)
+    check_number_of_blocks(budget, min(teacher.depth, encoder.depth - 1))
     check_size(budget, teacher)
     if isinstance(data, RetrievalSet):
         check_queries(data)

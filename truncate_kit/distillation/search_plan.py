@@ -20,7 +20,7 @@ BATCH = 64
 SEARCH_SECONDS = 600.0
 """A search that would take longer uses fewer and shorter texts, and then a beam."""
 FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
-SAID_SECONDS = 60.0  # a longer search is announced
+SAID_SECONDS = 5.0  # a longer search is announced
 _TIMED = 3  # blocks
 
 

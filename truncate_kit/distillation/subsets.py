@@ -26,8 +26,8 @@ def search_subsets(
 
     Up to 12 blocks every subset is tried, each block run once behind every different beginning: 2^L − 1 runs of a
     block over the texts. Beyond, blocks are removed one at a time from the `beam` best subsets of each size. A block is
-    timed first: what takes more than a minute is said, and what would take more than ten goes over fewer and shorter
-    texts, and where these do not help by a beam as well (`search_plan`).
+    timed first: what takes more than a few seconds is said, and what would take more than ten minutes goes over fewer
+    and shorter texts, and where these do not help by a beam as well (`search_plan`).
 
     Args:
         encoder: Its sentence vector is pooled from the last layer's tokens.
