@@ -1,8 +1,10 @@
 """Budgets and settings: what makes no sense is said at once; which candidate a budget takes."""
 
+from dataclasses import replace
+
 import pytest
 
-from truncate_kit.distillation.budget import closest, within_limit
+from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.distill_result import Candidate
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.errors import UsageError
@@ -62,6 +64,17 @@ def test_settings_that_make_no_sense(values):
 def test_the_rate_depends_on_the_width_and_on_what_is_left_out(width, left_out, rate):
     assert DistillSettings().rate(width, left_out) == pytest.approx(rate)
     assert DistillSettings(learning_rate=3e-4).rate(width, left_out) == 3e-4
+
+
+def test_scores_before_learning_are_no_match_for_those_behind_it():
+    one, two, three, full = ROWS
+    rows = [replace(one, learned=90.0), two, replace(three, untrained=40.0), replace(full, untrained=100.0)]
+    assert [row.dominated for row in marked(rows)] == [False, False, True, False]  # by two blocks
+    rows[2] = replace(three, learned=89.0)
+    assert [row.dominated for row in marked(rows)] == [False, False, True, False]  # by one block
+    rows[3] = replace(full, untrained=88.0)
+    assert [row.dominated for row in marked(rows)] == [False, False, True, True]
+    assert not any(row.dominated for row in marked([*rows[1:2], replace(full, untrained=100.0)]))
 
 
 def test_blocks_are_a_number_or_names():

@@ -79,7 +79,12 @@ def closest(candidates: Sequence[Candidate], learned: Mapping[Blocks, float]) ->
 
 
 def marked(rows: list[Candidate]) -> tuple[Candidate, ...]:
-    """The rows, marked where another one is as good and as fast, and better in one of the two."""
+    """The rows, marked where another one is as good and as fast, and better in one of the two.
+
+    Scores before and after learning say nothing of each other; that of the full model, the last row, counts among
+    both.
+    """
+    full = rows[-1]
 
     def beaten(row: Candidate) -> bool:
         return any(
@@ -87,6 +92,7 @@ def marked(rows: list[Candidate]) -> tuple[Candidate, ...]:
             and other.texts_per_second >= row.texts_per_second
             and (other.score, other.texts_per_second) != (row.score, row.texts_per_second)
             for other in rows
+            if full in (row, other) or (row.learned is None) == (other.learned is None)
         )
 
     return tuple(replace(row, dominated=beaten(row)) for row in rows)
