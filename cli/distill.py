@@ -114,7 +114,6 @@ def distill(
     from truncate_kit.data import iter_texts
     from truncate_kit.distillation.distilling import distill as run
     from truncate_kit.distillation.texts import RawTexts
-    from truncate_kit.runs.cutting import cut_vocabulary
     from truncate_kit.training.distributed import joined
 
     if data is None:
@@ -142,23 +141,19 @@ def distill(
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         source = workspace.starting_model(model, pooling, max_length)
         held_out, found = _held_out(data, columns, scale, search_metric, workspace)
-        encoder, before = workspace.load(source, device=here, precision=precision), ""
-        if vocabulary_from is not None:
-            encoder, words = cut_vocabulary(encoder, _texts_in(vocabulary_from))
-            before = " ".join(words.sentences)
-            workspace.note(before)
+        encoder = workspace.load(source, device=here, precision=precision)
+        vocabulary = None if vocabulary_from is None else _texts_in(vocabulary_from)
         aim = _aim(layer, encoder, source, texts, budget, workspace) if group.leads else None
         settings = replace(settings, layer=group.agree(aim))
         asked = iter_texts(queries) if queries is not None else ()
         with machine.open() as at_work, progress_bar(quiet=workspace.quiet) as progress:
             result = run(
                 encoder,
-                RawTexts(texts=iter_texts(texts), queries=asked, exclude=left_out),
+                RawTexts(texts=iter_texts(texts), queries=asked, exclude=left_out, vocabulary=vocabulary),
                 out=folder,
                 budget=budget,
                 settings=settings,
                 data=held_out,
-                before=before,
                 engine=at_work,
                 group=group,
                 progress=progress,
@@ -224,7 +219,7 @@ def _texts_in(path: Path) -> list[str]:
     from truncate_kit.files import all_below
 
     if is_retrieval_folder(path):
-        return sorted(read_retrieval(path).held_out - {""})
+        return sorted(read_retrieval(path, chooses=True).held_out - {""})
     files = sorted(file for file in all_below(path) if file.is_file()) if path.is_dir() else [path]
     return [text for file in files for text in read_texts(file)]
 
@@ -238,6 +233,8 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
         print_json(result)
         return
     say(f"Texts: {result.texts.sentence}")
+    for sentence in result.vocabulary.sentences if result.vocabulary is not None else ():
+        say(sentence)
     for sentence in result.notes:
         say(in_options(sentence, "distill"))
     cells, sizes = sizes_table(result), [row.blocks for row in result.candidates]

@@ -2,12 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from tests.support.commands import fails, run, run_both
 from tests.support.word_pieces import make_splitting, sentences
-from truncate_kit.encoders import keep_words, load_encoder, truncate
+from truncate_kit.distillation.agreement import AgreementEvaluator
+from truncate_kit.distillation.texts import TextStore
+from truncate_kit.encoders import encoder_digest, keep_words, load_encoder, truncate
 from truncate_kit.encoders.word_pieces import piece_ids
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.results import FORMAT
@@ -77,15 +80,38 @@ def test_export_traces_the_cut_model_beside_its_tokenizer(model, tmp_path, capsy
     assert (tmp_path / "exported/lean/cut.json").read_text() == before
 
 
-def test_distill_teaches_the_model_with_its_smaller_vocabulary(model, tmp_path, capsys):
-    (tmp_path / "raw.txt").write_text("\n".join(f"{one} {other}" for one in TEXTS[:15] for other in TEXTS[:15]))
-    asked = ("--texts", "raw.txt", "--blocks", 1)
-    result = json.loads(run(capsys, "distill", model, *asked, "--vocabulary-from", "texts.txt", "--json"))
-    assert "word pieces are kept" in result["before"]
-    assert result["before"] in (tmp_path / "exported/lean/README.md").read_text()
-    lean, full = (load_encoder(tmp_path / "exported" / name) for name in ("lean", "full"))
-    assert torch.equal(full.vectors(TEXTS), load_encoder(model).vectors(TEXTS))  # the teacher
-    assert len(lean.tokenizer) == len(full.tokenizer) < len(load_encoder(model).tokenizer)
+def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, capsys):
+    lines = [f"{one} {other}" for one in TEXTS[:15] for other in TEXTS[15:]]
+    (tmp_path / "raw.txt").write_text("\n".join(lines))
+    (tmp_path / "few.txt").write_text("\n".join(TEXTS[:12]))
+    asked = ("--texts", "raw.txt", "--blocks", 1, "--queries", "texts.txt")
+    result = json.loads(run(capsys, "distill", model, *asked, "--vocabulary-from", "few.txt", "--json"))
+    whole, lean, full = (load_encoder(path) for path in (model, *(f"exported/{name}" for name in ("lean", "full"))))
+    assert encoder_digest(full) == encoder_digest(whole)  # the teacher, and what lean is compared with
+    words = result["vocabulary"]
+    assert words["pieces"] == len(lean.tokenizer) < words["full_pieces"] == len(whole.tokenizer)
+    assert words["model_bytes"] == 4 * lean.num_parameters == 4 * result["candidates"][0]["parameters"]
+    assert f"{words['pieces']} of {words['full_pieces']} word pieces are kept" in result_card(tmp_path)
+    store = TextStore(tmp_path / "exported/distillation/texts")
+    order = np.random.default_rng(0).permutation(len(store))[:42][21:]
+    texts = dict(zip(sorted(order), store.read(order), strict=True))
+    some = [texts[place] for place in order]
+    wanted = AgreementEvaluator(whole.token_ids(some), whole.vectors(some)).agreement_of(lean.vectors(some))
+    (student,) = (one for one in result["students"] if one["blocks"] == result["chosen"])
+    assert student["agreement"]["correlation"] == pytest.approx(wanted.correlation, abs=0.05)
+    said = f"with the pieces that are kept {student['agreement']['correlation']:.1f}"
+    assert said in result["notes"][0]
+    plain = json.loads(run(capsys, "distill", model, *asked, "--json"))  # has learned already
+    (before,) = (one for one in plain["students"] if one["blocks"] == result["chosen"])
+    assert (before["scores"], plain["vocabulary"]) == (student["scores"], None)
+    assert before["agreement"]["correlation"] > student["agreement"]["correlation"]
+    small = (result["candidates"][0]["parameters"] + 1) * 4 / 1e6
+    again = ("--texts", "raw.txt", "--queries", "texts.txt", "--vocabulary-from", "few.txt", "--megabytes", small)
+    assert len(json.loads(run(capsys, "distill", model, *again, "--json"))["chosen"]) == 1
+
+
+def result_card(folder):
+    return (folder / "exported/lean/README.md").read_text()
 
 
 def test_what_cannot_be_cut_is_said(model, tiny_folder, tmp_path, capsys):
@@ -94,4 +120,6 @@ def test_what_cannot_be_cut_is_said(model, tiny_folder, tmp_path, capsys):
     assert "gone.txt" in fails(capsys, "cut", model, "--vocabulary-from", "gone.txt")
     assert "empty.txt is empty" in fails(capsys, "export", model, "--onnx", "--vocabulary-from", "empty.txt")
     assert "WordLevel" in fails(capsys, "cut", tiny_folder("bert"), "--vocabulary-from", "texts.txt")
+    asked = ("distill", tiny_folder("bert"), "--texts", "texts.txt", "--vocabulary-from", "texts.txt")
+    assert "WordLevel" in fails(capsys, *asked)
     assert not (tmp_path / "exported").exists()

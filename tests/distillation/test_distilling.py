@@ -10,9 +10,11 @@ from matplotlib.figure import Figure
 from tests.support.files import words_folder
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.distillation import search_plan, teacher
-from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
+from truncate_kit.distillation.agreement import AgreementEvaluator
+from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult, HeldOutScores
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.distillation.student import ids_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.distillation.tryout_texts import FEW_TOKENS, few_texts
 from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
@@ -20,7 +22,7 @@ from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, Usa
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.progress import silent
 from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
-from truncate_kit.report.training_tables import rules_table
+from truncate_kit.report.training_tables import rules_table, sizes_table
 from truncate_kit.workspace.leakage import unseen
 from truncate_kit.workspace.places import Workspace
 
@@ -79,6 +81,68 @@ def test_the_same_call_again_learns_nothing(full, texts, learned):
     )
     assert again == result
     assert {step[0] for step in seen} == {"Reading texts"}
+
+
+def test_another_rate_searches_and_times_nothing_again(full, texts, tmp_path):
+    def run(settings):
+        seen = []
+        result = distill(
+            full,
+            texts[:300],
+            out=tmp_path,
+            budget=Budget(blocks="2"),
+            settings=settings,
+            progress=lambda *step: seen.append(step[0]),
+        )
+        return result, {"Searching subsets", "Timing"} & set(seen)
+
+    first, begun = run(replace(SHORT, held_out=42))
+    again, repeated = run(replace(SHORT, held_out=42, learning_rate=5e-4, batch_size=8, similarity=1.0))
+    assert begun
+    assert not repeated
+    assert again.search == first.search
+    assert again.student.scores != first.student.scores
+    speeds = [[row.texts_per_second for row in result.candidates] for result in (first, again)]
+    assert speeds[0] == speeds[1]
+    assert run(replace(SHORT, held_out=60))[1]
+
+
+def test_every_size_has_its_agreement_with_an_interval(full, learned):
+    out, result = learned
+    store = TextStore(out / "distillation/texts")
+    report = np.random.default_rng(0).permutation(len(store))[:120][60:]
+    ids = ids_of(store, report)
+    reported = AgreementEvaluator(ids, full.encode_ids(ids))
+    for row in result.candidates:
+        model = load_encoder(out / "lean") if row.blocks == result.chosen else keep(full, row.blocks)
+        wanted = reported.agreement(model)
+        assert row.agreement.correlation == pytest.approx(wanted.correlation, abs=0.1)
+        assert row.agreement.overlap == pytest.approx(wanted.overlap, abs=1)
+        assert row.agreement.low <= row.agreement.correlation <= row.agreement.high
+    found = result.candidates[0].agreement
+    assert f"{found.correlation:.1f} [{found.low:.1f}, {found.high:.1f}]" in sizes_table(result).rows[0]
+    earlier = replace(result, candidates=tuple(replace(row, agreement=None) for row in result.candidates))
+    assert "–" in sizes_table(earlier).rows[-1]
+
+
+def test_a_choice_that_misses_on_unseen_texts_says_so(learned):
+    _, result = learned
+    agreement = replace(result.student.agreement, correlation=96.26)
+    student = replace(result.student, best=97.2, agreement=agreement)
+    near = replace(result, students=(student,), needed=97.0, budget=Budget(within=1))
+    assert near.sentence.endswith(
+        "They were chosen for 97.20 where 97.00 were asked for; 96.26 on what did not choose them loses more than 1 "
+        "point."
+    )
+    close = replace(student, agreement=replace(agreement, correlation=97.01))
+    assert "chosen for" not in replace(near, students=(close,)).sentence
+    scores = HeldOutScores(
+        data="set", metric="nDCG@10", lean=38.5, full=40.0, mixed=None, difference=-1.5, low=-2, high=-1
+    )
+    labelled = replace(near, metric="nDCG@10 of half the queries", needed=39.5, scores=scores, students=(close,))
+    assert "; 38.50 on what did not choose them loses more than 1 point." in labelled.sentence
+    kept = replace(scores, lean=39.1, difference=-0.9)
+    assert "chosen for" not in replace(labelled, scores=kept).sentence
 
 
 def test_a_frontier_is_measured_once_and_stays(full, texts, tmp_path):

@@ -20,6 +20,7 @@ def distill_card(result: DistillResult) -> ModelCard:
         facts=(
             ("Blocks", f"{named} of {result.depth}"),
             *([("Before it", result.before)] if result.before else []),
+            *([] if result.vocabulary is None else [("Vocabulary", " ".join(result.vocabulary.sentences))]),
             ("Texts", result.texts.sentence),
             ("Training", training),
             ("Result", result.sentence),

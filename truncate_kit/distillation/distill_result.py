@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.step_results import Agreement, Blocks, Frontier, SubsetSearch, TextCounts
 from truncate_kit.results import Result
+from truncate_kit.runs.cutting import VocabularyCut
 from truncate_kit.wording import counted, in_points
 
 DISTILL_FILE = "distill.json"
@@ -29,7 +30,8 @@ class Student(Result):
         blocks: The blocks of the full model that it keeps.
         scores: On the texts or pairs for choosing, after each evaluation, in points; empty where nothing was to learn.
         best: The highest of them, or the one before learning where that is a point higher; its weights are kept.
-        agreement: On the texts for the report, which nothing was chosen by.
+        agreement: On the texts for the report, which nothing was chosen by; of the lean model as it is saved, without
+            the word pieces that were dropped.
         steps: Optimiser steps.
         seconds: Learning and evaluation.
     """
@@ -77,7 +79,10 @@ class Candidate(Result):
         learned: Its score after learning; None where it did not learn.
         texts_per_second: In torch, measured side by side.
         parameters: Kept, pooler excluded.
-        dominated: Whether another candidate is at least as good and as fast, and better in one of the two.
+        dominated: Whether another candidate that learned as well, or did not either, is at least as good and as fast,
+            and better in one of the two; the full model counts among both.
+        agreement: On the texts for the report, after learning where it learned; None where a file of an earlier
+            version does not say.
     """
 
     blocks: Blocks
@@ -86,6 +91,7 @@ class Candidate(Result):
     texts_per_second: float
     parameters: int
     dominated: bool = False
+    agreement: Agreement | None = None
 
     @property
     def score(self) -> float:
@@ -157,6 +163,7 @@ class DistillResult(Result):
         data_fingerprint: Of the pairs that were given to choose and report by; empty where none chose.
         frontier: Graphs in two precisions, dimensions and words, of the full model and all that learned; None where
             neither this run nor an earlier one with the same budget was asked for it.
+        vocabulary: What the lean model keeps of the word pieces, which are dropped behind learning; None for all.
     """
 
     model: str
@@ -179,6 +186,7 @@ class DistillResult(Result):
     notes: tuple[str, ...]
     frontier: Frontier | None = None
     data_fingerprint: str = ""
+    vocabulary: VocabularyCut | None = None
 
     @property
     def student(self) -> Student:
@@ -216,6 +224,22 @@ class DistillResult(Result):
         return said + ("." if search.exact else ": the ones named, and simpler rules." if named else ", by a beam.")
 
     @property
+    def _missed(self) -> str:
+        """That what chose the blocks was kinder to them than what reports is; empty where it was not."""
+        if self.needed is None or not self.holds:
+            return ""
+        if self.metric == f"agreement with {taught_by(self.settings)}":
+            found, missed = self.student.agreement.correlation, self.student.agreement.correlation < self.needed
+        elif self.scores is not None:
+            found, missed = self.scores.lean, self.scores.difference < -self.budget.points
+        else:
+            return ""
+        if not missed:
+            return ""
+        chosen = f" They were chosen for {self.student.best:.2f} where {self.needed:.2f} were asked for"
+        return f"{chosen}; {found:.2f} on what did not choose them loses more than {in_points(self.budget.points)}."
+
+    @property
     def sentence(self) -> str:
         """The choice in words."""
         named = ", ".join(map(str, self.chosen))
@@ -232,6 +256,7 @@ class DistillResult(Result):
             )
             if self.scores.mixed is not None:
                 said += f" Lean queries on the full model's documents: {self.scores.mixed:.2f}."
+        said += self._missed
         if not self.holds:
             wanted = f"{self.needed:.2f} that stand for {in_points(self.budget.points)} less"
             said += f" No cut reaches the {wanted}: this is the closest."

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.budget import check_number_of_blocks, check_size
-from truncate_kit.distillation.choosing import Distillation
+from truncate_kit.distillation.choosing import Distillation, Wanted
 from truncate_kit.distillation.distill_result import DistillResult
+from truncate_kit.distillation.fewer_words import FewerWords
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.subsets import check_blocks
 from truncate_kit.distillation.teacher import read_vectors, teacher_of, teacher_vectors
@@ -44,7 +45,7 @@ def distill(
 
     Args:
         encoder: The full model; it is not changed.
-        texts: Raw texts to learn from, as long as those to be served; `RawTexts` names queries and what to leave out.
+        texts: Raw texts to learn from, as long as those to be served; `RawTexts` has queries and what to keep out.
             Texts of dev and test, and of a retrieval set, are always left out.
         out: Gets `lean/` and `full/` (sentence-transformers folders); vectors and trials lie beside them.
         budget: Which size; None is the fewest blocks within a point.
@@ -64,8 +65,9 @@ def distill(
     """
     out, budget, settings, progress = Path(out), budget or Budget(), settings or DistillSettings(), reporter(progress)
     teacher = teacher_of(encoder, settings.layer)
-    _check(budget, encoder, teacher, data)
     raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
+    words = None if raw.vocabulary is None else FewerWords(teacher, raw.vocabulary)
+    _check(budget, encoder, teacher, words, data)
     with ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean", "full"))
@@ -75,16 +77,33 @@ def distill(
         group.agree(None)  # texts and vectors are there
         store = TextStore(out / TEXTS)
         vectors = read_vectors(teacher, store, _beside(store))
-        plain = replace(settings, frontier=False)
-        parts = (_settled(plain, encoder, data, store), store.digest, *([str(group.size)] if group.size > 1 else []))
-        description = {"model": encoder.name, "distill": plain.to_dict()}
-        runs = RunStore(out / "trials", run_key(encoder, "distill", *parts), description)
+        runs, searches = _stores(out / "trials", encoder, store, settings, data, group)
         if group.leads:
             held.enter_context(runs.open())
+            held.enter_context(searches.open())
         work = Distillation(encoder, teacher, store, vectors, settings, data, runs, group, progress)
-        result = group.agree(work.run(budget, out, before) if group.leads else work.help())
+        wanted = Wanted(budget=budget, out=out, before=before, words=words, searches=searches)
+        result = group.agree(work.run(wanted) if group.leads else work.help())
     assert result is not None  # the leading process has one
     return result
+
+
+def _stores(
+    folder: Path,
+    encoder: Encoder,
+    texts: TextStore,
+    settings: DistillSettings,
+    data: PairSplits | RetrievalSet | None,
+    group: Group,
+) -> tuple[RunStore, RunStore]:
+    """Of what depends on how students learn, and of what does not: scores before learning, and speeds."""
+    plain = replace(settings, frontier=False)
+    parts = (_settled(plain, encoder, data, texts), texts.digest, *([str(group.size)] if group.size > 1 else []))
+    description = {"model": encoder.name, "distill": plain.to_dict()}
+    runs = RunStore(folder, run_key(encoder, "distill", *parts), description)
+    usual = DistillSettings(layer=settings.layer, held_out=settings.held_out, seed=settings.seed)
+    parts = (_settled(usual, encoder, data, texts), texts.digest)
+    return runs, RunStore(folder, run_key(encoder, "search", *parts), {"model": encoder.name})
 
 
 def _settled(
@@ -98,11 +117,17 @@ def _settled(
     return f"{settings.to_json()} {rates} {'' if data is None else data.fingerprint()}{changed}"
 
 
-def _check(budget: Budget, encoder: Encoder, teacher: Encoder, data: PairSplits | RetrievalSet | None) -> None:
+def _check(
+    budget: Budget,
+    encoder: Encoder,
+    teacher: Encoder,
+    words: FewerWords | None,
+    data: PairSplits | RetrievalSet | None,
+) -> None:
     """All that can be wrong is said before the full model's vectors, which may take hours."""
     check_blocks(teacher, budget.named_blocks)
     check_number_of_blocks(budget, min(teacher.depth, encoder.depth - 1))
-    check_size(budget, teacher)
+    check_size(budget, teacher if words is None else words.smallest)
     if isinstance(data, RetrievalSet):
         check_queries(data)
 

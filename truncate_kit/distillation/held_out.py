@@ -6,7 +6,7 @@ from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import Encoder
 from truncate_kit.evaluation import evaluate
 from truncate_kit.retrieval.scores import estimated
-from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
+from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator, halves
 
 
 def held_out_scores(
@@ -16,13 +16,15 @@ def held_out_scores(
 
     Args:
         full: The full model.
-        lean: The lean one.
+        lean: The lean one, which may have fewer word pieces.
         data: What was given to choose and report by.
         queries: That half, where `data` is a retrieval set.
     """
     if isinstance(data, RetrievalSet) and queries is not None:
+        same = lean.backbone.config.vocab_size == full.backbone.config.vocab_size
         ids = queries.texts()
-        ours, theirs = lean.encode_ids(ids), full.encode_ids(ids)
+        own = ids if same else halves(lean, data)[1].texts()
+        ours, theirs = lean.encode_ids(own), full.encode_ids(ids)
         lean_scores, full_scores, mixed = (
             queries.scores(*sides) for sides in ((ours, ours), (theirs, theirs), (ours, theirs))
         )

@@ -22,6 +22,18 @@ def note_of_unlearned(student: Student) -> tuple[str, ...]:
     )
 
 
+def note_of_words(whole: Student, cut: Student) -> tuple[str, ...]:
+    """How much the word pieces that were dropped have cost; whole: the same blocks with all pieces."""
+    if whole is cut:
+        return ()
+    before, after = whole.agreement, cut.agreement
+    return (
+        f"With the whole vocabulary these blocks have an agreement of {before.correlation:.1f} "
+        f"[{before.low:.1f}, {before.high:.1f}], with the pieces that are kept {after.correlation:.1f} "
+        f"[{after.low:.1f}, {after.high:.1f}]; what chose them had all pieces.",
+    )
+
+
 def note_of_measure(encoder: Encoder) -> tuple[str, ...]:
     """That the model compares vectors by more than their directions, which are all that is learned."""
     measure = encoder.settings.get("similarity_fn_name") or "cosine"

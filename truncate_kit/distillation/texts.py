@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -36,11 +36,13 @@ class RawTexts:
         texts: As long as those to be served; read once, in order.
         queries: Texts that will be searched with; they get the model's prompt for queries.
         exclude: Texts that must not be learned from.
+        vocabulary: Texts whose word pieces alone the lean model keeps; None keeps all.
     """
 
     texts: Iterable[str]
     queries: Iterable[str] = ()
     exclude: Collection[str] = ()
+    vocabulary: Sequence[str] | None = None
 
 
 class TextStore:
@@ -71,6 +73,16 @@ class TextStore:
         wanted = set(places)
         with self.file.open(encoding="utf-8") as lines:
             return [json.loads(line)["text"] for place, line in enumerate(lines) if place in wanted]
+
+    def ids_for(self, encoder: Encoder, places: Sequence[int]) -> list[Ids]:
+        """Token ids of the texts at some places by another tokenizer, which has the same prompts; in that order."""
+        text = dict(zip(sorted(places), self.read(places), strict=True))
+        found: dict[int, Ids] = {}
+        for names, asked in ((QUERY_PROMPTS, True), (DOCUMENT_PROMPTS, False)):
+            side = [place for place in text if (place < self.counts.num_queries) == asked]
+            prompt = side_prompt(encoder, names) or None
+            found |= zip(side, prompted_ids(encoder, [text[place] for place in side], prompt), strict=True)
+        return [found[place] for place in places]
 
     @property
     def file(self) -> Path:

@@ -2,7 +2,7 @@
 
 from truncate_kit.cells import TableCells, number
 from truncate_kit.distillation.distill_result import DistillResult, taught_by
-from truncate_kit.distillation.step_results import Frontier, SubsetSearch
+from truncate_kit.distillation.step_results import Agreement, Frontier, SubsetSearch
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.precisions import PRECISIONS
 from truncate_kit.sweep.sweep_result import SweepResult
@@ -33,12 +33,13 @@ def sizes_table(result: DistillResult) -> TableCells:
         f"The choice of blocks of each number by {result.metric}; {taught_by(result.settings)} has "
         f"{result.full_score:.2f}"
         + ("" if result.needed is None else f", {result.needed:.2f} stands for {in_points(result.budget.points)} less"),
-        ("blocks", "without training", "after learning", "speed", "MB", "result"),
+        ("blocks", "without training", "after learning", "agreement", "nearest", "speed", "MB", "result"),
         [
             (
                 ", ".join(map(str, row.blocks)) + (" (full model)" if row is full else ""),
                 f"{row.untrained:.2f}",
                 points(row.learned),
+                *_agreement(row.agreement),
                 f"{row.texts_per_second / full.texts_per_second:.2f} ×",
                 f"{row.megabytes:.1f}",
                 "chosen" if row.blocks == result.chosen else "beaten" if row.dominated else "",
@@ -46,6 +47,13 @@ def sizes_table(result: DistillResult) -> TableCells:
             for row in result.candidates
         ],
     )
+
+
+def _agreement(found: Agreement | None) -> tuple[str, str]:
+    """The correlation with its interval, and the share of nearest texts in common."""
+    if found is None:
+        return "–", "–"
+    return f"{found.correlation:.1f} [{found.low:.1f}, {found.high:.1f}]", f"{found.overlap:.0f} %"
 
 
 def rules_table(search: SubsetSearch) -> TableCells:

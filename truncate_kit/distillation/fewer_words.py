@@ -1,0 +1,24 @@
+"""A lean model with the word pieces of given texts alone: they are chosen before learning, and dropped behind it."""
+
+from collections.abc import Sequence
+
+from truncate_kit.encoders import Encoder
+from truncate_kit.runs.cutting import VocabularyCut, cut_vocabulary
+
+
+class FewerWords:
+    """The vocabulary of a lean model.
+
+    The full model keeps its own: its vectors are what is learned, and what the lean model is compared with, which reads
+    the same texts in the pieces that it has left.
+    """
+
+    def __init__(self, encoder: Encoder, texts: Sequence[str]) -> None:
+        """texts: whose pieces are kept. Raises `ModelError` where the vocabulary of `encoder` cannot be cut."""
+        self._texts = texts
+        self.smallest, _ = cut_vocabulary(encoder, texts)
+        self.spared = encoder.num_parameters - self.smallest.num_parameters
+
+    def of(self, lean: Encoder) -> tuple[Encoder, VocabularyCut]:
+        """A copy of the lean model that keeps them alone."""
+        return cut_vocabulary(lean, self._texts)
