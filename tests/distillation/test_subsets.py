@@ -113,6 +113,33 @@ def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(tin
     assert least.best[-1].score == pytest.approx(100)
 
 
+def test_a_search_that_would_hold_too_much_goes_over_fewer_and_shorter_texts(tiny_folder, monkeypatch):
+    encoder, heard = load_encoder(tiny_folder("bert")), Heard()
+    evaluator = evaluator_of(encoder, 90)
+    monkeypatch.setattr(search_plan, "FEWEST_SEARCHED", 40)
+    monkeypatch.setattr(search_plan, "SEARCHED_TOKENS", 5)
+    monkeypatch.setattr(search_plan, "SEARCH_BYTES", 4 * 16 * 4 * 40 * 5)  # of width 16, at four layers
+    found = search_subsets(encoder, evaluator, progress=heard)
+    assert (found.exact, found.num_texts) == (True, 40)
+    assert " and 0 GB. So it goes over fewer texts, cut to 5 tokens" in heard.said[0]
+    everything = 4 * 16 * 4 * sum(len(row) for row in evaluator.texts())
+    plan = search_plan.plan_search(encoder, evaluator, 8)
+    assert everything <= plan.whole_bytes <= 2 * everything
+
+
+def test_simpler_rules_look_at_a_part_of_many_texts_and_all_of_them_score(tiny_folder, monkeypatch):
+    encoder = load_encoder(tiny_folder("bert"))
+    evaluator = evaluator_of(encoder, 60)
+    monkeypatch.setattr(subsets, "RULED_TEXTS", 25)
+    found = compare_blocks(encoder, evaluator, (2, 3))
+    assert found.of_size(3).score == pytest.approx(100)
+    rows = {row.blocks: row.score for rows in found.baselines.values() for row in rows}
+    rules = subsets.baseline_blocks(subsets.changes(subsets._runners(encoder, evaluator.texts()[:25]), 3))
+    assert set(rows) == {kept[size - 1] for kept in rules.values() for size in (2, 3)}
+    for blocks, score in rows.items():
+        assert score == pytest.approx(evaluator.score(keep(encoder, blocks))[0], abs=1e-3)
+
+
 def test_what_a_beam_costs_is_known_before(tmp_path):
     encoder = load_encoder(make_tiny("bert", tmp_path / "deep", blocks=9))
     tree, runs = subsets._Tree(encoder, evaluator_of(encoder)), []

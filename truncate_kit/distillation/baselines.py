@@ -1,7 +1,7 @@
 """What simpler rules than a search keep of a model's blocks: from one run of all of them over some texts."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -33,8 +33,8 @@ class BlockChanges:
         return len(self.influence)
 
 
-def changes(runners: Sequence[BlockRunner], depth: int) -> BlockChanges:
-    """Measure them over the batches of `runners`, block after block. Raises `DataError` below four texts."""
+def changes(runners: Iterable[BlockRunner], depth: int) -> BlockChanges:
+    """Measure them over one batch of `runners` after another. Raises `DataError` below four texts."""
     influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
     vectors: list[Tensor] = []
     for runner in runners:

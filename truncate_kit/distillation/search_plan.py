@@ -19,6 +19,8 @@ EXACT_DEPTH = 12
 BATCH = 64
 SEARCH_SECONDS = 600.0
 """A search that would take longer uses fewer and shorter texts, and then a beam."""
+SEARCH_BYTES = 4 * 2**30
+"""Likewise one whose states would take more memory."""
 FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
 SAID_SECONDS = 5.0  # a longer search is announced
 _TIMED = 3  # blocks
@@ -36,6 +38,7 @@ class SearchPlan:
         runs: Of a block over the texts.
         seconds: That they will take.
         whole: Seconds of the search that was wanted.
+        whole_bytes: Of the states that it would hold.
     """
 
     evaluator: VectorEvaluator
@@ -45,6 +48,7 @@ class SearchPlan:
     runs: int
     seconds: float
     whole: float
+    whole_bytes: int
 
     @property
     def sentence(self) -> str:
@@ -53,15 +57,16 @@ class SearchPlan:
         time_taken = f"about {lasting(self.seconds)}: {runs} of a block over {texts}"
         if self.reduced:
             way = "" if self.exact else f" and by a beam of {self.beam}"
+            held = f" and {self.whole_bytes / 1e9:.0f} GB" if self.whole_bytes > SEARCH_BYTES else ""
             return (
-                f"The search for blocks would take about {lasting(self.whole)}. So it goes over fewer texts, cut to "
-                f"{SEARCHED_TOKENS} tokens{way}, and takes {time_taken}."
+                f"The search for blocks would take about {lasting(self.whole)}{held}. So it goes over fewer texts, cut "
+                f"to {SEARCHED_TOKENS} tokens{way}, and takes {time_taken}."
             )
         return f"The search for blocks takes {time_taken}." if self.seconds > SAID_SECONDS else ""
 
 
 def plan_search(encoder: Encoder, evaluator: SampledEvaluator, beam: int) -> SearchPlan:
-    """The first way that ends within `SEARCH_SECONDS`, or the last there is.
+    """The first way that ends within `SEARCH_SECONDS` and holds no more than `SEARCH_BYTES`, or the last there is.
 
     Every subset over all texts, over all of them cut to `SEARCHED_TOKENS`, over half of these and so on down to
     `FEWEST_SEARCHED`; then by a beam, which gets narrower. Deeper models than `EXACT_DEPTH` begin with the beam.
@@ -73,15 +78,17 @@ def plan_search(encoder: Encoder, evaluator: SampledEvaluator, beam: int) -> Sea
     """
     block, score = _seconds(encoder, evaluator)
     fewer = cache(lambda number: evaluator.fewer(encoder, number, SEARCHED_TOKENS))
-    depth, total, whole = encoder.depth, len(evaluator.texts()), None
+    depth, total = encoder.depth, len(evaluator.texts())
+    wanted: tuple[float, int] | None = None
     for number, width in _ways(total, depth, beam):
         used = evaluator if number is None else fewer(number)
         ids = used.texts()
         runs, subsets = (2**depth - 1,) * 2 if width is None else beam_cost(depth, width)
         seconds = runs * block * _padded(ids) + subsets * score * len(ids) / total
-        whole = seconds if whole is None else whole
-        found = SearchPlan(used, width is None, width or beam, number is not None, runs, seconds, whole)
-        if seconds <= SEARCH_SECONDS:
+        held = 4 * encoder.width * _padded(ids) * (depth + 1)  # float32 states behind each block of a subset
+        wanted = wanted or (seconds, held)
+        found = SearchPlan(used, width is None, width or beam, number is not None, runs, seconds, *wanted)
+        if seconds <= SEARCH_SECONDS and held <= SEARCH_BYTES:
             break
     return found
 

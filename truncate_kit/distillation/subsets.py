@@ -7,16 +7,19 @@ import torch
 from torch import Tensor
 
 from truncate_kit.distillation.baselines import baseline_blocks, changes
-from truncate_kit.distillation.search_plan import BATCH, plan_search
+from truncate_kit.distillation.search_plan import BATCH, SEARCHED_TOKENS, plan_search
 from truncate_kit.distillation.step_results import LEADING, Blocks, SubsetScore, SubsetSearch
-from truncate_kit.encoders import Encoder, evaluating, kept_config, length_batches
+from truncate_kit.encoders import Encoder, evaluating, keep, kept_config, length_batches
 from truncate_kit.encoders.block_runner import BlockRunner
 from truncate_kit.errors import LayerNotHeldError, ModelError
 from truncate_kit.progress import Progress, ProgressOption, announce, reporter
 from truncate_kit.training.evaluators import SampledEvaluator, VectorEvaluator
+from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import precision
 
 BEAM = 8
+RULED_TEXTS = 2000
+"""Texts over which simpler rules look at the blocks of a model, at most, where no search goes over them anyway."""
 
 
 def search_subsets(
@@ -26,8 +29,8 @@ def search_subsets(
 
     Up to 12 blocks every subset is tried, each block run once behind every different beginning: 2^L − 1 runs of a
     block over the texts. Beyond, blocks are removed one at a time from the `beam` best subsets of each size. A block is
-    timed first: what takes more than a few seconds is said, and what would take more than ten minutes goes over fewer
-    and shorter texts, and where these do not help by a beam as well (`search_plan`).
+    timed first: what takes more than a few seconds is said, and what would take more than ten minutes or hold more
+    than 4 GiB goes over fewer and shorter texts, and where these do not help by a beam as well (`search_plan`).
 
     Args:
         encoder: Its sentence vector is pooled from the last layer's tokens.
@@ -53,17 +56,24 @@ def search_subsets(
     return _found(scores, baselines, exact=plan.exact, num_texts=num_texts, begin=begin)
 
 
-def compare_blocks(encoder: Encoder, evaluator: VectorEvaluator, blocks: Blocks) -> SubsetSearch:
+def compare_blocks(encoder: Encoder, evaluator: SampledEvaluator, blocks: Blocks) -> SubsetSearch:
     """What `search_subsets` gives where the blocks are known: these, the full model, and what simpler rules keep.
 
-    Raises as `search_subsets`.
+    Each is scored on all texts, batch by batch; the rules look at `RULED_TEXTS` of them at most. Raises as
+    `search_subsets`.
     """
     check_blocks(encoder, blocks)
     begin, every = time.perf_counter(), tuple(range(1, encoder.depth + 1))
     with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):
-        tree = _Tree(encoder, evaluator)
-        scores = {one: tree.score(one) for one in (blocks, every)}
-        baselines = tree.add_baselines(scores, sizes={len(blocks), len(every)})
+        many = len(evaluator.texts()) > RULED_TEXTS
+        used = evaluator.fewer(encoder, RULED_TEXTS, SEARCHED_TOKENS) if many else evaluator
+        rules = baseline_blocks(changes(_runners(encoder, used.texts()), encoder.depth))
+        baselines = {
+            name: [one for one in kept if len(one) in (len(blocks), len(every)) and _is_held(encoder, one)]
+            for name, kept in rules.items()
+        }
+        compared = {blocks, every, *(one for kept in baselines.values() for one in kept)}
+        scores = {one: evaluator.score(keep(encoder, one, copy_weights=False))[0] for one in sorted(compared)}
     return _found(scores, baselines, exact=False, num_texts=None, begin=begin)
 
 
@@ -106,25 +116,40 @@ def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
         kept_config(encoder.backbone.config, blocks)
 
 
+def _is_held(encoder: Encoder, blocks: Blocks) -> bool:
+    """Whether an ordinary checkpoint can hold this subset."""
+    try:
+        kept_config(encoder.backbone.config, blocks)
+    except LayerNotHeldError:
+        return False
+    return True
+
+
+def _batches(ids: list[Ids]) -> list[list[int]]:
+    """Places of the texts of each batch, of like length."""
+    return length_batches([len(row) for row in ids], BATCH)
+
+
+def _runners(encoder: Encoder, ids: list[Ids]) -> Iterator[BlockRunner]:
+    """The blocks over each batch."""
+    for places in _batches(ids):
+        yield BlockRunner.of(encoder, encoder.pad([ids[place] for place in places]))
+
+
 class _Tree:
     """The beginnings of subsets over the texts of an evaluator, all batches at once."""
 
     def __init__(self, encoder: Encoder, evaluator: VectorEvaluator) -> None:
         self.encoder, self._evaluator = encoder, evaluator
         ids = evaluator.texts()
-        batches = length_batches([len(row) for row in ids], BATCH)
-        self._runners = [BlockRunner.of(encoder, encoder.pad([ids[place] for place in places])) for places in batches]
-        self._order = torch.tensor([place for places in batches for place in places]).argsort()
+        self._runners = list(_runners(encoder, ids))
+        self._order = torch.tensor([place for places in _batches(ids) for place in places]).argsort()
         self._held: dict[Blocks, bool] = {}
 
     def held(self, blocks: Blocks) -> bool:
         """Whether an ordinary checkpoint can hold this subset."""
         if blocks not in self._held:
-            try:
-                kept_config(self.encoder.backbone.config, blocks)
-                self._held[blocks] = True
-            except LayerNotHeldError:
-                self._held[blocks] = False
+            self._held[blocks] = _is_held(self.encoder, blocks)
         return self._held[blocks]
 
     def all_scores(self, progress: Progress) -> dict[Blocks, float]:
@@ -156,15 +181,10 @@ class _Tree:
         """Of one subset."""
         return self._several([blocks])[blocks]
 
-    def add_baselines(
-        self, scores: dict[Blocks, float], sizes: Collection[int] | None = None
-    ) -> dict[str, list[Blocks]]:
-        """What simpler rules keep, of some numbers of blocks or of all; `scores` gets those that it lacks."""
+    def add_baselines(self, scores: dict[Blocks, float]) -> dict[str, list[Blocks]]:
+        """What simpler rules keep, of all numbers of blocks; `scores` gets those that it lacks."""
         rules = baseline_blocks(changes(self._runners, self.encoder.depth))
-        found = {
-            name: [one for one in kept if self.held(one) and (sizes is None or len(one) in sizes)]
-            for name, kept in rules.items()
-        }
+        found = {name: [one for one in kept if self.held(one)] for name, kept in rules.items()}
         scores |= self._several({one for kept in found.values() for one in kept} - set(scores))
         return found
 

@@ -43,7 +43,8 @@ class BlockRunner:
             for handle in handles:
                 handle.remove()
         embedded: Tensor = _state(calls[0])
-        return cls(encoder, embedded, batch["attention_mask"], tuple(calls), extra[0] if extra else None)
+        without = tuple(_without_state(call) for call in calls)
+        return cls(encoder, embedded, batch["attention_mask"], without, extra[0] if extra else None)
 
     @torch.inference_mode()
     def run(self, block: int, states: Tensor) -> Tensor:
@@ -71,6 +72,14 @@ def _noting(calls: list[Call]) -> Any:
 def _state(call: Call) -> Any:
     _, args, kwargs = call
     return args[0] if args else kwargs["hidden_states"]
+
+
+def _without_state(call: Call) -> Call:
+    """The call without what went into the block, which another state replaces: kept, it would be one for each block."""
+    module, args, kwargs = call
+    if args:
+        return module, (None, *args[1:]), kwargs
+    return module, args, {**kwargs, "hidden_states": None}
 
 
 def _called(call: Call, states: Tensor) -> Tensor:
