@@ -33,6 +33,7 @@ def compare(
 ) -> None:
     """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
     from truncate_kit.data import read_retrieval
+    from truncate_kit.distillation.notes import note_of_searched
     from truncate_kit.export.runtime import load_text_encoder
     from truncate_kit.retrieval.comparing import compare as run
     from truncate_kit.workspace.leakage import chosen_there
@@ -44,6 +45,8 @@ def compare(
     first, second = (
         load_text_encoder(name, max_length=max_length, threads=threads, device=device) for name in (full, lean)
     )
+    for sentence in note_of_searched(lean, second, found):
+        note(sentence, quiet=as_json)
     with progress_bar(quiet=as_json) as progress:
         report = run(first, second, found, names=(full, lean), top=top, progress=progress)
     if as_json:

@@ -130,6 +130,7 @@ def evaluate(
 def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     """Search the documents of a folder for its queries, and show the scores."""
     from truncate_kit.data import read_retrieval
+    from truncate_kit.distillation.notes import note_of_searched
     from truncate_kit.report.search_tables import search_table
     from truncate_kit.retrieval.evaluating import evaluate_retrieval
     from truncate_kit.workspace.leakage import chosen_on
@@ -137,6 +138,8 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     data = read_retrieval(run.data, split=split)
     if chosen_here := chosen_on(run.workspace, run.name, data.name):
         run.workspace.note(chosen_here)
+    for sentence in note_of_searched(run.name, run.encoder, data):
+        run.workspace.note(sentence)
     with progress_bar(quiet=run.workspace.quiet) as progress:
         score = evaluate_retrieval(run.encoder, data, model=run.name, runtime=run.runtime, form=form, progress=progress)
     if run.workspace.quiet:

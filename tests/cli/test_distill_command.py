@@ -189,6 +189,20 @@ def test_a_retrieval_folder_is_excluded_as_a_whole(texts, tiny_folder, capfd):
     assert json.loads(run(capfd, *command))["texts"]["excluded"] == len(learned)
 
 
+def test_a_set_of_longer_texts_than_were_learned_from_is_noted_where_it_is_searched(texts, tiny_folder, capfd):
+    folder, model = retrieval_folder(texts.parent / "beir"), tiny_folder("bert")
+    run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--json")
+    said = "longer than those learned from: 95 of 100 have up to"
+    for command in (("evaluate", "exported/lean"), ("compare", model, "exported/lean")):
+        assert said in " ".join(run_both(capfd, *command, "--data", folder)[1].split())
+    assert said not in " ".join(run_both(capfd, "evaluate", model, "--data", folder)[1].split())
+    longer = texts.parent / "longer.txt"
+    longer.write_text("".join(f"{one} and {one}\n" for one in DOCUMENTS * 4))
+    longer.write_text("".join(f"{line} {word}\n" for line in longer.read_text().splitlines() for word in WORDS[:4]))
+    run(capfd, "distill", model, "--texts", longer, "--blocks", "1,3", "--json")
+    assert said not in " ".join(run_both(capfd, "evaluate", "exported/lean", "--data", folder)[1].split())
+
+
 def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, capfd):
     options = ["--texts", texts, "--blocks", "1,3", "--similarity", "1", "--states", "0.5", "--epochs", "2"]
     alone = ["distill", tiny_folder("bert"), *options, "--workspace", tmp_path / "alone"]
