@@ -1,11 +1,11 @@
 """BERT-LC's Tables 2 and 3: every STS set of a folder, chosen on 350 of its pairs and tested on the rest, five times.
 
     python -m benchmarks.combine.sets --data FOLDER_OF_SETS --model MODEL [--published BERT-B-uncased]
-        [--over max] [--pooling max] [--head] [--up-to 8]
+        [--joined] [--over max] [--pooling max] [--head] [--up-to 8]
 
-A set is a file or a folder of its name, all its subsets joined (`find_sts`). Each report goes to sets.jsonl beside this
-script and is not made again; for each model a Markdown table is printed: a row for every set, and their mean. With
-`--published` the paper's rows for that model stand beside.
+A set is a file or a folder of its name; its subsets are joined, those that MTEB counts, with `--joined` all of them.
+Each report goes to sets.jsonl beside this script and is not made again; for each model a Markdown table is printed: a
+row for every set, and their mean. With `--published` the paper's rows for that model stand beside.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def search_sets(model: str, sets: Sequence[StsSet], options: argparse.Namespace)
     encoder, head, name = asked_model(model, options)
     records, found = Records(HERE / "sets.jsonl"), []
     for one in sets:
-        record = f"{name}_{one.name}"
+        record = f"{name}{'_joined' if options.joined else ''}_{one.name}"
         if record not in records:
             pairs, settings = as_pairs(one, options.data), asked_settings(options)
             report = combine(encoder, pairs, settings=settings, head=head, threads=usable_cores())
@@ -92,13 +92,16 @@ def search_sets(model: str, sets: Sequence[StsSet], options: argparse.Namespace)
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--data", type=Path, required=True)
 PARSER.add_argument("--published", choices=sorted({row["model"] for row in PAPER}), help="the paper's rows beside")
+PARSER.add_argument(
+    "--joined", action="store_true", help="all subsets of a set, train and dev too, as the paper has it"
+)
 add_options(PARSER)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Search each set with each model, and print a table for each model."""
     options = PARSER.parse_args(arguments)
-    sets = find_sts(options.data)
+    sets = find_sts(options.data, joined=options.joined)
     if len(sets) < FEW:
         names = ", ".join(one.name for one in sets)
         print(f"{options.data} holds {len(sets)} of the paper's {SETS} sets ({names}): their mean is no table of it.")

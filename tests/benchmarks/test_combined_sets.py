@@ -59,6 +59,17 @@ def test_all_sets_in_one_go_and_their_mean(tiny_folder, folder, tmp_path, monkey
     assert "done" not in capsys.readouterr().out
 
 
+def test_all_subsets_of_a_set_are_joined_where_that_is_asked_for(tiny_folder, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sets, "HERE", tmp_path)
+    (folder / "sts12/train.csv").write_text((folder / "sts13/test.csv").read_text())
+    asked = ["--data", str(folder), "--model", f"tiny={tiny_folder('bert')}", "--joined"]
+    assert [len(one.pairs) for one in find_sts(folder)] == [40, 24]
+    sets.main(asked)
+    records = dict(Records(tmp_path / "sets.jsonl").items())
+    counts = {name: report["num_pairs"] for name, report in records.items()}
+    assert counts == {"tiny_mean_mean_joined_STS12": 64, "tiny_mean_mean_joined_STS13": 24}
+
+
 SIMILARITY = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sick_r")
 TRANSFER = ("mr", "cr", "subj", "mpqa", "sst5", "trec", "mrpc", "sst2")
 

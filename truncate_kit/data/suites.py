@@ -65,17 +65,20 @@ class SeenPairs(NamedTuple):
     pairs: frozenset[frozenset[str]]
 
 
-def find_sts(folder: str | Path) -> tuple[StsSet, ...]:
+def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
     """The semantic similarity sets that a folder holds, in the order STS12 … 16, STSB, SICK-R, as MTEB counts them.
 
     A set is a file or a folder of that name. STSB is its test split; SICK-R all its splits together; of STS12 … 16
-    all files but `train` are taken as one set. Raises `DataError`, also where none is there.
+    all files but `train` are taken as one set. joined: all files of every set, as BERT-LC has it. Raises `DataError`,
+    also where none is there.
     """
     found = {name: _files(Path(folder), names) for name, (_, names) in _STS.items()}
     sets = tuple(
         StsSet(
             name=name,
-            pairs=tuple(pair for file in _sts_files(name, files) for pair in read_pairs(file).pairs),
+            pairs=tuple(
+                pair for file in (files if joined else _sts_files(name, files)) for pair in read_pairs(file).pairs
+            ),
             published_pairs=_STS[name][0],
         )
         for name, files in found.items()
