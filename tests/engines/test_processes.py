@@ -68,11 +68,12 @@ def test_tasks_are_drawn_as_workers_become_free(engine):
     run.close()
 
 
-def test_a_killed_worker_is_replaced_and_its_task_done_again(engine, tmp_path):
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_worker_is_replaced_and_its_task_done_again(engine, tmp_path, by):
     said = []
-    found = dict(engine.run(Squares(WEIGHTS, deaths=tmp_path), [1, DEADLY, 2], said.append))
+    found = dict(engine.run(Squares(WEIGHTS, deaths=tmp_path, by=by), [1, DEADLY, 2], said.append))
     assert found[DEADLY][0] == 3 * DEADLY**2
-    assert [message for message in said if isinstance(message, Lost)] == [Lost(DEADLY, "it was ended by SIGKILL")]
+    assert [message for message in said if isinstance(message, Lost)] == [Lost(DEADLY, f"it was ended by {by.name}")]
 
 
 def test_a_task_that_kills_its_workers_ends_in_one_error(two_processes):

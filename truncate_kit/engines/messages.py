@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import torch
 
 from truncate_kit.engines.base import Send, Steps, Work
 
+TERMINATED = 128 + signal.SIGTERM  # what a worker ends with that somebody else ends
 STEPS_INTERVAL = 0.2  # seconds between two messages about steps: as often as eyes can follow, and cheap to send
 
 

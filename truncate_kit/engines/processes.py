@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 import torch
 
 from truncate_kit.engines.base import Attempt, Found, Pending, Send, Task, Work
-from truncate_kit.engines.messages import Answer, packed
+from truncate_kit.engines.messages import TERMINATED, Answer, packed
 from truncate_kit.errors import DeviceError
 from truncate_kit.hardware import check_threads, select_device
 
@@ -123,8 +123,8 @@ class _Worker:
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
         self._errors.close()
-        if code < 0:
-            return f"it was ended by {signal.Signals(-code).name}"
+        if code < 0 or code == TERMINATED:
+            return f"it was ended by {signal.Signals(-code if code < 0 else signal.SIGTERM).name}"
         return f"it ended with {code}" + (f" ({lines[-1]})" if lines else "")
 
 

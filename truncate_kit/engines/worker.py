@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from truncate_kit.engines.base import Work
-from truncate_kit.engines.messages import Answer, answer, throttled, unpacked
+from truncate_kit.engines.messages import TERMINATED, Answer, answer, throttled, unpacked
 
 
 def serve(connection: "Connection[Answer, tuple[bytes | None, object]]", device: str) -> None:
@@ -34,7 +34,7 @@ def serve(connection: "Connection[Answer, tuple[bytes | None, object]]", device:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the first one decides
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that folders which were made for the work go
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # so that folders which were made for the work go
     torch.set_num_threads(int(sys.argv[3]))
     try:
         serve(Connection(int(sys.argv[1])), sys.argv[2])
