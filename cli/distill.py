@@ -102,7 +102,7 @@ def distill(
     ray_address: options.RayAddress = None,
     gpus_per_worker: options.Gpus = None,
     device: options.Device = None,
-    threads: options.Threads = None,
+    threads: options.SharedThreads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     push_to: options.Push = None,
     public: options.Public = False,

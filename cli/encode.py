@@ -48,7 +48,7 @@ def encode(
     ray_address: options.RayAddress = None,
     gpus_per_worker: options.Gpus = None,
     device: options.Device = None,
-    threads: options.Threads = None,
+    threads: options.SharedThreads = None,
     out: Annotated[Path, results_option("Where the vectors go, row n for text n.")] = Path("vectors.npy"),
     precision: Annotated[str, results_option("Of the vectors: float32, float16, int8 or binary.")] = FORM.precision,
     dimensions: options.Dimensions = None,

@@ -84,7 +84,7 @@ def finetune(
     ray_address: options.RayAddress = None,
     gpus_per_worker: options.Gpus = None,
     device: options.Device = None,
-    threads: options.Threads = None,
+    threads: options.SharedThreads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     tensorboard: options.Tensorboard = False,
     push_to: options.Push = None,

@@ -83,7 +83,8 @@ VocabularyFrom = Annotated[
 ]
 Precision = Annotated[str, training_option("fp32, or bf16 autocast where the processor has it.")]
 Device = Annotated[str | None, machine_option("cpu or cuda; an error if it is not there.")]
-Threads = Annotated[
+Threads = Annotated[int | None, machine_option("CPU threads; by default all cores.", min=1)]
+SharedThreads = Annotated[
     int | None,
     machine_option("CPU threads; by default all cores, shared by --workers, and on Ray one for each task.", min=1),
 ]

@@ -23,7 +23,7 @@ def study(
     ray_address: options.RayAddress = None,
     gpus_per_worker: options.Gpus = None,
     device: options.Device = None,
-    threads: options.Threads = None,
+    threads: options.SharedThreads = None,
     folder: options.WorkspaceFolder = options.WORKSPACE,
     tensorboard: options.Tensorboard = False,
     as_json: options.Json = False,

@@ -4,11 +4,13 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import re
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import pytest
+import typer
 
-from truncate_kit_cli.app import COMMANDS
+from truncate_kit_cli.app import COMMANDS, app
 
 # Options whose default is not that of the field of the same name, and why.
 OTHERS = {
@@ -76,6 +78,14 @@ def test_an_option_has_the_default_of_its_field(command, option, default, text, 
         assert f"by default {expected}" in text
     else:
         assert default == expected
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_an_option_names_others_of_its_own_command(command):
+    parameters = typer.main.get_command(app).commands[command].params
+    own = {name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
+    named = {name for option in parameters for name in re.findall(r"--[a-z][a-z-]+", getattr(option, "help", "") or "")}
+    assert named <= own
 
 
 def test_every_command_with_settings_is_compared():
