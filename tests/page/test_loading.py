@@ -8,12 +8,14 @@ import numpy
 import pytest
 from sentence_transformers import SentenceTransformer
 
+from tests.support.made_results import an_export
 from truncate_kit import export_onnx, load_encoder
 from truncate_kit.encoders import save_encoder, truncate
 from truncate_kit.encoders.pooler_files import LAYER_POOLERS, type_of
 from truncate_kit.errors import ModelError
 from truncate_kit.export.record import read_exports
 from truncate_kit.page.loading import OWN_POOLINGS, snippets, what_they_give
+from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit_cli.app import main
 
 SENTENCES = ["A dog runs.", "A puppy is running."]
@@ -74,6 +76,19 @@ def test_a_graph_that_gives_other_vectors_is_called_so(tiny_folder, tmp_path, ch
     assert ("ONNX Runtime, without torch" in titles) == (not change)
     (python,) = [snippet.text for snippet in snippets(tmp_path / "lean", report) if snippet.title == "Python"]
     assert ("OnnxEncoder" in python) == (not change)  # what is left of it loads the model itself
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_where_no_lines_run_the_graph_alone_the_command_line_may_take_it(tiny_folder, tmp_path, precision):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.lower_case = True
+    save_encoder(encoder, tmp_path / "lean")
+    (tmp_path / "lean" / GRAPH_FILES[precision]).touch()
+    said = what_they_give(tmp_path / "lean", replace(an_export(), precision="int8", normalized=False))
+    if precision == "int8":
+        assert said.endswith("but for the command line, which takes the graph: int8, vectors as they come.")
+    else:
+        assert said.endswith("each of these gives the same vectors.")
 
 
 def test_ways_that_would_give_other_vectors_are_left_out(tiny_folder, tmp_path):

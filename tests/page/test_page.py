@@ -112,9 +112,12 @@ def test_what_is_recommended_is_of_one_runtime(lean, tmp_path):
     assert any(f"lean scores {score - 8:.2f}: the interval above is not of that" in line for line in found.grounds[0])
     text = page_of(tmp_path / "one").text
     assert "[-1.0, +2.0]" not in text
+    assert "the interval that of both" not in text
     found = write_page(write_run(tmp_path / "two", lean, bench=with_8_bits(bench, score - 0.01)))
     assert "encodes 60.0 times the sentences a second, and no difference" in found.recommendations[0]
-    assert "[-1.0, +2.0]" in page_of(tmp_path / "two").text
+    text = page_of(tmp_path / "two").text
+    assert "[-1.0, +2.0]" in text
+    assert "in the runtime named, the interval that of both in the same one." in text
 
 
 def test_speed_is_known_where_nothing_was_compared(lean, tmp_path):
@@ -134,6 +137,12 @@ def test_speed_is_known_where_nothing_was_compared(lean, tmp_path):
     text = page_of(tmp_path / "alone").text
     assert "The full model was not measured" in text
     assert "Not measured yet" not in text
+    assert "the lean model was not timed" not in text
+    untimed = replace(bench, timings=tuple(row for row in bench.timings if row.role == "full"))
+    write_page(write_run(tmp_path / "untimed", lean, bench=untimed))
+    text = page_of(tmp_path / "untimed").text
+    assert "The lean model was not timed on a real set" in text
+    assert "full model was not measured" not in text
 
 
 def test_the_last_layer_is_kept_whatever_was_measured(lean, tmp_path):

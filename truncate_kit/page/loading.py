@@ -10,6 +10,7 @@ from typing import Any
 from truncate_kit.bounds import shown
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.export.export_report import ExportReport
+from truncate_kit.export.record import suited_precision
 from truncate_kit.files import read_text, without_repeats
 from truncate_kit.page.layout import Snippet
 from truncate_kit.runs.usage import TEXTS, onnxruntime_lines, sentence_transformers_lines
@@ -63,7 +64,7 @@ def snippets(folder: Path, graph: ExportReport | None) -> list[Snippet]:
     plainly = saved.kinds <= {"Transformer", "Pooling", "Normalize"} and len(saved.pooling) == 1
     if saved.as_they_are and plainly and saved.pooling[0] in _POOLED:
         found.append(Snippet("transformers", _transformers(place, saved)))
-    if saved.as_they_are and graph is not None and (folder / "tokenizer.json").is_file():
+    if graph is not None and _runs_alone(folder, saved):
         what = "" if same is not None else f" ({graph.precision}, {_END[graph.normalized]})"
         lines = onnxruntime_lines(place, graph.file, graph.max_length)
         found.append(Snippet(f"ONNX Runtime, without torch{what}", lines))
@@ -76,11 +77,19 @@ def what_they_give(folder: Path, graph: ExportReport | None) -> str:
     kind = "An ordinary sentence-transformers folder"
     if "LayerHeads" in saved.kinds:
         kind = "A folder of this package, whose heads nothing else loads"
+    said = f"{kind}; each of these gives the same vectors"
     if graph is None or _same_vectors(saved, graph):
-        return f"{kind}; each of these gives the same vectors."
-    return (
-        f"{kind}; each of these gives the same vectors, but for the graph: {graph.precision}, {_END[graph.normalized]}."
-    )
+        return f"{said}."
+    what = f"{graph.precision}, {_END[graph.normalized]}"
+    if _runs_alone(folder, saved):
+        return f"{said}, but for the graph: {what}."
+    taken = suited_precision(folder) == graph.precision
+    return f"{said}, but for the command line, which takes the graph: {what}." if taken else f"{said}."
+
+
+def _runs_alone(folder: Path, saved: _Saved) -> bool:
+    """Whether a graph in the folder needs nothing but the tokenizer's file beside it."""
+    return saved.as_they_are and (folder / "tokenizer.json").is_file()
 
 
 def _same_vectors(saved: _Saved, graph: ExportReport) -> bool:

@@ -8,7 +8,7 @@ from truncate_kit.cells import TableCells
 from truncate_kit.page.charts import speed_chart
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets, what_they_give
-from truncate_kit.page.measures import against_table
+from truncate_kit.page.measures import against_table, best_runtime, has_interval, lean_and_full
 from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.page.run import Run
 from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
@@ -17,6 +17,7 @@ from truncate_kit.sweep.strategies import STRATEGIES
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.wording import capitalized
 
 _SWEEP, _TRAINING = SweepSettings(), TrainingSettings()
 
@@ -38,19 +39,30 @@ def against(run: Run) -> Section | None:
         )
     cells = None if run.bench is None else against_table(run.bench)
     if run.bench is None or cells is None:
-        said = "Not measured yet" if run.bench is None else "The full model was not measured"
-        return Section(key="against", title="Lean against full", missing=((said, run.bench_command),))
+        return Section(key="against", title="Lean against full", missing=((_unmeasured(run), run.bench_command),))
     unmeasured = all(row.memory is None for row in run.bench.measured())
+    runtime = best_runtime(run.bench)
+    interval = ", the interval that of both in the same one" if runtime and has_interval(run.bench, runtime) else ""
     return Section(
         key="against",
         title="Lean against full",
         sentences=(
             "Lean in its fastest runtime, full in torch in float32, as most people run it; the score is that of each "
-            "in the runtime named, the interval that of both in the same one.",
+            f"in the runtime named{interval}.",
         ),
         tables=(cells,),
         missing=(("Peak memory was not measured", run.bench_command),) if unmeasured else (),
     )
+
+
+def _unmeasured(run: Run) -> str:
+    """Why lean and full do not stand side by side."""
+    if run.bench is None:
+        return "Not measured yet"
+    lean, full = lean_and_full(run.bench)
+    said = [] if full is not None else ["the full model was not measured"]
+    said += [] if lean is not None else ["the lean model was not timed on a real set"]
+    return capitalized("; ".join(said))
 
 
 def speed(run: Run) -> Section | None:
