@@ -71,7 +71,10 @@ def distill(
     vocabulary_from: options.VocabularyFrom = None,
     frontier: Annotated[
         bool,
-        layers_option("Measure graphs of all that learned as well: precisions, dimensions, words.", "--frontier"),
+        layers_option(
+            "Measure graphs of what learned as well, with --blocks of one size: precisions, dimensions, words.",
+            "--frontier",
+        ),
     ] = False,
     epochs: Annotated[int, training_option("Passes over the texts; ends earlier where agreement stops growing.")] = (
         USUAL.epochs

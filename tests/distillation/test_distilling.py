@@ -8,21 +8,24 @@ import torch
 from matplotlib.figure import Figure
 
 from tests.support.files import words_folder
-from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs
 from truncate_kit.distillation import search_plan, teacher
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult, HeldOutScores
 from truncate_kit.distillation.distilling import distill
+from truncate_kit.distillation.learning import Learning
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.student import ids_of
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.distillation.tryout_texts import FEW_TOKENS, few_texts
-from truncate_kit.encoders import encoder_digest, keep, load_encoder, truncate
+from truncate_kit.encoders import encoder_digest, keep, keep_words, load_encoder, truncate
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.progress import silent
 from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
 from truncate_kit.report.training_tables import rules_table, sizes_table
+from truncate_kit.runs.store import RunStore
+from truncate_kit.training.distributed import ALONE
 from truncate_kit.workspace.leakage import unseen
 from truncate_kit.workspace.places import Workspace
 
@@ -162,6 +165,46 @@ def test_a_frontier_is_measured_once_and_stays(full, texts, tmp_path):
         assert run(frontier, seen := []).frontier == measured
         assert "Measuring graphs" not in seen
     assert DistillResult.read(tmp_path / "lean" / DISTILL_FILE).frontier == measured
+
+
+def test_a_frontier_takes_over_what_earlier_ones_measured_and_says_what_it_lacks(full, texts, tmp_path):
+    def run(blocks, frontier):
+        settings = replace(SHORT, held_out=42, frontier=frontier)
+        return distill(full, texts[:300], out=tmp_path, budget=Budget(blocks=blocks), settings=settings)
+
+    first = run("1,3", True).frontier
+    run("2,4", False)
+    run("1,2", False)  # the weights of 2, 4 go with its end
+    result = run("1,4", True)
+    assert {one.blocks for one in result.frontier.points} == {(1, 2, 3, 4), (1, 3), (1, 2), (1, 4)}
+    taken = {(one.precision, one.dims, one.words): one.score for one in result.frontier.points if one.blocks == (1, 3)}
+    assert taken == {(one.precision, one.dims, one.words): one.score for one in first.points if one.blocks == (1, 3)}
+    (lacking,) = (note for note in result.notes if "lacks" in note)
+    assert lacking == "The frontier lacks blocks 2, 4, which learned in other runs: their weights are gone."
+
+
+def test_texts_that_score_are_read_anew_by_another_tokenizer(full, texts, learned, tmp_path):
+    store = TextStore(learned[0] / "distillation/texts")
+    pairs = load_pairs(BUNDLED)
+    queries = tuple(texts[:24])
+    names = tuple(map(str, range(24)))
+    answers = tuple({place: 1.0} for place in range(24))
+    searched = RetrievalSet(
+        name="set", document_ids=names, documents=queries, query_ids=names, queries=queries, relevance=answers
+    )
+    other = keep_words(full, texts[:100])
+    for data in (None, replace(pairs, dev=replace(pairs.dev, pairs=pairs.dev.pairs[:20])), searched):
+        vectors = np.zeros((len(store), full.width), np.float16)
+        runs = RunStore(tmp_path, "key")
+        learning = Learning(full, full, store, vectors, SHORT, data, runs, ALONE, silent)
+        scored = learning.evaluator.texts()
+        assert learning._reread(full) == scored
+        ids = learning._reread(other)
+        assert len(ids) == len(scored)
+        assert max(map(max, ids)) < len(other.tokenizer)
+        read = [encoder.tokenizer.batch_decode(rows) for encoder, rows in ((full, scored), (other, ids))]
+        same = [one == another for one, another in zip(*read, strict=True)]
+        assert np.mean(same) >= 0.8
 
 
 class KilledError(Exception):

@@ -6,7 +6,8 @@ import torch
 
 from truncate_kit.data import BUNDLED, load_pairs
 from truncate_kit.distillation.agreement import AgreementEvaluator
-from truncate_kit.distillation.frontier import measure_frontier, own_pairs
+from truncate_kit.distillation.frontier import measure_frontier, own_pairs, with_earlier
+from truncate_kit.distillation.step_results import Frontier, FrontierPoint
 from truncate_kit.distillation.student import ids_of
 from truncate_kit.distillation.texts import RawTexts, store_texts
 from truncate_kit.encoders import keep, load_encoder, truncate
@@ -29,10 +30,16 @@ def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     lean, held_out = keep(full, (1, 3)), np.arange(60)
     ids = ids_of(store, held_out)
     evaluator = AgreementEvaluator(ids, full.encode_ids(ids))
-    found = measure_frontier([((1, 2, 3, 4), full), ((1, 3), lean)], evaluator, store, held_out)
+    found = measure_frontier(
+        [((1, 2, 3, 4), full), ((1, 3), lean)],
+        evaluator,
+        store,
+        held_out,
+        lambda encoder: store.ids_for(encoder, held_out.tolist()),
+    )
     points = {(one.blocks, one.precision, one.dims, one.words): one for one in found.points}
     words, width = full.backbone.config.vocab_size, full.width
-    kept = kept_pieces(full, {piece for place in range(len(store)) for piece in store.ids(place)})
+    kept = kept_pieces(full, {piece for place in range(60, len(store)) for piece in store.ids(place)})
     assert found.words == len(kept) < found.all_words == words
     assert len(points) == len(found.points) == 2 * 2 * 3 * 2
     assert found.points[0].score == pytest.approx(100, abs=0.01)
@@ -40,9 +47,13 @@ def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     for dims in (width, width // 2, width // 4):
         wanted = evaluator.score_of(vectors[:, :dims])[0]
         assert points[(1, 3), "fp32", dims, words].score == pytest.approx(wanted, abs=0.01)
-        assert points[(1, 3), "int8", dims, len(kept)].score == pytest.approx(wanted, abs=1)
+        assert points[(1, 3), "int8", dims, words].score == pytest.approx(wanted, abs=1)
         assert points[(1, 3), "int8", dims, words].score != points[(1, 3), "fp32", dims, words].score
-    export_graph(keep_pieces(lean, kept), tmp_path / "fewer")
+    fewer = keep_pieces(lean, kept)
+    split = evaluator.score_of(fewer.vectors(store.read(held_out)))[0]
+    assert points[(1, 3), "fp32", width, len(kept)].score == pytest.approx(split, abs=0.01)
+    assert split < points[(1, 3), "fp32", width, words].score - 0.01  # some of these texts need other pieces
+    export_graph(fewer, tmp_path / "fewer")
     size = (tmp_path / "fewer/model.onnx").stat().st_size / 1e6
     assert points[(1, 3), "fp32", width, len(kept)].megabytes == pytest.approx(size, rel=0.01)
     assert points[(1, 3), "int8", width, words].megabytes < points[(1, 3), "fp32", width, words].megabytes
@@ -70,3 +81,26 @@ def test_pairs_without_labels_carry_the_models_own_cosines(full):
         key=lambda text: float(torch.cosine_similarity(*full.vectors([texts[0], text]), dim=0)),
     )
     assert pairs.pairs[0].second == nearest
+
+
+def test_blocks_that_an_earlier_frontier_has_are_taken_over_at_the_pace_of_now():
+    def point(blocks, speed, score):
+        return FrontierPoint(
+            blocks=blocks, precision="fp32", dims=8, words=9, score=score, texts_per_second=speed, megabytes=len(blocks)
+        )
+
+    def frontier(*points):
+        return Frontier(points=points, words=None, all_words=9, covered=100.0, seconds=1.0)
+
+    now = frontier(point((1, 2, 3), 10.0, 100.0), point((1,), 30.0, 90.0))
+    before = frontier(point((1, 2, 3), 20.0, 100.0), point((1,), 50.0, 90.0), point((1, 3), 30.0, 95.0))
+    slow = frontier(point((1, 2, 3), 20.0, 100.0), point((2, 3), 16.0, 94.0))
+    found = with_earlier(now, [before, slow])
+    assert [(one.blocks, one.texts_per_second) for one in found.points] == [
+        ((1, 2, 3), 10.0),
+        ((1, 3), 15.0),
+        ((2, 3), 8.0),
+        ((1,), 30.0),
+    ]
+    assert [one.dominated for one in found.points] == [False, False, True, False]
+    assert with_earlier(now, []) == now

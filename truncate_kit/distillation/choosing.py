@@ -9,10 +9,16 @@ from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.card import distill_card
 from truncate_kit.distillation.distill_result import DISTILL_FILE, Candidate, DistillResult, Sizes, Student, Tryout
 from truncate_kit.distillation.fewer_words import FewerWords
-from truncate_kit.distillation.frontier import measure_frontier
+from truncate_kit.distillation.frontier import measure_frontier, with_earlier
 from truncate_kit.distillation.held_out import held_out_scores
 from truncate_kit.distillation.learning import Learning, run_name
-from truncate_kit.distillation.notes import note_of_lengths, note_of_measure, note_of_unlearned, note_of_words
+from truncate_kit.distillation.notes import (
+    note_of_lengths,
+    note_of_measure,
+    note_of_unlearned,
+    note_of_unmeasured,
+    note_of_words,
+)
 from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.speed import texts_per_second
 from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetSearch
@@ -58,6 +64,7 @@ class Distillation(Learning):
         self.group.agree(None)  # there is no more to help with
         lean, words, student = self._saved(whole, wanted.words)
         students = tuple(student if one.blocks == chosen else one for one in self.runs.all(Student).values())
+        frontier = self._frontier(students, chosen, budget)
         result = DistillResult(
             model=self.encoder.name,
             depth=self.encoder.depth,
@@ -81,8 +88,9 @@ class Distillation(Learning):
                 *note_of_words(whole, student),
                 *note_of_measure(self.encoder),
                 *note_of_lengths(self.data, self.evaluator, self.texts.counts),
+                *note_of_unmeasured(frontier, students),
             ),
-            frontier=self._frontier(students, chosen, budget),
+            frontier=frontier,
             vocabulary=words,
             data_fingerprint=self.data.fingerprint() if isinstance(self.data, PairSplits) and self.data.dev else "",
         )
@@ -184,7 +192,7 @@ class Distillation(Learning):
         return replace(row, blocks=best.blocks, untrained=best.untrained)
 
     def _frontier(self, students: Sequence[Student], chosen: Blocks, budget: Budget) -> Frontier | None:
-        """Of the full model and all students whose weights are still there; measured once for a budget, if asked for.
+        """Of the full model and all students that were ever measured; once for a budget, if asked for.
 
         Later runs have the weights of the chosen one alone, and take what was measured when there were more.
         """
@@ -200,8 +208,10 @@ class Distillation(Learning):
         every = tuple(range(1, self.encoder.depth + 1))
         encoders = [(blocks, self.runs.encoder(run_name(blocks), self.encoder.device)) for blocks in learned]
         models = [(every, self.encoder), *encoders]
-        measured = measure_frontier(models, self.evaluator, self.texts, self._held_out, progress=self.progress)
-        return self.runs.write(names[0], measured)
+        measured = measure_frontier(
+            models, self.evaluator, self.texts, self._held_out, self._reread, progress=self.progress
+        )
+        return self.runs.write(names[0], with_earlier(measured, [*self.runs.all(Frontier).values()]))
 
 
 def _after_learning(row: Candidate, students: Sequence[Student]) -> Candidate:

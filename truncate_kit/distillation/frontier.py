@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from truncate_kit.distillation.speed import TEXTS, side_by_side
 from truncate_kit.distillation.step_results import Blocks, Frontier, FrontierPoint
 from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.word_pieces import kept_pieces
+from truncate_kit.encoders.word_pieces import keep_pieces, kept_pieces
 from truncate_kit.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph_files import bytes_of_rows, graph_files
@@ -39,20 +39,23 @@ def measure_frontier(
     evaluator: VectorEvaluator,
     texts: TextStore,
     held_out: NDArray[np.int64],
+    reread: Callable[[Encoder], list[Ids]],
     *,
     progress: Progress = silent,
 ) -> Frontier:
     """Export each encoder in both precisions, and measure score, speed and size.
 
     No labels are needed for int8: the layers that stay in float are chosen by the full model's own cosines between
-    held-out texts. A vocabulary without the pieces that no text uses changes no vector of these texts
-    (`word_pieces.keep_words`), so its points have the score and the speed of the whole one, and a smaller file.
+    held-out texts. A smaller vocabulary has the pieces of the texts that were learned from alone: texts that are scored
+    may need others, and are split into the pieces that are left. The vector is then what the whole graph gives for
+    these pieces, so none is exported again; the file is smaller by the rows of the others.
 
     Args:
         encoders: The blocks of each, and the encoder that keeps them; the full model is the first one.
         evaluator: Scores the vectors of its texts.
         texts: What was learned from and held out.
         held_out: Places of the texts that were held out.
+        reread: Token ids of the texts of `evaluator` by the tokenizer of another encoder.
         progress: Called after each graph.
 
     Raises:
@@ -62,7 +65,10 @@ def measure_frontier(
     begin = time.perf_counter()
     full = encoders[0][1]
     ids = evaluator.texts()
-    words, covered = _needed_words(full, texts, held_out, ids)
+    cut, pieces, covered = _fewer_words(full, texts, held_out)
+    read = {full.backbone.config.vocab_size: ids}
+    if cut is not None:
+        read |= {len(pieces): [[pieces[piece] for piece in row] for row in reread(cut)]}
     pairs = own_pairs(full, texts.read(held_out[: 2 * PAIRS].tolist()))
     points, runners = list[FrontierPoint](), list[OnnxEncoder]()
     with tempfile.TemporaryDirectory() as scratch:
@@ -71,22 +77,43 @@ def measure_frontier(
                 folder = Path(scratch) / f"{number}-{precision}"
                 export_onnx(encoder, folder, ExportSettings(precision=precision), search_pairs=pairs)
                 runner = OnnxEncoder.load(folder, precision=precision, threads=torch.get_num_threads())
-                points += _points_of(blocks, precision, runner, evaluator, words, encoder.backbone.config.vocab_size)
+                points += _points_of(blocks, precision, runner, evaluator, read)
                 runners.append(runner)
                 progress("Measuring graphs", len(runners), len(encoders) * len(PRECISIONS))
-        some = ids[:TEXTS]
-        speeds = side_by_side([partial(runner.encode_ids, some) for runner in runners], len(some))
-    graphs = [(blocks, precision) for blocks, _ in encoders for precision in PRECISIONS]
+        calls = [partial(runner.encode_ids, some[:TEXTS]) for runner in runners for some in read.values()]
+        speeds = side_by_side(calls, len(ids[:TEXTS]))
+    graphs = [(blocks, precision, kept) for blocks, _ in encoders for precision in PRECISIONS for kept in read]
     speed = dict(zip(graphs, speeds, strict=True))
-    timed = [replace(one, texts_per_second=speed[one.blocks, one.precision]) for one in points]
-    marked = tuple(replace(one, dominated=any(other.beats(one) for other in timed)) for one in timed)
+    timed = [replace(one, texts_per_second=speed[one.blocks, one.precision, one.words]) for one in points]
     return Frontier(
-        points=marked,
-        words=words,
+        points=_marked(timed),
+        words=None if cut is None else len(pieces),
         all_words=full.backbone.config.vocab_size,
         covered=covered,
         seconds=time.perf_counter() - begin,
     )
+
+
+def with_earlier(frontier: Frontier, earlier: Sequence[Frontier]) -> Frontier:
+    """The frontier with the points of further blocks that earlier ones measured, of students of the same store.
+
+    Their speeds stand beside the full model's of that time, and are put beside the one of now.
+    """
+    points = {(one.blocks, one.precision, one.dims, one.words): one for one in frontier.points}
+    measured = {one.blocks for one in frontier.points}
+    for other in earlier:
+        pace = frontier.points[0].texts_per_second / other.points[0].texts_per_second
+        for one in other.points:
+            if one.blocks not in measured:
+                faster = replace(one, texts_per_second=one.texts_per_second * pace)
+                points.setdefault((one.blocks, one.precision, one.dims, one.words), faster)
+    full, *rest = points.values()
+    return replace(frontier, points=_marked([full, *sorted(rest, key=lambda one: -len(one.blocks))]))
+
+
+def _marked(points: Sequence[FrontierPoint]) -> tuple[FrontierPoint, ...]:
+    """The points, marked where another one beats them."""
+    return tuple(replace(one, dominated=any(other.beats(one) for other in points)) for one in points)
 
 
 def own_pairs(encoder: Encoder, texts: Sequence[str]) -> PairSet:
@@ -118,18 +145,18 @@ def _points_of(
     precision: Precision,
     runner: OnnxEncoder,
     evaluator: VectorEvaluator,
-    words: int | None,
-    all_words: int,
+    read: Mapping[int, list[Ids]],
 ) -> list[FrontierPoint]:
-    """Of one graph; not timed yet."""
-    vectors: Tensor = runner.encode_ids(evaluator.texts())
+    """Of one graph, not timed yet; read: the texts of `evaluator` by the number of pieces, all of them first."""
+    all_words = next(iter(read))
+    vectors: dict[int, Tensor] = {kept: runner.encode_ids(ids) for kept, ids in read.items()}
     size = sum(file.stat().st_size for file in graph_files(runner.file))
     per_word = bytes_of_rows(runner.file, all_words)
     found = []
     for share in SHARES:
-        dims = vectors.shape[1] // share
-        score = evaluator.score_of(vectors[:, :dims])[0]
-        for kept in dict.fromkeys((all_words, words or all_words)):
+        for kept, rows in vectors.items():
+            dims = rows.shape[1] // share
+            score = evaluator.score_of(rows[:, :dims])[0]
             megabytes = (size - (all_words - kept) * per_word) / 1e6
             found.append(
                 FrontierPoint(
@@ -145,18 +172,22 @@ def _points_of(
     return found
 
 
-def _needed_words(
-    full: Encoder, texts: TextStore, held_out: NDArray[np.int64], scored: Sequence[Ids]
-) -> tuple[int | None, float]:
-    """Number of pieces that are needed, and the share × 100 of held-out texts that those of the others cover."""
+def _fewer_words(
+    full: Encoder, texts: TextStore, held_out: NDArray[np.int64]
+) -> tuple[Encoder | None, list[int], float]:
+    """The full model with the pieces alone that texts need that were learned from, and these; None where none can go.
+
+    The last number is the share × 100 of held-out texts that they cover.
+    """
     held = {int(place) for place in held_out}
     learned: set[int] = set()
     for place in range(len(texts)):
         if place not in held:
             learned.update(texts.ids(place))
-    rest = [set(texts.ids(place)) for place in sorted(held)]
+    rest = [set(texts.ids(place)) for place in held]
     covered = 100 * sum(ids <= learned for ids in rest) / max(1, len(rest))
     try:
-        return len(kept_pieces(full, learned.union(*rest, *scored))), covered
+        pieces = kept_pieces(full, learned)
+        return keep_pieces(full, pieces), pieces, covered
     except ModelError:
-        return None, covered
+        return None, [], covered

@@ -20,6 +20,7 @@ from truncate_kit.progress import Progress
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import Group
 from truncate_kit.training.evaluators import PairEvaluator, SampledEvaluator
+from truncate_kit.training.examples import Ids
 from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator, halves, metric_of
 from truncate_kit.wording import counted
 
@@ -52,7 +53,7 @@ class Learning:
         order = np.random.default_rng(settings.seed).permutation(len(texts))
         held = max(FEWEST_HELD_OUT, min(settings.held_out, len(texts) // 10))
         choose, report, self._learned_from = order[: held // 2], order[held // 2 : held], order[held:]
-        self._held_out, self._reported = order[:held], report.tolist()
+        self._held_out, self._chosen_by, self._reported = order[:held], choose.tolist(), report.tolist()
         self._choose_ids = ids_of(texts, choose)
         self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
         self.evaluator: SampledEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
@@ -65,6 +66,14 @@ class Learning:
             self.evaluator = PairEvaluator(encoder, data.dev)
             self.metric, self.full_score = "Spearman × 100 on dev", self.evaluator.score(teacher)[0]
         self._by_agreement = isinstance(self.evaluator, AgreementEvaluator)
+
+    def _reread(self, encoder: Encoder) -> list[Ids]:
+        """Token ids of the texts of `evaluator` by the tokenizer of another encoder."""
+        if isinstance(self.data, RetrievalSet):
+            return halves(encoder, self.data)[0].texts()
+        if self.data is not None and self.data.dev is not None:
+            return PairEvaluator(encoder, self.data.dev).texts()
+        return self.texts.ids_for(encoder, self._chosen_by)
 
     def _tryout(self, one: SubsetScore) -> Tryout:
         """What one subset gives after learning from few texts, from the store or by learning now."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult, Student
-from truncate_kit.distillation.step_results import TextCounts
+from truncate_kit.distillation.step_results import Frontier, TextCounts
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Normalize
 from truncate_kit.evaluation import TextEncoder
@@ -39,6 +39,15 @@ def note_of_words(whole: Student, cut: Student) -> tuple[str, ...]:
         f"[{before.low:.1f}, {before.high:.1f}], with the pieces that are kept {after.correlation:.1f} "
         f"[{after.low:.1f}, {after.high:.1f}]; what chose them had all pieces.",
     )
+
+
+def note_of_unmeasured(frontier: Frontier | None, students: Sequence[Student]) -> tuple[str, ...]:
+    """Which blocks learned and are not in the frontier: only the weights of the last lean model are kept."""
+    measured = set() if frontier is None else {one.blocks for one in frontier.points}
+    missing = [", ".join(map(str, one.blocks)) for one in students if one.blocks not in measured]
+    if not measured or not missing:
+        return ()
+    return (f"The frontier lacks blocks {'; '.join(missing)}, which learned in other runs: their weights are gone.",)
 
 
 def note_of_measure(encoder: Encoder) -> tuple[str, ...]:

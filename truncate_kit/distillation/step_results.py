@@ -170,8 +170,9 @@ class Frontier(Result):
     """All points, the largest models first.
 
     Attributes:
-        points: The full model's in float32 first; points of fewer words take score and speed from those of all words.
-        words: Pieces that all these texts and those of the score use, with what every tokenizer needs; None where the
+        points: The full model's in float32 first. In files of earlier versions points of fewer words have score and
+            speed of those of all words, and the words of the texts of the score.
+        words: Pieces that the texts use that were learned from, with what every tokenizer needs; None where the
             tokenizer can spare none.
         all_words: Pieces of the full model's vocabulary.
         covered: Share × 100 of held-out texts whose pieces all stand in the other texts; they keep their vectors.
