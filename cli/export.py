@@ -72,7 +72,10 @@ def export(
         refuse("--precision int8", budget=budget)
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
-    splits, found = workspace.data(data, columns, scale)  # before a cut takes the place of what is there
+    named = (data, columns, scale, kept, vocabulary_from)
+    own = _own_pairs(workspace, model) if all(one is None for one in named) else None
+    # Before a cut takes the place of what is there.
+    splits, found = workspace.data(data, columns, scale) if own is None else (own, None)
     if kept is not None or vocabulary_from is not None:
         cut = save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
         for sentence in cut.sentences:
@@ -95,6 +98,18 @@ def export(
     workspace.remember(None if source.name == str(workspace.lean) else source, found)
     show(report, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
+
+
+def _own_pairs(workspace: Workspace, model: str | None) -> "PairSplits | None":
+    """What the distilled model here is judged by without labels; says so. None for another model, or labels."""
+    from truncate_kit.workspace.own_pairs import own_pairs_of
+
+    if model is not None and Path(model).resolve() != workspace.lean.resolve():
+        return None
+    found = own_pairs_of(workspace)
+    for statement in () if found is None else found.statements():
+        workspace.note(statement)
+    return found
 
 
 def _searchable(splits: "PairSplits", workspace: Workspace) -> "PairSplits":

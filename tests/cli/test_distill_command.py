@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.support.commands import refused, run, run_both
@@ -10,10 +11,14 @@ from tests.support.distributed import assert_same, in_two_processes
 from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
 from truncate_kit.distillation.distill_result import DistillResult
+from truncate_kit.distillation.distilling import TEXTS
+from truncate_kit.distillation.frontier import own_pairs
 from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.step_results import Frontier, FrontierPoint
+from truncate_kit.distillation.texts import TextStore
 from truncate_kit.encoders import keep, load_encoder
 from truncate_kit.errors import UsageError
+from truncate_kit.evaluation import evaluate
 from truncate_kit.training.retrieval_evaluator import halves
 from truncate_kit.workspace.sources import ModelSource
 from truncate_kit_cli.distill import _aim, _show
@@ -201,6 +206,27 @@ def test_a_set_of_longer_texts_than_were_learned_from_is_noted_where_it_is_searc
     longer.write_text("".join(f"{line} {word}\n" for line in longer.read_text().splitlines() for word in WORDS[:4]))
     run(capfd, "distill", model, "--texts", longer, "--blocks", "1,3", "--json")
     assert said not in " ".join(run_both(capfd, "evaluate", "exported/lean", "--data", folder)[1].split())
+
+
+def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny_folder, capfd):
+    model = tiny_folder("bert")
+    run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--json")
+    out = run(capfd, "export", "--onnx", "--precision", "int8", "--json")
+    task = json.loads(out)["task"]
+    assert (task["data"], task["num_pairs"]) == (f"cosines of {model}/test", 23)
+    full, lean, store = load_encoder(model), load_encoder("exported/lean"), TextStore(texts.parent / "exported" / TEXTS)
+    report = np.random.default_rng(0).permutation(len(store))[:45][22:]
+    pairs = own_pairs(full, store.read(report)).pairs
+    assert task["spearman_before"] == pytest.approx(evaluate(lean, pairs).spearman, abs=0.1)
+    _, err = run_both(capfd, "export", "--onnx")
+    assert "cosines of the full model between texts that were held out stand for them." in " ".join(err.split())
+    pairs = texts.parent / "pairs.csv"
+    pairs.write_text("sentence1,sentence2,score\n" + "".join(f"a {one},the {one} cat,{len(one)}\n" for one in WORDS))
+    assert "pairs.csv" in run_both(capfd, "export", "--onnx", "--data", pairs)[1]
+    assert "pairs.csv" in run_both(capfd, "export", "--onnx")[1]  # labels that were named say more
+    run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--workspace", "other", "--json")
+    run(capfd, "status", "--clean", "--workspace", "other")
+    assert "bundled" in run_both(capfd, "export", "--onnx", "--workspace", "other")[1]
 
 
 def test_several_processes_started_by_torchrun(texts, tiny_folder, tmp_path, capfd):

@@ -50,10 +50,9 @@ class Learning:
         self.encoder, self.teacher, self.settings = encoder, teacher, settings
         self.texts, self.vectors, self.data = texts, vectors, data
         self.runs, self.group, self.progress = runs, group, progress
-        order = np.random.default_rng(settings.seed).permutation(len(texts))
-        held = max(FEWEST_HELD_OUT, min(settings.held_out, len(texts) // 10))
-        choose, report, self._learned_from = order[: held // 2], order[held // 2 : held], order[held:]
-        self._held_out, self._chosen_by, self._reported = order[:held], choose.tolist(), report.tolist()
+        choose, report, self._learned_from = held_out_places(len(texts), settings)
+        self._held_out = np.concatenate([choose, report])
+        self._chosen_by, self._reported = choose.tolist(), report.tolist()
         self._choose_ids = ids_of(texts, choose)
         self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
         self.evaluator: SampledEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
@@ -142,6 +141,15 @@ class Learning:
     def _rate(self, blocks: Blocks) -> float:
         depth = self.teacher.depth
         return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
+
+
+def held_out_places(
+    number: int, settings: DistillSettings
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Of that number of texts the places of those that choose, of those that report, and of those learned from."""
+    order = np.random.default_rng(settings.seed).permutation(number)
+    held = max(FEWEST_HELD_OUT, min(settings.held_out, number // 10))
+    return order[: held // 2], order[held // 2 : held], order[held:]
 
 
 def run_name(blocks: Blocks) -> str:
