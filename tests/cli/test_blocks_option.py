@@ -156,7 +156,7 @@ def test_layers_of_the_blocks_are_searched_where_they_are_asked_for(model, kept,
     result = SweepResult.read(tmp_path / "exported/sweep.json")
     assert [row.layer for row in result.layers] == [0, 1, 2]
     assert "Its layers are those of blocks 1, 3 alone." in out
-    by_hand = profile(kept, complete_splits(load_pairs("pairs.csv")).train.texts())
+    by_hand = profile(kept, pairs=complete_splits(load_pairs("pairs.csv")).train.pairs)
     assert result.prediction.signs == by_hand.drop.signs
     settings = SweepSettings(layers="all", seeds=(0,))
     pairs, training = complete_splits(load_pairs("pairs.csv")), TrainingSettings(epochs=1)
