@@ -18,8 +18,8 @@ from benchmarks.drop.run import LayerProfile
 from benchmarks.frozen.path import REPORTS as FREEZE_PATH
 from benchmarks.frozen.run import REPORTS as FROZEN
 from benchmarks.frozen.run import FrozenReport
+from benchmarks.layer_attention.run import PARTS, Cell
 from benchmarks.layer_attention.run import REPORTS as POOLINGS
-from benchmarks.layer_attention.run import Cell
 from benchmarks.records import Records
 from tests.support.trials import read_trials
 from truncate_kit.contrastive.poolings import TABLE_2
@@ -60,7 +60,7 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
         (COMBINATIONS, CombinationReport, 13),
         (COMPARISON / "reports.jsonl", Row, 20),
         (FROZEN.path, FrozenReport, 2),
-        (POOLINGS, Cell, 80),
+        (POOLINGS, Cell, 98),
         (FREEZE_PATH, FrozenReport, 18),
         (DROP / "profiles.jsonl", LayerProfile, 41),
     ],
@@ -97,12 +97,15 @@ def test_the_table_of_poolings_is_that_of_its_runs():
                 assert f"| {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} |" in line
 
 
-def test_the_table_of_longer_runs_is_that_of_its_runs():
-    lines = [line.strip() for line in (POOLINGS.parent / "README.md").read_text(encoding="utf-8").splitlines()]
+def test_the_tables_beyond_are_those_of_their_runs():
+    text = (POOLINGS.parent / "README.md").read_text(encoding="utf-8").replace("**", "")
+    lines = [line.strip() for line in text.splitlines()]
     cells = [Cell.from_dict(value) for value in Records(POOLINGS).values()]
-    for row in ("cls-attention", "mean-attention", "attention", "layer-attention"):
-        (line,) = [line for line in lines if line.startswith(f"| {row}, six epochs |")]
-        found = [cell for cell in cells if (cell.row, cell.run.model) == (row, "all-MiniLM-L6-v2, six epochs")]
+    longer, rows = "all-MiniLM-L6-v2, six epochs", ("cls-attention", "mean-attention", "attention", "layer-attention")
+    tables = [(row, longer, f"{row}, six epochs") for row in rows] + [(row, "mini-bert", row) for row in PARTS]
+    for row, model, label in tables:
+        (line,) = [line for line in lines if line.startswith(f"| {label} |")]
+        found = [cell for cell in cells if (cell.row, cell.run.model) == (row, model)]
         assert len({cell.run.settings.seeds for cell in found}) == len(found) == 3
         for values in ([cell.run.test for cell in found], [cell.run.dev for cell in found]):
             assert f"| {np.mean(values):.2f} ± {np.std(values, ddof=1):.2f} |" in line
