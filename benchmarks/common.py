@@ -37,6 +37,11 @@ def names(text: str) -> list[str]:
     return text.split(",")
 
 
+def whole_numbers(text: str) -> list[int]:
+    """Whole numbers separated by commas."""
+    return [int(number) for number in text.split(",")]
+
+
 def named_model(model: str) -> tuple[str, str]:
     """Name and folder of NAME=FOLDER; a folder alone is named after itself, or after its parent where it is `model`."""
     name, _, folder = model.rpartition("=")

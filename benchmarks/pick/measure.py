@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out
+from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
 from benchmarks.pick.second_dev import halves
 from truncate_kit.data import BUNDLED, PairSplits, load_pairs
 from truncate_kit.encoders import Encoder, layers_held, load_encoder, truncate
@@ -42,7 +42,7 @@ MINILM, SLICES = "all-MiniLM-L6-v2", {"all-MiniLM-L6-v2, 192 dimensions": 192, "
 HEAD = 32  # dimensions of a head of all-MiniLM-L6-v2
 RATES = (2e-4, 5e-4, 1e-4, 4e-5, 1e-3, 2e-3)
 LOWEST = 1e-4  # but for all-MiniLM-L6-v2, whose default was 4e-5
-SWEEP_RATES = dict.fromkeys(MINIATURES, 5e-4) | {MINILM: 1e-4}  # good at every layer, by `RATES`
+SWEEP_RATES = dict.fromkeys(MINIATURES, 5e-4) | {MINILM: 1e-4}  # the miniatures' is good at every layer, by `RATES`
 TASKS = {
     "stsb/en": "cosine",
     "sick": "cosine",
@@ -57,7 +57,7 @@ DEPTHS = dict.fromkeys(MINIATURES, 8) | dict.fromkeys((MINILM, *SLICES), 6)
 DEV_PAIRS, TEST_PAIRS = 500, 2000  # at most, at equal distances
 EPOCHS = {500: 10, 2000: 5}  # by number of training pairs
 DRAWS = 100  # resamples of the dev pairs
-SEEDS = 2
+SEEDS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +86,9 @@ def rate_jobs(models: Sequence[str]) -> Iterator[Job]:
                 yield Job(model=model, task="stsb/en", train_pairs=500, rate=rate, layer=layer)
 
 
-def sweep_jobs(models: Sequence[str], tasks: Sequence[str]) -> Iterator[Job]:
+def sweep_jobs(options: argparse.Namespace) -> Iterator[Job]:
     """Every layer with every seed, set after set."""
-    for train_pairs, task, seed, model in product(SIZES, tasks, range(SEEDS), models):
+    for train_pairs, task, seed, model in product(options.sizes, options.tasks, range(options.seeds), options.models):
         for layer in range(DEPTHS[model] + 1):
             rate = SWEEP_RATES[model]
             yield Job(model=model, task=task, train_pairs=train_pairs, rate=rate, layer=layer, seed=seed)
@@ -212,7 +212,8 @@ def rank(jobs: Iterator[Job], options: argparse.Namespace) -> None:
             for name in ("probe", "multi-exit")
         )
         for layer in layers:
-            row = job.cells | {"layer": str(layer), "probe": f"{probe[layer]:.3f}", "multi_exit": f"{exits[layer]:.3f}"}
+            cheap = {"probe": f"{probe[layer]:.3f}", "multi_exit": f"{exits[layer]:.3f}"}
+            row = job.cells | {"seed": "0", "layer": str(layer)} | cheap
             append(options.rankings, row)
         print(time.strftime("%H:%M:%S"), "ranked", job, flush=True)
 
@@ -226,6 +227,8 @@ PARSER.add_argument("--only", choices=("rates", "sweeps"))
 PARSER.add_argument("--tasks", type=names, default=list(TASKS), help="of the sweeps, separated by commas")
 PARSER.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
 PARSER.add_argument("--models", type=names, default=list(MINIATURES), help="of the sweeps, separated by commas")
+PARSER.add_argument("--sizes", type=whole_numbers, default=list(SIZES), help="training pairs of the sweeps")
+PARSER.add_argument("--seeds", type=int, default=SEEDS, help="of the sweeps")
 PARSER.add_argument("--threads", type=int, default=1)
 
 
@@ -236,8 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.only != "sweeps":
         run(rate_jobs((*MINIATURES, *([MINILM, *SLICES] if options.minilm else []))), options)
     if options.only != "rates":
-        run(sweep_jobs(options.models, options.tasks), options)
-        rank(sweep_jobs(options.models, options.tasks), options)
+        run(sweep_jobs(options), options)
+        rank(sweep_jobs(options), options)
 
 
 if __name__ == "__main__":
