@@ -49,3 +49,11 @@ def test_every_class_is_caught_somewhere_or_has_an_exit_code_of_its_own():
     by = {errors.FileProblemError: OSError}
     assert {by.get(kind, kind).__name__ for kind in KINDS} <= caught
     assert len(KINDS) <= 12
+
+
+def test_a_file_where_a_folder_is_needed_is_called_that(tmp_path):
+    (tmp_path / "taken").write_text("")
+    for place in (tmp_path / "taken", tmp_path / "taken" / "inside"):
+        with pytest.raises(OSError, match="taken") as refused:
+            place.mkdir()
+        assert errors.cannot_write(place, refused.value).hint == errors.NO_FOLDER

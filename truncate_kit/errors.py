@@ -114,7 +114,7 @@ def first_line(error: BaseException) -> str:
 
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:
     """Writing failed: full disk, read-only folder, a file where a folder should be."""
-    if reason.errno == errno.ENOTDIR:
+    if reason.errno in (errno.ENOTDIR, errno.EEXIST):
         hint = NO_FOLDER
     else:
         hint = "Free some space or name another place as `out`; what was there before is unchanged."

@@ -148,7 +148,7 @@ def test_speed_is_known_where_nothing_was_compared(lean, tmp_path):
 def test_the_last_layer_is_kept_whatever_was_measured(lean, tmp_path):
     sweep = replace(a_sweep(), chosen=8, choice="Layer 8: the best.")
     found = write_page(write_run(tmp_path / "run", lean, sweep=sweep, bench=bench_of(a_quality(1, 3))))
-    assert found.recommendations == ("Keep all 8 layers: Layer 8: the best.",)
+    assert found.recommendations == ("Keep all 8 layers: the best.",)
 
 
 def test_without_a_bench_nothing_is_said_of_speed(lean, tmp_path):
@@ -274,6 +274,13 @@ def test_a_profile_alone_is_told(looked_at, tmp_path):
     assert found.recommendations == (f"Nothing is cut yet. {looked_at.sentence}",)
     assert len(page.of("svg")) == 3  # curve, heat map, untrained scores
     assert f"truncate-kit finetune --workspace {tmp_path}" in found.commands
+
+
+def test_a_look_at_another_model_is_said_to_be_one(lean, looked_at, tmp_path):
+    model = a_sweep().model
+    for name, whose in ((model, False), ("another", True)):
+        page = page_of(write_run(tmp_path / name, lean, profile=replace(looked_at, model=name)))
+        assert (f"the layers of another, which `analyze` looked at, not those of {model}" in page.text) == whose
 
 
 def test_nothing_there_is_one_sentence_and_a_hint(tmp_path):

@@ -1,5 +1,6 @@
 """Parts of results: each kind on the page of its run, and as a cell of a notebook; every string escaped."""
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -95,4 +96,13 @@ def test_other_trainings_have_their_part_on_the_page(made, tiny_folder, tmp_path
     write_run(tmp_path, tiny_folder("bert"), **{"sweep": None, "bench": None, "graph": None, key: made[kind]})
     found = Elements(Path(write_page(tmp_path).page).read_text(encoding="utf-8"))
     assert title in found.text
+    assert "Learned from Training:" not in found.text
     assert found.tags.count("svg") == DRAWINGS[kind]
+
+
+@pytest.mark.parametrize(("over", "said"), [("mean", "The mean of layers"), ("max", "The maximum of layers")])
+def test_a_combination_is_called_what_it_is(made, tiny_folder, tmp_path, over, said):
+    report = made["CombinationReport"]
+    report = replace(report, settings=replace(report.settings, over=over))
+    write_run(tmp_path, tiny_folder("bert"), sweep=None, bench=None, graph=None, combined=report)
+    assert write_page(tmp_path).recommendations[0].startswith(said)

@@ -116,12 +116,13 @@ def sizes_part(result: DistillResult) -> Section:
 def contrast_part(result: ContrastiveResult) -> Section:
     """Dev scores while the model learned, seed by seed, and what came out."""
     seen = f"{result.seen:,} of {result.test_texts:,} test sentences are among the training texts."
+    learned = result.rows.removeprefix("Training: ").rstrip(".")
     return Section(
         key="contrast",
         title="Contrastive training",
         sentences=(
-            f"Learned from {result.rows}: {result.num_rows:,} rows, objective {result.settings.objective}, layer "
-            f"{result.layer} of {result.depth}, batches of {result.batch_size}, peak rate {result.learning_rate:g}.",
+            f"Learned from {learned}: objective {result.settings.objective}, layer {result.layer} of {result.depth}, "
+            f"batches of {result.batch_size}, peak rate {result.learning_rate:g}.",
             f"Spearman × 100 on {result.data}: dev {points(result.dev, result.dev_std)}, test "
             f"{points(result.test, result.test_std)}, {counted(len(result.trials), 'seed')}. Saved: seed "
             f"{result.chosen_seed}.",

@@ -131,7 +131,11 @@ def others(run: Run) -> list[Section]:
 def similarity(run: Run) -> Section:
     """CKA, and what the layers show before training."""
     if run.profile is not None:
-        return profile_part(run.profile)
+        part, other = profile_part(run.profile), run.profile.model
+        if other == run.origin:
+            return part
+        whose = f"These are the layers of {other}, which `analyze` looked at, not those of {run.origin}."
+        return replace(part, sentences=(whose, *part.sentences))
     words = ("analyze", run.origin) if run.origin else ("analyze",)
     return Section(
         key="cka", title="What the layers show", missing=(("Layers were not analyzed", run.command(*words)),)

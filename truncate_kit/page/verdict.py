@@ -24,7 +24,7 @@ def verdict(run: Run) -> Verdict:
 def _sentence(run: Run) -> str:
     sweep, bench = run.sweep, run.bench
     if sweep is not None and sweep.chosen == sweep.full.layer:
-        return f"Keep all {counted(sweep.full.layer, 'layer')}: {sweep.choice}"
+        return f"Keep all {counted(sweep.full.layer, 'layer')}: {sweep.choice.removeprefix(f'Layer {sweep.chosen}: ')}"
     if bench is not None and bench.quality is not None:
         return _by_interval(run, bench.quality, _gain(bench, _of_interval(bench)), "sentences")
     if run.distilled is not None:
@@ -63,7 +63,8 @@ def _without_lean(run: Run) -> str:
         return f"Heads over {counted(heads.chosen_layer, 'frozen block')} of {heads.depth} score {test} on test."
     if run.combined is not None:
         layers = ", ".join(map(str, run.combined.chosen))
-        return f"The mean of layers {layers} is the best combination found."
+        over = "maximum" if run.combined.settings.over == "max" else "mean"
+        return f"The {over} of layers {layers} is the best combination found."
     if run.profile is not None:
         return f"Nothing is cut yet. {run.profile.sentence}"
     return "Only measurements are here; no model was made in this workspace."
