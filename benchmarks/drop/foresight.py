@@ -296,7 +296,8 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
                 counts.append(int(inside.sum()))
         (line,) = panel.plot(said, fell, "o-", label=name)
         for x, y, count in zip(said, fell, counts, strict=True):
-            panel.annotate(f" {count}", (x, y), color=line.get_color())
+            place = {"xytext": (6, -11), "textcoords": "offset points"}  # beside the point, off the lines that rise
+            panel.annotate(str(count), (x, y), color=line.get_color(), **place)
     panel.set(xlabel="probability of a fall that was said", ylabel="share that fell (numbers: cases)")
     panel.legend(frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)
