@@ -280,7 +280,7 @@ def test_a_look_at_another_model_is_said_to_be_one(lean, looked_at, tmp_path):
     model = a_sweep().model
     for name, whose in ((model, False), ("another", True)):
         page = page_of(write_run(tmp_path / name, lean, profile=replace(looked_at, model=name)))
-        assert (f"the layers of another, which `analyze` looked at, not those of {model}" in page.text) == whose
+        assert (f"the layers of another, which analyze looked at, not those of {model}" in page.text) == whose
 
 
 def test_nothing_there_is_one_sentence_and_a_hint(tmp_path):

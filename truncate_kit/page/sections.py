@@ -134,7 +134,7 @@ def similarity(run: Run) -> Section:
         part, other = profile_part(run.profile), run.profile.model
         if other == run.origin:
             return part
-        whose = f"These are the layers of {other}, which `analyze` looked at, not those of {run.origin}."
+        whose = f"These are the layers of {other}, which analyze looked at, not those of {run.origin}."
         return replace(part, sentences=(whose, *part.sentences))
     words = ("analyze", run.origin) if run.origin else ("analyze",)
     return Section(
