@@ -172,6 +172,7 @@ def contrast(
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         source = replace(workspace.starting_model(model, None, max_length), pooling=None)
+        workspace.note_replaced(source)
         encoder = workspace.load(source, device=here, precision=precision)
         pairs, found = workspace.data(data, columns, scale)
         pairs = pairs if pairs.dev is not None else workspace.divided(pairs)

@@ -143,6 +143,7 @@ def distill(
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         source = workspace.starting_model(model, pooling, max_length)
+        workspace.note_replaced(source, distilled=True)
         held_out, found = _held_out(data, columns, scale, search_metric, workspace)
         encoder = workspace.load(source, device=here, precision=precision)
         vocabulary = None if vocabulary_from is None else _texts_in(vocabulary_from)

@@ -111,6 +111,7 @@ def finetune(
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None)
+        workspace.note_replaced(source)
         pairs, found = workspace.data(data, columns, scale, classes=row.data == "classes")
         pairs = workspace.divided(pairs)
         numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)

@@ -116,6 +116,13 @@ class Workspace(places.Workspace):
         if made_from is not None and last is not None and last.name not in _names(made_from.model):
             self.note(f"It does not come from {last.name}, the last command's model: make one of that first.")
 
+    def note_replaced(self, source: ModelSource, *, distilled: bool = False) -> None:
+        """Say which model that of `source` replaces here. Raises `UsageError` where it could not come back."""
+        from truncate_kit.workspace.replacing import replaced_by
+
+        if (replaced := replaced_by(self, source.name, distilled=distilled)) is not None:
+            self.note(replaced)
+
     def data(
         self, named: str | None, columns: str | None, scale: str | None, *, classes: bool = False
     ) -> tuple["PairSplits", DataSource]:

@@ -116,6 +116,20 @@ def test_an_interrupt_says_how_to_go_on():
     assert done.stderr.strip() == "Interrupted; the same command goes on from what was kept, if anything was."
 
 
+def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{listen}; from truncate_kit_cli.entry import main; main()"
+    # What is imported is listed as it ends, so that the interrupt falls into the middle.
+    command = [sys.executable, "-X", "importtime", "-c", code, "--version"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        loading = next(line for line in process.stderr if line.endswith(" typer\n"))
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+    assert loading
+    said = [line for line in err.splitlines() if not line.startswith("import time:")]
+    assert (process.returncode, out, said) == (130, "", ["Interrupted."])
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_other_signals_end_a_command_as_a_shell_expects(name):
     # What nohup starts inherits SIGHUP as ignored.

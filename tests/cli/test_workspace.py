@@ -263,6 +263,30 @@ def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder
     assert not (tmp_path / "other").exists()
 
 
+def test_what_training_replaces_is_said_and_a_distilled_model_is_kept(run, tmp_path, tiny_folder):
+    first, second = tiny_folder("bert"), tiny_folder("electra")
+    assert run("finetune", first, "--data", "pairs.csv", *FAST, "--layer", 1)[0] == 0
+    (tmp_path / "exported/lean/model.onnx").write_bytes(b"")
+    code, _, err = run("finetune", second, "--data", "pairs.csv", *FAST, "--layer", 1)
+    assert code == 0, err
+    assert f"holds a model made from {first}; that of {second} replaces it" in err
+    assert "its graphs go with it: model.onnx." in err
+    (tmp_path / "many.txt").write_text("".join(f"{one} and {other}\n" for one in TEXTS for other in TEXTS))
+    taught = run("distill", first, "--texts", "many.txt", "--blocks", "1", "--workspace", "taught")
+    assert taught[0] == 0, taught
+    before = (tmp_path / "taught/lean/model.safetensors").read_bytes()
+    for command in (
+        ("finetune", first, "--data", "pairs.csv", *FAST, "--layer", 1),
+        ("distill", second, "--texts", "many.txt", "--blocks", "1"),
+        ("contrast", first, "--data", "pairs.csv", "--epochs", 1),
+    ):
+        code, out, err = run(*command, "--workspace", "taught")
+        assert (code, out) == (1, "")
+        assert f"taught/lean holds the model distilled from {first}, which would be replaced." in err
+        assert "Hint: Name another folder as --workspace, or move taught/lean away." in err
+    assert (tmp_path / "taught/lean/model.safetensors").read_bytes() == before
+
+
 def test_a_graph_of_a_cut_is_made_in_one_go(run, tmp_path, tiny_folder):
     code, _, err = run("export", tiny_folder("bert"), "--onnx", "--layer", 1, "--data", "pairs.csv")
     assert code == 0, err
