@@ -124,8 +124,7 @@ def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None",
     saved = f"Saved: {workspace.combined} ({lean.depth} of {report.depth} layers, {lean.num_parameters:,} parameters)."
     if lean.pooler is not None:
         saved += " sentence-transformers loads it with trust_remote_code=True."
-    graph = f"export {workspace.combined} --onnx --workspace {workspace.folder / 'combined-onnx'}"
-    return f"{saved} As a graph: truncate-kit {graph}"
+    return f"{saved} As a graph: truncate-kit export {workspace.combined} --onnx --workspace {workspace.folder}"
 
 
 def show(report: "CombinationReport", workspace: Workspace, saved: str) -> None:

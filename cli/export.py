@@ -82,6 +82,7 @@ def export(
             workspace.note(sentence)
         model = None
     source = _source(workspace, model)
+    place = _place(workspace, source)
     encoder = workspace.load(source)
     splits = workspace.unseen(splits, source.name)
     if precision == "int8":
@@ -89,15 +90,16 @@ def export(
     with workspace.held(), progress_bar(quiet=as_json) as progress:
         report = export_onnx(
             encoder,
-            workspace.lean,
+            place,
             settings,
             pairs=splits.evaluation,
             search_pairs=splits.dev if precision == "int8" else None,
             progress=progress,
         )
-    workspace.remember(None if source.name == str(workspace.lean) else source, found)
-    show(report, workspace)
-    push(workspace.lean, push_to, public, quiet=as_json)
+    own_model = Path(source.name).resolve() == place.resolve()
+    workspace.remember(None if own_model else source, found)
+    show(report, place, quiet=as_json)
+    push(place, push_to, public, quiet=as_json)
 
 
 def _own_pairs(workspace: Workspace, model: str | None) -> "PairSplits | None":
@@ -131,13 +133,23 @@ def _source(workspace: Workspace, named: str | None) -> ModelSource:
     Raises `UsageError` where there is neither, or where another model than the lean one would take its place.
     """
     lean = workspace.lean
-    other = named is not None and lean.is_dir() and Path(named).resolve() != lean.resolve()
-    if other and named != _exported(lean):
+    if named is not None and lean.is_dir() and not _inside(workspace, named) and named != _exported(lean):
         raise UsageError(
             f"{lean} holds another model, which exporting {named} would replace.",
             hint="Name another folder with --workspace, or leave MODEL out to export the one that is there.",
         )
     return workspace.finished_model(named)
+
+
+def _place(workspace: Workspace, source: ModelSource) -> Path:
+    """Where the graph goes: beside a model of the workspace, else with a copy of the model into `lean`."""
+    return Path(source.name) if _inside(workspace, source.name) else workspace.lean
+
+
+def _inside(workspace: Workspace, named: str) -> bool:
+    """Whether this is the folder of one of the workspace's models."""
+    models = (workspace.lean, workspace.full, workspace.combined, workspace.frozen)
+    return any(model.is_dir() and Path(named).resolve() == model.resolve() for model in models)
 
 
 def _exported(folder: Path) -> str | None:
@@ -147,11 +159,11 @@ def _exported(folder: Path) -> str | None:
     return next((report.model for report in read_exports(folder).graphs), None)
 
 
-def show(report: "ExportReport", workspace: Workspace) -> None:
+def show(report: "ExportReport", place: Path, *, quiet: bool = False) -> None:
     """The report as JSON, or as a table and sentences."""
     from truncate_kit.report.training_tables import check_table
 
-    if workspace.quiet:
+    if quiet:
         print_json(report)
         return
     cells = check_table(report)
@@ -159,6 +171,6 @@ def show(report: "ExportReport", workspace: Workspace) -> None:
     for sentence in (report.fusion_sentence(), *report.precision_sentences()):
         say(sentence)
     say(
-        f"Exported: {workspace.lean / report.file} ({report.file_bytes / 1e6:.1f} MB), vectors of {report.width} "
+        f"Exported: {place / report.file} ({report.file_bytes / 1e6:.1f} MB), vectors of {report.width} "
         f"numbers{' and length 1' if report.normalized else ''}."
     )

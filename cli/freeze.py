@@ -200,6 +200,7 @@ def show(report: "FrozenReport", workspace: Workspace) -> None:
     )
     say(CODES)
     say(
-        f"Saved: {workspace.frozen}. As a graph: truncate-kit export {workspace.frozen} --onnx --workspace OTHER_FOLDER"
+        f"Saved: {workspace.frozen}. As a graph: truncate-kit export {workspace.frozen} --onnx "
+        f"--workspace {workspace.folder}"
     )
     say(f"Figures: {', '.join(map(str, figures))}")

@@ -15,6 +15,7 @@ from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.searching import divide
 from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.page.writing import write_page
 from truncate_kit.representations import layer_states
 from truncate_kit_cli.app import main
 
@@ -123,8 +124,10 @@ def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
     model = SentenceTransformer(str(out / "combined"), device="cpu", trust_remote_code=True)
     expected = torch.as_tensor(model.encode(texts))
     before = json.loads(run(capsys, "evaluate", out / "combined", "--data", data, "--workspace", out, "--json"))
-    run(capsys, "export", out / "combined", "--onnx", "--data", data, "--workspace", out / "graph")
-    lean = out / "graph/lean"
+    run(capsys, "export", out / "combined", "--onnx", "--data", data, "--workspace", out)
+    lean = out / "combined"  # the graph lies beside the model
+    assert not (out / "lean").exists()
+    assert f"truncate-kit bench {lean} --full {tiny_folder('bert')} --workspace {out}" in write_page(out).commands
     after = json.loads(run(capsys, "evaluate", lean / "model.onnx", "--data", data, "--workspace", out, "--json"))
     assert after["spearman"] == pytest.approx(before["spearman"], abs=0.01)
     assert "LayerPooling" in (lean / "modules.json").read_text()

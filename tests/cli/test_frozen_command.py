@@ -1,6 +1,8 @@
 """`truncate-kit freeze`: what it prints, writes and refuses, and what comes after it."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 from matplotlib import image
@@ -8,6 +10,8 @@ from matplotlib import image
 from tests.support.commands import refused, run
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.page.run import read_run
+from truncate_kit.page.writing import write_page
 from truncate_kit_cli.app import main
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
@@ -75,6 +79,22 @@ def test_without_raw_sentences_there_are_two_steps_and_that_is_said(capsys, tiny
 def test_what_shapes_networks_is_refused_where_a_step_has_none(capsys, tiny_folder, folder, option):
     said = refused(capsys, "freeze", tiny_folder("gpt2"), "--data", folder / "pairs.csv", "--steps", "cosine", *option)
     assert f"{option[0]} goes with the steps siamese and autoencoder only." in said
+
+
+def test_commands_of_the_page_name_the_frozen_model(capsys, tiny_folder, folder):
+    frozen(capsys, tiny_folder, folder, "--steps", "siamese", "--layer", 2)
+    workspace = Path("exported")
+    commands = write_page(workspace).commands
+    exported = next(command for command in commands if command.startswith("truncate-kit export"))
+    benched = next(command for command in commands if command.startswith("truncate-kit bench"))
+    assert exported == "truncate-kit export exported/frozen --onnx --workspace exported"
+    run(capsys, *shlex.split(exported)[1:])
+    assert (folder / "exported/frozen/model.onnx").is_file()
+    assert not (folder / "exported/lean").exists()
+    fast = ("--backends", "torch-fp32,onnx-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
+    run(capsys, *shlex.split(benched)[1:], *fast)
+    assert read_run(workspace).bench is not None
+    assert exported not in write_page(workspace).commands
 
 
 def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):

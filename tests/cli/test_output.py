@@ -119,7 +119,7 @@ def test_a_terminal_gets_sentences_broken_between_words_and_commands_whole(capsy
     terminal(40)
     for tell, stream in ((say, "out"), (note, "err")):
         tell("The end of this model is expected to fall: from layer 5 on.\n  Do: leave the very last layers out of it.")
-        command = "As a graph: truncate-kit export exported/combined --onnx --workspace exported/combined-onnx"
+        command = "As a graph: truncate-kit export exported/combined --onnx --workspace exported"
         tell(command)
         lines = getattr(capsys.readouterr(), stream).splitlines()
         assert lines == [

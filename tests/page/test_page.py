@@ -24,6 +24,9 @@ from truncate_kit.page.writing import PageReport, write_page
 from truncate_kit.runs.cutting import CutResult
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.sources import DataSource, ModelSource
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'><b>"
 
@@ -168,13 +171,30 @@ def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
     found = write_page(write_run(tmp_path / "run", lean, sweep=sweep))
     (again,) = [command for command in found.commands if " finetune " in command]
     assert again == (
-        "truncate-kit finetune --layer 1,2 --pick small --within 1.5 --objective paraphrase --epochs 2 "
-        f"--learning-rate 0.001 --seeds 3 --workspace {tmp_path / 'run'}"
+        "truncate-kit finetune 'mini <b>' --layer 1,2 --pick small --within 1.5 --objective paraphrase "
+        f"--epochs 2 --learning-rate 0.001 --seeds 3 --workspace {tmp_path / 'run'}"
     )
     changes = ({"before": "Words first."}, {"blocks": (1, 4)}, {"metric": "nDCG@10 of half the queries"})
     for place, change in enumerate(changes):
         found = write_page(write_run(tmp_path / f"other{place}", lean, sweep=replace(sweep, **change)))
         assert not [command for command in found.commands if " finetune " in command]
+
+
+def test_more_seeds_are_asked_for_on_the_same_data_read_alike(lean, tmp_path):
+    sweep = replace(a_sweep(), settings=SweepSettings(seeds=(0,)), training=TrainingSettings())
+    run = write_run(tmp_path / "run", lean, sweep=sweep)
+    data = DataSource("pairs.csv", ("a", "b", "how alike"), (0.0, 5.0))
+    Workspace(run).remember(ModelSource("mini <b>", "cls", 64), data)
+    (again,) = [command for command in write_page(run).commands if " finetune " in command]
+    assert again == (
+        "truncate-kit finetune 'mini <b>' --pooling cls --max-length 64 --data pairs.csv --columns 'a,b,how alike' "
+        f"--scale 0,5 --seeds 3 --workspace {run}"
+    )
+    # Classes are not noted, because no other command may take them for scores.
+    training = TrainingSettings(objective="entailment")
+    replace(sweep, training=training, metric=OBJECTIVES["entailment"].metric).write(run / "sweep.json")
+    (again,) = [command for command in write_page(run).commands if " finetune " in command]
+    assert "--max-length 64 --data PAIRS --objective entailment --seeds 3" in again
 
 
 def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):

@@ -109,7 +109,8 @@ class Subject:
                 return graph
         if precision != "fp32":
             name = GRAPH_FILES[precision]
-            raise AbsentError(f'no {name}: make it with `export_onnx(precision="{precision}")`')
+            where = "" if self.folder is None or self.role == "lean" else f" of {self.folder}"
+            raise AbsentError(f'no {name}: make it with `export_onnx(precision="{precision}")`{where}')
         return self._export()
 
     def _export(self) -> Path:

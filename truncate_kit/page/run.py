@@ -89,10 +89,16 @@ class Run:
         """A command on this workspace, as it is typed."""
         return shlex.join(["truncate-kit", *words, "--workspace", str(self.workspace.folder)])
 
+    def command_on_model(self, *words: str) -> str:
+        """A command on the model of this page, which is named where it is not the lean one."""
+        named = () if self.model in (None, self.workspace.lean) else (str(self.model),)
+        return self.command(words[0], *named, *words[1:])
+
     @property
     def bench_command(self) -> str:
-        """The command that measures; contrastive training leaves no full model beside its own, so it is named."""
-        return self.command("bench", *(("--full", self.origin) if self.contrast is not None else ()))
+        """The command that measures; where no full model lies beside the one of this page, it is named."""
+        alone = self.contrast is not None or self.model in (self.workspace.combined, self.workspace.frozen)
+        return self.command_on_model("bench", *(("--full", self.origin) if alone and self.origin else ()))
 
 
 def read_run(folder: Path) -> Run:
@@ -116,7 +122,7 @@ def read_run(folder: Path) -> Run:
     files = sorted(folder.glob("bench*.json"), key=lambda path: (len(path.name), path.name))
     read = {path: read_result(BenchReport, path) for path in files}
     benches = [report for report in read.values() if report is not None]
-    weights = workspace.lean / "model.safetensors"
+    weights = (model or workspace.lean) / "model.safetensors"
     own = digest_of(weights) if weights.is_file() else None
     run = Run(
         workspace=workspace,
@@ -158,7 +164,7 @@ def _of_others(workspace: Workspace, read: dict[Path, "BenchReport | None"], own
     main = read.get(workspace.bench)
     if own is None or own in digests or main is None or _measured(main) is None:
         return []
-    return [f"{workspace.bench.name} measured other weights than those of the lean model here. Run bench again."]
+    return [f"{workspace.bench.name} measured other weights than those of the model here. Run bench again."]
 
 
 def newest(folder: Path) -> float:

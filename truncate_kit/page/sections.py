@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.cells import TableCells
@@ -79,7 +80,7 @@ def speed(run: Run) -> Section | None:
     chart = speed_chart(same)
     more: tuple[tuple[str, str], ...] = ()
     if run.model is not None and first.device == "cpu" and all(report.precision != "int8" for report in run.graphs):
-        commands = run.command("export", "--onnx", "--precision", "int8"), run.bench_command
+        commands = run.command_on_model("export", "--onnx", "--precision", "int8"), run.bench_command
         more = (("No int8 graph was measured, often the fastest on a CPU", " && ".join(commands)),)
     others = [f"Measured elsewhere, so not drawn: {row.machine.processor}." for row in run.benches if row not in same]
     return Section(
@@ -97,19 +98,19 @@ def layers(run: Run) -> Section | None:
     if run.sweep is None:
         return None
     few = len(run.sweep.settings.seeds) < 2
-    again = _finetune_again(run.sweep) if few else None
+    again = _finetune_again(run, run.sweep) if few else None
     missing = () if again is None else (("No deviation over seeds", run.command(*again)),)
     return replace(sweep_part(run.sweep), missing=missing)
 
 
-def _finetune_again(sweep: SweepResult) -> tuple[str, ...] | None:
+def _finetune_again(run: Run, sweep: SweepResult) -> tuple[str, ...] | None:
     """The command of a sweep with three seeds, which finds the trials of the first; None where it is not known."""
     if sweep.before or sweep.blocks is not None or sweep.metric != OBJECTIVES[sweep.training.objective].metric:
         return None  # priors, a teacher, a choice of blocks or a folder of queries: their files are not in the result
     settings, training, usual = sweep.settings, sweep.training, next(iter(STRATEGIES))
     asked: tuple[tuple[str, object, object], ...] = (
         ("--layer", settings.layers, _SWEEP.layers),
-        ("--strategy", settings.strategy if settings.layers == "auto" else usual, usual),
+        ("--strategy", (settings.layers == "auto" and settings.strategy) or usual, usual),
         ("--pick", settings.pick, _SWEEP.pick),
         ("--within", settings.within, _SWEEP.within),
         ("--objective", training.objective, _TRAINING.objective),
@@ -119,7 +120,25 @@ def _finetune_again(sweep: SweepResult) -> tuple[str, ...] | None:
         ("--precision", training.precision, _TRAINING.precision),
     )
     changed = [part for option, value, usual in asked if value != usual for part in (option, str(value))]
-    return ("finetune", *changed, "--seeds", "3")
+    return ("finetune", sweep.model, *_how_read(run, sweep), *changed, "--seeds", "3")
+
+
+def _how_read(run: Run, sweep: SweepResult) -> list[str]:
+    """The options that name model and data as the last commands read them; of classes only that they have to be named.
+
+    They are not noted, because no other command may take them for graded pairs.
+    """
+    found = run.workspace.remembered()
+    model, data = found.model, found.data
+    words: list[str] = []
+    if model is not None and Path(model.name).name == Path(sweep.model).name:
+        words += ["--pooling", model.pooling] if model.pooling else []
+        words += ["--max-length", str(model.max_length)] if model.max_length else []
+    if OBJECTIVES[sweep.training.objective].data == "classes":
+        return [*words, "--data", "PAIRS"]
+    words += ["--data", data.name] if data.name else []
+    words += ["--columns", ",".join(data.columns)] if data.columns else []
+    return words + (["--scale", ",".join(f"{end:g}" for end in data.scale)] if data.scale else [])
 
 
 def others(run: Run) -> list[Section]:
@@ -148,7 +167,7 @@ def graph(run: Run) -> Section | None:
         return None
     if not run.graphs:
         return Section(
-            key="graph", title="The ONNX graph", missing=(("No graph yet", run.command("export", "--onnx")),)
+            key="graph", title="The ONNX graph", missing=(("No graph yet", run.command_on_model("export", "--onnx")),)
         )
     return Section(
         key="graph",
