@@ -16,7 +16,8 @@ from .pushing import check_push, push
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits
+    from truncate_kit.data import PairSplits, RetrievalSet
+    from truncate_kit.encoders import Encoder
     from truncate_kit.export.export_report import ExportReport
 
 SETTINGS = ExportSettings()
@@ -75,7 +76,9 @@ def export(
     named = (data, columns, scale, kept, vocabulary_from)
     own = _own_pairs(workspace, model) if all(one is None for one in named) else None
     # Before a cut takes the place of what is there.
-    splits, found = workspace.data(data, columns, scale) if own is None else (own, None)
+    searched = _searched(data, columns, scale)
+    unlabelled = own if searched is None else searched
+    given, found = workspace.data(data, columns, scale) if unlabelled is None else (unlabelled, None)
     if kept is not None or vocabulary_from is not None:
         cut = save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
         for sentence in cut.sentences:
@@ -84,7 +87,7 @@ def export(
     source = _source(workspace, model)
     place = _place(workspace, source)
     encoder = workspace.load(source)
-    splits = workspace.unseen(splits, source.name)
+    splits = workspace.unseen(_pairs(given, encoder, workspace), source.name)
     if precision == "int8":
         splits = _searchable(splits, workspace)
     with workspace.held(), progress_bar(quiet=as_json) as progress:
@@ -110,6 +113,29 @@ def _own_pairs(workspace: Workspace, model: str | None) -> "PairSplits | None":
         return None
     found = own_pairs_of(workspace)
     for statement in () if found is None else found.statements():
+        workspace.note(statement)
+    return found
+
+
+def _searched(data: str | None, columns: str | None, scale: str | None) -> "RetrievalSet | None":
+    """The retrieval set where `data` is the folder of one."""
+    from truncate_kit.data import is_retrieval_folder, read_retrieval
+
+    if data is None or not is_retrieval_folder(data):
+        return None
+    refuse("graded pairs", columns=columns, scale=scale)
+    return read_retrieval(data)
+
+
+def _pairs(given: "PairSplits | RetrievalSet", encoder: "Encoder", workspace: Workspace) -> "PairSplits":
+    """The pairs as they are, or those that the encoder's own cosines make of a retrieval set; says so."""
+    from truncate_kit.data import PairSplits
+    from truncate_kit.workspace.own_pairs import search_pairs_of
+
+    if isinstance(given, PairSplits):
+        return given
+    found = search_pairs_of(encoder, given)
+    for statement in found.statements():
         workspace.note(statement)
     return found
 

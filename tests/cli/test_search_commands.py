@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.support.commands import fails, run, run_both
 from tests.support.made_results import a_distillation
@@ -18,6 +19,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.results import FORMAT
 from truncate_kit.retrieval.comparing import compare
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
+from truncate_kit.workspace.own_pairs import search_pairs_of
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +106,30 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
     assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
 
 
-@pytest.mark.parametrize("command", ["finetune", "bench", "combine", "export --onnx"])
+@pytest.mark.parametrize("command", ["finetune", "bench", "combine"])
 def test_there_are_no_pairs_in_it(capfd, command, tiny_folder, folder, tmp_path):
-    name, *more = command.split()
-    message = fails(capfd, name, tiny_folder("bert"), *more, "--data", folder, "--workspace", tmp_path)
+    message = fails(capfd, command, tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
     assert "holds queries and documents, not graded pairs" in message
+
+
+def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, tiny_folder, folder, tmp_path):
+    command = ("export", tiny_folder("bert"), "--onnx", "--data", folder, "--workspace", tmp_path / "made")
+    out, err = run_both(capfd, *command, "--precision", "int8")
+    assert "has no graded pairs: cosines of the model between its queries and documents stand for them" in err
+    assert "All layers in int8 cost" in out
+    found = json.loads(run(capfd, *command, "--json"))
+    assert found["task"]["data"].endswith("/test")
+    assert found["task"]["spearman_before"] == pytest.approx(100.0)
+    assert found["task"]["spearman_after"] == pytest.approx(100.0, abs=0.1)
+    pairs = search_pairs_of(load_encoder(tiny_folder("bert")), read_retrieval(folder))
+    assert not {*pairs.dev.texts()} & {*pairs.test.texts()}
+    for split in (pairs.dev, pairs.test):
+        vectors = torch.nn.functional.normalize(load_encoder(tiny_folder("bert")).vectors(split.texts()), dim=1)
+        place = {text: index for index, text in enumerate(split.texts())}
+        for pair in split.pairs:
+            cosine = vectors[place[pair.first]] @ vectors[place[pair.second]]
+            assert pair.target == pytest.approx(float(cosine), abs=1e-5)
+    assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
 
 
 def test_what_does_not_fit_is_said(capfd, tiny_folder, folder, lean, tmp_path):

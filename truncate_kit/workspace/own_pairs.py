@@ -1,5 +1,7 @@
-"""Pairs without labels: texts that a distillation here held out, with the full model's cosines as their scores."""
+"""Pairs without labels: texts, with a model's own cosines as their scores."""
 
+import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -7,9 +9,13 @@ from truncate_kit.errors import TruncateKitError
 from truncate_kit.workspace.places import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits
+    from truncate_kit.data import PairSplits, RetrievalSet
+    from truncate_kit.encoders import Encoder
 
 NOTE = "There are no labels: cosines of the full model between texts that were held out stand for them."
+SEARCH_NOTE = "{name} has no graded pairs: cosines of the model between its queries and documents stand for them."
+MOST_TEXTS = 1000
+"""Of each half of a retrieval set: cosines of each text with each other one are computed."""
 
 
 def own_pairs_of(workspace: Workspace) -> "PairSplits | None":
@@ -17,9 +23,7 @@ def own_pairs_of(workspace: Workspace) -> "PairSplits | None":
 
     None where it was not distilled, its texts are gone, or pairs were named before, which say more.
     """
-    from truncate_kit.data import PairSplits
     from truncate_kit.distillation.distilling import TEXTS
-    from truncate_kit.distillation.frontier import own_pairs
     from truncate_kit.distillation.learning import held_out_places
     from truncate_kit.distillation.teacher import teacher_of
     from truncate_kit.distillation.texts import TextStore
@@ -33,10 +37,31 @@ def own_pairs_of(workspace: Workspace) -> "PairSplits | None":
         teacher = teacher_of(load_encoder(workspace.full), result.settings.layer)
         if store.counts != result.texts:  # of another distillation, which was stopped
             return None
-        halves = held_out_places(len(store), result.settings)[:2]
-        dev, test = (own_pairs(teacher, store.read(places.tolist())) for places in halves)
+        places = held_out_places(len(store), result.settings)[:2]
+        halves = [store.read(half.tolist()) for half in places]
+        return _splits(teacher, halves, f"cosines of {result.model}", NOTE)
     except (OSError, ValueError, KeyError, TruncateKitError):  # gone or damaged; `distill` reads them anew
         return None
-    name = f"cosines of {result.model}"
-    dev, test = (replace(pairs, name=f"{name}/{split}") for pairs, split in ((dev, "dev"), (test, "test")))
-    return PairSplits(name=name, dev=dev, test=test, notes=(NOTE,))
+
+
+def search_pairs_of(encoder: "Encoder", data: "RetrievalSet") -> "PairSplits":
+    """Dev pairs of one half of the texts of a retrieval set, test pairs of the other half, at most 1,000 texts each.
+
+    Raises `DataError` for fewer than four texts.
+    """
+    texts = [text for text in dict.fromkeys((*data.queries, *data.documents)) if text]
+    random.Random(0).shuffle(texts)
+    middle = min(len(texts) // 2, MOST_TEXTS)
+    halves = texts[:middle], texts[middle : 2 * middle]
+    return _splits(encoder, halves, f"cosines of {encoder.name} in {data.name}", SEARCH_NOTE.format(name=data.name))
+
+
+def _splits(encoder: "Encoder", halves: Sequence[Sequence[str]], name: str, note: str) -> "PairSplits":
+    from truncate_kit.data import PairSplits
+    from truncate_kit.distillation.frontier import own_pairs
+
+    dev, test = (
+        replace(own_pairs(encoder, texts), name=f"{name}/{split}")
+        for texts, split in zip(halves, ("dev", "test"), strict=True)
+    )
+    return PairSplits(name=name, dev=dev, test=test, notes=(note,))
