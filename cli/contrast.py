@@ -172,7 +172,6 @@ def contrast(
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         source = replace(workspace.starting_model(model, None, max_length), pooling=None)
-        workspace.note_replaced(source)
         encoder = workspace.load(source, device=here, precision=precision)
         pairs, found = workspace.data(data, columns, scale)
         pairs = pairs if pairs.dev is not None else workspace.divided(pairs)
@@ -181,6 +180,7 @@ def contrast(
         workspace.note(rows.note)
         shown = _shown(sentences, pairs)
         filling = _generator(generator, settings, encoder)
+        workspace.note_replaced(source)
         with progress_bar(quiet=workspace.quiet) as progress:
             result = finetune_contrastive(
                 encoder, rows, pairs, out=folder, settings=settings, generator=filling, group=group, progress=progress

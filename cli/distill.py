@@ -143,13 +143,13 @@ def distill(
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         source = workspace.starting_model(model, pooling, max_length)
-        workspace.note_replaced(source, distilled=True)
         held_out, found = _held_out(data, columns, scale, search_metric, workspace)
         encoder = workspace.load(source, device=here, precision=precision)
         vocabulary = None if vocabulary_from is None else _texts_in(vocabulary_from)
         aim = _aim(layer, encoder, source, texts, budget, workspace) if group.leads else None
         settings = replace(settings, layer=group.agree(aim))
         asked = iter_texts(queries) if queries is not None else ()
+        workspace.note_replaced(source, distilled=True)
         with machine.open() as at_work, progress_bar(quiet=workspace.quiet) as progress:
             result = run(
                 encoder,

@@ -111,7 +111,6 @@ def finetune(
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
         source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None)
-        workspace.note_replaced(source)
         pairs, found = workspace.data(data, columns, scale, classes=row.data == "classes")
         pairs = workspace.divided(pairs)
         numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)
@@ -123,6 +122,7 @@ def finetune(
         begun = full if kept is None else kept_encoder(full, kept)
         check_sweep(begun if prior_layer is None else truncate(begun, prior_layer), settings)
         priors.word_prior(full)
+        workspace.note_replaced(source)
         taught = _teacher(workspace, teacher, teacher_weight, source.max_length, here)
         with progress_bar(quiet=workspace.quiet) as progress:
             encoder = priors.adapt(begun, workspace, group=group, progress=progress)

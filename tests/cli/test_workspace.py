@@ -275,10 +275,11 @@ def test_what_training_replaces_is_said_and_a_distilled_model_is_kept(run, tmp_p
     taught = run("distill", first, "--texts", "many.txt", "--blocks", "1", "--workspace", "taught")
     assert taught[0] == 0, taught
     before = (tmp_path / "taught/lean/model.safetensors").read_bytes()
+    (tmp_path / "rows.csv").write_text("anchor,positive\n" + "".join(f"a cat {n},the cat {n}\n" for n in range(8)))
     for command in (
         ("finetune", first, "--data", "pairs.csv", *FAST, "--layer", 1),
         ("distill", second, "--texts", "many.txt", "--blocks", "1"),
-        ("contrast", first, "--data", "pairs.csv", "--epochs", 1),
+        ("contrast", first, "--objective", "in-batch", "--triplets", "rows.csv", "--data", "pairs.csv", "--epochs", 1),
     ):
         code, out, err = run(*command, "--workspace", "taught")
         assert (code, out) == (1, "")
