@@ -106,7 +106,7 @@ def bench(
                 ours,
                 theirs,
                 settings,
-                pairs=pairs.pairs,
+                pairs=pairs,
                 texts=pairs.texts(),
                 graphs=workspace.graphs,
                 progress=progress,
@@ -162,7 +162,13 @@ def show(report: "BenchReport", workspace: Workspace) -> None:
     """The report into the workspace, and as JSON, or as tables and sentences."""
     from truncate_kit.measurement import file_for
     from truncate_kit.report.bench_figure import draw_bench
-    from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
+    from truncate_kit.report.bench_tables import (
+        absences,
+        bench_tables,
+        ceiling_sentences,
+        machine_sentence,
+        scored_sentences,
+    )
 
     path = file_for(report, workspace.bench)
     report.write(path)
@@ -176,6 +182,7 @@ def show(report: "BenchReport", workspace: Workspace) -> None:
         workspace.note(f"{workspace.bench} measured more than this bench and stays as it is.")
     for place, cells in enumerate(bench_tables(report)):
         table(cells.title, cells.columns, cells.rows, detail=place > 0)
-    for sentence in (machine_sentence(report), *ceiling_sentences(report), *absences(report), *report.notes):
+    beside = machine_sentence(report), *ceiling_sentences(report), *scored_sentences(report), *absences(report)
+    for sentence in (*beside, *report.notes):
         say(in_options(sentence, "bench"))
     say(f"Saved: {path}" + (f", {figure}" if figure else " (no figure without scores)"))

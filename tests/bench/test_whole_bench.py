@@ -20,10 +20,10 @@ from truncate_kit.bench.optimum_runner import OPTIMUM_GRAPH, OptimumRunner
 from truncate_kit.bench.peer_runner import PeerRunner
 from truncate_kit.bench.run import bench as bench_with
 from truncate_kit.bench.running import AbsentError
-from truncate_kit.bench.scoring import _swept
+from truncate_kit.bench.scoring import _swept, scored_pairs
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
-from truncate_kit.data import TextPair
+from truncate_kit.data import PairSet, TextPair, load_pairs
 from truncate_kit.encoders import (
     encoder_digest,
     load_config,
@@ -39,7 +39,7 @@ from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.record import check_record
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.measurement import file_for
-from truncate_kit.report.bench_tables import bench_tables
+from truncate_kit.report.bench_tables import bench_tables, scored_sentences
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
 
@@ -106,6 +106,45 @@ def test_scores_are_those_of_the_models(report, duo):
     assert report.quality.difference == pytest.approx(report.quality.lean - report.quality.full)
     assert report.quality.low <= report.quality.difference <= report.quality.high
     assert report.quality.resamples >= 1990
+
+
+def named(name, pairs, path="somewhere/test.csv"):
+    return PairSet(name=name, pairs=tuple(pairs), scale=(0, 5), path=path, columns=("a", "b", "c"))
+
+
+def test_a_report_says_which_pairs_its_scores_are_of(duo, report, tmp_path):
+    """By content: the same pairs in another order, or from another file, are the same."""
+    assert (report.scored.name, report.scored.num_pairs, report.scored.bundled) == ("", len(PAIRS), False)
+    assert scored_pairs(named("set/test", reversed(PAIRS))).fingerprint == report.scored.fingerprint
+    assert scored_pairs(PAIRS[1:]).fingerprint != report.scored.fingerprint
+    assert scored_pairs((*PAIRS[1:], replace(PAIRS[0], target=5.0))).fingerprint != report.scored.fingerprint
+    assert f"paired bootstrap over {len(PAIRS)} pairs, " in " ".join(report.notes)
+    bundled = load_pairs("bundled").test
+    some = replace(bundled, pairs=bundled.pairs[:20])
+    options = {"backends": ["torch-fp32"], "memory": False, **FEW}
+    result = bench(duo / "lean", duo / "full", pairs=some, **options)
+    assert result.scored.words == "20 pairs of bundled/test, synthetic"
+    assert result.scored.bundled
+    notes = " ".join(result.notes)
+    assert "of the bundled pairs, which a grammar made: they say little of your task" in notes
+    assert not {"lean is better", "lean is worse", "no difference shown"} & {*notes.split(": "), *notes.split(".")}
+    assert bench_tables(result)[0].title.endswith("; Spearman × 100 on 20 pairs of bundled/test, synthetic")
+    assert scored_sentences(result) == [result.scored.sentence]
+    result.write(tmp_path / "bench.json")
+    assert BenchReport.read(tmp_path / "bench.json") == result
+    own = replace(result, scored=scored_pairs(named("set/test", PAIRS)))
+    assert file_for(own, tmp_path / "bench.json") == tmp_path / "bench.json"
+    own.write(tmp_path / "bench.json")
+    assert file_for(result, tmp_path / "bench.json") == tmp_path / "bench-2.json"  # what says more stays
+    other = replace(own, scored=scored_pairs(named("other/test", PAIRS[1:])))
+    assert file_for(other, tmp_path / "bench.json") == tmp_path / "bench.json"
+
+
+def test_a_report_of_an_earlier_version_names_no_pairs(report):
+    values = report.to_dict()
+    del values["scored"]
+    assert BenchReport.from_dict(values) == replace(report, scored=None)
+    assert scored_sentences(replace(report, scored=None)) == []
 
 
 def test_files_and_graphs(report, duo):
@@ -271,6 +310,7 @@ def test_random_weights_are_timed_without_scores():
     result = bench(lean, full, pairs=PAIRS, texts=TEXTS, backends=["torch-fp32"], memory=False, **FEW)
     assert [row.spearman for row in result.contestants] == [None, None]
     assert result.quality is None
+    assert result.scored is None
     notes = " ".join(result.notes)
     assert "no Spearman" in notes
     assert "random ids" in notes

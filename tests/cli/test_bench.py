@@ -75,6 +75,19 @@ def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_fil
     assert matplotlib.image.imread(workspace / "bench.png").shape[1] >= 1000
 
 
+def test_the_pairs_are_named_and_bundled_ones_said_to_be_no_task(run, workspace, pairs_file):
+    out = " ".join(run("--data", pairs_file, "--quick", *FAST)[1].split())
+    found = BenchReport.read(workspace / "bench.json").scored
+    assert (found.num_pairs, found.bundled) == (21, False)
+    assert f"Scored on 21 pairs of {found.name} (fingerprint {found.fingerprint[:12]})." in out
+    assert "bundled" not in out
+    out = " ".join(run("--data", "bundled", "--quick", *FAST)[1].split())
+    assert "they say little of your task. Name pairs of your own as --data." in out
+    assert "Scored on 500 pairs of bundled/test, synthetic" in out
+    assert BenchReport.read(workspace / "bench-2.json").scored.bundled
+    assert BenchReport.read(workspace / "bench.json").scored == found
+
+
 def test_a_shorter_bench_goes_beside_a_longer_one(run, workspace, pairs_file):
     assert run("--data", pairs_file, "--quick", *FAST, "--repeats", "2")[0] == 0
     before = [(workspace / name).read_bytes() for name in ("bench.json", "bench.png")]

@@ -27,6 +27,14 @@ def test_the_figure_is_drawn_and_follows_the_numbers(tmp_path):
     assert not np.array_equal(first, second)
 
 
+def test_the_figure_says_which_pairs_its_scores_are_of(tmp_path):
+    report = a_bench()
+    first = matplotlib.image.imread(draw_bench(report, tmp_path / "a.png"))
+    other = replace(report, scored=replace(report.scored, name="bundled/test", bundled=True))
+    second = matplotlib.image.imread(draw_bench(other, tmp_path / "b.png"))
+    assert not np.array_equal(first, second)
+
+
 def test_without_scores_there_is_no_figure(tmp_path):
     report = a_bench()
     bare = replace(report, contestants=tuple(replace(row, spearman=None) for row in report.contestants))

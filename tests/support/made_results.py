@@ -4,7 +4,16 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from truncate_kit.bench.bench_report import BenchedModel, BenchReport, Contestant, Key, Machine, QualityDifference, Role
+from truncate_kit.bench.bench_report import (
+    BenchedModel,
+    BenchReport,
+    Contestant,
+    Key,
+    Machine,
+    QualityDifference,
+    Role,
+    ScoredPairs,
+)
 from truncate_kit.bench.scenarios import timing
 from truncate_kit.combination.report import Baseline, Combination, CombinationReport, SplitReport
 from truncate_kit.combination.settings import CombineSettings
@@ -46,6 +55,8 @@ MACHINE = Machine(
     others_busy=None,
 )
 
+SCORED = ScoredPairs(name="set/test", fingerprint="0123456789abcdef", num_pairs=500, bundled=False)
+
 # The last layers of the two models of `a_sweep`.
 MODELS: dict[Role, int] = {"lean": 5, "full": 8}
 
@@ -84,6 +95,7 @@ def a_bench() -> BenchReport:
         num_texts=50,
         seconds=1.0,
         notes=(),
+        scored=SCORED,
     )
 
 

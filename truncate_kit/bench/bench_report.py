@@ -10,6 +10,7 @@ import numpy as np
 from truncate_kit.blocks import place_in_words
 from truncate_kit.measurement import Amounts, Measurement
 from truncate_kit.results import Result
+from truncate_kit.wording import counted
 
 Role = Literal["lean", "full"]
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
@@ -149,6 +150,35 @@ class Cost(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredPairs(Result):
+    """The pairs that scores are of.
+
+    Attributes:
+        name: Of the set; empty where the pairs came without one.
+        fingerprint: See `pairs_fingerprint`.
+        num_pairs: Their number.
+        bundled: Whether these are the pairs that come with the package: a grammar made them, and what a model scores on
+            them says little of any task.
+    """
+
+    name: str
+    fingerprint: str
+    num_pairs: int
+    bundled: bool
+
+    @property
+    def words(self) -> str:
+        """Number and name: `1,379 pairs of stsb/en/test`."""
+        number = counted(self.num_pairs, "pair")
+        return number + (f" of {self.name}" if self.name else "") + (", synthetic" if self.bundled else "")
+
+    @property
+    def sentence(self) -> str:
+        """All of it, for the user."""
+        return f"Scored on {self.words} (fingerprint {self.fingerprint[:12]})."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QualityDifference(Result):
     """Spearman (× 100) of lean minus full on the same pairs, with a paired bootstrap interval."""
 
@@ -179,6 +209,7 @@ class BenchReport(Measurement):
     seconds: float
     notes: tuple[str, ...]
     costs: tuple[Cost, ...] = ()
+    scored: ScoredPairs | None = None  # None where nothing was, and in files of earlier versions
 
     def measured(self) -> tuple[Contestant, ...]:
         """The contestants that took part."""
@@ -194,7 +225,12 @@ class BenchReport(Measurement):
         return None
 
     def amounts(self) -> Iterator[Amounts]:
-        """Timings by their rounds and sentences, contestants by score and memory."""
+        """Timings by their rounds and sentences, contestants by score and memory; pairs that are not the bundled ones.
+
+        Scores of those are never replaced by scores that say little.
+        """
+        if self.scored is not None and not self.scored.bundled:
+            yield ("pairs of the user",), (1,)
         for row in self.timings:
             place = row.role, row.backend, row.scenario, row.batch_size, row.length
             yield place, (len(row.seconds), row.sentences)

@@ -22,7 +22,7 @@ from truncate_kit.bench.scenarios import Sentences, spread, time_one_sentence, t
 from truncate_kit.bench.scoring import score_pairs
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
-from truncate_kit.data import TextPair
+from truncate_kit.data import PairSet, TextPair
 from truncate_kit.encoders import Encoder
 from truncate_kit.hardware import select_device
 from truncate_kit.precisions import Target
@@ -39,7 +39,7 @@ def bench(
     full: Path | Encoder | None = None,
     settings: BenchSettings = _DEFAULTS,
     *,
-    pairs: Sequence[TextPair] | None = None,
+    pairs: PairSet | Sequence[TextPair] | None = None,
     texts: Sequence[str] | None = None,
     graphs: Path | None = None,
     progress: Progress = silent,
@@ -53,7 +53,7 @@ def bench(
         lean: a folder, or an encoder in memory, which goes to the device and stays there.
         full: the same for the model to compare with; None measures lean alone, with `settings.blocks` beside its whole.
         settings: what is measured, and how often.
-        pairs: for Spearman and the paired bootstrap interval.
+        pairs: for Spearman and the paired bootstrap interval; a `PairSet` says in the report what it is called.
         texts: the real set; None leaves it out.
         graphs: folder in which the graphs that models lack are kept for the next bench; None keeps none.
         progress: is called as the work goes on.
@@ -89,7 +89,7 @@ def bench(
 def _measure(
     contestants: Contestants,
     settings: BenchSettings,
-    pairs: Sequence[TextPair] | None,
+    pairs: PairSet | Sequence[TextPair] | None,
     texts: Sequence[str] | None,
     progress: Progress,
 ) -> BenchReport:
@@ -97,7 +97,7 @@ def _measure(
     lengths = fitting_lengths(list(contestants.encoders.values()), settings.lengths)
     largest = max(settings.batch_sizes), max(lengths)
     contestants.start(largest, progress)
-    quality = None if pairs is None else score_pairs(contestants, pairs, seed=settings.seed, progress=progress)
+    found = None if pairs is None else score_pairs(contestants, pairs, seed=settings.seed, progress=progress)
     others = OtherWork()
     shapes = [(size, length) for size in sorted({1, *settings.batch_sizes}) for length in lengths]
     timings, ceilings = _time_shapes(contestants, shapes, settings.repeats, progress)
@@ -127,7 +127,8 @@ def _measure(
         timings=shared,
         ceilings=tuple(ceilings),
         gains=gains(shared, BASE),
-        quality=quality,
+        quality=None if found is None else found.quality,
+        scored=None if found is None else found.pairs,
         num_texts=len(sentences.texts),
         seconds=0.0,  # of the whole bench, loading included: `bench` knows them
         notes=tuple(notes),

@@ -2,27 +2,64 @@
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from truncate_kit.bench.bench_report import Key, QualityDifference
+from truncate_kit.bench.bench_report import Key, QualityDifference, ScoredPairs
 from truncate_kit.bench.contestants import Contestants
 from truncate_kit.bench.quality import quality_difference
 from truncate_kit.bench.subjects import Subject
-from truncate_kit.data import TextPair
+from truncate_kit.data import PairSet, TextPair, is_bundled, pairs_fingerprint
 from truncate_kit.evaluation import Evaluation, evaluate
 from truncate_kit.files import read_text
 from truncate_kit.progress import Progress
 
+_BUNDLED = (
+    "These scores are of the bundled pairs, which a grammar made: they say little of your task. Name pairs of your own "
+    "as `pairs`."
+)
+
+
+class Scored(NamedTuple):
+    """What was scored, and lean − full on it, where both could be compared."""
+
+    pairs: ScoredPairs
+    quality: QualityDifference | None
+
+
+def scored_pairs(pairs: PairSet | Sequence[TextPair]) -> ScoredPairs:
+    """What the report says of the pairs."""
+    named = pairs if isinstance(pairs, PairSet) else None
+    return ScoredPairs(
+        name="" if named is None else named.name,
+        fingerprint=pairs_fingerprint(pairs),
+        num_pairs=len(pairs),
+        bundled=named is not None and is_bundled(named),
+    )
+
 
 def score_pairs(
-    contestants: Contestants, pairs: Sequence[TextPair], *, seed: int, progress: Progress
-) -> QualityDifference | None:
-    """Write Spearman into every contestant's row; lean − full in the first runtime that both share, where it exists."""
+    contestants: Contestants, pairs: PairSet | Sequence[TextPair], *, seed: int, progress: Progress
+) -> Scored | None:
+    """Write Spearman into every contestant's row; lean − full in the first runtime that both share, where it exists.
+
+    None where nothing can be scored.
+    """
     if contestants.random:
         contestants.notes.append("Random weights have no quality: no Spearman.")
         return None
-    found = contestants.surviving("while scoring", lambda: _evaluate_all(contestants, pairs, progress))
+    every = tuple(pairs)
+    found = contestants.surviving("while scoring", lambda: _evaluate_all(contestants, every, progress))
     for key, score in found.items():
         contestants.update(key, spearman=score.spearman)
+    of = scored_pairs(pairs)
+    if of.bundled:
+        contestants.notes.append(_BUNDLED)
+    return Scored(of, _difference(contestants, every, found, of, seed)) if found else None
+
+
+def _difference(
+    contestants: Contestants, pairs: Sequence[TextPair], found: dict[Key, Evaluation], of: ScoredPairs, seed: int
+) -> QualityDifference | None:
     if len(contestants.subjects) < 2:
         return None
     comparable, warnings = check_yardstick(*contestants.subjects)
@@ -32,7 +69,7 @@ def score_pairs(
         if comparable and ours is not None and theirs is not None:
             targets = [pair.target for pair in pairs]
             quality = quality_difference(backend.name, ours.cosines, theirs.cosines, targets, seed=seed)
-            contestants.notes.append(quality_sentence(quality))
+            contestants.notes.append(quality_sentence(quality, of))
             return quality
     return None
 
@@ -82,13 +119,15 @@ def _swept(lean: Subject, full: Subject) -> tuple[int, int] | None:
         return None
 
 
-def quality_sentence(quality: QualityDifference) -> str:
-    """The difference with its interval, and what may be read from it, for the user."""
-    verdict = "no difference shown"
+def quality_sentence(quality: QualityDifference, of: ScoredPairs) -> str:
+    """The difference with its interval, and what may be read from it, for the user; nothing of the bundled pairs."""
+    verdict = ": no difference shown"
     if not quality.low <= 0 <= quality.high:
-        verdict = f"lean is {'better' if quality.low > 0 else 'worse'}"
+        verdict = f": lean is {'better' if quality.low > 0 else 'worse'}"
+    if of.bundled:
+        verdict = ""
     return (
         f"Spearman lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points "
         f"({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
-        f"{quality.num_pairs:,} pairs, {quality.resamples:,} resamples): {verdict}."
+        f"{quality.num_pairs:,} pairs, {quality.resamples:,} resamples){verdict}."
     )

@@ -1,6 +1,6 @@
 """Files and hub sets in, typed pairs and texts out. Importing this imports neither torch nor datasets."""
 
-from truncate_kit.data.loading import BUNDLED, load_pairs
+from truncate_kit.data.loading import BUNDLED, is_bundled, load_pairs
 from truncate_kit.data.overlap import Overlap, SharedPairs, overlap_of
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, is_retrieval_folder, read_retrieval
@@ -15,7 +15,15 @@ from truncate_kit.data.suites import (
 )
 from truncate_kit.data.texts import iter_rows, iter_texts, read_texts
 from truncate_kit.data.triplets import Triplet, TripletSet, load_triplets, raw_texts
-from truncate_kit.data.types import PairSet, PairSplits, PlacedPairs, TextPair, distinct_texts, pairs_in_rows
+from truncate_kit.data.types import (
+    PairSet,
+    PairSplits,
+    PlacedPairs,
+    TextPair,
+    distinct_texts,
+    pairs_fingerprint,
+    pairs_in_rows,
+)
 from truncate_kit.data.words import load_words
 
 __all__ = [
@@ -37,6 +45,7 @@ __all__ = [
     "distinct_texts",
     "find_sts",
     "find_transfer",
+    "is_bundled",
     "is_retrieval_folder",
     "iter_rows",
     "iter_texts",
@@ -44,6 +53,7 @@ __all__ = [
     "load_triplets",
     "load_words",
     "overlap_of",
+    "pairs_fingerprint",
     "pairs_in_rows",
     "raw_texts",
     "read_pairs",

@@ -11,7 +11,7 @@ from truncate_kit.data.retrieval import is_retrieval_folder
 from truncate_kit.data.scales import Scale, given_scale
 from truncate_kit.data.split import complete_splits
 from truncate_kit.data.tables import Table, read_table
-from truncate_kit.data.types import PairSplits
+from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.data.words import load_words, word_files
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.files import is_folder, is_there
@@ -72,6 +72,11 @@ def load_pairs(
         name=name, train=sets.get("train"), dev=sets.get("dev"), test=sets.get("test"), one_file=one_file
     )
     return complete_splits(splits) if divide and one_file else splits
+
+
+def is_bundled(pairs: PairSet) -> bool:
+    """Whether these are pairs of the set that comes with the package, or a part of them."""
+    return Path(pairs.path).parent == BUNDLED_FOLDER
 
 
 def holds_words(folder: Path) -> bool:

@@ -27,6 +27,12 @@ def pairs_in_rows(rows: Iterable[Sequence[str]]) -> frozenset[frozenset[str]]:
     return frozenset(frozenset(pair) for row in rows for pair in combinations(row, 2))
 
 
+def pairs_fingerprint(pairs: Iterable[TextPair]) -> str:
+    """SHA-256 of texts and scores, whatever their order and scale: scores with the same are of the same pairs."""
+    lines = sorted(f"{len(one.first)} {float(one.target)!r} {one.first} {one.second}" for one in pairs)
+    return hashlib.sha256("\n".join(f"{len(line)} {line}" for line in lines).encode()).hexdigest()
+
+
 def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
     """The distinct texts in the order in which they first appear, first text before second."""
     return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))

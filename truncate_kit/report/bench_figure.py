@@ -25,7 +25,8 @@ def draw_bench(report: BenchReport, path: Path) -> Path | None:
         return None
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
-    axes.set_title(f"Speed against quality on {report.machine.processor}, {_place(report)}", loc="left")
+    on = "" if report.scored is None else f"\nSpearman of {report.scored.words}"
+    axes.set_title(f"Speed against quality on {report.machine.processor}, {_place(report)}{on}", loc="left")
     plot_points(axes, points)
     axes.set_xlabel(f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)")
     roles: dict[str, str] = {row.role: row.title for row in report.models}
@@ -40,7 +41,7 @@ def plot_points(axes: Axes, *benches: list[Point]) -> None:
         _draw(axes, points)
     points = [point for bench in benches for point in bench]
     axes.set_xlabel("sentences per second, tokeniser included")
-    axes.set_ylabel("Spearman × 100 on the test pairs")
+    axes.set_ylabel("Spearman × 100")
     axes.set_xlim(left=0, right=1.15 * max(point[2] for point in points))
     scores = [point[3] for point in points]
     margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff

@@ -32,6 +32,11 @@ def machine_sentence(report: BenchReport) -> str:
     )
 
 
+def scored_sentences(report: BenchReport) -> list[str]:
+    """Which pairs the scores are of; nothing where none are."""
+    return [] if report.scored is None else [report.scored.sentence]
+
+
 def ceiling_sentences(report: BenchReport) -> list[str]:
     """The measured ceilings."""
     return [
@@ -43,10 +48,11 @@ def ceiling_sentences(report: BenchReport) -> list[str]:
 
 def _overview(report: BenchReport) -> TableCells:
     models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in report.models)
+    on = "" if report.scored is None else f"; Spearman × 100 on {report.scored.words}"
     real = any(row.scenario == "one sentence" for row in report.timings)
     what = "one sentence" if real else "batch 1"
     return TableCells(
-        models,
+        models + on,
         (
             "model, runtime",
             "Spearman",
