@@ -50,7 +50,7 @@ def demo(
 
 def _summary(workspace: Workspace, report: "BenchReport") -> None:
     """What a newcomer wants to know, in one table and some sentences."""
-    from truncate_kit.page.verdict import BUSY
+    from truncate_kit.page.grounds import BUSY
     from truncate_kit.sweep.sweep_result import SweepResult
 
     sweep = SweepResult.read(workspace.sweep_file)

@@ -50,7 +50,7 @@ class Workspace(places.Workspace):
             how = f" ({', '.join(read)})" if read else ""
             self.note(f"Model: {last.name}{how}, as in the last command (name another one to change it).")
             return source
-        from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE
+        from truncate_kit.miniatures import DEFAULT_MINIATURE
 
         if not or_miniature:
             raise UsageError(

@@ -30,7 +30,7 @@ from tests.support.families import TINY_CONFIGS
 from tests.support.files import NOUNS, pairs_file, words_folder
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.distillation import speed
-from truncate_kit.encoders.miniatures import miniature_path
+from truncate_kit.miniatures import miniature_path
 from truncate_kit_cli.app import app, main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.made_results import a_bench, a_contrast, a_distillation, a_quality, a_sweep, an_export, write_run
+from tests.support.made_results import (
+    SCORED,
+    a_bench,
+    a_contrast,
+    a_distillation,
+    a_quality,
+    a_sweep,
+    an_export,
+    write_run,
+)
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
@@ -81,29 +90,42 @@ def bench_of(quality, *, factor=6.0):
     ("low", "high", "factor", "sentence"),
     [
         (1, 3, 6, "Take the lean model (layer 5 of 8): it scores higher (82.0 against 80.0 for the full model) and "
-                  "encodes 6.0 times the sentences a second."),
-        (-1, 2, 6, "Take the lean model (layer 5 of 8): it encodes 6.0 times the sentences a second, and no difference "
-                   "in score is shown (80.5 against 80.0)."),
-        (-3, -1, 6, "The lean model (layer 5 of 8) encodes 6.0 times the sentences a second and scores 2.0 points less "
-                    "(78.0 against 80.0): take it where speed is worth that."),
+                  "encodes 6.0 times the sentences a second, both in torch fp32."),
+        (-1, 2, 6, "Take the lean model (layer 5 of 8): it encodes 6.0 times the sentences a second, both in torch "
+                   "fp32, and no difference in score is shown (80.5 against 80.0)."),
+        (-3, -1, 6, "The lean model (layer 5 of 8) encodes 6.0 times the sentences a second, both in torch fp32, and "
+                    "scores 2.0 points less (78.0 against 80.0): take it where speed is worth that."),
         (-3, -1, 1.05, "Keep the full model: the lean one (layer 5 of 8) scores 78.0 against 80.0 and is hardly faster "
-                       "(1.05 times)."),
+                       "(1.05 times in the same runtime)."),
     ],
 )  # fmt: skip
 def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high, factor, sentence):
     bench = bench_of(a_quality(low, high), factor=factor)
     found = write_page(write_run(tmp_path / "run", lean, bench=bench))
     assert found.recommendations == (sentence,)
-    assert f"interval {low:+.2f} to {high:+.2f} (paired bootstrap over 500 test pairs)" in found.grounds[0][0]
+    assert f"interval {low:+.2f} to {high:+.2f} (paired bootstrap over 500 pairs of set/test)" in found.grounds[0][0]
+
+
+def in_another(bench, backend, times, **spearman):
+    """The bench, in which the models named were also timed in a runtime, that number of times as fast as in torch."""
+    rows = [
+        replace(row, backend=backend, sentences_per_second=times[row.role] * row.sentences_per_second)
+        for row in bench.timings
+        if row.backend == "torch-fp32" and row.role in times
+    ]
+    base = {row.role: row for row in bench.measured() if row.backend == "torch-fp32"}
+    some = [replace(base[role], backend=backend, spearman=spearman.get(role, base[role].spearman)) for role in times]
+    apart = lambda row: row.backend != backend  # noqa: E731  # what was measured there before
+    return replace(
+        bench,
+        contestants=(*filter(apart, bench.contestants), *some),
+        timings=(*filter(apart, bench.timings), *rows),
+    )
 
 
 def with_8_bits(bench, spearman):
-    """The bench, in which the graph in 8 bits is ten times as fast as the graph in float32, and scores this."""
-    (whole,) = [row for row in bench.contestants if (row.role, row.backend) == ("lean", "onnx-fp32")]
-    rows = [replace(row, backend="onnx-int8", sentences_per_second=10 * row.sentences_per_second)
-            for row in bench.timings if (row.role, row.backend) == ("lean", "onnx-fp32")]  # fmt: skip
-    eight = replace(whole, backend="onnx-int8", spearman=spearman)
-    return replace(bench, contestants=(*bench.contestants, eight), timings=(*bench.timings, *rows))
+    """The bench, in which graphs in 8 bits are ten times as fast as torch for both, and lean scores this there."""
+    return in_another(bench, "onnx-int8", {"lean": 10.0, "full": 10.0}, lean=spearman)
 
 
 def test_what_is_recommended_is_of_one_runtime(lean, tmp_path):
@@ -111,22 +133,117 @@ def test_what_is_recommended_is_of_one_runtime(lean, tmp_path):
     bench = bench_of(a_quality(-1, 2))
     score = next(row.spearman for row in bench.measured() if (row.role, row.backend) == ("lean", bench.quality.backend))
     found = write_page(write_run(tmp_path / "one", lean, bench=with_8_bits(bench, score - 8)))
-    assert "encodes 6.0 times the sentences a second, and no difference" in found.recommendations[0]
-    assert any(f"lean scores {score - 8:.2f}: the interval above is not of that" in line for line in found.grounds[0])
+    assert "encodes 6.0 times the sentences a second, both in torch fp32, and no diff" in found.recommendations[0]
+    assert any(f"lean scores {score - 8:.2f}: the interval is not of that" in line for line in found.grounds[0])
     text = page_of(tmp_path / "one").text
     assert "[-1.0, +2.0]" not in text
-    assert "the interval that of both" not in text
+    assert "the score is of that one" in text
     found = write_page(write_run(tmp_path / "two", lean, bench=with_8_bits(bench, score - 0.01)))
-    assert "encodes 60.0 times the sentences a second, and no difference" in found.recommendations[0]
+    assert "encodes 6.0 times the sentences a second, both in ONNX Runtime int8, and no" in found.recommendations[0]
     text = page_of(tmp_path / "two").text
     assert "[-1.0, +2.0]" in text
-    assert "in the runtime named, the interval that of both in the same one." in text
+    assert "score and interval are of that one, too." in text
+
+
+def test_what_a_runtime_gives_to_both_is_no_gain_of_the_lean_model(lean, tmp_path):
+    """A graph against torch, or bf16 against float32, is as fast for the full model."""
+    slower = in_another(bench_of(a_quality(-1, 2), factor=0.9), "onnx-fp32", {"lean": 1.9, "full": 1.8})
+    found = write_page(write_run(tmp_path / "slower", lean, bench=slower))
+    assert found.recommendations[0].startswith("Keep the full model: the lean one (layer 5 of 8) scores 80.5 against")
+    assert "is hardly faster (0.95 times in the same runtime)" in found.recommendations[0]
+    half = in_another(bench_of(a_quality(-1, 2), factor=1.5), "torch-bf16", {"lean": 3.0, "full": 3.0})
+    half = in_another(half, "onnx-fp32", {})
+    found = write_page(write_run(tmp_path / "half", lean, bench=half))
+    assert "it encodes 1.5 times the sentences a second, both in torch bf16" in found.recommendations[0]
+    assert "Speed: 1.5 × by fewer blocks, both models in torch bf16." in found.grounds[0]
+    said = "Runtime and precision, against torch fp32: torch bf16 gives 3.0 × to lean and 3.0 × to full."
+    assert said in found.grounds[0]
+    assert "Lean against full in the others: 1.5 × in torch fp32." in found.grounds[0]
+    text = page_of(tmp_path / "half").text
+    assert "1.5 × as many" in text
+    assert "4.5 ×" not in text
+
+
+def test_no_factor_is_stated_where_no_runtime_timed_both(lean, tmp_path):
+    apart = in_another(bench_of(a_quality(-1, 2)), "onnx-fp32", {"lean": 2.0})
+    timings = tuple(row for row in apart.timings if (row.role, row.backend) != ("lean", "torch-fp32"))
+    found = write_page(write_run(tmp_path / "run", lean, bench=replace(apart, timings=timings)))
+    assert found.recommendations == (
+        "The lean model (layer 5 of 8) shows no difference in score (80.5 against 80.0); it was not timed in a runtime "
+        "that timed the full one as well, so what it gains is not known.",
+    )
+    said = "Speed: lean was timed in ONNX Runtime fp32 and full in torch fp32. No runtime timed both"
+    assert any(line.startswith(said) for line in found.grounds[0])
+    text = page_of(tmp_path / "run").text
+    assert "No runtime timed both models" in text
+    assert "× as many" not in text
+    assert "1.60 × smaller" in text  # weights are the same in every runtime
+
+
+def on_bundled(bench):
+    return replace(bench, scored=replace(SCORED, name="bundled/test", bundled=True))
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 3), (-1, 2), (-3, -1)])
+def test_nothing_is_recommended_by_scores_on_the_bundled_pairs(lean, tmp_path, low, high):
+    """For a model of the user's: they are synthetic. What its own data or texts say is taken instead."""
+    bench = on_bundled(bench_of(a_quality(low, high)))
+    command = f"truncate-kit bench --data PAIRS.csv --workspace {tmp_path}"
+    alike = replace(bench, models=tuple(replace(row, parameters=2000) for row in bench.models))
+    found = write_page(write_run(tmp_path / "distilled", lean, sweep=None, bench=alike, distilled=a_distillation()))
+    assert found.recommendations == (
+        "Try the lean model (2 of 4 blocks): it encodes 6.0 times the sentences a second, both in torch fp32, "
+        "agreement 97.0 [96.5, 97.5] of 100 with the full model on 250 held-out texts. No pairs of yours judge it yet: "
+        f"{command}/distilled.",
+    )
+    assert any(line.startswith("Score: measured on the bundled pairs alone") for line in found.grounds[0])
+    assert "lean is better" not in page_of(tmp_path / "distilled").text
+    found = write_page(write_run(tmp_path / "classes", lean, bench=bench))
+    assert found.recommendations[0].startswith("The lean model (layer 5 of 8) scores 56.40 on test against 53.80")
+    found = write_page(write_run(tmp_path / "sweep", lean, bench=bench, sweep=replace(a_sweep(), data="bundled")))
+    assert "was chosen and scored on the bundled pairs" in found.recommendations[0]
+    found = write_page(write_run(tmp_path / "alone", lean, bench=bench, sweep=None))
+    assert found.recommendations == (
+        "There are no pairs of yours to judge the lean model by. It encodes 6.0 times the sentences a second, both in "
+        f"torch fp32. Measure it on pairs of your own: {command}/alone.",
+    )
+    assert f"{command}/alone" in found.commands
+    cut = CutResult(model="mine", layer=2, depth=8, parameters=5000, full_parameters=8000)
+    found = write_page(write_run(tmp_path / "cut", lean, bench=bench, cut=cut))
+    assert "What it scores on your task is not known." in found.recommendations[0]
+
+
+def test_the_bundled_pairs_judge_a_miniature(lean, tmp_path):
+    """They come with the package, as it does: the demo ends with a recommendation."""
+    sweep = replace(a_sweep(), model="mini-bert", data="bundled")
+    found = write_page(write_run(tmp_path / "run", lean, bench=on_bundled(bench_of(a_quality(-1, 2))), sweep=sweep))
+    assert found.recommendations[0].startswith("Take the lean model")
+    assert "(paired bootstrap over 500 pairs of bundled/test, synthetic)" in found.grounds[0][0]
+
+
+def test_a_bench_that_names_no_pairs_counts_where_pairs_of_the_user_were_the_last(lean, tmp_path):
+    """As earlier versions wrote it."""
+    bench = replace(bench_of(a_quality(-1, 2)), scored=None)
+    run = write_run(tmp_path / "run", lean, bench=bench)
+    assert not write_page(run).recommendations[0].startswith("Take")
+    assert any("bench.json does not say on which pairs" in line for line in write_page(run).grounds[0])
+    Workspace(run).remember(None, DataSource("mine.csv"))
+    assert write_page(run).recommendations[0].startswith("Take the lean model")
+
+
+def test_a_bench_on_pairs_of_the_user_counts_before_one_on_the_bundled_ones(lean, tmp_path):
+    run = write_run(tmp_path / "run", lean, bench=on_bundled(bench_of(a_quality(1, 3))))
+    bench_of(a_quality(-3, -1)).write(run / "bench-2.json")
+    assert "scores 2.0 points less" in write_page(run).recommendations[0]
+    text = page_of(run).text
+    assert "Spearman is of 500 pairs of set/test." in text
+    assert "Scored on other pairs, so not drawn: a bench on 500 pairs of bundled/test, synthetic." in text
 
 
 def test_speed_is_known_where_nothing_was_compared(lean, tmp_path):
     bench = replace(bench_of(None), quality=None)
     found = write_page(write_run(tmp_path / "both", lean, bench=bench))
-    assert "(+2.60); it encodes 6.0 times the sentences a second in " in found.recommendations[0]
+    assert "(+2.60); it encodes 6.0 times the sentences a second, both in torch" in found.recommendations[0]
     alone = replace(
         bench,
         models=tuple(row for row in bench.models if row.role == "lean"),
@@ -207,7 +324,10 @@ def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):
 def test_a_bench_of_what_contrast_replaced_is_not_of_its_model(lean, tmp_path):
     run = write_run(tmp_path / "run", lean, sweep=None, contrast=a_contrast(), bench=bench_of(a_quality(1, 3)))
     assert read_run(run).bench is None
-    assert f"truncate-kit bench --full '<b>mini' --workspace {run}" in write_page(run).commands
+    command = f"truncate-kit bench --full '<b>mini' --workspace {run}"
+    assert command.replace(" --workspace", " --data PAIRS.csv --workspace") in write_page(run).commands
+    Workspace(run).remember(None, DataSource("mine.csv"))
+    assert command in write_page(run).commands
 
 
 def test_of_several_benches_the_one_of_these_weights_counts(lean, tmp_path):
@@ -243,7 +363,9 @@ def test_whether_a_bench_is_of_these_weights_does_not_depend_on_clocks(lean, tmp
 def test_a_distilled_model_is_told_by_its_agreement(lean, tmp_path):
     run = write_run(tmp_path / "run", lean, sweep=None, bench=None, distilled=a_distillation())
     found, page = write_page(run), page_of(run)
-    assert found.recommendations[0].startswith("Try the lean model (2 of 4 blocks): 2.0 times the texts a second")
+    assert found.recommendations[0].startswith(
+        "Try the lean model (2 of 4 blocks): it encodes 2.0 times the texts a second"
+    )
     assert any("No labels were used" in ground for ground in found.grounds[0])
     assert len(page.of("svg")) == 2
     assert "4.00 ×" in page.text  # the int8 graph's speed
@@ -437,7 +559,7 @@ def test_sweeps_by_other_measures_are_not_compared(lean, tmp_path, searched, sai
 
 
 def test_two_runs_are_called_alike_only_where_both_were_measured(lean, tmp_path):
-    alike = "same machine, same number of pairs"
+    alike = "same machine, same pairs"
     whole = bench_of(a_quality(1, 3))
     for name, first, second, said in (
         ("both", whole, whole, True),
@@ -451,6 +573,23 @@ def test_two_runs_are_called_alike_only_where_both_were_measured(lean, tmp_path)
         text = page_of(*runs).text
         assert (alike in text) == said
         assert ("not both were measured" in text) != said
+
+
+def test_scores_on_other_pairs_are_not_compared(lean, tmp_path):
+    """The same number of other pairs as well; the same pairs under another name are the same."""
+    bench = bench_of(a_quality(1, 3))
+    other = replace(SCORED, name="other/test", fingerprint="fedcba")
+    others = {
+        "other": (other, "A on 500 pairs of set/test; B on 500 pairs of other/test"),
+        "renamed": (replace(SCORED, name="renamed/test"), None),
+        "unnamed": (None, "B does not say on which pairs"),
+    }
+    for name, (scored, said) in others.items():
+        runs = [write_run(tmp_path / name / "a", lean, bench=bench)]
+        runs.append(write_run(tmp_path / name / "b", lean, bench=replace(bench, scored=scored)))
+        text = page_of(*runs).text
+        assert ("scores of A and B cannot be compared" in text) == (said is not None)
+        assert (said or "same machine, same pairs") in text
 
 
 def test_a_damaged_bench_is_named(lean, tmp_path):

@@ -5,7 +5,6 @@ from truncate_kit.encoders.encoder import Batch, Encoder
 from truncate_kit.encoders.evaluating import evaluating, length_batches
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.loading import find_pooler_head, load_encoder, load_pooler_head, random_encoder
-from truncate_kit.encoders.miniatures import DEFAULT_MINIATURE, default_reference
 from truncate_kit.encoders.model_folder import load_config, resolve
 from truncate_kit.encoders.pooling import PoolingMode, pool
 from truncate_kit.encoders.saving import save_encoder
@@ -20,6 +19,7 @@ from truncate_kit.encoders.truncation import (
     truncated_config,
 )
 from truncate_kit.encoders.word_pieces import keep_words
+from truncate_kit.miniatures import DEFAULT_MINIATURE, default_reference
 
 __all__ = [
     "DEFAULT_MINIATURE",

@@ -13,10 +13,10 @@ from transformers import AutoConfig, PretrainedConfig
 from truncate_kit.bounds import Bounds, shown
 from truncate_kit.encoders.confinement import check_no_kernel
 from truncate_kit.encoders.families import family_of
-from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.files import is_folder, is_there, local_path, read_text, without_repeats
+from truncate_kit.miniatures import miniature_path
 
 # Fields that say how many parts of a model are built one after another, under the names of all families.
 _COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inner_group_num")

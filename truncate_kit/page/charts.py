@@ -52,7 +52,7 @@ def _chart(name: str, label: str, caption: str, plot: Callable[[Axes], object], 
 
 
 def speed_chart(reports: Sequence[BenchReport], *, name: str = "speed") -> Chart | None:
-    """Speed against quality of every model in every runtime that these benches of one machine measured."""
+    """Speed against quality of every model in every runtime, by benches of one machine on the same pairs."""
     benches = [(report, quality_points(report)) for report in reports]
     benches = [(report, points) for report, points in benches if points]
     if not benches:
@@ -73,6 +73,8 @@ def speed_chart(reports: Sequence[BenchReport], *, name: str = "speed") -> Chart
         f"has {best[2]:,.0f} sentences per second and {best[3]:.2f}. The table below has them all."
     )
     caption = "Each mark is one model in one runtime and precision; up and to the right is better."
+    if (scored := benches[0][0].scored) is not None:
+        caption += f" Spearman is of {scored.words}."
     return _chart(name, label, caption, plot, height=5.2)
 
 

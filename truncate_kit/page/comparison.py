@@ -1,6 +1,7 @@
 """Two runs side by side."""
 
 from truncate_kit.page.charts import speed_chart
+from truncate_kit.page.judging import bench_of
 from truncate_kit.page.layout import Page, Section
 from truncate_kit.page.measures import Measures, lean_and_full, side_by_side
 from truncate_kit.page.run import Run
@@ -24,7 +25,7 @@ def _measures(runs: dict[str, Run]) -> Section:
         if run.bench is not None:
             lean, full = lean_and_full(run.bench)
             found |= {f"{letter} {one.role}": one for one in (lean, full) if one is not None}
-    missing = [(f"{letter} was not measured", run.bench_command) for letter, run in runs.items() if run.bench is None]
+    missing = [(f"{letter} was not measured", bench_of(run)) for letter, run in runs.items() if run.bench is None]
     return Section(
         key="measures",
         title="Measured",
@@ -47,8 +48,7 @@ def _cautions(runs: dict[str, Run]) -> list[str]:
         found.append("Timed on different machines or numbers of threads: compare factors, not seconds.")
     if len({row.num_texts for row in benches}) > 1:
         found.append("Timed on sets of different sizes, and so perhaps of different lengths.")
-    if len({row.quality.num_pairs for row in benches if row.quality is not None}) > 1:
-        found.append("Scored on different numbers of pairs: scores of A and B cannot be compared.")
+    found += _other_pairs(runs)
     if any((row.machine.others_busy or 0.0) >= 0.1 for row in benches):
         found.append("Other processes were busy while one of them was timed: speeds are rough.")
     if found:
@@ -56,7 +56,22 @@ def _cautions(runs: dict[str, Run]) -> list[str]:
     said = "Nothing in the results speaks against comparing them"
     if len(benches) < len(runs) or any(row.quality is None for row in benches):
         return [f"{said}, but not both were measured by `bench` on pairs against their full models."]
-    return [f"{said}: same machine, same number of pairs."]
+    return [f"{said}: same machine, same pairs."]
+
+
+def _other_pairs(runs: dict[str, Run]) -> list[str]:
+    """That the benches scored on different pairs, or that one does not say on which."""
+    scored = {letter: run.bench for letter, run in runs.items() if run.bench is not None and run.bench.quality}
+    if len(scored) < 2:
+        return []
+    pairs = {letter: bench.scored for letter, bench in scored.items()}
+    if nameless := [letter for letter, one in pairs.items() if one is None]:
+        said = f"{' and '.join(nameless)} {'does' if len(nameless) == 1 else 'do'} not say on which pairs"
+        return [f"{said}: scores of A and B cannot be compared. Run bench again."]
+    if len({one.fingerprint for one in pairs.values() if one is not None}) == 1:
+        return []
+    on = "; ".join(f"{letter} on {one.words}" for letter, one in pairs.items() if one is not None)
+    return [f"Scored on different pairs ({on}): scores of A and B cannot be compared."]
 
 
 def _charts(runs: dict[str, Run]) -> list[Section]:

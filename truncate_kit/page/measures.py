@@ -1,7 +1,7 @@
 """What was measured of one model in one runtime, side by side with others."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Role, Timing
@@ -80,28 +80,58 @@ def best_runtime(report: BenchReport, role: Role = "lean") -> str | None:
     return max(found, key=lambda timing: timing.sentences_per_second).backend if found else None
 
 
+def shared_runtimes(report: BenchReport) -> list[str]:
+    """The runtimes that timed both models on the real set, that in which lean is fastest first."""
+    timed = [row for row in report.timings if row.scenario == "real set"]
+    full = {row.backend for row in timed if row.role == "full"}
+    lean = [row for row in timed if row.role == "lean" and row.backend in full]
+    return [row.backend for row in sorted(lean, key=lambda row: -row.sentences_per_second)]
+
+
 def lean_and_full(report: BenchReport) -> tuple[Measures | None, Measures | None]:
-    """The lean model in its fastest runtime, and the full one as most people run it, in torch."""
-    backend = best_runtime(report)
-    return (None if backend is None else measures(report, "lean", backend)), measures(report, "full", BASE)
+    """Both models in one runtime and precision, the fastest of the lean one.
+
+    Where none timed both, each in its own fastest: what they differ by is then not of fewer blocks alone.
+    """
+    shared = shared_runtimes(report)
+    lean, full = (shared[0],) * 2 if shared else (best_runtime(report), best_runtime(report, "full") or BASE)
+    return (None if lean is None else measures(report, "lean", lean)), measures(report, "full", full)
+
+
+def gain_in(report: BenchReport, backend: str) -> float | None:
+    """Sentences a second of the lean model over those of the full one in the same runtime and precision.
+
+    None where it did not time both.
+    """
+    lean, full = (report.timing(role, backend, "real set") for role in ("lean", "full"))
+    return None if lean is None or full is None else lean.sentences_per_second / full.sentences_per_second
 
 
 def has_interval(report: BenchReport, backend: str) -> bool:
-    """Whether the interval of lean − full is that of the lean model in this runtime, too: it scores as much there."""
+    """Whether the interval of lean − full is that of this runtime, too: each scores as much there."""
     quality = report.quality
     if quality is None or backend == quality.backend:
         return quality is not None
-    here, there = (measures(report, "lean", one) for one in (backend, quality.backend))
-    if here is None or there is None or here.spearman is None or there.spearman is None:
-        return False
-    return abs(here.spearman - there.spearman) <= ALIKE
+    scores = {(row.role, row.backend): row.spearman for row in report.measured()}
+    lean, full = ((scores.get((role, backend)), scores.get((role, quality.backend))) for role in ("lean", "full"))
+    return _alike(*lean) and (full[0] is None or _alike(*full))
+
+
+def _alike(here: float | None, there: float | None) -> bool:
+    return here is not None and there is not None and abs(here - there) <= ALIKE
 
 
 def against_table(report: BenchReport) -> TableCells | None:
-    """Lean against full, with what lean gained; None where one of the two was not measured."""
+    """Lean against full, with what lean gained; None where one of the two was not measured.
+
+    What depends on the runtime has no factor where the two were measured in different ones.
+    """
     lean, full = lean_and_full(report)
     if lean is None or full is None:
         return None
+    there = full
+    if full.backend != lean.backend:
+        there = replace(full, sentences_per_second=None, milliseconds=None, peak_bytes=None, file_bytes=None)
     quality = report.quality
     if quality is None or not has_interval(report, lean.backend):
         score = _ratio(lean.spearman, full.spearman, "{:+.2f} points", difference=True)
@@ -109,11 +139,11 @@ def against_table(report: BenchReport) -> TableCells | None:
         score = f"{quality.difference:+.1f} points [{quality.low:+.1f}, {quality.high:+.1f}]"
     gained = (
         score,
-        _ratio(lean.sentences_per_second, full.sentences_per_second, "{:.1f} × as many"),
-        _ratio(full.milliseconds, lean.milliseconds, "{:.1f} × as fast"),
-        _ratio(full.peak_bytes, lean.peak_bytes, "{:.2f} × less"),
+        _ratio(lean.sentences_per_second, there.sentences_per_second, "{:.1f} × as many"),
+        _ratio(there.milliseconds, lean.milliseconds, "{:.1f} × as fast"),
+        _ratio(there.peak_bytes, lean.peak_bytes, "{:.2f} × less"),
         _ratio(full.weights_bytes, lean.weights_bytes, "{:.2f} × smaller"),
-        _ratio(full.file_bytes, lean.file_bytes, "{:.2f} × smaller"),
+        _ratio(there.file_bytes, lean.file_bytes, "{:.2f} × smaller"),
         _ratio(full.layers, lean.layers, "{:.1f} × fewer"),
         _ratio(full.parameters, lean.parameters, "{:.2f} × fewer"),
     )

@@ -22,7 +22,7 @@ from truncate_kit.page.charts import (
 )
 from truncate_kit.page.layout import TEXTS, Section
 from truncate_kit.report.analysis_table import analysis_table
-from truncate_kit.report.bench_tables import absences, bench_tables, machine_sentence
+from truncate_kit.report.bench_tables import absences, bench_tables, machine_sentence, scored_sentences
 from truncate_kit.report.frozen_tables import step_table, worst_table
 from truncate_kit.report.sweep_figure import RANKING_WORDS
 from truncate_kit.report.training_tables import check_table, frontier_table, sizes_table, sweep_table
@@ -182,7 +182,7 @@ def bench_part(report: BenchReport) -> Section:
     return Section(
         key="speed",
         title="Speed against quality",
-        sentences=(machine_sentence(report), *absences(report), *report.notes),
+        sentences=(machine_sentence(report), *scored_sentences(report), *absences(report), *report.notes),
         charts=() if chart is None else (chart,),
         tables=(first,),
         folded=rest,

@@ -35,7 +35,7 @@ class Run:
         distilled: Of `distill`, likewise.
         heads: Of `freeze`.
         combined: Of `combine`.
-        benches: Of `bench`, the first that of the lean model where there is one.
+        benches: Of `bench`, the first that of the lean model where there is one, and on pairs that are not bundled.
         graphs: Of `export`.
     """
 
@@ -134,7 +134,7 @@ def read_run(folder: Path) -> Run:
         distilled=distilled,
         heads=workspace.heads(),
         combined=workspace.combinations(),
-        benches=tuple(sorted(benches, key=lambda one: own is not None and _measured(one) != own)),
+        benches=tuple(sorted(benches, key=lambda one: (own is not None and _measured(one) != own, _says_little(one)))),
         graphs=() if model is None else read_exports(model).graphs,
         notes=(*_unreadable(read), *_of_others(workspace, read, own)),
     )
@@ -156,6 +156,11 @@ def _unreadable(read: dict[Path, "BenchReport | None"]) -> list[str]:
 def _measured(report: BenchReport) -> str | None:
     """Digest of the weights of the lean model that a bench measured; None where it does not say it."""
     return next(row.weights_sha256 for row in report.models if row.role == "lean")
+
+
+def _says_little(report: BenchReport) -> int:
+    """0 for scores on pairs of the user's, which come first, 1 for the bundled ones, 2 where it names none."""
+    return 2 if report.scored is None else int(report.scored.bundled)
 
 
 def _of_others(workspace: Workspace, read: dict[Path, "BenchReport | None"], own: str | None) -> list[str]:

@@ -7,12 +7,19 @@ from pathlib import Path
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.cells import TableCells
 from truncate_kit.page.charts import speed_chart
+from truncate_kit.page.judging import bench_of, is_on_bundled, own_bench
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets, what_they_give
-from truncate_kit.page.measures import against_table, best_runtime, has_interval, lean_and_full
+from truncate_kit.page.measures import against_table, has_interval, lean_and_full
 from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.page.run import Run
-from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
+from truncate_kit.report.bench_tables import (
+    absences,
+    bench_tables,
+    ceiling_sentences,
+    machine_sentence,
+    scored_sentences,
+)
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES
 from truncate_kit.sweep.sweep_result import SweepResult
@@ -40,19 +47,31 @@ def against(run: Run) -> Section | None:
         )
     cells = None if run.bench is None else against_table(run.bench)
     if run.bench is None or cells is None:
-        return Section(key="against", title="Lean against full", missing=((_unmeasured(run), run.bench_command),))
-    unmeasured = all(row.memory is None for row in run.bench.measured())
-    runtime = best_runtime(run.bench)
-    interval = ", the interval that of both in the same one" if runtime and has_interval(run.bench, runtime) else ""
+        return Section(key="against", title="Lean against full", missing=((_unmeasured(run), bench_of(run)),))
+    missing = [("No score on pairs of your own", own_bench(run))] if is_on_bundled(run, run.bench) else []
+    if all(row.memory is None for row in run.bench.measured()):
+        missing.append(("Peak memory was not measured", bench_of(run)))
     return Section(
         key="against",
         title="Lean against full",
-        sentences=(
-            "Lean in its fastest runtime, full in torch in float32, as most people run it; the score is that of each "
-            f"in the runtime named{interval}.",
-        ),
+        sentences=(_how_compared(run.bench), *scored_sentences(run.bench)),
         tables=(cells,),
-        missing=(("Peak memory was not measured", run.bench_command),) if unmeasured else (),
+        missing=missing,
+    )
+
+
+def _how_compared(bench: BenchReport) -> str:
+    """In which runtimes lean and full stand side by side."""
+    lean, full = lean_and_full(bench)
+    if lean is None or full is None or lean.backend != full.backend:
+        return (
+            "No runtime timed both models: each stands in its own fastest one, so there is no factor of what depends "
+            "on the runtime."
+        )
+    scores = "score and interval are" if has_interval(bench, lean.backend) else "the score is"
+    return (
+        "Both in one runtime and precision, the fastest of lean among those that timed both; "
+        f"{scores} of that one, too."
     )
 
 
@@ -71,18 +90,22 @@ def speed(run: Run) -> Section | None:
     if not run.benches:
         return None
     first = run.benches[0].machine
-    same = [
+    here = [
         row
         for row in run.benches
         if (row.machine.processor, row.machine.threads, row.machine.device)
         == (first.processor, first.threads, first.device)
     ]
+    pairs = run.benches[0].scored
+    same = [row for row in here if row.scored == pairs]
     chart = speed_chart(same)
     more: tuple[tuple[str, str], ...] = ()
     if run.model is not None and first.device == "cpu" and all(report.precision != "int8" for report in run.graphs):
         commands = run.command_on_model("export", "--onnx", "--precision", "int8"), run.bench_command
         more = (("No int8 graph was measured, often the fastest on a CPU", " && ".join(commands)),)
-    others = [f"Measured elsewhere, so not drawn: {row.machine.processor}." for row in run.benches if row not in same]
+    others = [f"Measured elsewhere, so not drawn: {row.machine.processor}." for row in run.benches if row not in here]
+    apart = {"nothing that is named" if row.scored is None else row.scored.words for row in here if row not in same}
+    others += [f"Scored on other pairs, so not drawn: a bench on {words}." for words in sorted(apart)]
     return Section(
         key="speed",
         title="Speed against quality",
@@ -194,5 +217,6 @@ def bench_details(reports: Sequence[BenchReport]) -> tuple[list[str], list[Table
     """What benches say beside their overview."""
     sentences: list[str] = []
     for report in reports:
-        sentences += [machine_sentence(report), *ceiling_sentences(report), *absences(report), *report.notes]
+        sentences += [machine_sentence(report), *ceiling_sentences(report), *scored_sentences(report)]
+        sentences += [*absences(report), *report.notes]
     return list(dict.fromkeys(sentences)), [cells for report in reports for cells in bench_tables(report)[1:]]

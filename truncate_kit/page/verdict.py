@@ -1,82 +1,122 @@
 """The recommendation in one sentence, and how sure it is."""
 
-from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores, taught_by
+from truncate_kit.page.grounds import BUSY, SEEDS, grounds
+from truncate_kit.page.judging import PAIRS, judged, judged_scores, judged_sweep, own_bench
 from truncate_kit.page.layout import Verdict
-from truncate_kit.page.measures import Measures, has_interval, lean_and_full, measures
+from truncate_kit.page.measures import gain_in, has_interval, lean_and_full, shared_runtimes
 from truncate_kit.page.run import Run
-from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.sweep_result import SweepResult
-from truncate_kit.wording import capitalized, counted, points
+from truncate_kit.wording import counted, points
 
 FASTER = 1.1  # below this factor nobody would change a model for speed
-BUSY = 0.1  # share of the processor that others may take before speeds are called rough
-SEEDS = 3  # from this number on a deviation over seeds says something
 
 
 def verdict(run: Run) -> Verdict:
     """What to do with the model that came out of a run, by what was measured of it."""
-    signs, grounds = _signs(run), _grounds(run)
-    return Verdict(sentence=_sentence(run), signs=signs, grounds=tuple(grounds))
+    return Verdict(sentence=_sentence(run), signs=_signs(run), grounds=tuple(grounds(run)))
 
 
 def _sentence(run: Run) -> str:
-    sweep, bench = run.sweep, run.bench
+    sweep, bench, quality = judged_sweep(run), run.bench, judged(run)
     if sweep is not None and sweep.chosen == sweep.full.layer:
         return f"Keep all {counted(sweep.full.layer, 'layer')}: {sweep.choice.removeprefix(f'Layer {sweep.chosen}: ')}"
-    if bench is not None and bench.quality is not None:
-        return _by_interval(run, bench.quality, _gain(bench, _of_interval(bench)), "sentences")
+    if bench is not None and quality is not None:
+        backend = next((name for name in shared_runtimes(bench) if has_interval(bench, name)), None)
+        gain = None if backend is None else gain_in(bench, backend)
+        return _by_interval(run, quality, _encodes(gain, "sentences", backend), gain)
     if run.distilled is not None:
         return _distilled(run, run.distilled)
     if sweep is not None:
-        gained = sweep.lean.test - sweep.full.test
+        return _by_sweep(run, sweep)
+    if run.sweep is not None:
         return (
-            f"{_lean(run)} scores {sweep.lean.test:.2f} on test against {sweep.full.test:.2f} of the full model "
-            f"({gained:+.2f}); {_lean_alone(bench)}."
+            f"{_lean(run)} was chosen and scored on the bundled pairs, which are synthetic: they recommend no model. "
+            f"{_speed_alone(bench)}. On pairs of your own: {run.command('finetune', '--data', PAIRS)}."
         )
     if run.cut is not None:
-        lean = [] if bench is None else [row.spearman for row in bench.measured() if row.role == "lean"]
-        known = f"It scores {points(lean[0])}." if lean and lean[0] is not None else "What it scores is not known."
-        return f"{run.cut.sentence} {known}"
+        return f"{run.cut.sentence} {_score_of_cut(run)}"
     if run.contrast is not None:
         scored = "no test split" if run.contrast.test is None else f"Spearman {run.contrast.test:.2f} on test"
-        return f"Layer {run.contrast.layer} of {run.contrast.depth}, trained by contrast: {scored}."
+        of = f" of {run.contrast.data}" if run.contrast.test is not None else ""
+        return f"Layer {run.contrast.layer} of {run.contrast.depth}, trained by contrast: {scored}{of}."
+    if bench is not None and bench.quality is not None:
+        return f"There are no pairs of yours to judge the lean model by. {_speed_alone(bench)}. {_own_pairs(run)}"
     return _without_lean(run)
 
 
+def _by_sweep(run: Run, sweep: SweepResult) -> str:
+    gained = sweep.lean.test - sweep.full.test
+    return (
+        f"{_lean(run)} scores {sweep.lean.test:.2f} on test against {sweep.full.test:.2f} of the full model "
+        f"({gained:+.2f}); {_lean_alone(run.bench)}."
+    )
+
+
+def _score_of_cut(run: Run) -> str:
+    """What a model that nothing was learned for scores, where that says something."""
+    bench = run.bench
+    lean = [] if bench is None else [row.spearman for row in bench.measured() if row.role == "lean"]
+    if not lean or lean[0] is None:
+        return "What it scores is not known."
+    if bench is None or (bench.quality is not None and judged(run) is None):
+        return f"What it scores on your task is not known. {_own_pairs(run)}"
+    return f"It scores {points(lean[0])}" + (f" on {bench.scored.words}." if bench.scored is not None else ".")
+
+
+def _own_pairs(run: Run) -> str:
+    return f"Measure it on pairs of your own: {own_bench(run)}."
+
+
+def _speed_alone(bench: BenchReport | None) -> str:
+    said = _lean_alone(bench)
+    return said[:1].upper() + said[1:]
+
+
 def _lean_alone(bench: BenchReport | None) -> str:
-    """What is known of the speed where nothing was compared with the full model."""
-    lean = None if bench is None else lean_and_full(bench)[0]
+    """What is known of the speed where no score is compared."""
+    lean, full = (None, None) if bench is None else lean_and_full(bench)
     if bench is None or lean is None or lean.sentences_per_second is None:
         return "how fast it is has not been measured"
-    if (gain := _gain(bench, lean)) is not None:
-        return f"it encodes {gain:.1f} times the sentences a second in {lean.runtime}"
+    if (gain := gain_in(bench, lean.backend)) is not None:
+        return f"it {_encodes(gain, 'sentences', lean.backend)}"
     speed = f"{lean.sentences_per_second:,.0f} sentences a second"
-    return f"in {lean.runtime} it encodes {speed}, the full one was not timed"
+    other = "was not timed" if full is None or full.sentences_per_second is None else f"was only in {full.runtime}"
+    return f"in {lean.runtime} it encodes {speed}, the full one {other}"
 
 
 def _without_lean(run: Run) -> str:
     if run.heads is not None:
         heads = run.heads
         test = points(heads.chosen.test)
-        return f"Heads over {counted(heads.chosen_layer, 'frozen block')} of {heads.depth} score {test} on test."
+        return (
+            f"Heads over {counted(heads.chosen_layer, 'frozen block')} of {heads.depth} score {test} on test of "
+            f"{heads.data}."
+        )
     if run.combined is not None:
         layers = ", ".join(map(str, run.combined.chosen))
         over = "maximum" if run.combined.settings.over == "max" else "mean"
-        return f"The {over} of layers {layers} is the best combination found."
+        return f"The {over} of layers {layers} is the best combination found on {run.combined.data}."
     if run.profile is not None:
         return f"Nothing is cut yet. {run.profile.sentence}"
     return "Only measurements are here; no model was made in this workspace."
 
 
 def _distilled(run: Run, result: DistillResult) -> str:
-    if result.scores is not None:
-        return _by_interval(run, result.scores, result.speedup, "texts")
+    if (scores := judged_scores(run)) is not None:
+        return _by_interval(run, scores, _encodes(result.speedup, "texts", BASE), result.speedup)
+    agreement, bench = result.student.agreement, run.bench
+    backend = next(iter(shared_runtimes(bench)), None) if bench is not None else None
+    # The distillation's own look at speeds is a short one.
+    gain = gain_in(bench, backend) if bench is not None and backend is not None else None
+    speed = _encodes(result.speedup, "texts", BASE) if gain is None else _encodes(gain, "sentences", backend)
     return (
-        f"Try the lean model ({_place(run)}): {result.speedup:.1f} times the texts a second, agreement "
-        f"{result.student.agreement.correlation:.1f} of 100 with {taught_by(result.settings)}; measure it on your task "
-        "before you rely on it."
+        f"Try the lean model ({_place(run)}): it {speed}, agreement "
+        f"{agreement.correlation:.1f} [{agreement.low:.1f}, {agreement.high:.1f}] of 100 with "
+        f"{taught_by(result.settings)} on {counted(agreement.num_texts, 'held-out text')}. No pairs of yours judge it "
+        f"yet: {own_bench(run)}."
     )
 
 
@@ -92,44 +132,41 @@ def _place(run: Run) -> str:
     return f"{run.cut.place} of {run.cut.depth}" if run.cut is not None else "as measured"
 
 
-def _by_interval(run: Run, found: QualityDifference | HeldOutScores, gain: float | None, what: str) -> str:
-    """By the interval of lean − full and the factor of speed. what: sentences or texts, which are counted by second."""
+def _encodes(gain: float | None, what: str, backend: str | None) -> str:
+    """The factor of speed within one runtime. what: sentences or texts, which are counted by second."""
+    if gain is None or backend is None:
+        return "was not timed in a runtime that timed the full one as well"
+    return f"encodes {gain:.1f} times the {what} a second, both in {BACKENDS[backend].title}"
+
+
+def _by_interval(run: Run, found: QualityDifference | HeldOutScores, speed: str, gain: float | None) -> str:
+    """By the interval of lean − full and the factor of speed, which `speed` says in words."""
     place, scores = _place(run), f"{found.lean:.1f} against {found.full:.1f}"
-    faster = "was not timed" if gain is None else f"encodes {gain:.1f} times the {what} a second"
     if found.low > 0:
-        return f"Take the lean model ({place}): it scores higher ({scores} for the full model) and {faster}."
-    if gain is not None and gain < FASTER:
-        return f"Keep the full model: the lean one ({place}) scores {scores} and is hardly faster ({gain:.2f} times)."
+        return f"Take the lean model ({place}): it scores higher ({scores} for the full model) and {speed}."
+    if gain is None:
+        shown = f"scores {-found.difference:.1f} points less" if found.high < 0 else "shows no difference in score"
+        return f"The lean model ({place}) {shown} ({scores}); it {speed}, so what it gains is not known."
+    if gain < FASTER:
+        return (
+            f"Keep the full model: the lean one ({place}) scores {scores} and is hardly faster ({gain:.2f} times in "
+            f"the same runtime)."
+        )
     if found.high < 0:
         return (
-            f"The lean model ({place}) {faster} and scores {-found.difference:.1f} points less ({scores}): take it "
+            f"The lean model ({place}) {speed}, and scores {-found.difference:.1f} points less ({scores}): take it "
             "where speed is worth that."
         )
-    return f"Take the lean model ({place}): it {faster}, and no difference in score is shown ({scores})."
-
-
-def _of_interval(bench: BenchReport) -> Measures | None:
-    """The lean model in the fastest of the runtimes in which it scores what the interval is of."""
-    found = [row for row in bench.timings if (row.role, row.scenario) == ("lean", "real set")]
-    found = [row for row in found if has_interval(bench, row.backend)]
-    best = max(found, key=lambda row: row.sentences_per_second, default=None)
-    return None if best is None else measures(bench, "lean", best.backend)
-
-
-def _gain(bench: BenchReport, lean: Measures | None) -> float | None:
-    """Sentences a second of the lean model in a runtime over those of the full one in torch."""
-    _, full = lean_and_full(bench)
-    if lean is None or full is None or lean.sentences_per_second is None or not full.sentences_per_second:
-        return None
-    return lean.sentences_per_second / full.sentences_per_second
+    return f"Take the lean model ({place}): it {speed}, and no difference in score is shown ({scores})."
 
 
 def _signs(run: Run) -> tuple[tuple[str, str], ...]:
     """How sure score, seeds and speed are, in a few words each."""
-    bench, learned = run.bench, run.distilled
-    quality = None if bench is None else bench.quality
+    bench, learned, quality = run.bench, run.distilled, judged(run)
     if quality is not None:
         shown = "difference shown" if quality.low > 0 or quality.high < 0 else "no difference shown"
+    elif bench is not None and bench.quality is not None:
+        shown = "none on pairs of yours"
     else:
         shown = "no interval yet"
     seeds = len(run.sweep.settings.seeds) if run.sweep is not None else None
@@ -144,78 +181,4 @@ def _signs(run: Run) -> tuple[tuple[str, str], ...]:
         *([] if learned is None else [("Agreement", f"{learned.student.agreement.correlation:.1f} of 100")]),
         *([] if seeds is None else [("Seeds", f"{seeds}" if seeds >= SEEDS else f"{seeds}, few")]),
         ("Speed", speed),
-    )
-
-
-def _grounds(run: Run) -> list[str]:
-    found = []
-    bench, sweep = run.bench, run.sweep
-    if bench is not None and bench.quality is not None:
-        found.append(_interval(bench.quality))
-    if bench is not None:
-        found += _speed(bench)
-    if sweep is not None:
-        found += [_seeds(sweep), *map(capitalized, sweep.choice_sentences)]
-        if sweep.prediction is not None:
-            found.append(_prediction(run, sweep, sweep.prediction).sentence)
-    if run.distilled is not None:
-        found.append(capitalized(run.distilled.sentence))
-        found += [*_agreement(run.distilled), *run.distilled.notes]
-    if run.cut is not None:
-        found.append("The model was cut and not trained: fine-tuning or distilling it usually scores higher.")
-    return [*found, *run.notes]
-
-
-def _prediction(run: Run, sweep: SweepResult, own: DropPrediction) -> DropPrediction:
-    """That of `analyze`, which the page shows in full, where it says the same as the one that bounded the search."""
-    shown = run.profile.drop if run.profile is not None and run.profile.model == sweep.model else None
-    return shown if shown is not None and (shown.falls, shown.from_layer) == (own.falls, own.from_layer) else own
-
-
-def _interval(quality: QualityDifference) -> str:
-    verdict = "lean is better" if quality.low > 0 else "lean is worse" if quality.high < 0 else "no difference is shown"
-    return (
-        f"Score: {quality.difference:+.2f} points, {100 * quality.level:g} % interval {quality.low:+.2f} to "
-        f"{quality.high:+.2f} (paired bootstrap over {counted(quality.num_pairs, 'test pair')}): {verdict}."
-    )
-
-
-def _speed(bench: BenchReport) -> list[str]:
-    lean, full = lean_and_full(bench)
-    gain = _gain(bench, lean)
-    if lean is None or full is None or gain is None:
-        return []
-    found = next((row for row in bench.gains if (row.scenario, row.backend) == ("real set", lean.backend)), None)
-    parts = (
-        "" if found is None else f", {found.depth:.1f} × from fewer blocks and {found.runtime:.1f} × from the runtime"
-    )
-    said = [f"Speed: {gain:.1f} × with lean in {lean.runtime} against full in {full.runtime}{parts}."]
-    quality = bench.quality
-    if quality is not None and lean.spearman is not None and not has_interval(bench, lean.backend):
-        said.append(
-            f"In {lean.runtime} lean scores {lean.spearman:.2f}: the interval above is not of that, and the "
-            f"recommendation is for runtimes in which it scores as in {BACKENDS[quality.backend].title}."
-        )
-    busy = bench.machine.others_busy
-    if busy is not None and busy >= BUSY:
-        taken = f"{100 * busy:.0f} % of the machine"
-        said.append(f"Other processes took {taken} meanwhile: factors are rough, measure again.")
-    return said
-
-
-def _agreement(result: DistillResult) -> list[str]:
-    held_out = counted(result.student.agreement.num_texts, "text")
-    said = [f"Agreement: by the cosines of {held_out} that nothing was learned or chosen by; one seed."]
-    if result.scores is None:
-        said.append("No labels were used: how the lean model scores on a task is not shown by this.")
-    return said
-
-
-def _seeds(sweep: SweepResult) -> str:
-    lean, full, seeds = sweep.lean, sweep.full, len(sweep.settings.seeds)
-    if seeds == 1:
-        return "One seed: another one may choose another layer and score otherwise."
-    return (
-        f"{seeds} seeds: test {points(lean.test, lean.test_std)} for the chosen layer, "
-        f"{points(full.test, full.test_std)} for the full model (mean ± standard deviation)."
     )

@@ -11,9 +11,9 @@ from huggingface_hub import ModelCard as HubCard
 
 from truncate_kit import __version__
 from truncate_kit.encoders import Encoder
-from truncate_kit.encoders.miniatures import miniature_path
 from truncate_kit.encoders.pooler_files import LayerPooler, loading_words
 from truncate_kit.files import is_there, read_text, replacing, write_text
+from truncate_kit.miniatures import miniature_path
 from truncate_kit.runs.usage import onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.wording import harmless
 

@@ -5,7 +5,7 @@ from pathlib import Path
 DEFAULT_MINIATURE = "mini-electra-discriminator"
 DEFAULT_REFERENCE = "mini-bert"
 
-_FOLDER = Path(__file__).parent / "miniatures"
+_FOLDER = Path(__file__).parent / "encoders/miniatures"
 
 
 def miniature_names() -> tuple[str, ...]:

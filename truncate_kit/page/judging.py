@@ -1,0 +1,66 @@
+"""Which scores of a run a model may be recommended by: those on the bundled pairs say something of miniatures only."""
+
+from truncate_kit.bench.bench_report import BenchReport, QualityDifference
+from truncate_kit.distillation.distill_result import HeldOutScores
+from truncate_kit.page.run import Run
+from truncate_kit.sweep.sweep_result import SweepResult
+
+PAIRS = "PAIRS.csv"  # in commands, for what only the user can name
+
+
+def judged(run: Run) -> QualityDifference | None:
+    """Lean less full as `bench` found it, where its pairs say something of what the model is for."""
+    bench = run.bench
+    return None if bench is None or is_on_bundled(run, bench) else bench.quality
+
+
+def judged_sweep(run: Run) -> SweepResult | None:
+    """Likewise what `finetune` found."""
+    sweep = run.sweep
+    # Queries choose and report in the place of pairs.
+    synthetic = sweep is not None and not sweep.retrieval and _says_nothing(run, sweep.data)
+    return None if synthetic else sweep
+
+
+def judged_scores(run: Run) -> HeldOutScores | None:
+    """Likewise what `distill` found on pairs or queries."""
+    scores = None if run.distilled is None else run.distilled.scores
+    return None if scores is None or _says_nothing(run, scores.data) else scores
+
+
+def is_on_bundled(run: Run, bench: BenchReport) -> bool:
+    """Whether a bench scored a model of the user's on the bundled pairs; likely so where an early file names none."""
+    if bench.scored is not None:
+        return bench.scored.bundled and not _is_miniature(run)
+    named = run.workspace.remembered().data.name
+    return bench.quality is not None and _says_nothing(run, _bundled() if named is None else named)
+
+
+def bench_of(run: Run) -> str:
+    """The command that measures, on pairs of the user's own where the last ones say nothing of the model."""
+    named = run.workspace.remembered().data.name
+    return own_bench(run) if _says_nothing(run, _bundled() if named is None else named) else run.bench_command
+
+
+def own_bench(run: Run) -> str:
+    """The command that scores the model on pairs of the user's own."""
+    full = ("--full", run.origin) if run.contrast is not None else ()
+    return run.command("bench", *full, "--data", PAIRS)
+
+
+def _says_nothing(run: Run, data: str) -> bool:
+    name = _bundled()
+    return (data == name or data.startswith(f"{name}/")) and not _is_miniature(run)
+
+
+def _bundled() -> str:
+    from truncate_kit.data import BUNDLED  # takes a moment
+
+    return BUNDLED
+
+
+def _is_miniature(run: Run) -> bool:
+    from truncate_kit.miniatures import miniature_path
+
+    names = [run.origin] if run.origin else [row.name for row in run.bench.models] if run.bench is not None else []
+    return bool(names) and all(miniature_path(name) is not None for name in names)
