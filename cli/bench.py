@@ -72,6 +72,7 @@ def bench(
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
     from truncate_kit.bench.run import bench as run
     from truncate_kit.hardware import select_device
+    from truncate_kit.workspace.records import home_of
 
     select_device(device)  # before anything is loaded
     kept = options.kept(layer, blocks)
@@ -88,7 +89,9 @@ def bench(
     if quick:
         workspace.note("Quick: fewer rounds and sentences than without --quick, and no peak memory.")
     splits, _ = workspace.data(data, columns, scale)
-    pairs = workspace.unseen(splits, str(lean or workspace.lean)).evaluation
+    # A full model that comes from elsewhere has seen what is known where it lies.
+    beside = [] if full is None or home_of(full) is None else [full]
+    pairs = workspace.unseen(splits, str(lean or workspace.lean), *beside).evaluation
     settings = replace(
         QUICK if quick else SETTINGS,
         batch_sizes=whole_numbers_in(batch_sizes, "--batch-sizes"),

@@ -98,6 +98,7 @@ def evaluate(
     from truncate_kit.data import is_retrieval_folder
     from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
     from truncate_kit.export.runtime import OnnxEncoder
+    from truncate_kit.workspace.records import home_of
 
     searched = suite is None and data is not None and is_retrieval_folder(data)
     if searched:
@@ -122,7 +123,8 @@ def evaluate(
         _search(run, split, form)
         return
     splits, _ = workspace.data(data, columns, scale)
-    if Path(source.name).resolve().is_relative_to(workspace.folder.resolve()):
+    inside = Path(source.name).resolve().is_relative_to(workspace.folder.resolve())
+    if inside or home_of(source.name) is not None:
         splits = workspace.unseen(splits, source.name)
     show(_scored(run, splits, split, form), workspace)
 

@@ -107,11 +107,14 @@ def _chosen_on(model: Evaluated, data: str) -> str | None:
 def _trained_on(model: Evaluated) -> "SeenPairs | None":
     """What the workspace knows of its own models; says which, or that it does not know."""
     from truncate_kit.workspace.leakage import seen_pairs
+    from truncate_kit.workspace.records import home_of
 
-    workspace = model.workspace
-    if not Path(model.name).resolve().is_relative_to(workspace.folder.resolve()):
+    workspace, home = model.workspace, home_of(model.name)
+    if home is None and Path(model.name).resolve().is_relative_to(workspace.folder.resolve()):
+        home = workspace
+    if home is None:
         return None
-    found = seen_pairs(workspace, model=model.name)
+    found = seen_pairs(home, model=model.name)
     if found is None:
         workspace.note(f"What {model.name} was trained on is not known here: name it with --seen.")
     else:

@@ -149,11 +149,13 @@ class Workspace(places.Workspace):
             self.note(warning)
         return found
 
-    def unseen(self, splits: "PairSplits", model: str | None = None) -> "PairSplits":
-        """What a model here, None for all of them, was not trained on; says so where that is a part of `splits`."""
+    def unseen(self, splits: "PairSplits", *models: str) -> "PairSplits":
+        """What none of the models was trained on; says so where that is a part of `splits`."""
         from truncate_kit.workspace.leakage import unseen
 
-        return self._noted(splits, unseen(self, splits, model))
+        for model in models:
+            splits = self._noted(splits, unseen(self, splits, model))
+        return splits
 
     def _noted(self, before: "PairSplits", after: "PairSplits") -> "PairSplits":
         for statement in after.notes[len(before.notes) :]:

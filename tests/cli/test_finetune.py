@@ -79,8 +79,20 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     code, out, _ = run("evaluate", tiny_folder("electra"), "--json")  # a model from elsewhere has seen none of it
     assert json.loads(out)["num_pairs"] == len(load_pairs(single_file, divide=False).train)
 
+    lines = single_file.read_text().splitlines()
+    changed = single_file.with_name("changed.csv")
+    changed.write_text("\n".join([lines[0], *sorted(lines[1:])]) + "\n")
+    for arguments in (["evaluate"], ["evaluate", "exported/lean", "--workspace", "another"]):
+        code, out, _ = run(*arguments, "--data", changed, "--json")  # sorted, it is another file of the same pairs
+        assert json.loads(out)["num_pairs"] == held_out
+        said = f"{len(lines) - 1 - held_out} of {len(lines) - 1} pairs of"
+        assert said in " ".join(run(*arguments, "--data", changed)[2].split())
+
     code, out, err = run("export", "--onnx", "--json")
     assert json.loads(out)["task"]["num_pairs"] == held_out, err
+    few = ("--quick", "--backends", "torch-fp32", "--lengths", "4", "--repeats", 1, "--workspace", "another")
+    code, out, err = run("bench", tiny_folder("electra"), "--full", "exported/full", "--data", changed, *few, "--json")
+    assert json.loads(out)["scored"]["num_pairs"] == held_out, err
     code, out, err = run("bench", "--json", "--quick", "--backends", "torch-fp32", "--lengths", "4", "--repeats", 1)
     assert json.loads(out)["quality"]["num_pairs"] == held_out, err
 

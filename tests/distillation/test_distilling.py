@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from tests.support.files import words_folder
 from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs
+from truncate_kit.data.learned import pair_keys, read_learned
 from truncate_kit.distillation import search_plan, teacher
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult, HeldOutScores
@@ -28,6 +29,7 @@ from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import ALONE
 from truncate_kit.workspace.leakage import unseen
 from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.records import records_of
 
 SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
 
@@ -332,6 +334,9 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.metric == "Spearman × 100 on dev"
     assert result.chosen == (2, 4)
     assert result.data_fingerprint == pairs.fingerprint()
+    (record,) = records_of(Workspace(tmp_path), tmp_path / "lean")
+    assert set(read_learned(record.result, record.name).tolist()) == set(pair_keys(dev).tolist())
+    assert not [*(tmp_path / "lean").glob("*.pairs")]  # the folder may be uploaded
     assert result.texts.excluded >= 60
     assert result.texts.compared == len({text.lower() for part in (dev, test) for text in part.texts()})
     assert not result.notes

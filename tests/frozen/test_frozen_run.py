@@ -17,6 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from tests.support.files import words_folder
 from truncate_kit.data import TextPair, load_pairs, overlap_of, splits_for
+from truncate_kit.data.learned import pair_keys, read_learned
 from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DataError, ModelError, UsageError
@@ -29,6 +30,8 @@ from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.runs.journal import Journal
 from truncate_kit.suites.encoding import text_features
+from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.records import records_of
 
 SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue mat", "not a tree"]
 DEEDS = ["sat", "ran", "sat on the mat", "ran under the tree", "not red", "big", "blue and small", "under the mat"]
@@ -78,6 +81,13 @@ def test_what_words_share_is_counted_in_the_division_that_heads_learned_from(gpt
     report = finetune_frozen(gpt2, data, out=tmp_path / "out", settings=settings)
     assert report.overlap == splits_for(data, 1).overlap
     assert report.leakage() == splits_for(data, 1).overlap.warning()
+
+
+def test_the_pairs_that_heads_learned_from_are_noted(whole):
+    _, out = whole
+    (record,) = records_of(Workspace(out), out / "frozen")
+    found = set(read_learned(record.result, record.name).tolist())
+    assert found == {*pair_keys(DATA.train).tolist(), *pair_keys(DATA.dev).tolist()}
 
 
 def test_every_step_runs_on_every_number_of_blocks_with_every_seed_in_order(whole):

@@ -1,5 +1,6 @@
 """What models of a workspace were trained on, as a user of the library asks for it."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from tests.support.pairs import make_pairs
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.settings import CombineSettings
-from truncate_kit.data import PairSplits, load_pairs, read_retrieval, split_pairs
+from truncate_kit.data import PairSplits, TextPair, load_pairs, read_retrieval, split_pairs
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError
@@ -21,6 +22,7 @@ from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.workspace.leakage import chosen_on, chosen_there, seen_pairs, trained_on, unseen
 from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.records import home_of
 from truncate_kit.workspace.sources import DataSource
 
 
@@ -178,7 +180,8 @@ def test_what_was_made_before_a_distillation_has_seen_what_it_learned_from(works
     for model in (both.combined, both.frozen, None):
         found = unseen(both, whole, model)
         assert found.evaluation.pairs == divided.test.pairs
-        assert found.notes[-1].endswith("The models here were trained on the rest: only test counts.")
+        said = "The models here were trained on the rest: only test counts."
+        assert sum(note.endswith(said) for note in found.notes) == 1
         assert seen_pairs(both, whole, model=model).pairs == texts([*divided.train, *divided.dev])
     assert seen_pairs(both, whole, model=both.lean) is None
 
@@ -199,7 +202,87 @@ def test_what_was_not_trained_on_stays_whole(workspace, file, tmp_path):
     with_test = split_pairs(whole.train)
     assert unseen(workspace, with_test) is with_test  # its test split is not trained on
     few = replace(whole, train=replace(whole.train, pairs=whole.train.pairs[:3]))
-    assert unseen(workspace, few) is few
+    with pytest.raises(DataError, match="3 of 3 pairs"):  # too few to be divided, but they were learned from
+        unseen(workspace, few)
+
+
+def of_pairs(whole, pairs):
+    return replace(whole, train=replace(whole.train, pairs=tuple(pairs)))
+
+
+def test_a_file_that_changed_is_known_pair_by_pair(workspace, file):
+    """With its rows in another order, one more, sides exchanged or other scores: most of it was trained on."""
+    whole = load_pairs(file, divide=False)
+    test, every = split_pairs(whole.train).test, whole.train.pairs
+    new = TextPair("a new text", "another one", 3.0)
+    changed = {
+        "sorted": sorted(every, key=lambda pair: (pair.target, pair.first)),
+        "one more": (*every, new),
+        "sides": [TextPair(pair.second, pair.first, pair.target) for pair in every],
+        "scores": [replace(pair, target=5 - pair.target) for pair in every],
+    }
+    for name, pairs in changed.items():
+        found = unseen(workspace, of_pairs(whole, pairs))
+        expected = texts(test) | ({frozenset((new.first, new.second))} if name == "one more" else set())
+        assert texts(found.evaluation) == expected, name
+        known = len(every) - len(test)
+        assert found.notes == (
+            f"{known} of {len(pairs)} pairs of {whole.name} are left out: models in {workspace.folder} were trained on "
+            f"them or chosen by them. That leaves {len(expected)} pairs.",
+        )
+    with pytest.raises(DataError, match=r"40 of 42 pairs .* are left out: .* That leaves 2 pairs\."):
+        unseen(workspace, of_pairs(whole, (*split_pairs(whole.train).train.pairs[:40], new, replace(new, first="b"))))
+
+
+def test_of_a_folder_with_a_test_split_its_pairs_are_looked_at_one_by_one(workspace, file):
+    """Unless it is the very one that was learned from, whose test split stays as it was given."""
+    divided = split_pairs(load_pairs(file, divide=False).train)
+    doubled = replace(divided.test, pairs=(*divided.test.pairs, divided.train.pairs[0]))
+    found = unseen(workspace, replace(divided, test=doubled))
+    assert found.test.pairs == divided.test.pairs
+    assert found.train is divided.train
+    assert "1 of " in found.notes[-1]
+    alone = replace(divided, train=None, dev=None, test=divided.dev)
+    with pytest.raises(DataError, match="That leaves 0 pairs"):
+        unseen(workspace, alone)
+
+
+def test_results_of_an_earlier_version_note_no_pairs(workspace, file, tmp_path):
+    """The whole file is known by its fingerprint, and of a changed one it is said that nothing is known."""
+    folder = shutil.copytree(workspace.folder, tmp_path / "old")
+    (folder / "sweep.pairs").unlink()
+    whole, old = load_pairs(file, divide=False), Workspace(folder)
+    assert unseen(old, whole).evaluation.pairs == split_pairs(whole.train).test.pairs
+    changed = of_pairs(whole, reversed(whole.train.pairs))
+    found = unseen(old, changed)
+    assert found.evaluation == changed.evaluation
+    assert found.notes == (
+        f"What an earlier version left in {folder} does not say which pairs were learned from: whether some of these "
+        "were is not known.",
+    )
+
+
+def test_a_model_elsewhere_is_known_where_it_lies_and_so_is_what_was_made_from_it(workspace, file, tmp_path):
+    whole, elsewhere = load_pairs(file, divide=False), Workspace(tmp_path / "elsewhere")
+    expected = texts(split_pairs(whole.train).test)
+    changed = of_pairs(whole, reversed(whole.train.pairs))
+    assert home_of(workspace.lean).folder == home_of(workspace.lean / "config.json").folder == workspace.folder
+    assert home_of(tmp_path) is None
+    assert home_of("mini-bert") is None
+    assert home_of("\0") is None
+    for model in (workspace.lean, workspace.lean / "config.json", workspace.full):
+        assert trained_on(elsewhere, model) == trained_on(workspace)
+        assert texts(unseen(elsewhere, whole, model).evaluation) == expected
+        assert texts(unseen(elsewhere, changed, model).evaluation) == expected
+    assert unseen(elsewhere, whole, tmp_path) is whole
+    words = load_pairs(words_folder(tmp_path / "words"))
+    second = trained(tmp_path / "second", workspace.lean, words)
+    assert len(trained_on(second)) == 2
+    for model in (None, second.lean, second.full):
+        found = unseen(second, whole, model)
+        assert texts(found.evaluation) == expected
+        assert texts(unseen(second, changed, model).evaluation) == expected
+    assert trained_on(workspace, workspace.lean) == trained_on(workspace)
 
 
 def test_pairs_that_were_seen_are_those_of_train_and_dev(workspace, file, tmp_path):

@@ -14,6 +14,7 @@ from truncate_kit.contrastive.diffcse import DifferenceTexts, Generator
 from truncate_kit.contrastive.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
 from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
 from truncate_kit.data import PairSet, PairSplits
+from truncate_kit.data.learned import note_learned
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
 from truncate_kit.errors import DataError
@@ -92,7 +93,7 @@ def finetune_contrastive(
         best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
         result = _result(run, rows, data, trials, best, time.perf_counter() - start)
         if group.leads:
-            run.save(best, result, Path(out))
+            run.save(best, result, rows, Path(out))
     return result
 
 
@@ -176,11 +177,13 @@ class _Run:
             group=self.group,
         )
 
-    def save(self, best: Trial, result: ContrastiveResult, out: Path) -> None:
-        """Write the best model and the result; no other weights are kept."""
+    def save(self, best: Trial, result: ContrastiveResult, rows: TripletSet, out: Path) -> None:
+        """Write the best model, the result and what was learned from; no other weights are kept."""
         lean = self.store.encoder(best.name, self.full.device)
         lean.name = self.full.name
         save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean))
+        name = f"{result.data_fingerprint} {result.rows_fingerprint}"
+        note_learned(out / RESULT_FILE, name, self.dev, texts=rows.pairs())
         for place in (self.store.folder, out):  # what other data or settings gave stays in their own store
             result.write(place / RESULT_FILE)
         self.store.forget_weights({best.name})

@@ -143,6 +143,10 @@ class PairSplits:
             raise UsageError(f"{self.name} has no split {name!r}.", hint=f"Use one of: {', '.join(found)}.")
         return found[name]
 
+    def with_split(self, name: str, pairs: Sequence[TextPair]) -> "PairSplits":
+        """The same with other pairs in one of the splits that are there."""
+        return replace(self, **{name: replace(self.split(name), pairs=tuple(pairs))})  # type: ignore[arg-type]
+
     def first(self, count: int) -> "PairSplits":
         """The first `count` pairs of each split, for a quick try; what is there of fewer stays."""
         some = {name: replace(pairs, pairs=pairs.pairs[:count]) for name, pairs in self.items()}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits
+from truncate_kit.data.learned import note_learned
 from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.card import distill_card
 from truncate_kit.distillation.distill_result import DISTILL_FILE, Candidate, DistillResult, Sizes, Student, Tryout
@@ -96,6 +97,9 @@ class Distillation(Learning):
         )
         save_encoder(self.encoder, out / "full")
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean))
+        if isinstance(self.data, PairSplits) and self.data.dev is not None:
+            # Beside the model's folder, which may be uploaded.
+            note_learned(out / DISTILL_FILE, result.data_fingerprint, self.data.dev)
         result.write(out / "lean" / DISTILL_FILE)
         self.runs.forget_weights({run_name(chosen)})
         return result

@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSet, PairSplits, splits_for
+from truncate_kit.data.learned import note_learned
 from truncate_kit.encoders import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.encoders.layer_heads import read_layer_heads
 from truncate_kit.errors import ModelError, UsageError
@@ -95,6 +96,8 @@ def finetune_frozen(
         if model.family.final_norm is not None and not settings.final_norm:
             model.heads.raw = True
         save_encoder(model, Path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model))
+        name = f"{report.data_fingerprint} {settings.seeds[0]}"
+        note_learned(work / REPORT_FILE, name, *splits[:2], *([nli] if nli is not None else []))
         for folder in (store.folder, work):  # what other settings left in theirs stays
             report.write(folder / REPORT_FILE)
         store.forget_weights({report.chosen.name, _AUTOENCODERS})

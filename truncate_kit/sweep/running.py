@@ -7,6 +7,7 @@ from pathlib import Path
 
 from truncate_kit.blocks import place_in_words
 from truncate_kit.data import PairSplits, splits_for
+from truncate_kit.data.learned import note_learned
 from truncate_kit.encoders import save_encoder
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
@@ -169,6 +170,9 @@ class Sweep:
             saved.name = runner.full.name
             card = sweep_card(result, trial, saved, splits_for(self.data, trial.seed))
             save_encoder(saved, out / folder, model_card=card.text(saved))
+        learned = splits_for(self.data, found.best.seed)
+        sets = [pairs for name, pairs in learned.items() if name != "test"]
+        note_learned(out / "sweep.json", f"{result.data_fingerprint} {result.chosen_seed}", *sets)
         for place in (self.runner.store.folder, out):  # what other data or settings gave stays in their own store
             result.write(place / "sweep.json")
         # Another rule may choose another layer, and trains nothing then: each keeps its best weights. With splits drawn

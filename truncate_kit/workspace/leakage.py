@@ -1,16 +1,17 @@
 """What the models of a workspace were trained on, so that they are scored on what they have not seen."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.data import BUNDLED, SEARCH_METRICS, SeenPairs, complete_splits, load_pairs, load_triplets, splits_for
+from truncate_kit.data.learned import read_learned, without_learned
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.wording import counted
 from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.records import Record, by_fingerprint, records_of
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, TripletSet
@@ -18,69 +19,81 @@ if TYPE_CHECKING:
 _FEWEST = 3  # pairs of which there is a correlation
 
 
-def _is(model: str | Path | None, folder: Path) -> bool:
-    return model is not None and Path(model).resolve() == folder.resolve()
-
-
 def trained_on(workspace: Workspace, model: str | Path | None = None) -> dict[str, set[int]]:
     """Fingerprints of the pairs that models here learned from or were chosen by, and the seeds that divided them.
 
-    model: one of them, for what it alone has seen; None, or a model elsewhere, for all.
+    model: as in `records_of`.
     """
-    found, distilled = _learned_from(workspace, model), workspace.distilled()
-    if distilled is not None and distilled.data_fingerprint and not _is_frozen_alone(workspace, model):
-        found.setdefault(distilled.data_fingerprint, set()).add(0)
-    return found
-
-
-def _learned_from(workspace: Workspace, model: str | Path | None) -> dict[str, set[int]]:
-    """As `trained_on`, without what only chose: a distillation learns from no pairs."""
-    heads, found = workspace.heads(), defaultdict[str, set[int]](set)
-    combined = workspace.combinations() if _is(model, workspace.combined) else None
-    replaceable = _is(model, workspace.lean) or _is(model, workspace.full)
-    without_heads = replaceable or (combined is not None and not _is(combined.model, workspace.frozen))
-    if heads is not None and not without_heads:
-        found[heads.data_fingerprint].add(heads.settings.seeds[0])
-    # A distillation takes the places of these two alone: what was made of earlier ones has seen what they had.
-    if _is_frozen_alone(workspace, model) or (replaceable and workspace.distilled() is not None):
-        return found
-    if (contrast := workspace.contrast()) is not None:
-        found[contrast.data_fingerprint].add(0)
-    if (sweep := workspace.sweep()) is not None:
-        found[sweep.data_fingerprint].add(sweep.chosen_seed)
-    return found
-
-
-def _is_frozen_alone(workspace: Workspace, model: str | Path | None) -> bool:
-    """Whether this is the frozen model, of one that comes from elsewhere: its heads are all that learned."""
-    heads = workspace.heads()
-    if heads is None or not _is(model, workspace.frozen):
-        return False
-    return not Path(heads.model).resolve().is_relative_to(workspace.folder.resolve())
+    return by_fingerprint(records_of(workspace, model))
 
 
 def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None = None) -> "PairSplits":
-    """`splits` divided as training divided them, where a model here learned from a part of them; its notes say so.
+    """`splits` without the pairs that a model learned from or was chosen by; its notes say how many these are.
 
-    model: that is scored, as in `trained_on`. Raises `DataError` where several divided them and next to none is left.
+    A set that training divided is divided again as it was. Of any other, pairs that are known are left out one by one:
+    it may be the same file with its rows in another order, or with one more. Only pairs to measure on are looked at.
+
+    Args:
+        workspace: In which the model is looked for.
+        splits: To be scored.
+        model: That is scored, as in `records_of`.
+
+    Raises:
+        DataError: Next to none is left.
     """
-    trained = trained_on(workspace, model)
-    # A set without a test split is scored as a whole; but what was trained on a part of it must not be.
-    if not trained or (not splits.one_file and (splits.test is not None or splits.train is None)):
+    records = records_of(workspace, model)
+    if not records:
         return splits
     try:
         divided = complete_splits(splits)
-    except DataError:  # too few pairs to have been trained on
-        return splits
-    if divided.fingerprint() not in trained:
-        return splits
+    except DataError:  # no train split, or too few pairs to have been trained on
+        divided = splits
     fingerprint = divided.fingerprint()
-    seeds = trained[fingerprint] if divided.shares is not None else {0}
+    same = [record for record in records if record.fingerprint == fingerprint]
+    others = [record for record in records if record.fingerprint != fingerprint]
+    # The test split of the very set that was learned from is as it was given.
+    whole = splits.one_file or (splits.test is None and splits.train is not None)
+    if same and whole:
+        splits = _divided(splits, divided, same)
+    return _without_known(splits, others)
+
+
+def _divided(splits: "PairSplits", divided: "PairSplits", same: list[Record]) -> "PairSplits":
+    """The set as training divided it."""
+    seeds = {record.seed for record in same} if divided.shares is not None else {0}
     divided = _common([splits_for(divided, seed) for seed in sorted(seeds)])
     new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
-    how = "trained on" if fingerprint in _learned_from(workspace, model) else "chosen by a part of"
+    how = "trained on" if any(record.learned for record in same) else "chosen by a part of"
     said = (f"{note} The models here were {how} the rest: only test counts." for note in new)
     return replace(divided, notes=(*splits.notes, *said))
+
+
+def _without_known(splits: "PairSplits", records: list[Record]) -> "PairSplits":
+    """The set without pairs that are noted beside results; a sentence where a result notes none."""
+    nameless, notes = set[str](), list[str]()
+    for record in records:
+        keys = read_learned(record.result, record.name)
+        if keys is None:
+            nameless.add(str(record.workspace))
+            continue
+        number = len(splits.evaluation)
+        kept, known = without_learned(splits, keys)
+        if not known:
+            continue
+        splits = kept
+        left = number - known
+        how = "trained on them or chosen by them" if record.learned else "chosen by them"
+        out = f"{known:,} of {counted(number, 'pair')} of {splits.name} {'is' if known == 1 else 'are'} left out"
+        said = f"{out}: models in {record.workspace} were {how}. That leaves {counted(left, 'pair')}."
+        if left < _FEWEST:
+            raise DataError(said, hint="Name another set as `data`.")
+        notes.append(said)
+    if nameless:
+        notes.append(
+            f"What an earlier version left in {' and '.join(sorted(nameless))} does not say which pairs were learned "
+            "from: whether some of these were is not known."
+        )
+    return replace(splits, notes=(*splits.notes, *notes)) if notes else splits
 
 
 def _common(divisions: Sequence["PairSplits"]) -> "PairSplits":
@@ -106,10 +119,11 @@ def seen_pairs(
 ) -> SeenPairs | None:
     """The train and dev pairs of the data, and what stands in one row of the triplets of contrastive training.
 
-    data, triplets: what was learned from, None loads what the last command used. model: as in `trained_on`. Returns
+    data, triplets: what was learned from, None loads what the last command used. model: as in `records_of`. Returns
     None where nothing was trained here on pairs, or they are not those that were learned from.
     """
-    learned, last = _learned_from(workspace, model), workspace.remembered().data
+    records, last = records_of(workspace, model), workspace.remembered().data
+    learned = {record.fingerprint for record in records if record.learned}
     if not learned:
         return None
     try:

@@ -1,0 +1,141 @@
+"""What the results of a workspace say of the pairs that its models learned from or were chosen by."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from truncate_kit.workspace.places import Workspace
+
+
+class Record(NamedTuple):
+    """What one result says.
+
+    Attributes:
+        fingerprint: Of the pairs, train, dev and test.
+        seed: That divided them.
+        result: Its file, beside which the pairs are noted one by one; that of a distillation in the workspace itself.
+        workspace: In which it is.
+        name: By which they are known to be its.
+        learned: Whether a model learned from them; else it was only chosen by a part.
+    """
+
+    fingerprint: str
+    seed: int
+    workspace: Path
+    result: Path
+    name: str
+    learned: bool = True
+
+
+def is_model(model: str | Path | None, folder: Path) -> bool:
+    """Whether a model, or a graph in its folder, is the one in `folder`."""
+    if model is None:
+        return False
+    return _real(folder) in (_real(model), _real(model).parent)
+
+
+def home_of(model: str | Path) -> Workspace | None:
+    """The workspace in which a model, or a graph beside it, lies; None where no results say anything of it."""
+    place = _real(model)
+    homes = (Workspace(folder) for folder in place.parents[:2]) if place.exists() else ()
+    return next((home for home in homes if any(file.is_file() for file in _files(home))), None)
+
+
+def records_of(workspace: Workspace, model: str | Path | None = None) -> list[Record]:
+    """What models have seen, also what those had that they were made from, in whichever workspace these lie.
+
+    model: One of them, for what it alone has seen, by the workspace in which it lies; None, or a model of which no
+        workspace knows anything, for all models of `workspace`.
+    """
+    found, done = list[Record](), set[tuple[Path, Path | None]]()
+    waiting = [(_home(workspace, model), model)]
+    while waiting:
+        home, one = waiting.pop()
+        key = _real(home.folder), None if one is None else _real(one)
+        if key in done:
+            continue
+        done.add(key)
+        found += [*_learned(home, one), *_chosen(home, one)]
+        for name in _made_from(home, one):
+            other = home_of(name)
+            if other is not None and _real(other.folder) != key[0]:
+                waiting.append((other, name))
+    return list(dict.fromkeys(found))
+
+
+def by_fingerprint(records: list[Record]) -> dict[str, set[int]]:
+    """Fingerprints of the pairs, and the seeds that divided them."""
+    found = defaultdict[str, set[int]](set)
+    for record in records:
+        found[record.fingerprint].add(record.seed)
+    return dict(found)
+
+
+def is_frozen_alone(workspace: Workspace, model: str | Path | None) -> bool:
+    """Whether this is the frozen model, of one that comes from elsewhere: its heads are all that learned."""
+    heads = workspace.heads()
+    if heads is None or not is_model(model, workspace.frozen):
+        return False
+    return not _real(heads.model).is_relative_to(_real(workspace.folder))
+
+
+def _real(path: str | Path) -> Path:
+    try:
+        return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for links in a circle
+    except ValueError:  # what stands in a result may be no path
+        return Path(os.devnull)
+
+
+def _home(workspace: Workspace, model: str | Path | None) -> Workspace:
+    if model is None or _real(model).parent == _real(workspace.folder):
+        return workspace
+    return home_of(model) or workspace
+
+
+def _files(workspace: Workspace) -> tuple[Path, ...]:
+    heads, lean = workspace.frozen_heads / "frozen.json", workspace.lean
+    return workspace.sweep_file, workspace.contrast_file, heads, lean / "distill.json", lean / "cut.json"
+
+
+def _learned(workspace: Workspace, model: str | Path | None) -> Iterator[Record]:
+    """What was learned from; of those that were made here, a model has seen what belongs to it alone."""
+    heads = workspace.heads()
+    combined = workspace.combinations() if is_model(model, workspace.combined) else None
+    replaceable = is_model(model, workspace.lean) or is_model(model, workspace.full)
+    without_heads = replaceable or (combined is not None and not is_model(combined.model, workspace.frozen))
+    if heads is not None and not without_heads:
+        seed, name = heads.settings.seeds[0], f"{heads.data_fingerprint} {heads.settings.seeds[0]}"
+        yield Record(heads.data_fingerprint, seed, workspace.folder, workspace.frozen_heads / "frozen.json", name)
+    # A distillation takes the places of these two alone: what was made of earlier ones has seen what they had.
+    if is_frozen_alone(workspace, model) or (replaceable and workspace.distilled() is not None):
+        return
+    if (contrast := workspace.contrast()) is not None:
+        name = f"{contrast.data_fingerprint} {contrast.rows_fingerprint}"
+        yield Record(contrast.data_fingerprint, 0, workspace.folder, workspace.contrast_file, name)
+    if (sweep := workspace.sweep()) is not None:
+        name = f"{sweep.data_fingerprint} {sweep.chosen_seed}"
+        yield Record(sweep.data_fingerprint, sweep.chosen_seed, workspace.folder, workspace.sweep_file, name)
+
+
+def _chosen(workspace: Workspace, model: str | Path | None) -> Iterator[Record]:
+    """What only chose: a distillation learns from no pairs."""
+    distilled = workspace.distilled()
+    if distilled is not None and distilled.data_fingerprint and not is_frozen_alone(workspace, model):
+        name, file = distilled.data_fingerprint, workspace.folder / "distill.json"
+        yield Record(name, 0, workspace.folder, file, name, learned=False)
+
+
+def _made_from(workspace: Workspace, model: str | Path | None) -> list[str]:
+    """Names of the models that a model here was made from; all of them where it is none of those known."""
+    cut, distilled = workspace.cut(), workspace.distilled()
+    trained = [result.model for result in (workspace.sweep(), workspace.contrast()) if result is not None]
+    lean = [cut.model] if cut is not None else [distilled.model] if distilled is not None else trained
+    combined, heads = ([] if one is None else [one.model] for one in (workspace.combinations(), workspace.heads()))
+    for folder, names in ((workspace.lean, lean), (workspace.combined, combined), (workspace.frozen, heads)):
+        if is_model(model, folder):
+            return names
+    if is_model(model, workspace.full):
+        return [distilled.model] if distilled is not None else trained
+    return [*lean, *trained, *combined, *heads]
