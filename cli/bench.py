@@ -18,7 +18,10 @@ from .parameters import in_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from truncate_kit.bench.bench_report import BenchReport
+    from truncate_kit.data import PairSet, RetrievalSet
     from truncate_kit.encoders import Encoder
 
     Model = Path | Encoder
@@ -72,7 +75,6 @@ def bench(
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
     from truncate_kit.bench.run import bench as run
     from truncate_kit.hardware import select_device
-    from truncate_kit.workspace.records import home_of
 
     select_device(device)  # before anything is loaded
     kept = options.kept(layer, blocks)
@@ -88,10 +90,7 @@ def bench(
         ours, theirs = _random_pair(random_weights, layer, whole=whole)
     if quick:
         workspace.note("Quick: fewer rounds and sentences than without --quick, and no peak memory.")
-    splits, _ = workspace.data(data, columns, scale)
-    # A full model that comes from elsewhere has seen what is known where it lies.
-    beside = [] if full is None or home_of(full) is None else [full]
-    pairs = workspace.unseen(splits, str(lean or workspace.lean), *beside).evaluation
+    pairs, texts = _scored_on(workspace, lean, full, (data, columns, scale))
     settings = replace(
         QUICK if quick else SETTINGS,
         batch_sizes=whole_numbers_in(batch_sizes, "--batch-sizes"),
@@ -110,12 +109,34 @@ def bench(
                 theirs,
                 settings,
                 pairs=pairs,
-                texts=pairs.texts(),
+                texts=texts,
                 graphs=workspace.graphs,
                 progress=progress,
             )
         show(report, workspace)
     return report
+
+
+def _scored_on(
+    workspace: Workspace, lean: str | None, full: str | None, named: tuple[str | None, str | None, str | None]
+) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
+    """What no model here has seen of the pairs, or a retrieval set, and the texts of either. named: as in `data`."""
+    from truncate_kit.data import is_retrieval_folder, read_retrieval
+    from truncate_kit.workspace.leakage import chosen_on
+    from truncate_kit.workspace.records import home_of
+
+    data, columns, scale = named
+    if data is not None and is_retrieval_folder(data):
+        refuse("graded pairs", columns=columns, scale=scale)
+        found = read_retrieval(data)
+        if chosen := chosen_on(workspace, str(lean or workspace.lean), found.name):
+            workspace.note(chosen)
+        return found, [text for text in (*found.queries, *found.documents) if text]
+    splits, _ = workspace.data(data, columns, scale)
+    # A full model that comes from elsewhere has seen what is known where it lies.
+    beside = [] if full is None or home_of(full) is None else [full]
+    pairs = workspace.unseen(splits, str(lean or workspace.lean), *beside).evaluation
+    return pairs, pairs.texts()
 
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[Model, Model]":

@@ -14,13 +14,14 @@ from tests.support.families import TINY_CONFIGS, WORDS
 from truncate_kit.bench.backends import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench.backends import select_backends
 from truncate_kit.bench.bench_report import BenchReport, Contestant
+from truncate_kit.bench.evaluators import PairsEvaluator
 from truncate_kit.bench.machine import OtherWork
 from truncate_kit.bench.onnx_runner import OnnxRunner
 from truncate_kit.bench.optimum_runner import OPTIMUM_GRAPH, OptimumRunner
 from truncate_kit.bench.peer_runner import PeerRunner
 from truncate_kit.bench.run import bench as bench_with
 from truncate_kit.bench.running import AbsentError
-from truncate_kit.bench.scoring import _swept, scored_pairs
+from truncate_kit.bench.scoring import _swept
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import PairSet, TextPair, load_pairs
@@ -115,9 +116,9 @@ def named(name, pairs, path="somewhere/test.csv"):
 def test_a_report_says_which_pairs_its_scores_are_of(duo, report, tmp_path):
     """By content: the same pairs in another order, or from another file, are the same."""
     assert (report.scored.name, report.scored.num_pairs, report.scored.bundled) == ("", len(PAIRS), False)
-    assert scored_pairs(named("set/test", reversed(PAIRS))).fingerprint == report.scored.fingerprint
-    assert scored_pairs(PAIRS[1:]).fingerprint != report.scored.fingerprint
-    assert scored_pairs((*PAIRS[1:], replace(PAIRS[0], target=5.0))).fingerprint != report.scored.fingerprint
+    assert PairsEvaluator(named("set/test", reversed(PAIRS))).of.fingerprint == report.scored.fingerprint
+    assert PairsEvaluator(PAIRS[1:]).of.fingerprint != report.scored.fingerprint
+    assert PairsEvaluator((*PAIRS[1:], replace(PAIRS[0], target=5.0))).of.fingerprint != report.scored.fingerprint
     assert f"paired bootstrap over {len(PAIRS)} pairs, " in " ".join(report.notes)
     bundled = load_pairs("bundled").test
     some = replace(bundled, pairs=bundled.pairs[:20])
@@ -132,11 +133,11 @@ def test_a_report_says_which_pairs_its_scores_are_of(duo, report, tmp_path):
     assert scored_sentences(result) == [result.scored.sentence]
     result.write(tmp_path / "bench.json")
     assert BenchReport.read(tmp_path / "bench.json") == result
-    own = replace(result, scored=scored_pairs(named("set/test", PAIRS)))
+    own = replace(result, scored=PairsEvaluator(named("set/test", PAIRS)).of)
     assert file_for(own, tmp_path / "bench.json") == tmp_path / "bench.json"
     own.write(tmp_path / "bench.json")
     assert file_for(result, tmp_path / "bench.json") == tmp_path / "bench-2.json"  # what says more stays
-    other = replace(own, scored=scored_pairs(named("other/test", PAIRS[1:])))
+    other = replace(own, scored=PairsEvaluator(named("other/test", PAIRS[1:])).of)
     assert file_for(other, tmp_path / "bench.json") == tmp_path / "bench.json"
 
 

@@ -12,10 +12,12 @@ import torch
 from tests.support.commands import fails, run, run_both
 from tests.support.made_results import a_distillation
 from tests.support.retrieval import retrieval_folder
+from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import read_retrieval
 from truncate_kit.distillation.distill_result import DISTILL_FILE, HeldOutScores
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.page.writing import write_page
 from truncate_kit.results import FORMAT
 from truncate_kit.retrieval.comparing import compare
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
@@ -106,7 +108,7 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
     assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
 
 
-@pytest.mark.parametrize("command", ["finetune", "bench", "combine"])
+@pytest.mark.parametrize("command", ["finetune", "combine"])
 def test_there_are_no_pairs_in_it(capfd, command, tiny_folder, folder, tmp_path):
     message = fails(capfd, command, tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
     assert "holds queries and documents, not graded pairs" in message
@@ -129,6 +131,42 @@ def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, 
         for pair in split.pairs:
             cosine = vectors[place[pair.first]] @ vectors[place[pair.second]]
             assert pair.target == pytest.approx(float(cosine), abs=1e-5)
+    assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
+
+
+def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_path):
+    full, home = tmp_path / "full", tmp_path / "home"
+    save_encoder(load_encoder(tiny_folder("bert")), full)
+    run(capfd, "cut", full, "--layer", 2, "--workspace", home)
+    lean = home / "lean"
+    fast = ("--backends", "torch-fp32,onnx-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
+    command = ("bench", lean, "--full", full, "--data", folder, "--workspace", home, *fast)
+    out, _ = run_both(capfd, *command)
+    assert "nDCG@10 lean" in out
+    assert "paired bootstrap over 19 queries" in out
+    found = BenchReport.read(home / "bench.json")
+    assert (found.scored.metric, found.scored.num_pairs, found.metric) == ("nDCG@10", 19, "nDCG@10")
+    data = read_retrieval(folder)
+    expected = {
+        role: evaluate_retrieval(load_encoder(model), data, model=role).ndcg.value
+        for role, model in (("lean", lean), ("full", full))
+    }
+    for row in found.contestants:
+        assert row.spearman is None
+        assert row.score == pytest.approx(expected[row.role], abs=1e-3)
+    row = compare(load_encoder(full), load_encoder(lean), data).row("lean", "lean")
+    quality = found.quality
+    assert (quality.lean, quality.full, quality.num_pairs) == (
+        pytest.approx(expected["lean"]), pytest.approx(expected["full"]), 19,
+    )  # fmt: skip
+    assert (quality.difference, quality.low, quality.high) == pytest.approx(
+        (row.difference.value, row.difference.low, row.difference.high)
+    )
+    assert found.num_texts == len({*data.queries, *data.documents})
+    page = Path(write_page(home).page).read_text(encoding="utf-8")
+    assert "score, nDCG@10 × 100" in page
+    assert f"nDCG@10 is of {found.scored.words}" in page
+    assert "Spearman" not in page
     assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
 
 

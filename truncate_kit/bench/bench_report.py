@@ -13,6 +13,7 @@ from truncate_kit.results import Result
 from truncate_kit.wording import counted
 
 Role = Literal["lean", "full"]
+SPEARMAN = "Spearman"
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
 Key = tuple[Role, str]  # role and backend
 
@@ -83,6 +84,12 @@ class Contestant(Result):
     file_bytes: int | None = None  # what this runtime loads
     spearman: float | None = None  # × 100, None without pairs
     memory: PeakMemory | None = None  # None where it was not measured
+    search: float | None = None  # × 100, by the metric of a retrieval set, None without one
+
+    @property
+    def score(self) -> float | None:
+        """On what was scored: pairs or queries."""
+        return self.spearman if self.search is None else self.search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,25 +158,37 @@ class Cost(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredPairs(Result):
-    """The pairs that scores are of.
+    """The pairs that scores are of, or the queries.
 
     Attributes:
         name: Of the set; empty where the pairs came without one.
-        fingerprint: See `pairs_fingerprint`.
-        num_pairs: Their number.
+        fingerprint: See `pairs_fingerprint`, or that of the retrieval set.
+        num_pairs: Their number, or that of the queries.
         bundled: Whether these are the pairs that come with the package: a grammar made them, and what a model scores on
             them says little of any task.
+        metric: What the scores are.
     """
 
     name: str
     fingerprint: str
     num_pairs: int
     bundled: bool
+    metric: str = SPEARMAN
+
+    @property
+    def unit(self) -> tuple[str, str]:
+        """What there is a number of, one and several."""
+        return ("pair", "pairs") if self.metric == SPEARMAN else ("query", "queries")
+
+    @property
+    def field(self) -> Literal["spearman", "search"]:
+        """Where a contestant has its score."""
+        return "spearman" if self.metric == SPEARMAN else "search"
 
     @property
     def words(self) -> str:
         """Number and name: `1,379 pairs of stsb/en/test`."""
-        number = counted(self.num_pairs, "pair")
+        number = counted(self.num_pairs, *self.unit)
         return number + (f" of {self.name}" if self.name else "") + (", synthetic" if self.bundled else "")
 
     @property
@@ -180,7 +199,7 @@ class ScoredPairs(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityDifference(Result):
-    """Spearman (× 100) of lean minus full on the same pairs, with a paired bootstrap interval."""
+    """Score (× 100) of lean minus full on the same pairs or queries, with a paired bootstrap interval."""
 
     backend: str
     lean: float
@@ -211,6 +230,11 @@ class BenchReport(Measurement):
     costs: tuple[Cost, ...] = ()
     scored: ScoredPairs | None = None  # None where nothing was, and in files of earlier versions
 
+    @property
+    def metric(self) -> str:
+        """What the scores are."""
+        return SPEARMAN if self.scored is None else self.scored.metric
+
     def measured(self) -> tuple[Contestant, ...]:
         """The contestants that took part."""
         return tuple(row for row in self.contestants if row.absent is None)
@@ -235,7 +259,7 @@ class BenchReport(Measurement):
             place = row.role, row.backend, row.scenario, row.batch_size, row.length
             yield place, (len(row.seconds), row.sentences)
         for contestant in self.measured():
-            done = contestant.spearman is not None, contestant.memory is not None
+            done = contestant.score is not None, contestant.memory is not None
             yield (contestant.role, contestant.backend), (int(done[0]), int(done[1]))
 
 

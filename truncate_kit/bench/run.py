@@ -14,15 +14,16 @@ from truncate_kit.bench.backends import BASE, select_backends
 from truncate_kit.bench.bench_report import BenchReport, Ceiling, Role, Timing
 from truncate_kit.bench.contestants import Contestants
 from truncate_kit.bench.energy import EnergyMeter
+from truncate_kit.bench.evaluators import evaluator_of
 from truncate_kit.bench.gains import costs, gains
 from truncate_kit.bench.machine import OtherWork, describe_machine
 from truncate_kit.bench.memory import measure_memory
 from truncate_kit.bench.preparing import fitting_lengths, roomy_compiler, torch_threads
 from truncate_kit.bench.scenarios import Sentences, spread, time_one_sentence, time_real_set, time_shape, with_shares
-from truncate_kit.bench.scoring import score_pairs
+from truncate_kit.bench.scoring import score_all
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
-from truncate_kit.data import PairSet, TextPair
+from truncate_kit.data import PairSet, RetrievalSet, TextPair
 from truncate_kit.encoders import Encoder
 from truncate_kit.hardware import select_device
 from truncate_kit.precisions import Target
@@ -39,7 +40,7 @@ def bench(
     full: Path | Encoder | None = None,
     settings: BenchSettings = _DEFAULTS,
     *,
-    pairs: PairSet | Sequence[TextPair] | None = None,
+    pairs: PairSet | Sequence[TextPair] | RetrievalSet | None = None,
     texts: Sequence[str] | None = None,
     graphs: Path | None = None,
     progress: Progress = silent,
@@ -53,7 +54,8 @@ def bench(
         lean: a folder, or an encoder in memory, which goes to the device and stays there.
         full: the same for the model to compare with; None measures lean alone, with `settings.blocks` beside its whole.
         settings: what is measured, and how often.
-        pairs: for Spearman and the paired bootstrap interval; a `PairSet` says in the report what it is called.
+        pairs: for Spearman and the paired bootstrap interval; a `PairSet` says in the report what it is called. Or a
+            retrieval set, for nDCG@10 (or the metric that it names) by query.
         texts: the real set; None leaves it out.
         graphs: folder in which the graphs that models lack are kept for the next bench; None keeps none.
         progress: is called as the work goes on.
@@ -89,7 +91,7 @@ def bench(
 def _measure(
     contestants: Contestants,
     settings: BenchSettings,
-    pairs: PairSet | Sequence[TextPair] | None,
+    pairs: PairSet | Sequence[TextPair] | RetrievalSet | None,
     texts: Sequence[str] | None,
     progress: Progress,
 ) -> BenchReport:
@@ -97,7 +99,9 @@ def _measure(
     lengths = fitting_lengths(list(contestants.encoders.values()), settings.lengths)
     largest = max(settings.batch_sizes), max(lengths)
     contestants.start(largest, progress)
-    found = None if pairs is None else score_pairs(contestants, pairs, seed=settings.seed, progress=progress)
+    found = None
+    if pairs is not None:
+        found = score_all(contestants, evaluator_of(pairs), seed=settings.seed, progress=progress)
     others = OtherWork()
     shapes = [(size, length) for size in sorted({1, *settings.batch_sizes}) for length in lengths]
     timings, ceilings = _time_shapes(contestants, shapes, settings.repeats, progress)

@@ -1,17 +1,15 @@
 """Scores of the contestants, and whether lean and full may be compared."""
 
 import json
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from truncate_kit.bench.bench_report import Key, QualityDifference, ScoredPairs
 from truncate_kit.bench.contestants import Contestants
-from truncate_kit.bench.quality import quality_difference
+from truncate_kit.bench.evaluators import QualityEvaluator, Score
 from truncate_kit.bench.subjects import Subject
-from truncate_kit.data import PairSet, TextPair, is_bundled, pairs_fingerprint
-from truncate_kit.evaluation import Evaluation, evaluate
 from truncate_kit.files import read_text
 from truncate_kit.progress import Progress
+from truncate_kit.wording import counted
 
 _BUNDLED = (
     "These scores are of the bundled pairs, which a grammar made: they say little of your task. Name pairs of your own "
@@ -26,39 +24,25 @@ class Scored(NamedTuple):
     quality: QualityDifference | None
 
 
-def scored_pairs(pairs: PairSet | Sequence[TextPair]) -> ScoredPairs:
-    """What the report says of the pairs."""
-    named = pairs if isinstance(pairs, PairSet) else None
-    return ScoredPairs(
-        name="" if named is None else named.name,
-        fingerprint=pairs_fingerprint(pairs),
-        num_pairs=len(pairs),
-        bundled=named is not None and is_bundled(named),
-    )
-
-
-def score_pairs(
-    contestants: Contestants, pairs: PairSet | Sequence[TextPair], *, seed: int, progress: Progress
-) -> Scored | None:
-    """Write Spearman into every contestant's row; lean − full in the first runtime that both share, where it exists.
+def score_all(contestants: Contestants, evaluator: QualityEvaluator, *, seed: int, progress: Progress) -> Scored | None:
+    """Write its score into every contestant's row; lean − full in the first runtime that both share, where it exists.
 
     None where nothing can be scored.
     """
+    of = evaluator.of
     if contestants.random:
-        contestants.notes.append("Random weights have no quality: no Spearman.")
+        contestants.notes.append(f"Random weights have no quality: no {of.metric}.")
         return None
-    every = tuple(pairs)
-    found = contestants.surviving("while scoring", lambda: _evaluate_all(contestants, every, progress))
+    found = contestants.surviving("while scoring", lambda: _score_each(contestants, evaluator, progress))
     for key, score in found.items():
-        contestants.update(key, spearman=score.spearman)
-    of = scored_pairs(pairs)
+        contestants.update(key, **{of.field: score.value})
     if of.bundled:
         contestants.notes.append(_BUNDLED)
-    return Scored(of, _difference(contestants, every, found, of, seed)) if found else None
+    return Scored(of, _difference(contestants, evaluator, found, seed)) if found else None
 
 
 def _difference(
-    contestants: Contestants, pairs: Sequence[TextPair], found: dict[Key, Evaluation], of: ScoredPairs, seed: int
+    contestants: Contestants, evaluator: QualityEvaluator, found: dict[Key, Score], seed: int
 ) -> QualityDifference | None:
     if len(contestants.subjects) < 2:
         return None
@@ -67,19 +51,18 @@ def _difference(
     for backend in contestants.backends:
         ours, theirs = found.get(("lean", backend.name)), found.get(("full", backend.name))
         if comparable and ours is not None and theirs is not None:
-            targets = [pair.target for pair in pairs]
-            quality = quality_difference(backend.name, ours.cosines, theirs.cosines, targets, seed=seed)
-            contestants.notes.append(quality_sentence(quality, of))
+            quality = evaluator.difference(backend.name, ours, theirs, seed=seed)
+            contestants.notes.append(quality_sentence(quality, evaluator.of))
             return quality
     return None
 
 
-def _evaluate_all(contestants: Contestants, pairs: Sequence[TextPair], progress: Progress) -> dict[Key, Evaluation]:
-    found: dict[Key, Evaluation] = {}
+def _score_each(contestants: Contestants, evaluator: QualityEvaluator, progress: Progress) -> dict[Key, Score]:
+    found: dict[Key, Score] = {}
     readers = contestants.reading_texts()
     for done, (key, runner) in enumerate(readers.items(), start=1):
-        found[key] = evaluate(runner, pairs)
-        progress("Scoring the pairs", done, len(readers))
+        found[key] = evaluator.score(runner, contestants.encoders[key[0]])
+        progress(f"Scoring the {evaluator.of.unit[1]}", done, len(readers))
     return found
 
 
@@ -127,7 +110,7 @@ def quality_sentence(quality: QualityDifference, of: ScoredPairs) -> str:
     if of.bundled:
         verdict = ""
     return (
-        f"Spearman lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points "
+        f"{of.metric} lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points "
         f"({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
-        f"{quality.num_pairs:,} pairs, {quality.resamples:,} resamples){verdict}."
+        f"{counted(quality.num_pairs, *of.unit)}, {quality.resamples:,} resamples){verdict}."
     )

@@ -54,7 +54,7 @@ def load_pairs(
     if is_retrieval_folder(path):
         raise DataError(
             f"{path} holds queries and documents, not graded pairs.",
-            hint="analyze, evaluate, compare, distill and export take it as `data`, finetune as `retrieval`.",
+            hint="analyze, evaluate, compare, distill, export and bench take it as `data`, finetune as `retrieval`.",
         )
     if not classes and holds_words(path):
         if columns is not None or given is not None:

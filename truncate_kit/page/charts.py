@@ -57,11 +57,11 @@ def speed_chart(reports: Sequence[BenchReport], *, name: str = "speed") -> Chart
     benches = [(report, points) for report, points in benches if points]
     if not benches:
         return None
-    every = [point for _, points in benches for point in points]
+    metric, every = benches[0][0].metric, [point for _, points in benches for point in points]
     roles = {"lean": "filled: the lean model", "full": "hollow: the full model"}
 
     def plot(axes: Axes) -> object:
-        plot_points(axes, *(points for _, points in benches))
+        plot_points(axes, *(points for _, points in benches), metric=metric)
         if len(benches) > 1:
             for report, points in benches:
                 _name_depth(axes, report, points)
@@ -69,12 +69,12 @@ def speed_chart(reports: Sequence[BenchReport], *, name: str = "speed") -> Chart
 
     best = max(every, key=lambda point: point[2])
     label = (
-        f"Scatter of {len(every)} points, sentences per second against Spearman. The fastest, {best[0]} in {best[1]}, "
+        f"Scatter of {len(every)} points, sentences per second against {metric}. The fastest, {best[0]} in {best[1]}, "
         f"has {best[2]:,.0f} sentences per second and {best[3]:.2f}. The table below has them all."
     )
     caption = "Each mark is one model in one runtime and precision; up and to the right is better."
     if (scored := benches[0][0].scored) is not None:
-        caption += f" Spearman is of {scored.words}."
+        caption += f" {metric} is of {scored.words}."
     return _chart(name, label, caption, plot, height=5.2)
 
 

@@ -82,9 +82,9 @@ def _speed(bench: BenchReport) -> list[str]:
     quality = bench.quality
     for name in dict.fromkeys([lean.backend, *([alone] if alone else [])]):
         here = measures(bench, "lean", name)
-        if quality is not None and here is not None and here.spearman is not None and not has_interval(bench, name):
+        if quality is not None and here is not None and here.score is not None and not has_interval(bench, name):
             said.append(
-                f"In {here.runtime} lean scores {here.spearman:.2f}: the interval is not of that, but of runtimes in "
+                f"In {here.runtime} lean scores {here.score:.2f}: the interval is not of that, but of runtimes in "
                 f"which both score as in {BACKENDS[quality.backend].title}."
             )
     busy = bench.machine.others_busy

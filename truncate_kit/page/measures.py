@@ -22,7 +22,8 @@ class Measures:
         backend: Name of the runtime.
         layers: Number of blocks.
         parameters: Their number, pooler excluded.
-        spearman: × 100.
+        score: × 100.
+        metric: What the score is.
         sentences_per_second: Of the real set, tokeniser included.
         milliseconds: Median of one sentence.
         peak_bytes: Of memory.
@@ -35,7 +36,8 @@ class Measures:
     backend: str
     layers: int
     parameters: int
-    spearman: float | None
+    score: float | None
+    metric: str
     sentences_per_second: float | None
     milliseconds: float | None
     peak_bytes: int | None
@@ -61,7 +63,8 @@ def measures(report: BenchReport, role: Role, backend: str) -> Measures | None:
         backend=backend,
         layers=model.layer,
         parameters=model.parameters,
-        spearman=row.spearman,
+        score=row.score,
+        metric=report.metric,
         sentences_per_second=None if speed is None else speed.sentences_per_second,
         milliseconds=None if one is None else 1e3 * one.p50_seconds,
         peak_bytes=None if row.memory is None else row.memory.peak_bytes,
@@ -112,7 +115,7 @@ def has_interval(report: BenchReport, backend: str) -> bool:
     quality = report.quality
     if quality is None or backend == quality.backend:
         return quality is not None
-    scores = {(row.role, row.backend): row.spearman for row in report.measured()}
+    scores = {(row.role, row.backend): row.score for row in report.measured()}
     lean, full = ((scores.get((role, backend)), scores.get((role, quality.backend))) for role in ("lean", "full"))
     return _alike(*lean) and (full[0] is None or _alike(*full))
 
@@ -134,7 +137,7 @@ def against_table(report: BenchReport) -> TableCells | None:
         there = replace(full, sentences_per_second=None, milliseconds=None, peak_bytes=None, file_bytes=None)
     quality = report.quality
     if quality is None or not has_interval(report, lean.backend):
-        score = _ratio(lean.spearman, full.spearman, "{:+.2f} points", difference=True)
+        score = _ratio(lean.score, full.score, "{:+.2f} points", difference=True)
     else:
         score = f"{quality.difference:+.1f} points [{quality.low:+.1f}, {quality.high:+.1f}]"
     gained = (
@@ -163,8 +166,9 @@ def _measured(cells: TableCells) -> TableCells:
 
 def _side_by_side(found: Mapping[str, Measures]) -> TableCells:
     models = tuple(found.values())
+    metric = " or ".join(dict.fromkeys(one.metric for one in models))
     rows: list[tuple[str, ...]] = [
-        ("score, Spearman × 100", *(number(one.spearman, ".2f") for one in models)),
+        (f"score, {metric} × 100", *(number(one.score, ".2f") for one in models)),
         ("sentences a second", *(number(one.sentences_per_second, ",.0f") for one in models)),
         ("one sentence, milliseconds", *(number(one.milliseconds, ".2f") for one in models)),
         ("peak memory, MB", *(number(one.peak_bytes and one.peak_bytes / 1e6, ",.0f") for one in models)),

@@ -58,7 +58,7 @@ def _by_sweep(run: Run, sweep: SweepResult) -> str:
 def _score_of_cut(run: Run) -> str:
     """What a model that nothing was learned for scores, where that says something."""
     bench = run.bench
-    lean = [] if bench is None else [row.spearman for row in bench.measured() if row.role == "lean"]
+    lean = [] if bench is None else [row.score for row in bench.measured() if row.role == "lean"]
     if not lean or lean[0] is None:
         return "What it scores is not known."
     if bench is None or (bench.quality is not None and judged(run) is None):

@@ -15,19 +15,19 @@ from truncate_kit.wording import counted
 
 # Colour is the precision, shape the runtime; filled is lean, hollow is full; an arrow joins the two models in one
 # runtime, with the gain in speed at its head.
-Point = tuple[str, str, float, float]  # role, backend, sentences/s, Spearman
+Point = tuple[str, str, float, float]  # role, backend, sentences/s, score
 
 
 def draw_bench(report: BenchReport, path: Path) -> Path | None:
-    """Write sentences/s of the real set against Spearman as PNG, where both are known. Raises `FileProblemError`."""
+    """Write sentences/s of the real set against the score as PNG, where both are known. Raises `FileProblemError`."""
     points = quality_points(report)
     if not points:
         return None
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
-    on = "" if report.scored is None else f"\nSpearman of {report.scored.words}"
+    on = "" if report.scored is None else f"\n{report.metric} of {report.scored.words}"
     axes.set_title(f"Speed against quality on {report.machine.processor}, {_place(report)}{on}", loc="left")
-    plot_points(axes, points)
+    plot_points(axes, points, metric=report.metric)
     axes.set_xlabel(f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)")
     roles: dict[str, str] = {row.role: row.title for row in report.models}
     # Beside the panel: inside, it would lie on the points that win.
@@ -35,13 +35,16 @@ def draw_bench(report: BenchReport, path: Path) -> Path | None:
     return write_figure(figure, path)
 
 
-def plot_points(axes: Axes, *benches: list[Point]) -> None:
-    """Each model in each runtime, and what the lean one gains in each; from zero sentences a second on."""
+def plot_points(axes: Axes, *benches: list[Point], metric: str) -> None:
+    """Each model in each runtime, and what the lean one gains in each; from zero sentences a second on.
+
+    metric: What all scores are.
+    """
     for points in benches:
-        _draw(axes, points)
+        _draw(axes, points, metric)
     points = [point for bench in benches for point in bench]
     axes.set_xlabel("sentences per second, tokeniser included")
-    axes.set_ylabel("Spearman × 100")
+    axes.set_ylabel(f"{metric} × 100")
     axes.set_xlim(left=0, right=1.15 * max(point[2] for point in points))
     scores = [point[3] for point in points]
     margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
@@ -60,13 +63,13 @@ def quality_points(report: BenchReport) -> list[Point]:
     """Every model in every runtime whose speed on the real set and score are both known."""
     timed = ((row, report.timing(row.role, row.backend, "real set")) for row in report.measured())
     return [
-        (row.role, row.backend, timing.sentences_per_second, row.spearman)
+        (row.role, row.backend, timing.sentences_per_second, row.score)
         for row, timing in timed
-        if timing is not None and row.spearman is not None
+        if timing is not None and row.score is not None
     ]
 
 
-def _draw(axes: Axes, points: list[Point]) -> None:
+def _draw(axes: Axes, points: list[Point], metric: str) -> None:
     for role, backend, speed, score in points:
         axes.plot(
             speed,
@@ -76,7 +79,7 @@ def _draw(axes: Axes, points: list[Point]) -> None:
             markeredgewidth=2,
             color=_color(backend),
             markerfacecolor=_color(backend) if role == "lean" else "none",
-            gid=f"{TIP}{role}, {BACKENDS[backend].title}: {speed:,.0f} sentences/s, Spearman {score:.2f}",
+            gid=f"{TIP}{role}, {BACKENDS[backend].title}: {speed:,.0f} sentences/s, {metric} {score:.2f}",
         )
     for place, backend in enumerate(dict.fromkeys(point[1] for point in points)):
         pair = {point[0]: point[2:] for point in points if point[1] == backend}

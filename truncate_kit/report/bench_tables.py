@@ -48,14 +48,14 @@ def ceiling_sentences(report: BenchReport) -> list[str]:
 
 def _overview(report: BenchReport) -> TableCells:
     models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in report.models)
-    on = "" if report.scored is None else f"; Spearman × 100 on {report.scored.words}"
+    on = "" if report.scored is None else f"; {report.metric} × 100 on {report.scored.words}"
     real = any(row.scenario == "one sentence" for row in report.timings)
     what = "one sentence" if real else "batch 1"
     return TableCells(
         models + on,
         (
             "model, runtime",
-            "Spearman",
+            report.metric,
             f"{what} p50 ms",
             "sentences/s",
             "file MB",
@@ -73,7 +73,7 @@ def _overview_row(report: BenchReport, row: Contestant, real: bool) -> tuple[str
     speed = report.timing(row.role, row.backend, "real set")
     return (
         f"{row.role}, {BACKENDS[row.backend].title}",
-        number(row.spearman),
+        number(row.score),
         number(latency.p50_seconds * 1e3 if latency else None, ".2f"),
         number(speed.sentences_per_second if speed else None, ",.0f"),
         number(row.file_bytes / _MEGA if row.file_bytes else None, ",.1f"),

@@ -1,0 +1,103 @@
+"""What the contestants are scored on: graded pairs by Spearman, or queries by nDCG@10 over all documents."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from truncate_kit.bench.bench_report import QualityDifference, ScoredPairs
+from truncate_kit.bench.quality import LEVEL, RESAMPLES, quality_difference
+from truncate_kit.bench.running import Runner
+from truncate_kit.data import SEARCH_METRICS, PairSet, RetrievalSet, TextPair, is_bundled, pairs_fingerprint
+from truncate_kit.encoders import Encoder
+from truncate_kit.evaluation import evaluate
+from truncate_kit.retrieval.scores import estimated
+from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
+
+Array = NDArray[np.float64]
+
+
+class Score(NamedTuple):
+    """Of one contestant, in points; single: the similarity of each pair, or the score of each query."""
+
+    value: float
+    single: Array
+
+
+class QualityEvaluator(Protocol):
+    """Scores contestants, and states how far two of them differ."""
+
+    of: ScoredPairs
+
+    def score(self, runner: Runner, encoder: Encoder) -> Score:
+        """Of one contestant; encoder: the model that it runs."""
+
+    def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
+        """Lean − full, with the interval of a paired bootstrap."""
+
+
+class PairsEvaluator:
+    """Spearman (× 100) of similarities with graded scores."""
+
+    def __init__(self, pairs: PairSet | Sequence[TextPair]) -> None:
+        self._pairs = tuple(pairs)
+        named = pairs if isinstance(pairs, PairSet) else None
+        self.of = ScoredPairs(
+            name="" if named is None else named.name,
+            fingerprint=pairs_fingerprint(pairs),
+            num_pairs=len(self._pairs),
+            bundled=named is not None and is_bundled(named),
+        )
+
+    def score(self, runner: Runner, encoder: Encoder) -> Score:
+        """See `QualityEvaluator`. Raises `DataError` where a correlation is not defined."""
+        found = evaluate(runner, self._pairs)
+        return Score(found.spearman, np.array(found.cosines))
+
+    def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
+        """See `QualityEvaluator`."""
+        targets = [pair.target for pair in self._pairs]
+        return quality_difference(backend, lean.single.tolist(), full.single.tolist(), targets, seed=seed)
+
+
+class QueriesEvaluator:
+    """nDCG@10 (× 100) of a retrieval set, or the metric that it chooses by; all documents are compared."""
+
+    def __init__(self, data: RetrievalSet) -> None:
+        self._data = data
+        self.of = ScoredPairs(
+            name=data.name,
+            fingerprint=data.fingerprint(),
+            num_pairs=len(data.queries),
+            bundled=False,
+            metric=SEARCH_METRICS[data.metric],
+        )
+
+    def score(self, runner: Runner, encoder: Encoder) -> Score:
+        """See `QualityEvaluator`; each side has the model's prompt for it."""
+        own = RetrievalEvaluator(encoder, self._data, np.arange(len(self._data.queries)))
+        vectors = runner.encode_ids(own.texts()).float().cpu()
+        single = own.scores(vectors, vectors)
+        return Score(float(single.mean()), single)
+
+    def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
+        """See `QualityEvaluator`."""
+        found = estimated(lean.single - full.single, seed=seed)
+        return QualityDifference(
+            backend=backend,
+            lean=lean.value,
+            full=full.value,
+            difference=found.value,
+            low=found.low,
+            high=found.high,
+            level=LEVEL,
+            resamples=RESAMPLES,
+            seed=seed,
+            num_pairs=len(lean.single),
+        )
+
+
+def evaluator_of(data: PairSet | Sequence[TextPair] | RetrievalSet) -> QualityEvaluator:
+    """Pairs or queries, as they come."""
+    return QueriesEvaluator(data) if isinstance(data, RetrievalSet) else PairsEvaluator(data)
