@@ -125,8 +125,23 @@ def _kept(name: str, read: Any) -> Reader:
     return Reader(name=name, files=(name,), make=_copied(name), read=read, sealed=True)
 
 
+def _learned(folder: Path) -> None:
+    from truncate_kit.data import TextPair
+    from truncate_kit.data.learned import note_learned
+
+    note_learned(folder / "sweep.json", "a set", [TextPair(f"text {number}", "other", 1.0) for number in range(40)])
+
+
+def _read_learned(folder: Path) -> Any:
+    from truncate_kit.data.learned import read_learned
+
+    found = read_learned(folder / "sweep.json", "a set")
+    return None if found is None else found.tolist()
+
+
 OWN = (
     _kept("sweep.json", _sweep),
+    Reader(name="sweep.pairs", files=("sweep.pairs",), make=_learned, read=_read_learned, sealed=True),
     _kept("workspace.json", _memory),
     _kept("cut.json", _cut),
     _kept("vectors.npy.json", _note),

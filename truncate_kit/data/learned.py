@@ -53,7 +53,12 @@ def note_learned(result: Path, name: str, *pairs: Iterable[TextPair], texts: Ite
     keys = np.concatenate([*map(pair_keys, pairs), _keys_of(texts)]).astype("<u8")
     keys = np.unique(keys)
     with replacing(learned_file(result)) as target:
-        target.write_bytes(f"{_HEAD} {len(keys)} {name}\n".encode() + keys.tobytes())
+        target.write_bytes(_head(name, keys.tobytes()) + b"\n" + keys.tobytes())
+
+
+def _head(name: str, keys: bytes) -> bytes:
+    """The first line: what the keys are of, and a digest of them that shows damage."""
+    return f"{_HEAD}, {name}, {hashlib.sha256(keys).hexdigest()}".encode()
 
 
 def _keys_of(texts: Iterable[frozenset[str]]) -> Keys:
@@ -66,7 +71,7 @@ def read_learned(result: Path, name: str) -> Keys | None:
         head, _, rest = read_bytes(learned_file(result)).partition(b"\n")
     except OSError:
         return None
-    if len(rest) % 8 or head != f"{_HEAD} {len(rest) // 8} {name}".encode():
+    if head != _head(name, rest):
         return None
     return np.frombuffer(rest, dtype="<u8").astype(np.uint64)
 
