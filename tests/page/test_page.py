@@ -12,11 +12,13 @@ import pytest
 from tests.support.made_results import (
     SCORED,
     a_bench,
+    a_combination,
     a_contrast,
     a_distillation,
     a_quality,
     a_sweep,
     an_export,
+    some_heads,
     write_run,
 )
 from tests.support.pairs import TEXTS, pairs_of
@@ -199,7 +201,9 @@ def test_nothing_is_recommended_by_scores_on_the_bundled_pairs(lean, tmp_path, l
     assert any(line.startswith("Score: measured on the bundled pairs alone") for line in found.grounds[0])
     assert "lean is better" not in page_of(tmp_path / "distilled").text
     found = write_page(write_run(tmp_path / "classes", lean, bench=bench))
-    assert found.recommendations[0].startswith("The lean model (layer 5 of 8) scores 56.40 on test against 53.80")
+    assert found.recommendations[0].startswith(
+        "The lean model (layer 5 of 8) scores 56.40 on test of stsb (Spearman × 100) against 53.80 of the full model"
+    )
     found = write_page(write_run(tmp_path / "sweep", lean, bench=bench, sweep=replace(a_sweep(), data="bundled")))
     assert "was chosen and scored on the bundled pairs" in found.recommendations[0]
     found = write_page(write_run(tmp_path / "alone", lean, bench=bench, sweep=None))
@@ -211,6 +215,20 @@ def test_nothing_is_recommended_by_scores_on_the_bundled_pairs(lean, tmp_path, l
     cut = CutResult(model="mine", layer=2, depth=8, parameters=5000, full_parameters=8000)
     found = write_page(write_run(tmp_path / "cut", lean, bench=bench, cut=cut))
     assert "What it scores on your task is not known." in found.recommendations[0]
+
+
+def test_what_is_no_lean_model_names_its_data(lean, tmp_path):
+    says_little = "bundled, synthetic pairs that say little of your task."
+    for data, ends in (("stsb", "of stsb."), ("bundled", f"of {says_little}")):
+        results = {"sweep": None, "bench": None, "contrast": replace(a_contrast(), data=data)}
+        found = write_page(write_run(tmp_path / f"contrast {data}", lean, **results))
+        assert found.recommendations[0].endswith(ends)
+    heads = {"sweep": None, "bench": None, "heads": replace(some_heads(), data="bundled")}
+    found = write_page(write_run(tmp_path / "heads", lean, **heads))
+    assert found.recommendations[0].endswith(says_little)
+    combined = {"sweep": None, "bench": None, "combined": replace(a_combination(1), data="bundled")}
+    found = write_page(write_run(tmp_path / "combined", lean, **combined))
+    assert found.recommendations[0].endswith(f"found on {says_little}")
 
 
 def test_the_bundled_pairs_judge_a_miniature(lean, tmp_path):

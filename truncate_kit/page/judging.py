@@ -18,14 +18,14 @@ def judged_sweep(run: Run) -> SweepResult | None:
     """Likewise what `finetune` found."""
     sweep = run.sweep
     # Queries choose and report in the place of pairs.
-    synthetic = sweep is not None and not sweep.retrieval and _says_nothing(run, sweep.data)
+    synthetic = sweep is not None and not sweep.retrieval and says_nothing(run, sweep.data)
     return None if synthetic else sweep
 
 
 def judged_scores(run: Run) -> HeldOutScores | None:
     """Likewise what `distill` found on pairs or queries."""
     scores = None if run.distilled is None else run.distilled.scores
-    return None if scores is None or _says_nothing(run, scores.data) else scores
+    return None if scores is None or says_nothing(run, scores.data) else scores
 
 
 def is_on_bundled(run: Run, bench: BenchReport) -> bool:
@@ -33,13 +33,13 @@ def is_on_bundled(run: Run, bench: BenchReport) -> bool:
     if bench.scored is not None:
         return bench.scored.bundled and not _is_miniature(run)
     named = run.workspace.remembered().data.name
-    return bench.quality is not None and _says_nothing(run, _bundled() if named is None else named)
+    return bench.quality is not None and says_nothing(run, _bundled() if named is None else named)
 
 
 def bench_of(run: Run) -> str:
     """The command that measures, on pairs of the user's own where the last ones say nothing of the model."""
     named = run.workspace.remembered().data.name
-    return own_bench(run) if _says_nothing(run, _bundled() if named is None else named) else run.bench_command
+    return own_bench(run) if says_nothing(run, _bundled() if named is None else named) else run.bench_command
 
 
 def own_bench(run: Run) -> str:
@@ -48,7 +48,8 @@ def own_bench(run: Run) -> str:
     return run.command("bench", *full, "--data", PAIRS)
 
 
-def _says_nothing(run: Run, data: str) -> bool:
+def says_nothing(run: Run, data: str) -> bool:
+    """Whether a set of this name is the bundled one, and the model another than those that come with it."""
     name = _bundled()
     return (data == name or data.startswith(f"{name}/")) and not _is_miniature(run)
 

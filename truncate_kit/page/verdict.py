@@ -4,7 +4,7 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores, taught_by
 from truncate_kit.page.grounds import BUSY, SEEDS, grounds
-from truncate_kit.page.judging import PAIRS, judged, judged_scores, judged_sweep, own_bench
+from truncate_kit.page.judging import PAIRS, judged, judged_scores, judged_sweep, own_bench, says_nothing
 from truncate_kit.page.layout import Verdict
 from truncate_kit.page.measures import gain_in, has_interval, lean_and_full, shared_runtimes
 from truncate_kit.page.run import Run
@@ -40,7 +40,7 @@ def _sentence(run: Run) -> str:
         return f"{run.cut.sentence} {_score_of_cut(run)}"
     if run.contrast is not None:
         scored = "no test split" if run.contrast.test is None else f"Spearman {run.contrast.test:.2f} on test"
-        of = f" of {run.contrast.data}" if run.contrast.test is not None else ""
+        of = f" of {_named(run, run.contrast.data)}" if run.contrast.test is not None else ""
         return f"Layer {run.contrast.layer} of {run.contrast.depth}, trained by contrast: {scored}{of}."
     if bench is not None and bench.quality is not None:
         return f"There are no pairs of yours to judge the lean model by. {_speed_alone(bench)}. {_own_pairs(run)}"
@@ -48,10 +48,10 @@ def _sentence(run: Run) -> str:
 
 
 def _by_sweep(run: Run, sweep: SweepResult) -> str:
-    gained = sweep.lean.test - sweep.full.test
+    gained, of = sweep.lean.test - sweep.full.test, sweep.retrieval or sweep.data
     return (
-        f"{_lean(run)} scores {sweep.lean.test:.2f} on test against {sweep.full.test:.2f} of the full model "
-        f"({gained:+.2f}); {_lean_alone(run.bench)}."
+        f"{_lean(run)} scores {sweep.lean.test:.2f} on test of {of} ({sweep.metric}) against "
+        f"{sweep.full.test:.2f} of the full model ({gained:+.2f}); {_lean_alone(run.bench)}."
     )
 
 
@@ -64,6 +64,11 @@ def _score_of_cut(run: Run) -> str:
     if bench is None or (bench.quality is not None and judged(run) is None):
         return f"What it scores on your task is not known. {_own_pairs(run)}"
     return f"It scores {points(lean[0])}" + (f" on {bench.scored.words}." if bench.scored is not None else ".")
+
+
+def _named(run: Run, data: str) -> str:
+    """The name of a set, and that the bundled pairs say nothing of a model of the user's."""
+    return f"{data}, synthetic pairs that say little of your task" if says_nothing(run, data) else data
 
 
 def _own_pairs(run: Run) -> str:
@@ -93,12 +98,12 @@ def _without_lean(run: Run) -> str:
         test = points(heads.chosen.test)
         return (
             f"Heads over {counted(heads.chosen_layer, 'frozen block')} of {heads.depth} score {test} on test of "
-            f"{heads.data}."
+            f"{_named(run, heads.data)}."
         )
     if run.combined is not None:
         layers = ", ".join(map(str, run.combined.chosen))
         over = "maximum" if run.combined.settings.over == "max" else "mean"
-        return f"The {over} of layers {layers} is the best combination found on {run.combined.data}."
+        return f"The {over} of layers {layers} is the best combination found on {_named(run, run.combined.data)}."
     if run.profile is not None:
         return f"Nothing is cut yet. {run.profile.sentence}"
     return "Only measurements are here; no model was made in this workspace."
