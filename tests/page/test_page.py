@@ -249,6 +249,13 @@ def test_a_bench_that_names_no_pairs_counts_where_pairs_of_the_user_were_the_las
     assert write_page(run).recommendations[0].startswith("Take the lean model")
 
 
+def test_where_only_a_bench_is_both_models_are_to_be_named_again(tmp_path):
+    on_bundled(bench_of(a_quality(1, 3))).write(tmp_path / "bench.json")
+    (said,) = write_page(tmp_path).recommendations
+    assert said.startswith("There are no pairs of yours to judge the lean model by. It encodes 6.0 times")
+    assert said.endswith(f"truncate-kit bench LEAN --full FULL --data PAIRS.csv --workspace {tmp_path}.")
+
+
 def test_a_bench_on_pairs_of_the_user_counts_before_one_on_the_bundled_ones(lean, tmp_path):
     run = write_run(tmp_path / "run", lean, bench=on_bundled(bench_of(a_quality(1, 3))))
     bench_of(a_quality(-3, -1)).write(run / "bench-2.json")

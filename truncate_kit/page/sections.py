@@ -104,8 +104,8 @@ def speed(run: Run) -> Section | None:
         commands = run.command_on_model("export", "--onnx", "--precision", "int8"), run.bench_command
         more = (("No int8 graph was measured, often the fastest on a CPU", " && ".join(commands)),)
     others = [f"Measured elsewhere, so not drawn: {row.machine.processor}." for row in run.benches if row not in here]
-    apart = {"nothing that is named" if row.scored is None else row.scored.words for row in here if row not in same}
-    others += [f"Scored on other pairs, so not drawn: a bench on {words}." for words in sorted(apart)]
+    apart = {"that names none" if row.scored is None else f"on {row.scored.words}" for row in here if row not in same}
+    others += [f"Scored on other pairs, so not drawn: a bench {words}." for words in sorted(apart)]
     return Section(
         key="speed",
         title="Speed against quality",

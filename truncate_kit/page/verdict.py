@@ -43,7 +43,10 @@ def _sentence(run: Run) -> str:
         of = f" of {_named(run, run.contrast.data)}" if run.contrast.test is not None else ""
         return f"Layer {run.contrast.layer} of {run.contrast.depth}, trained by contrast: {scored}{of}."
     if bench is not None and bench.quality is not None:
-        return f"There are no pairs of yours to judge the lean model by. {_speed_alone(bench)}. {_own_pairs(run)}"
+        why = "There are no pairs of yours to judge the lean model by"
+        if bench.scored is None:
+            why = "The bench does not say on which pairs it scored"
+        return f"{why}. {_speed_alone(bench)}. {_own_pairs(run)}"
     return _without_lean(run)
 
 
