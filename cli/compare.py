@@ -62,6 +62,6 @@ def show(report: "RetrievalComparison") -> None:
     from truncate_kit.report.search_tables import comparison_sentences, comparison_table
 
     cells = comparison_table(report)
-    table(cells.title, cells.columns, cells.rows)
+    table(cells.title, cells.columns, cells.rows, on_page=False)
     for sentence in comparison_sentences(report):
         say(sentence)

@@ -52,6 +52,7 @@ def show(diagnosis: "Diagnosis") -> None:
             for row, fits in ((row, "yes" if row.fits else "no") for row in facts.requirements)
             if row.extra != "test" or "test" in diagnosis.request.extras
         ],
+        on_page=False,
     )
     wheels = ", ".join(f"{name} {version}" for name, version in facts.wheels.items()) or "ONNX Runtime"
     say(f"{wheels} starts on: {', '.join(row.name for row in facts.providers if row.starts) or 'nothing'}.")

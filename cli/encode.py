@@ -112,4 +112,7 @@ def _readable(file: Path) -> Iterator[Path]:
         if not copy.tell():
             raise DataError("Standard input is empty.", hint="Send texts into the command, one a line.")
         copy.flush()
-        yield Path(copy.name)
+        try:
+            yield Path(copy.name)
+        except DataError as error:
+            raise DataError(str(error).replace(copy.name, "Standard input"), hint=error.hint) from error

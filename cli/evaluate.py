@@ -148,7 +148,7 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
         print_json(score)
         return
     cells = search_table(score)
-    table(cells.title, cells.columns, cells.rows)
+    table(cells.title, cells.columns, cells.rows, on_page=False)
     if getattr(run.encoder, "heads", None) is not None:
         say(CODES)
 
@@ -192,4 +192,5 @@ def show(score: "ModelScore", workspace: Workspace) -> None:
     found = f"{score.data}, {score.split}", f"{score.num_pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}"
     cells = *found, score.vectors, f"{score.dimensions:,}", f"{score.bytes_per_vector:,}"
     columns = ("set", "pairs", "Spearman", "Pearson", "vectors", "dimensions", "bytes per vector")
-    table(f"{score.model} in {score.runtime}, correlation with the scores × 100", columns, [cells])
+    title = f"{score.model} in {score.runtime}, correlation with the scores × 100"
+    table(title, columns, [cells], on_page=False)

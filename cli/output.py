@@ -60,6 +60,7 @@ def table(
     *,
     marked: int | None = None,
     detail: bool = False,
+    on_page: bool = True,
 ) -> None:
     """A table on stdout, numbers to the right; no number is cut, and long cells are broken between words.
 
@@ -72,9 +73,10 @@ def table(
         rows: Cells by row.
         marked: Place of a row to stand out.
         detail: Shown with `--verbose` only.
+        on_page: Whether the page of the workspace holds it as well.
     """
     if detail and not MANNER.verbose:
-        _tell_of_more()
+        _tell_of_more(on_page)
         return
     from rich.console import Console
     from rich.table import Table
@@ -96,12 +98,13 @@ def table(
             drawn.add_row(*(Text(row[place]) for place in places), style="bold green" if number == marked else None)
         Console(width=max(available, _drawn_width(widths))).print(drawn)  # a terminal breaks what is wider still
     if len(parts) > 1 and not MANNER.verbose:
-        _tell_of_more()
+        _tell_of_more(on_page)
 
 
-def _tell_of_more() -> None:
+def _tell_of_more(on_page: bool) -> None:
     if not MANNER.more_said:
-        note("More columns and tables: --verbose, or the page of truncate-kit report.")
+        page = ", or the page of truncate-kit report" if on_page else ""
+        note(f"More columns and tables: --verbose{page}.")
         MANNER.more_said = True
 
 

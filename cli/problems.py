@@ -17,7 +17,7 @@ _RIGHTS = "Check who may read and write there, or name another place as `out`."
 _MEMORY = "Use a smaller `batch_size` or `max_length`, or close other programs."
 _DEEP = "Look for folders a thousand deep in the workspace or the model; nothing that is meant well has them."
 _OS_HINTS = {
-    errno.ENOENT: "Check the path; a relative one starts in this folder.",
+    errno.ENOENT: "Check the path; a relative one starts in the current folder.",
     errno.ENOSPC: _SPACE,
     errno.EDQUOT: _SPACE,
     errno.EROFS: _RIGHTS,

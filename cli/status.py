@@ -57,7 +57,8 @@ def show(found: "Contents") -> None:
     ]
     rows += [(inside(run.path), _megabytes(run.file_bytes), NONE, _progress(run)) for run in found.runs]
     if rows:
-        table(f"Models in {found.folder}, and the runs behind them", ("folder", "MB", "graphs", "what it is"), rows)
+        title = f"Models in {found.folder}, and the runs behind them"
+        table(title, ("folder", "MB", "graphs", "what it is"), rows, on_page=False)
     if found.reports:
         say(f"Results: {', '.join(found.reports)}")
     freed = f"; {_megabytes(found.freed_bytes)} MB were freed" if found.freed_bytes else ""

@@ -101,5 +101,5 @@ def show(result: "StudyResult", out: Path) -> None:
             found = [cell for row in rows for cell in (f"{row.layer}", points(row.test, row.test_std))]
             cells.append((line.model, *found, f"{line.drop:.2f}{' drop' if line.drops else ''}"))
         columns = ("model", "best dev", "test", "last", "test", "falls by")
-        table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells)
+        table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells, on_page=False)
     say(f"Saved: {out / PAGE} with figures, {out / SCORES}")

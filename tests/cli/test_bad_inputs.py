@@ -8,6 +8,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from tests.support.commands import fails
+from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import ModelError
 
 PAIRS = "sentence1,sentence2,score\n" + "".join(f"the cat {n},a dog {n},{n % 6}\n" for n in range(30))
 
@@ -159,6 +161,10 @@ def test_names_that_are_nothing(models, files, capfd, tmp_path):
     assert "owner/nothing" in fails(capfd, EVALUATE, "owner/nothing", "--data", files["good.csv"])
     assert "is a file" in fails(capfd, EVALUATE, files["good.csv"], "--data", files["good.csv"])
     assert "missing.csv" in fails(capfd, EVALUATE, models["good"], "--data", tmp_path / "missing.csv")
+    for slip in ("mini-bret", "mini-electra", "minibert"):
+        with pytest.raises(ModelError) as caught:
+            load_encoder(slip)
+        assert caught.value.hint.startswith("The bundled miniatures are called mini-bert, mini-electra-discriminator,")
 
 
 def test_a_layer_that_cannot_be_held(models, files, capfd, tmp_path):

@@ -104,6 +104,14 @@ def test_an_empty_standard_input_is_called_that(workspace, capsys, monkeypatch):
     assert "Error: Standard input is empty." in capsys.readouterr().err
 
 
+def test_what_is_wrong_with_standard_input_names_no_file(workspace, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a cat\n\nthe dog\n"), encoding="utf-8"))
+    code, _, err = run(capsys, "encode", "-")
+    assert code == 1
+    assert "Error: Standard input, line 2: the line is empty." in err
+    assert ".txt" not in err
+
+
 def test_a_damaged_note_of_the_export(workspace, capsys):
     (workspace / "exported/lean/export.json").write_text('{"model": 3')
     code, _, err = run(capsys, "encode", "texts.txt")

@@ -164,6 +164,27 @@ def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):
     assert "Details" in capsys.readouterr().out
 
 
+def test_no_page_is_named_where_none_holds_the_table(capsys, terminal):
+    """Not after `status`, or after `evaluate`, whose scores are kept in no workspace."""
+    from truncate_kit.evaluation import ModelScore
+    from truncate_kit.workspace.contents import Contents, ModelFolder
+    from truncate_kit_cli import evaluate, status
+    from truncate_kit_cli.workspace import Workspace
+
+    terminal(70)
+    score = ModelScore(
+        model="lean", runtime="torch", data="stsb/en", split="test", num_pairs=1379, spearman=82.0, pearson=81.0,
+        vectors="float32", dimensions=384, bytes_per_vector=1536,
+    )  # fmt: skip
+    evaluate.show(score, Workspace(Path("exported")))
+    assert capsys.readouterr().err == "More columns and tables: --verbose.\n"
+    terminal(20)
+    output.MANNER.more_said = False
+    lean = ModelFolder(path="exported/lean", origin="mini-bert", file_bytes=10**7, graphs=())
+    status.show(Contents(folder="exported", models=(lean,), runs=(), reports=(), file_bytes=10**7))
+    assert capsys.readouterr().err.split() == ["More", "columns", "and", "tables:", "--verbose."]
+
+
 def test_quiet_says_results_alone(capfd, tmp_path):
     asked = "cut", "mini-bert", "--layer", "1", "--workspace", str(tmp_path / "w")
     loud = run_both(capfd, *asked)

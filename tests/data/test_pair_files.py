@@ -146,6 +146,44 @@ def test_a_csv_that_is_separated_otherwise(tmp_path, separator, word):
         assert f"separated by {word}" in caught.value.hint
 
 
+def test_a_tsv_that_is_separated_by_commas(tmp_path):
+    for name, row in (("plain", "a,b,3"), ("tabs", "a\tb,c,3")):
+        file = tmp_path / f"{name}.tsv"
+        file.write_text(f"sentence1,sentence2,score\n{row}\n")
+        with pytest.raises(DataError) as caught:
+            read_pairs(file)
+        assert caught.value.hint == "The file seems to be separated by commas: let its name end in .csv."
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "example"),
+    [
+        ("p.csv", [("A plane is taking off.", "An air plane is taking off.", 5.0)] * 2, "sentence1,sentence2,score."),
+        ("p.csv", [("He left; she stayed on.", "Both left.", "No one left.")] * 2, "anchor,positive,negative."),
+        ("p.csv", [("Go.", "Go.", 5.0)] * 2, "sentence1,sentence2,score."),
+        ("p.csv", [("7", "Go", "Go now", "3")] * 2, "names its columns."),
+        ("p.csv.gz", [("A plane is taking off.", 0)] * 2, "text,label."),
+        ("p.tsv", [("Yes, we do.", "No, we do not.")] * 2, "sentence1,sentence2, with tabs between them."),
+        ("p.tsv", [("Yes, we do.",)] * 2, "text."),
+    ],
+)
+@pytest.mark.parametrize("columns", [None, NAMES])
+def test_a_row_is_no_header(tmp_path, name, rows, example, columns):
+    """Named as columns, as other files are, the first row would be lost."""
+    write(tmp_path / name, rows[1:], rows[0])
+    with pytest.raises(ColumnsError) as caught:
+        read_pairs(tmp_path / name, columns=columns)
+    assert "seems to have no header" in caught.value.hint
+    assert caught.value.hint.endswith(example)
+
+
+def test_places_of_columns_are_their_names_as_a_data_frame_writes_them(tmp_path):
+    with pytest.raises(ColumnsError) as caught:
+        read_pairs(write(tmp_path / "p.csv", names=("0", "1", "2")))
+    assert '("0", "1", "2")' in caught.value.hint
+    assert read_pairs(tmp_path / "p.csv", columns=("0", "1", "2")).pairs == PAIRS
+
+
 def test_classes_are_named_where_no_score_is(tmp_path):
     rows = [(place, *row[:2], place % 2) for place, row in enumerate(ROWS)]
     file = write(tmp_path / "q.csv", rows, ("id", "question1", "question2", "is_duplicate"))

@@ -120,6 +120,11 @@ def test_rows_need_one_column_of_texts(tmp_path):
     with pytest.raises(ColumnsError, match="no column 'body'"):
         list(iter_rows(write_rows(tmp_path / "t.txt", ["a"]), column="body"))
     assert list(iter_rows(path, column="sentence2")) == ["b"]
+    (tmp_path / "none.csv").write_text("A plane is taking off.\nA man plays.\n")
+    for read in (iter_rows, iter_texts):
+        with pytest.raises(ColumnsError) as caught:
+            list(read(tmp_path / "none.csv"))
+        assert caught.value.hint.endswith("to have no header: add a first line that names its columns, such as text.")
     (tmp_path / "t.jsonl").write_text('{"text": "a"}\n' * 1024 + '{"other": "a"}\n')
     with pytest.raises(RowError, match="line 1025: the key 'text' is missing"):
         list(iter_rows(tmp_path / "t.jsonl"))

@@ -460,6 +460,15 @@ def test_nothing_there_is_one_sentence_and_a_hint(tmp_path):
     assert refused.value.hint == f"Name {tmp_path / 'demo'}."
 
 
+def test_a_folder_that_is_not_there_or_holds_scores_alone_is_called_that(tmp_path):
+    with pytest.raises(UsageError, match=f"There is no folder {tmp_path / 'none'}"):
+        write_page(tmp_path / "none")
+    (tmp_path / "suite-sts.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"holds scores alone \(suite-sts\.json\)") as refused:
+        write_page(tmp_path)
+    assert "Run analyze" in refused.value.hint
+
+
 def test_the_table_is_what_was_measured(lean, tmp_path):
     page = page_of(write_run(tmp_path / "run", lean, bench=bench_of(a_quality(1, 3))))
     full = 50 / 0.3  # sentences a second

@@ -41,7 +41,7 @@ def test_the_example_of_the_page_is_a_study(tmp_path):
     whole = re.sub(r"^# (?=\S+( =|\]))", "", example, flags=re.MULTILINE)  # what stands there as a comment, too
     study = read(tmp_path, whole.replace("# [[", "[["))
     assert [prior.name for prior in study.priors] == ["", "words", "in-domain"]
-    assert study.published == "FOLDER"
+    assert study.published == str(tmp_path / "FOLDER")
 
 
 def test_the_example_of_the_plan_has_every_key(tmp_path):
@@ -63,6 +63,26 @@ def paper(tmp_path, monkeypatch) -> Study:
     monkeypatch.setenv("DATA", str(tmp_path))
     monkeypatch.setenv("ALL_NLI", str(tmp_path / "AllNLI.tsv.gz"))
     return read_study(PAPER)
+
+
+def test_paths_count_from_the_file_alone(tmp_path, monkeypatch):
+    """Not from the folder in which the command runs, where another file of that name may be."""
+    here, home = tmp_path / "here", tmp_path / "home"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.chdir(here)
+    (here / "pairs.csv").write_text("sentence1,sentence2,score\na,b,1\n")
+    text = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "{}"\n'
+    for name in ("pairs.csv", "./pairs.csv", "../home/pairs.csv"):
+        (task,) = read(home, text.format(name)).tasks
+        with pytest.raises(DataError, match=f"{home}/.*pairs.csv does not exist") as missing:
+            task_data(task)
+        assert missing.value.hint == "Check the path."
+    assert {task.data for task in read(home, text.format("bundled")).tasks} == {"bundled"}
+    (here / "sets").mkdir()
+    with pytest.raises(UsageError, match=f"sets is not in {home}, the folder of the study") as elsewhere:
+        read(home, text.format("sets"))
+    assert elsewhere.value.hint.endswith("write ../here/sets.")
 
 
 @pytest.mark.parametrize(("given", "layers"), [("[2, 5, 8]", "2,5,8"), ("5", "5"), ('"2..5"', "2..5"), ("[]", "")])

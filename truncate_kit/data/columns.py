@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeVar
 
+from truncate_kit.data.files import format_of
 from truncate_kit.errors import ColumnsError
 from truncate_kit.wording import counted
 
@@ -44,6 +46,18 @@ _CLASSES = (
     "isduplicate",
 )
 _TEXTS = ("text", "sentence", "texts", "sentences")
+
+_NUMBER = re.compile(r"\s*[-+]?\d+([.,]\d+)?\s*")
+_SENTENCE = re.compile(r"\s\S.*[.?!]\s*$")
+_MOST_WORDS = 4  # of the name of a column
+# A header for files without one, by their number of columns and whether the last one holds numbers.
+_HEADERS = {
+    (1, False): "text",
+    (2, False): "sentence1,sentence2",
+    (2, True): "text,label",
+    (3, False): "anchor,positive,negative",
+    (3, True): "sentence1,sentence2,score",
+}
 
 Choice = TypeVar("Choice")
 
@@ -113,7 +127,8 @@ def check_columns(source: str, columns: Iterable[str], wanted: Iterable[str]) ->
     """Raise `ColumnsError` for the first of the wanted names that is not among `columns`."""
     for name in wanted:
         if name not in columns:
-            raise ColumnsError(source, f"there is no column {name!r}.", columns, hint="Use the names as written there.")
+            hint = misread_header(source, tuple(columns)) or "Use the names as written there."
+            raise ColumnsError(source, f"there is no column {name!r}.", columns, hint=hint)
 
 
 def _called(names: Mapping[str, Sequence[str]], plain_names: Iterable[str]) -> list[str]:
@@ -136,14 +151,37 @@ def _only_one(source: str, columns: Sequence[str], found: Sequence[Choice], what
     plain = all(re.fullmatch(r"[\w .-]+", name) for name in columns)  # no sign with a meaning in a list or a shell
     if hint == _HINT and len(columns) == 3 and plain:
         hint = f"If they stand in this order, name them: `columns={tuple(columns)}`.".replace("'", '"')
-    hint = other_separator(columns) or hint
+    hint = misread_header(source, columns) or hint
     raise ColumnsError(source, f"no column name says where {what} can be found.", columns, hint=hint)
 
 
-def other_separator(header: Sequence[str]) -> str | None:
+def misread_header(source: str, header: Sequence[str]) -> str | None:
+    """A hint where the first line of a file names no columns: it is separated otherwise, or has no header; else None.
+
+    A row that is taken for a header would be lost once its cells were named as columns.
+    """
+    hint, kind = other_separator(source, header), format_of(Path(source))
+    if hint is not None or kind not in (".csv", ".tsv") or not _is_row(header):
+        return hint
+    names = _HEADERS.get((len(header), _NUMBER.fullmatch(header[-1]) is not None))
+    between = ", with tabs between them" if kind == ".tsv" and len(header) > 1 else ""
+    example = f", such as {names}{between}" if names else ""
+    return f"The file seems to have no header: add a first line that names its columns{example}."
+
+
+def other_separator(source: str, header: Sequence[str]) -> str | None:
     """A hint where names of a header hold what may separate them; None where they do not."""
     if any("\t" in name for name in header):
         return "The file seems to be separated by tabs: let its name end in .tsv."
-    if any(";" in name for name in header):
+    if any(re.search(r";\S", name) for name in header):  # what a space follows is a mark in a sentence
         return "The file seems to be separated by semicolons: save it with commas."
+    if len(header) == 1 and format_of(Path(source)) == ".tsv" and re.search(r",\S", header[0]):
+        return "The file seems to be separated by commas: let its name end in .csv."
     return None
+
+
+def _is_row(header: Sequence[str]) -> bool:
+    """Whether a name is a sentence or a number, as none is called; places of columns (0, 1, 2) are names."""
+    if [name.strip() for name in header] == [str(place) for place in range(len(header))]:
+        return False
+    return any(_NUMBER.fullmatch(name) or len(name.split()) > _MOST_WORDS or _SENTENCE.search(name) for name in header)

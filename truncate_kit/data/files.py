@@ -51,7 +51,8 @@ def unsupported(path: Path) -> DataError:
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """Open `path` for reading bytes, unpacking `.gz` and `.xz`; `DataError` where it cannot be read, also meanwhile."""
     if not is_there(path):
-        raise DataError(f"{path} does not exist.", hint="Check the path; a relative one starts in this folder.")
+        start = "" if path.is_absolute() else "; a relative one starts in the current folder"
+        raise DataError(f"{path} does not exist.", hint=f"Check the path{start}.")
     if path.is_dir():
         raise DataError(f"{path} is a folder, not a file.", hint="Name one file in it.")
     if not path.is_file():

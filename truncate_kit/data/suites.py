@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from truncate_kit.data.cells import text_of, texts_of
-from truncate_kit.data.columns import find_label_column, find_text_column, find_text_columns, find_triplet_columns
+from truncate_kit.data.columns import (
+    find_label_column,
+    find_text_column,
+    find_text_columns,
+    find_triplet_columns,
+    misread_header,
+)
 from truncate_kit.data.files import data_files, stem_of
 from truncate_kit.data.loading import find_split_files
 from truncate_kit.data.pairs import read_pairs
@@ -173,7 +179,8 @@ def _labelled(name: str, files: list[Path]) -> LabelledSet:
         names = tuple(table.columns)
         label = find_label_column(table.source, names)
         if label is None:
-            raise ColumnsError(table.source, "there is no column of labels.", names, hint="Call it label.")
+            hint = misread_header(table.source, names) or "Call it label."
+            raise ColumnsError(table.source, "there is no column of labels.", names, hint=hint)
         single = find_text_column(table.source, names)
         left, right = (single, None) if single is not None else find_text_columns(table.source, names, hint=_TEXT_HINT)
         first += _texts_or_empty(table, left)

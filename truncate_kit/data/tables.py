@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.data.columns import other_separator
+from truncate_kit.data.columns import misread_header, other_separator
 from truncate_kit.data.files import format_of, opened, opened_text, unsupported
 from truncate_kit.errors import ColumnsError, DataError, RowError, first_line
 from truncate_kit.files import RepeatedKeyError, without_repeats
@@ -84,7 +84,7 @@ def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
     try:
         for row in reader:
             if row and start == 1:
-                separator = other_separator(row)
+                separator = other_separator(str(path), row)
             yield start, row
             start = reader.line_num + 1  # a quoted field may hold line breaks: line_num is where the row ended
     except csv.Error as error:
@@ -156,7 +156,8 @@ def _filled(rows: Iterable[tuple[int, list[str]]]) -> Iterator[tuple[int, list[s
 def _check_names(path: Path, names: Sequence[str]) -> None:
     """Raise `ColumnsError` where two columns have the same name."""
     if len(set(names)) < len(names):
-        raise ColumnsError(str(path), "two columns have the same name.", names, hint="Rename one of them.")
+        hint = misread_header(str(path), names) or "Rename one of them."
+        raise ColumnsError(str(path), "two columns have the same name.", names, hint=hint)
 
 
 def _wrong_width(path: Path, line: int, fields: int, names: Sequence[str], separator: str) -> RowError:
@@ -165,7 +166,7 @@ def _wrong_width(path: Path, line: int, fields: int, names: Sequence[str], separ
         str(path),
         f"line {line}",
         f"{fields} fields where the header names {len(names)}.",
-        hint=other_separator(names) or f"Fields are separated by a {separator}; {rule}.",
+        hint=other_separator(str(path), names) or f"Fields are separated by a {separator}; {rule}.",
     )
 
 

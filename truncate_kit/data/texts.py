@@ -4,7 +4,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 from truncate_kit.data.cells import text_of
-from truncate_kit.data.columns import find_text_column, find_text_columns
+from truncate_kit.data.columns import find_text_column, find_text_columns, misread_header
 from truncate_kit.data.files import NULL_HINT, TEXT_FORMAT, format_of, not_utf8, opened
 from truncate_kit.data.tables import MISSING, iter_tables, read_table
 from truncate_kit.errors import ColumnsError, DataError, RowError
@@ -65,9 +65,8 @@ def _column(path: Path, given: str | None) -> Iterator[str]:
         if name is None:
             name = find_text_column(table.source, tuple(table.columns), given)
         if name is None:
-            raise ColumnsError(
-                table.source, "no column name says where the texts are.", table.columns, hint="Name it as `column`."
-            )
+            hint = misread_header(table.source, tuple(table.columns)) or "Name it as `column`."
+            raise ColumnsError(table.source, "no column name says where the texts are.", table.columns, hint=hint)
         # A .jsonl file may lack the key in all rows that were read at once.
         values = table.columns.get(name) or [MISSING]
         for row, value in enumerate(values):

@@ -140,8 +140,7 @@ def _write(
         hint = "Give `texts` that these search, or leave out `queries` and give them as `texts`."
         raise DataError(f"There are {counted(num_queries, 'query', 'queries')} and no texts to learn from.", hint=hint)
     if len(lengths) < FEWEST_TEXTS:
-        hint = f"Give at least {FEWEST_TEXTS}; tens of thousands are better."
-        raise DataError(f"Only {len(lengths)} distinct texts to learn from.", hint=hint)
+        raise _too_few(len(lengths), distinct.excluded)
     progress("Reading texts", len(lengths), len(lengths))
     np.save(place / ENDS_FILE, np.cumsum(lengths, dtype=np.int64))
     counts = TextCounts(
@@ -156,6 +155,18 @@ def _write(
         compared=distinct.compared,
     )
     return counts, digest.hexdigest()
+
+
+def _too_few(count: int, excluded: int) -> DataError:
+    """The error for fewer distinct texts than are learned from, which are all that is left where others had to go."""
+    hint = f"Give at least {FEWEST_TEXTS}; tens of thousands are better."
+    if not excluded:
+        return DataError(f"Only {counted(count, 'distinct text')} to learn from.", hint=hint)
+    return DataError(
+        f"Only {counted(count, 'distinct text')} to learn from: {excluded:,} of those read are left out, because "
+        "they are to be excluded or stand in the data for evaluation.",
+        hint=f"Give other `texts`, or fewer to `exclude`. {hint}",
+    )
 
 
 def _number_cut(encoder: Encoder, texts: list[str], rows: list[Ids], prompt: str | None) -> int:

@@ -16,7 +16,7 @@ from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.files import is_folder, is_there, local_path, read_text, without_repeats
-from truncate_kit.miniatures import miniature_path
+from truncate_kit.miniatures import is_almost_miniature, miniature_names, miniature_path
 
 # Fields that say how many parts of a model are built one after another, under the names of all families.
 _COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inner_group_num")
@@ -68,15 +68,22 @@ def _download(name: str) -> Path:
             hint="Accept its terms on its page, then `hf auth login`.",
         ) from error
     except (hub_errors.RepositoryNotFoundError, hub_errors.HFValidationError) as error:
+        hint = "Check the spelling; hub names look like owner/name, and private ones need `hf auth login`."
         raise ModelError(
-            f"There is no folder and no hub model called {name!r}.",
-            hint="Check the spelling; hub names look like owner/name, and private ones need `hf auth login`.",
+            f"There is no folder and no hub model called {name!r}.", hint=_of_miniatures(name) or hint
         ) from error
     except (OSError, hub_errors.HfHubHTTPError, hub_errors.LocalEntryNotFoundError) as error:
+        hint = "Check the path or the connection, or give a folder with a downloaded model."
         raise ModelError(
             f"There is no folder {name!r}, and the hub cannot be reached to look for a model of that name.",
-            hint="Check the path or the connection, or give a folder with a downloaded model.",
+            hint=_of_miniatures(name) or hint,
         ) from error
+
+
+def _of_miniatures(name: str) -> str | None:
+    """A hint where a name seems to be a slip in that of a bundled encoder."""
+    known = ", ".join(miniature_names())
+    return f"The bundled miniatures are called {known}." if is_almost_miniature(name) else None
 
 
 def load_config(name: str | Path) -> PretrainedConfig:

@@ -139,14 +139,25 @@ def read_run(folder: Path) -> Run:
         notes=(*_unreadable(read), *_of_others(workspace, read, own)),
     )
     if model is None and run.profile is None and not run.benches:
-        inside = sorted(path.parent for path in folder.glob("*/workspace.json"))
-        hint = (
-            f"Name {inside[0]}."
-            if inside
-            else "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
-        )
-        raise UsageError(f"No command has left a model or a look at one in {folder}.", hint=hint)
+        raise _nothing_to_show(workspace)
     return run
+
+
+def _nothing_to_show(workspace: Workspace) -> UsageError:
+    """The error for a folder without a model or a look at one."""
+    folder = workspace.folder
+    scores = [path.name for path in map(workspace.suite, (*SUITES, "mteb")) if path.is_file()]
+    hint = "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
+    if not folder.is_dir():
+        return UsageError(f"There is no folder {folder}.", hint=hint)
+    if scores:
+        return UsageError(
+            f"{folder} holds scores alone ({', '.join(scores)}), and no command has left a model or a look at one.",
+            hint="Run analyze on the model in this workspace: the page then shows the scores as well.",
+        )
+    if inside := sorted(path.parent for path in folder.glob("*/workspace.json")):
+        hint = f"Name {inside[0]}."
+    return UsageError(f"No command has left a model or a look at one in {folder}.", hint=hint)
 
 
 def _unreadable(read: dict[Path, "BenchReport | None"]) -> list[str]:

@@ -11,10 +11,11 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from truncate_kit.blocks import blocks_in_words, blocks_named
 from truncate_kit.bounds import SEEDS, check_number
-from truncate_kit.data.loading import holds_words
+from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
+from truncate_kit.data.loading import BUNDLED, holds_words
 from truncate_kit.encoders import kept_config, load_config
 from truncate_kit.errors import DataError, ModelError, UsageError, first_line
-from truncate_kit.files import is_there, read_text
+from truncate_kit.files import is_there, local_path, read_text
 from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask, figure_name
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
@@ -80,7 +81,7 @@ def _study(values: dict[str, Any], home: Path) -> Study:
         tasks=tasks,
         layers=",".join(map(str, layers)) if isinstance(layers, list) else str(layers),
         seeds=seeds,
-        published=_found(published, home) if published else None,
+        published=_found(published, home, path=True) if published else None,
         cka=values.get("cka"),
     )
     _check_names(study)
@@ -122,7 +123,7 @@ def _checked_depth(model: str, blocks: list[int]) -> int:
 def _prior(entry: dict[str, Any], home: Path) -> StudyPrior:
     _check_keys(entry, "a prior", _names(StudyPrior))
     _check_types(entry, StudyPrior)
-    given = {key: _found(entry[key], home) for key in ("words", "texts") if key in entry}
+    given = {key: _found(entry[key], home, path=True) for key in ("words", "texts") if key in entry}
     for keys, needed in ((("layer", "epochs", "batch_size"), {"texts"}), (("learning_rate", "precision"), set(_KINDS))):
         idle = next((key for key in keys if key in entry), None)
         if idle is not None and not needed & set(given):
@@ -164,12 +165,24 @@ def _naming(where: str) -> Iterator[None]:
         raise UsageError(f"{where}: {error}", hint=error.hint) from error
 
 
-def _found(name: str, home: Path) -> str:
-    """A path beside the study file where there is one, otherwise the name as it is (hub, bundled)."""
+def _found(name: str, home: Path, *, path: bool = False) -> str:
+    """A path from the folder of the study file, wherever the command runs; names of the hub and of the package stay.
+
+    path: whether it can be nothing else. Raises `UsageError` where a path counts from the current folder only.
+    """
     full = os.path.expandvars(name)
     if "$" in full:
         raise UsageError(f"{name} names an environment variable that is not set.", hint="Set it before the command.")
-    return str(home / full) if is_there(home / full) else full
+    here = local_path(full)
+    path = path or full.startswith((".", "/", "~")) or full.count("/") > 1
+    if path or is_there(home / here) or format_of(here) in (*PAIR_FORMATS, TEXT_FORMAT):
+        return str(home / here)
+    if full != BUNDLED and is_there(here):
+        raise UsageError(
+            f"{name} is not in {home}, the folder of the study, but in the current one.",
+            hint=f"Paths in a study count from its own folder: write {os.path.relpath(here, home)}.",
+        )
+    return full
 
 
 def _check_names(study: Study) -> None:
