@@ -93,6 +93,24 @@ def test_names_reach_the_disk_after_their_files(tmp_path, monkeypatch):
     assert (folder, after) == (tmp_path, True)
 
 
+@pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_others_may_read_what_the_umask_lets_them(tmp_path, umask, rights):
+    """Weights as well, which safetensors writes under a temporary name of its own for this user alone."""
+    before = os.umask(umask)
+    try:
+        with replacing(tmp_path / "model") as target:
+            (target / "inside").mkdir(parents=True)
+            save_file({"a": torch.zeros(2)}, target / "inside/model.safetensors")
+            (target / "config.json").write_text("{}")
+            (target / "elsewhere").symlink_to(Path(sys.executable).resolve())
+        with replacing(tmp_path / "states.safetensors") as target:
+            save_file({"a": torch.zeros(2)}, target)
+    finally:
+        os.umask(before)
+    written = ("model/config.json", "model/inside/model.safetensors", "states.safetensors")
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in written] == [rights] * 3
+
+
 def test_a_full_disk_is_said_and_leaves_the_old_file(tmp_path):
     """/dev/full answers every write as a full disk does."""
     path = tmp_path / "text"

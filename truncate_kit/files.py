@@ -23,6 +23,7 @@ from truncate_kit.errors import (
     UsageError,
     cannot_write,
 )
+from truncate_kit.on_disk import flush, flush_names, open_up, opened_folder, usual_rights
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
 _TEMPORARY = ".tmp"
@@ -50,12 +51,13 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary, lock = _temporary(path)
         target = temporary / path.name
         yield target
-        _sync(target)
+        open_up(target, usual_rights(temporary))
+        flush(target)
         if target.is_dir() and path.is_dir() and not _exchanged(target, path):
             path.rename(temporary / "replaced")
         if not (target.is_dir() and path.is_dir()):
             target.replace(path)
-        _flush(path.parent)  # else a power cut could take the name back
+        flush_names(path.parent)  # else a power cut could take the name back
     except TruncateKitError:
         raise
     except Exception as error:
@@ -114,34 +116,9 @@ def remove_leftovers(folder: Path, name: str = "") -> None:
     with contextlib.suppress(OSError):  # no folder, or one that cannot be read: then nothing is left of ours
         lefts = [item for item in os.scandir(folder) if ours.fullmatch(item.name)]
         for left in lefts:
-            with contextlib.suppress(OSError), _opened_folder(left.path) as lock:
+            with contextlib.suppress(OSError), opened_folder(left.path) as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(left.path, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def _opened_folder(folder: Path | str) -> Iterator[int]:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _flush(folder: Path) -> None:
-    """Flush the names in a folder to the disk, where its file system can."""
-    with contextlib.suppress(OSError), _opened_folder(folder) as handle:
-        os.fsync(handle)
-
-
-def _sync(path: Path) -> None:
-    """Flush to the disk before the rename, so that a power cut cannot leave an empty file under the final name."""
-    files = [path] if path.is_file() else [item for item in path.rglob("*") if item.is_file()]
-    for file in files:
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
-    for folder in {file.parent for file in files if path.is_dir()}:
-        _flush(folder)
 
 
 def all_below(folder: Path) -> Iterator[Path]:
