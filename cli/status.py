@@ -56,7 +56,9 @@ def show(found: "Contents") -> None:
         for model in found.models
     ]
     rows += [(inside(run.path), _megabytes(run.file_bytes), NONE, _progress(run)) for run in found.runs]
+    rows += [(inside(kept.path), _megabytes(kept.file_bytes), NONE, kept.what) for kept in found.kept]
     if rows:
+        rows.append(("other files", _megabytes(found.other_bytes), NONE, "results, figures, notes"))
         title = f"Models in {found.folder}, and the runs behind them"
         table(title, ("folder", "MB", "graphs", "what it is"), rows, on_page=False)
     if found.reports:

@@ -312,6 +312,13 @@ def test_status_lists_what_is_there_and_clean_frees_the_copies(run, tmp_path, ti
     assert re.search(r"trials/\w+ .* run: \d+ finished; \d+\.\d MB to free", out)
     assert "sweep.json" in out
     assert "--clean frees" in out
+    (tmp_path / "exported/distillation").mkdir()
+    (tmp_path / "exported/distillation/tokens.bin").write_bytes(b"0" * 2_500_000)
+    out = run("status")[1]
+    assert re.search(r"│ distillation +│ +2\.5 │", out)
+    sizes = [float(size) for size in re.findall(r"│ +(\d+\.\d) │", out)]
+    (whole,) = re.findall(r"models, (\d+\.\d) MB\.", out)
+    assert abs(sum(sizes) - float(whole)) <= 0.05 * (len(sizes) + 1)  # rounded
     found = json.loads(run("status", "--json")[1])
     assert run("status", "exported", "--json") == run("status", "--workspace", "exported", "--json")
     assert "two workspaces" in run("status", "one", "--workspace", "other")[2]

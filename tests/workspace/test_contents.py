@@ -177,6 +177,10 @@ def test_graphs_that_bench_made_are_spare(workspace):
     (own / "export.json").write_text("{}")
     found = contents(workspace)
     assert found.graph_bytes == 7
+    assert [(kept.path, kept.file_bytes) for kept in found.kept] == [(str(workspace.graphs), 7)]
+    listed = [workspace.folder / part.path for part in (*found.models, *found.runs, *found.kept)]
+    files = [path for path in workspace.folder.rglob("*") if path.is_file() and not {*path.parents} & {*listed}]
+    assert found.other_bytes == sum(path.stat().st_size for path in files)
     assert not any(name.startswith("graphs") for name in found.reports)
     assert clean(workspace).graph_bytes == 0
     assert not workspace.graphs.exists()

@@ -43,6 +43,15 @@ class RunFolder(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptFolder(Result):
+    """What commands keep beside models and runs, to make it once."""
+
+    path: str
+    what: str  # it is, in words
+    file_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Contents(Result):
     """What a workspace holds."""
 
@@ -54,6 +63,13 @@ class Contents(Result):
     graph_bytes: int = 0  # graphs that `bench` made and would make again
     vector_bytes: int = 0  # texts and vectors of full models that a finished distillation would compute again
     freed_bytes: int = 0  # removed by this call
+    kept: tuple[KeptFolder, ...] = ()
+
+    @property
+    def other_bytes(self) -> int:
+        """What lies in none of the models, runs and kept folders: results, figures, notes."""
+        parts: tuple[ModelFolder | RunFolder | KeptFolder, ...] = (*self.models, *self.runs, *self.kept)
+        return self.file_bytes - sum(part.file_bytes for part in parts)
 
     @property
     def spare_bytes(self) -> int:
@@ -82,7 +98,15 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0, within: bool = True)
         vector_bytes=(_size(workspace.distillation) if _distilled(workspace) else 0)
         + sum(other.vector_bytes for other in others),
         freed_bytes=freed_bytes,
+        kept=(*_kept(workspace), *(folder for other in others for folder in other.kept)),
     )
+
+
+def _kept(workspace: Workspace) -> Iterator[KeptFolder]:
+    kinds = {workspace.graphs: "graphs that bench made", workspace.distillation: "what distill learns from"}
+    for folder, what in kinds.items():
+        if not folder.is_symlink() and (size := _size(folder)):
+            yield KeptFolder(path=str(folder), what=what, file_bytes=size)
 
 
 def _inside(workspace: Workspace) -> list[Workspace]:
