@@ -12,7 +12,7 @@ from truncate_kit import __version__
 
 from .help_panels import PanelCommand, PanelGroup
 from .manner import with_manner
-from .problems import EXIT_INTERRUPTED, check_arguments, describe
+from .problems import EXIT_INTERRUPTED, check_arguments, describe, interruption
 from .streams import prepare_streams
 
 PANELS = {
@@ -63,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:
         if end.code == EXIT_INTERRUPTED:  # what typer makes of KeyboardInterrupt
-            sys.stderr.write("Interrupted; the same command goes on from what was kept, if anything was.\n")
+            sys.stderr.write(f"{interruption(sys.argv[1:] if argv is None else argv)}\n")
         raise
     except Exception as error:
         from .output import print_problem

@@ -10,6 +10,8 @@ from truncate_kit.memory import is_out_of_memory
 from .parameters import in_options
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
+# Commands that write nothing before they end; of `evaluate`, one suite does.
+_BEGIN_ANEW = ("analyze", "bench", "combine", "compare", "cut", "doctor", "export", "report", "status")
 _MOST_FOLDERS = 200  # Path.mkdir calls itself for each
 
 _SPACE = "Free some space or name another place as `out`; what was there before is unchanged."
@@ -59,6 +61,14 @@ def _is_broken(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+def interruption(arguments: list[str]) -> str:
+    """What an interrupt leaves: what the same command goes on from, or nothing."""
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    if command in _BEGIN_ANEW:
+        return f"Interrupted; {command} keeps nothing unfinished: the same command begins anew."
+    return "Interrupted; the same command goes on from what was kept, if anything was."
 
 
 def describe(error: Exception, command: str) -> tuple[str, str, int]:

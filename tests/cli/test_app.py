@@ -17,7 +17,7 @@ from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.errors import LayerOutOfRangeError
 from truncate_kit_cli.app import COMMANDS, PANELS, app, main
 from truncate_kit_cli.examples import EXAMPLES
-from truncate_kit_cli.problems import describe
+from truncate_kit_cli.problems import describe, interruption
 
 
 def run(capfd, *arguments: str) -> tuple[object, str, str]:
@@ -128,6 +128,12 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
     assert loading
     said = [line for line in err.splitlines() if not line.startswith("import time:")]
     assert (process.returncode, out, said) == (130, "", ["Interrupted."])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_interrupt_promises_no_more_than_the_command_keeps(command):
+    resumed = {"finetune", "distill", "contrast", "freeze", "study", "encode", "evaluate", "demo"}
+    assert ("goes on" in interruption([command, "MODEL"])) == (command in resumed)
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
