@@ -157,9 +157,9 @@ def _pair(workspace: Workspace, lean: str | None, full: str | None, *, whole: bo
     whole: what the lean one is compared with is all of it, unless another one is named.
     """
     source = workspace.finished_model(lean).name
-    ours = _model(source)
+    ours = local_path(source)
     if full is not None:
-        return ours, _model(full)
+        return ours, local_path(full)
     if whole:
         workspace.note(f"Compared with: all of {source}.")
         return ours, ours
@@ -169,17 +169,9 @@ def _pair(workspace: Workspace, lean: str | None, full: str | None, *, whole: bo
     belongs = workspace.full.is_dir() and (workspace.sweep_file.exists() or workspace.distilled() is not None)
     if lean is None and (cut is not None or belongs):
         workspace.note(f"Compared with: {beside}.")
-        return ours, _model(beside)
+        return ours, local_path(beside)
     workspace.note("No full model to compare with: name it with --full.")
     return ours, None
-
-
-def _model(name: str) -> "Model":
-    """A folder as it is, whose graphs are used; what is only known by name, loaded."""
-    from truncate_kit.encoders import load_encoder
-
-    path = local_path(name)
-    return path if path.is_dir() else load_encoder(name)
 
 
 def show(report: "BenchReport", workspace: Workspace) -> None:

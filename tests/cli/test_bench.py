@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from truncate_kit.bench.bench_report import BenchReport
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.encoders import load_encoder, resolve, save_encoder, truncate
 from truncate_kit_cli.app import main
 
 WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "on the red mat"]
@@ -120,6 +120,17 @@ def test_random_weights_need_a_configuration_only(run, tiny_folder, tmp_path, pa
     assert "no Spearman" in out
     assert "(no figure without scores)" in out
     assert not (tmp_path / "exported" / "bench.png").exists()
+
+
+def test_models_that_are_named_have_the_size_of_their_files(run, tmp_path, pairs_file):
+    arguments = ("mini-bert", "--full", "mini-electra-generator", "--data", pairs_file, "--quick", *FAST)
+    code, _, err = run(*arguments, "--backends", "torch-fp32")
+    assert code == 0, err
+    report = BenchReport.read(tmp_path / "exported" / "bench.json")
+    assert [row.name for row in report.models] == ["mini-bert", "mini-electra-generator"]
+    sizes = [(resolve(row.name) / "model.safetensors").stat().st_size for row in report.models]
+    assert [row.weights_bytes for row in report.models] == sizes
+    assert [row.file_bytes for row in report.contestants] == sizes
 
 
 def test_the_lean_cut_of_random_weights_is_half_by_default(run, tiny_folder, tmp_path, pairs_file):

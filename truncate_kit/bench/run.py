@@ -24,7 +24,7 @@ from truncate_kit.bench.scoring import score_all
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import PairSet, RetrievalSet, TextPair
-from truncate_kit.encoders import Encoder
+from truncate_kit.encoders import Encoder, resolve
 from truncate_kit.hardware import select_device
 from truncate_kit.precisions import Target
 from truncate_kit.progress import Progress, silent
@@ -51,7 +51,7 @@ def bench(
     folders of the models.
 
     Args:
-        lean: a folder, or an encoder in memory, which goes to the device and stays there.
+        lean: a folder or a name, or an encoder in memory, which goes to the device and stays there.
         full: the same for the model to compare with; None measures lean alone, with `settings.blocks` beside its whole.
         settings: what is measured, and how often.
         pairs: for Spearman and the paired bootstrap interval; a `PairSet` says in the report what it is called. Or a
@@ -70,7 +70,7 @@ def bench(
     models: dict[Role, Path | Encoder] = {"lean": lean}
     if full is not None or settings.blocks is not None:
         models["full"] = lean if full is None else full
-    folders = [Path(model) for model in models.values() if isinstance(model, str | Path)]
+    folders = [resolve(model) for model in models.values() if isinstance(model, str | Path)]
     backends = select_backends(settings.backends, device, folders)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="truncate-kit-bench-")))

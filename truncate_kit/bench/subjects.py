@@ -7,7 +7,7 @@ from pathlib import Path
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.bench_report import BenchedModel, Role
 from truncate_kit.bench.running import AbsentError
-from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, save_encoder
+from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, resolve, save_encoder
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
@@ -35,7 +35,7 @@ class Subject:
     ) -> None:
         self.role, self.target = role, target
         self.blocks = blocks
-        self.folder = None if isinstance(source, Encoder) else Path(source)
+        self.folder = None if isinstance(source, Encoder) else resolve(source)
         # False for a plain pretrained transformer, True for a sentence-transformers folder, None when in memory
         self.fine_tuned = None if self.folder is None else (self.folder / "modules.json").is_file()
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
