@@ -11,6 +11,7 @@ from transformers import AutoModel, AutoModelForMaskedLM
 
 from tests.support.families import TEXTS, TINY_CONFIGS, tiny_tokenizer
 from truncate_kit.encoders import load_encoder
+from truncate_kit.errors import ModelError
 
 WEIGHTS = "model.safetensors"
 POSITIONS = {"embeddings.position_ids": torch.arange(36)[None]}
@@ -54,6 +55,27 @@ def test_weights_under_other_names_are_the_same_model(folder, tiny_folder, form,
     else:
         save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     assert loads_as(folder, tiny_folder("bert")) < 1e-6
+
+
+@pytest.mark.parametrize("family", ["bert", "distilbert", "deberta-v2", "gpt2", "qwen2"])
+@pytest.mark.parametrize("prefixed", [False, True])
+def test_weights_that_go_on_behind_the_last_block_are_refused(tiny_folder, tmp_path, family, prefixed):
+    """Else a damaged configuration would give other vectors without a word."""
+    folder = shutil.copytree(tiny_folder(family), tmp_path / "model")
+    if prefixed:
+        prefix = AutoModel.from_pretrained(folder).base_model_prefix
+        weights = {f"{prefix}.{name}": value for name, value in load_file(folder / WEIGHTS).items()}
+        save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+        assert loads_as(folder, tiny_folder(family)) < 1e-6
+    config = json.loads((folder / "config.json").read_text())
+    depth = next(name for name in ("n_layers", "n_layer", "num_hidden_layers") if name in config)
+    config |= {depth: config[depth] - 1} | (
+        {"layer_types": config["layer_types"][:-1]} if "layer_types" in config else {}
+    )
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="describes 2 blocks, but the weights beside it go on: ") as refused:
+        load_encoder(folder)
+    assert "`truncate()`" in refused.value.hint
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

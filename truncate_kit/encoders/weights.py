@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import pickle
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ def load_backbone(
     if pooler is not None and (missing or not keep_pooler):
         setattr(backbone, pooler, None)
     _check_complete(folder, report["missing_keys"] - missing, report["mismatched_keys"])
+    _check_depth(folder, config, backbone.base_model_prefix, report["unexpected_keys"])
     check_finite(backbone, folder)
     loaded: PreTrainedModel = backbone.eval()
     return loaded
@@ -134,3 +136,18 @@ def _check_complete(folder: Path, missing: Iterable[str], mismatched: Iterable[A
                 f"The weights in {folder} {what} {names[0]}{more}.",
                 hint="Use a complete checkpoint: a missing weight would be random.",
             )
+
+
+def _check_depth(folder: Path, config: PretrainedConfig, prefix: str, unused: Iterable[str]) -> None:
+    """Raise `ModelError` where weights go on behind the last block of the configuration, which others would not see.
+
+    unused: names of weights that the model has no place for; heads, poolers and old buffers are passed over.
+    """
+    block = re.compile(rf"(?:{re.escape(prefix)}\.)?{re.escape(family_of(config).blocks)}\.\d+\.")
+    further = next(filter(block.match, sorted(unused)), None)
+    if further is not None:
+        raise ModelError(
+            f"{folder / 'config.json'} describes {config.num_hidden_layers} blocks, but the weights beside it go on: "
+            f"{harmless(further)} is one of them.",
+            hint="Mend the number there or download the model again; `truncate()` makes a whole model shorter.",
+        )
