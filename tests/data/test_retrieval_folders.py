@@ -1,6 +1,7 @@
 """Folders in BEIR's layout, and one clear error for each thing that is wrong with them."""
 
 import gzip
+import json
 import lzma
 
 import pytest
@@ -59,6 +60,13 @@ def test_a_first_line_of_names_and_packed_files_are_optional(folder):
         path.with_name(path.name + (".gz" if pack is gzip else ".xz")).write_bytes(pack.compress(content))
     assert is_retrieval_folder(folder)
     assert read_retrieval(folder) == expected
+
+
+def test_a_corpus_without_a_text_is_refused(folder):
+    lines = [json.loads(line) for line in (folder / "corpus.jsonl").read_text().splitlines()]
+    write_lines(folder / "corpus.jsonl", [line | {"title": "", "text": " "} for line in lines])
+    with pytest.raises(DataError, match=r"corpus\.jsonl: every document is empty"):
+        read_retrieval(folder)
 
 
 def test_splits_are_chosen_by_name(folder):

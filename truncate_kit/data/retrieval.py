@@ -191,6 +191,8 @@ def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ..
             parts = (_text_or_empty(table, row, "title", title), _text_or_empty(table, row, "text", text))
             found[key] = " ".join(filter(None, parts))
             own.append(parts[0])
+    if not any(found.values()):
+        raise DataError(f"{path}: every document is empty.", hint=f"Fill in their texts. {LAYOUT}")
     return found, tuple(own)
 
 
