@@ -92,6 +92,9 @@ def encode(
     if as_json:
         print_json(result)
         return
+    if result.num_cut and encoder.reader is not None:
+        of = f"{result.num_cut:,} of {counted(result.shape[0] - result.resumed_at, 'text')}"
+        workspace.note(f"Cut: {of} had more than the {encoder.reader.max_length:,} tokens that this model takes.")
     rows, columns = result.shape
     before = f", {result.resumed_at:,} of them from before" if result.resumed_at else ""
     speed = f" ({result.rate:,.0f} a second)" if result.rate else ""

@@ -48,6 +48,19 @@ def test_a_file_of_texts_becomes_vectors(workspace, capsys):
     assert (code, "3 of them from before" in out) == (0, True)
 
 
+@pytest.mark.parametrize("runtime", ["torch", "onnx"])
+def test_texts_that_are_cut_are_counted(workspace, capsys, runtime):
+    limit = load_encoder("exported/lean").max_length
+    texts = ["a " * (limit - 2), "a " * (limit - 1), "a cat", "dog " * 200]  # two tokens stand around a text
+    (workspace / "texts.txt").write_text("\n".join(texts) + "\n")
+    code, _, err = run(capsys, "encode", "texts.txt", "--runtime", runtime)
+    assert code == 0, err
+    assert f"Cut: 2 of 4 texts had more than the {limit} tokens that this model takes." in err
+    assert "Cut:" not in run(capsys, "encode", "texts.txt", "--runtime", runtime)[2]  # nothing is encoded again
+    _, out, _ = run(capsys, "encode", "texts.txt", "--runtime", runtime, "--out", "v.npy", "--json")
+    assert json.loads(out)["num_cut"] == 2
+
+
 def test_json_and_options(workspace, capsys):
     (workspace / "table.csv").write_text("id,body\n1,a cat\n2,the dog\n")
     arguments = ("encode", "table.csv", "--column", "body", "--out", "v.npy", "--runtime", "torch", "--json")

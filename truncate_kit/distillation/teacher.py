@@ -19,7 +19,7 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.progress import Progress, silent
 from truncate_kit.runs.rows import StoredRows
-from truncate_kit.serving.work import Chunk, EncodingWork
+from truncate_kit.serving.work import Chunk, Encoded, EncodingWork
 from truncate_kit.vectors import VectorFormat
 
 CHUNK = 4096
@@ -30,10 +30,10 @@ HALF = VectorFormat(precision="float16")
 class TokenWork(EncodingWork):
     """Encoding of texts that are token ids already."""
 
-    def perform(self, chunk: Chunk, send: Send) -> bytes:
-        """Rows as they are stored, in the order of the texts."""
+    def perform(self, chunk: Chunk, send: Send) -> Encoded:
+        """Rows as they are stored, in the order of the texts; those that were cut are counted where they are read."""
         vectors = self._encoder.encode_ids(chunk.texts)  # type: ignore[union-attr, arg-type]  # moved; ids, not texts
-        return self._form.store(vectors).tobytes()
+        return Encoded(self._form.store(vectors).tobytes(), 0)
 
 
 def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
@@ -87,11 +87,11 @@ def teacher_vectors(
             places = range(start, min(start + CHUNK, len(texts)))
             yield Chunk(start, [texts.ids(place) for place in places])  # type: ignore[misc]  # ids, for TokenWork
 
-    for chunk, rows in (engine or Sequential()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
-        if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
+    for chunk, encoded in (engine or Sequential()).run(TokenWork(runner, HALF), chunks(), lambda message: None):
+        if not np.isfinite(np.frombuffer(encoded.rows, dtype=np.float16)).all():
             hint = "Use a model that gives vectors of length 1."
             raise UsageError("The full model's vectors do not fit into float16.", hint=hint)
-        stored.write(chunk.start, rows)
+        stored.write(chunk.start, encoded.rows)
         done += len(chunk.texts)
         progress("Encoding with the full model", done, len(texts))
     return read_vectors(encoder, texts, folder)

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.errors import ModelError, first_line
+
+_MOST_SPECIAL = 8  # tokens that a tokenizer puts around a text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,17 @@ class TextReader:
                 hint="Download or save the model again.",
             )
         return ids
+
+    def num_cut(self, texts: Sequence[str]) -> int:
+        """How many of the texts have more than `max_length` tokens; those of fewer bytes than that are taken to fit."""
+        default = self.settings.get("default_prompt_name")
+        room = self.max_length - len(self.settings.get("prompts", {}).get(default, "").encode()) - _MOST_SPECIAL
+        long = [text for text in texts if len(text.encode()) > room]
+        try:
+            one_more = replace(self, max_length=self.max_length + 1)
+            return sum(len(ids) > self.max_length for ids in one_more.token_ids(long))
+        finally:
+            self.token_ids(["a"])  # a tokenizer is saved with the maximum length of its last call
 
     def shortened(self, ids: Sequence[int], tokens: int) -> list[int]:
         """The ids of a text, cut to a number of tokens as the tokenizer would: the one that closes a text is kept."""

@@ -40,6 +40,8 @@ class EncodedFile(Result):
     resumed_at: int  # rows that an earlier run had left
     seconds: float  # of this run, counting and encoding
     job: EncodingJob
+    # texts whose ends were left out, being longer than the model takes, of those that this run encoded; None of none
+    num_cut: int | None = None
 
     @property
     def rate(self) -> float:

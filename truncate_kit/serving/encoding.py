@@ -70,9 +70,9 @@ def encode_file(
         form=form,
         chunk=chunk,
     )
-    resumed = count
+    resumed, cut = count, None
     if not _is_done(out, job):
-        resumed = _encode(encoder, iter_rows(source, column=column), out, job, engine or Sequential(), progress)
+        resumed, cut = _encode(encoder, iter_rows(source, column=column), out, job, engine or Sequential(), progress)
     return EncodedFile(
         file=str(out),
         source=str(source),
@@ -83,6 +83,7 @@ def encode_file(
         resumed_at=resumed,
         seconds=time.perf_counter() - begin,
         job=job,
+        num_cut=cut,
     )
 
 
@@ -124,8 +125,8 @@ def _encode(
     job: EncodingJob,
     engine: Engine,
     progress: Progress,
-) -> int:
-    """Write what is missing of the output; returns the number of rows that were there already."""
+) -> tuple[int, int]:
+    """Write what is missing of the output; returns the number of rows that were there already, and of texts cut."""
     work = out.with_name(f".{out.name}.part")
     if work.is_symlink():
         raise UsageError(f"{work} is a link, which is not followed.", hint="Remove it, or name another file as `out`.")
@@ -142,8 +143,10 @@ def _encode(
         resumed = done = job.num_texts - sum(min(job.chunk, job.num_texts - start) for start in missing)
         seen = Digest()
         chunks = (chunk for chunk in _chunks(_added(texts, seen), job) if chunk.start in missing)
-        for chunk, rows in engine.run(EncodingWork(encoder, job.form), chunks, lambda message: None):
-            stored.write(chunk.start, rows)
+        cut = 0
+        for chunk, encoded in engine.run(EncodingWork(encoder, job.form), chunks, lambda message: None):
+            stored.write(chunk.start, encoded.rows)
+            cut += encoded.num_cut
             done += len(chunk.texts)
             progress("Encoding", done, job.num_texts)
         if done < job.num_texts or seen.hexdigest() != job.texts:
@@ -156,7 +159,7 @@ def _encode(
         except OSError as error:
             raise cannot_write(out, error) from error
     shutil.rmtree(work, ignore_errors=True)
-    return resumed
+    return resumed, cut
 
 
 def _chunks(texts: Iterator[str], job: EncodingJob) -> Iterator[Chunk]:

@@ -27,6 +27,13 @@ class Chunk(NamedTuple):
         return f"the texts {self.start + 1:,} to {self.start + len(self.texts):,}"
 
 
+class Encoded(NamedTuple):
+    """What becomes of a chunk."""
+
+    rows: bytes
+    num_cut: int  # texts that are longer than the model takes
+
+
 class EncodingWork:
     """The encoder and the form of its stored vectors."""
 
@@ -45,10 +52,12 @@ class EncodingWork:
         elif isinstance(self._encoder, Encoder):
             self._encoder.to(device)
 
-    def perform(self, chunk: Chunk, send: Send) -> bytes:
+    def perform(self, chunk: Chunk, send: Send) -> Encoded:
         """Rows as they are stored, in the order of the texts."""
         assert not isinstance(self._encoder, _Graph)
-        return self._form.store(self._encoder.vectors(chunk.texts)).tobytes()
+        rows = self._form.store(self._encoder.vectors(chunk.texts)).tobytes()
+        reader = self._encoder.reader
+        return Encoded(rows, 0 if reader is None else reader.num_cut(chunk.texts))
 
     def __getstate__(self) -> dict[str, Any]:
         """With the files of a graph in the place of its sessions, which belong to this process."""
