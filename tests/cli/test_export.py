@@ -107,6 +107,9 @@ def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys)
         "dev": ("dev", 15),
     }
     assert "no split 'validate'" in refused(capsys, "evaluate", model, "--data", folder, "--split", "validate")
+    whole = refused(capsys, "evaluate", model, "--data", folder / "test.csv", "--split", "dev")
+    assert "test.csv is one file, which is not divided into splits" in whole
+    assert "Leave out --split" in whole
 
     other = tmp_path / "other.tsv"
     other.write_text("x\ty\tz\n" + "\n".join(row.replace(",", "\t") for row in rows[1:]) + "\n")

@@ -139,6 +139,9 @@ class PairSplits:
         if name is None:
             return self.evaluation
         found = dict(self.items())
+        if name not in found and self.one_file:
+            hint = "Leave out `split`, or give a folder with a file for each split."
+            raise UsageError(f"{self.name} is one file, which is not divided into splits.", hint=hint)
         if name not in found:
             raise UsageError(f"{self.name} has no split {name!r}.", hint=f"Use one of: {', '.join(found)}.")
         return found[name]
