@@ -82,15 +82,6 @@ def bench(
         refuse("--random-weights", layer=layer)
     elif lean or full:
         raise UsageError("--random-weights stands for both models.", hint="Leave out LEAN and --full.")
-    workspace = Workspace(folder, quiet=as_json)
-    whole = isinstance(kept, tuple)  # the bench keeps blocks itself
-    if random_weights is None:
-        ours, theirs = _pair(workspace, lean, full, whole=whole)
-    else:
-        ours, theirs = _random_pair(random_weights, layer, whole=whole)
-    if quick:
-        workspace.note("Quick: fewer rounds and sentences than without --quick, and no peak memory.")
-    pairs, texts = _scored_on(workspace, lean, full, (data, columns, scale))
     settings = replace(
         QUICK if quick else SETTINGS,
         batch_sizes=whole_numbers_in(batch_sizes, "--batch-sizes"),
@@ -102,6 +93,15 @@ def bench(
     )
     if repeats is not None:
         settings = replace(settings, repeats=repeats)
+    workspace = Workspace(folder, quiet=as_json)
+    whole = isinstance(kept, tuple)  # the bench keeps blocks itself
+    if random_weights is None:
+        ours, theirs = _pair(workspace, lean, full, whole=whole)
+    else:
+        ours, theirs = _random_pair(random_weights, layer, whole=whole)
+    if quick:
+        workspace.note("Quick: fewer rounds and sentences than without --quick, and no peak memory.")
+    pairs, texts = _scored_on(workspace, lean, full, (data, columns, scale))
     with workspace.held():
         with progress_bar(quiet=as_json) as progress:
             report = run(

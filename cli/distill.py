@@ -136,6 +136,7 @@ def distill(
         precision=precision,  # type: ignore[arg-type]  # checked by the settings themselves
         frontier=frontier,
     )
+    _layer_named(layer)
     if queries is None and query_weight != USUAL.query_weight:
         raise UsageError("--query-weight weighs queries.", hint="Add --queries.")
     use_threads(threads)
@@ -195,10 +196,8 @@ def _aim(
     from truncate_kit.analysis.foresight import ANALYSED_TEXTS, foresee_drop
     from truncate_kit.data import iter_texts
 
-    if layer.isdecimal() and len(layer) < _DIGITS:
-        return int(layer)
-    if layer not in ("auto", "last"):
-        raise UsageError(f"{layer!r} is no layer.", hint="Give --layer as a number, as auto or as last.")
+    if (named := _layer_named(layer)) is not None:
+        return named
     drop = None
     if layer == "auto":
         with suppress(TruncateKitError):  # what cannot be analysed is refused by what follows, or learns all the same
@@ -215,6 +214,15 @@ def _aim(
         return None
     workspace.note(f"{drop.sentence} So the vectors of layer {aim} are learned; --layer last learns those of the end.")
     return aim
+
+
+def _layer_named(layer: str) -> int | None:
+    """The layer, None where it is to be found or the last one. Raises `UsageError` for what is none of these."""
+    if layer.isdecimal() and len(layer) < _DIGITS:
+        return int(layer)
+    if layer not in ("auto", "last"):
+        raise UsageError(f"{layer!r} is no layer.", hint="Give --layer as a number, as auto or as last.")
+    return None
 
 
 def _texts_in(path: Path) -> list[str]:

@@ -79,6 +79,8 @@ def export(
     searched = _searched(data, columns, scale)
     unlabelled = own if searched is None else searched
     given, found = workspace.data(data, columns, scale) if unlabelled is None else (unlabelled, None)
+    if precision == "int8" and searched is None:
+        _check_searchable(given)
     if kept is not None or vocabulary_from is not None:
         cut = save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
         for sentence in cut.sentences:
@@ -141,16 +143,18 @@ def _pairs(given: "PairSplits | RetrievalSet", encoder: "Encoder", workspace: Wo
 
 
 def _searchable(splits: "PairSplits", workspace: Workspace) -> "PairSplits":
-    """Splits with dev pairs to choose on and others to report on, out of train where missing, else `UsageError`."""
-    if splits.dev is not None and splits.test is not None:
-        return splits
-    if splits.train is None and not splits.one_file:
+    """Splits with dev pairs to choose on and others to report on, out of train where they are missing."""
+    return splits if splits.dev is not None and splits.test is not None else workspace.divided(splits)
+
+
+def _check_searchable(splits: "PairSplits") -> None:
+    """Raise `UsageError` where there are no dev or no test pairs, and no others to take them out of."""
+    if None in (splits.dev, splits.test) and splits.train is None and not splits.one_file:
         raise UsageError(
             f"int8 chooses its layers on dev pairs and reports on test pairs; {splits.name} has only "
             f"{' and '.join(name for name, _ in splits.items())}.",
             hint="Give a folder with both, or one file: it is divided. Or use --precision fp32.",
         )
-    return workspace.divided(splits)
 
 
 def _source(workspace: Workspace, named: str | None) -> ModelSource:

@@ -106,6 +106,7 @@ def finetune(
         layer = SWEEP.layers if kept is None else str(len(kept) if prior_layer is None else prior_layer)
     settings = SweepSettings(layers=layer, strategy=strategy, pick=pick, within=within, seeds=first_seeds(seeds))
     _check_ignored(settings, strategy)
+    _check_needed(teacher, teacher_weight, retrieval, search_metric)
     row = find_objective(objective, "tmft")
     use_threads(threads)
     with joined(device) as (group, here):
@@ -122,8 +123,8 @@ def finetune(
         begun = full if kept is None else kept_encoder(full, kept)
         check_sweep(begun if prior_layer is None else truncate(begun, prior_layer), settings)
         priors.word_prior(full)
+        taught = _teacher(workspace, teacher, teacher_weight, source.max_length, here, learner=full)
         workspace.note_replaced(source)
-        taught = _teacher(workspace, teacher, teacher_weight, source.max_length, here)
         with progress_bar(quiet=workspace.quiet) as progress:
             encoder = priors.adapt(begun, workspace, group=group, progress=progress)
     if not group.leads:  # only an adaptation is shared
@@ -168,12 +169,19 @@ def _check_ignored(settings: SweepSettings, strategy: str | None) -> None:
         )
 
 
+def _check_needed(teacher: str | None, weight: float, retrieval: Path | None, metric: str | None) -> None:
+    """Raise `UsageError` for options that weigh or choose by what is not there."""
+    if teacher is None and weight != 1:
+        raise UsageError("`teacher_weight` weighs the vectors of a teacher.", hint="Add `teacher`.")
+    if retrieval is None:
+        refuse("--retrieval", search_metric=metric)
+
+
 def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) -> "RetrievalSet | None":
     from truncate_kit.data import read_retrieval
     from truncate_kit.training.retrieval_evaluator import check_queries
 
     if retrieval is None:
-        refuse("--retrieval", search_metric=metric)
         return None
     found = read_retrieval(retrieval, chooses=True, **given(metric=metric))
     check_queries(found)
@@ -183,16 +191,22 @@ def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) 
 
 
 def _teacher(
-    workspace: Workspace, name: str | None, weight: float, max_length: int | None, device: str | None
+    workspace: Workspace,
+    name: str | None,
+    weight: float,
+    max_length: int | None,
+    device: str | None,
+    learner: "Encoder | None" = None,
 ) -> "Teacher | None":
     """It reads as many tokens as what learns from it, on the same device."""
     from truncate_kit.training.tasks import Teacher
 
-    if name is None and weight != 1:
-        raise UsageError("`teacher_weight` weighs the vectors of a teacher.", hint="Add `teacher`.")
     if name is None:
         return None
-    return Teacher(workspace.load(ModelSource(name, max_length=max_length), device=device), weight)
+    teacher = Teacher(workspace.load(ModelSource(name, max_length=max_length), device=device), weight)
+    if learner is not None:
+        teacher.check_width(learner)
+    return teacher
 
 
 def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits") -> "DropPrediction | None":

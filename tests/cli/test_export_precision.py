@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from tests.support.commands import fails_on_a_full_disk, refused, run
 from tests.support.files import model_graded_file
 from truncate_kit.data import complete_splits, load_pairs
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
 
 
@@ -105,6 +105,10 @@ def test_int8_without_pairs_to_choose_on(out, tmp_path, capsys):
     problem = refused(capsys, "export", "--onnx", "--precision", "int8", *options(out, data))
     assert "has only test" in problem
     assert not (out / "lean/model_int8.onnx").exists()
+    before = encoder_digest(load_encoder(out / "lean"))
+    cut = refused(capsys, "export", "mini-bert", "--onnx", "--precision", "int8", "--layer", 1, *options(out, data))
+    assert "has only test" in cut
+    assert encoder_digest(load_encoder(out / "lean")) == before  # no cut took its place
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "fp16"])

@@ -138,6 +138,21 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     assert "nowhere" in err
 
 
+def test_what_cannot_be_is_said_before_anything_is_read_or_adapted(run, tiny_folder, single_file, tmp_path):
+    for options, said in (
+        (("--teacher-weight", 2), "Add --teacher."),
+        (("--search-metric", "mrr"), "--search-metric goes with --retrieval only"),
+    ):
+        assert said in run("finetune", "nowhere", "--data", "nowhere.csv", *options)[2]
+    raw = single_file.parent / "raw.txt"
+    raw.write_text("\n".join(f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS))
+    asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--prior-texts", raw)
+    code, _, err = run(*asked, "--teacher", "mini-bert")
+    assert code == 1
+    assert "The teacher's vectors have 128 dimensions, and those that learn 16." in err
+    assert not list((tmp_path / "exported").rglob("*.safetensors"))
+
+
 def test_a_teacher_that_would_be_replaced_is_refused(run, tiny_folder, single_file):
     asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST)
     full = single_file.parent / "exported/full"

@@ -36,6 +36,15 @@ class Teacher:
     def __post_init__(self) -> None:
         check_number("teacher_weight", self.weight, Bounds(0, WEIGHT.most, whole=False, above=True))
 
+    def check_width(self, student: Encoder) -> None:
+        """Raise `UsageError` where its vectors are not as wide as those that learn from them."""
+        own, learning = (encoder.vector_width for encoder in (self.encoder, student))
+        if own != learning:
+            raise UsageError(
+                f"The teacher's vectors have {own} dimensions, and those that learn {learning}.",
+                hint="Use a `teacher` of the same width, such as the full model after its own fine-tuning.",
+            )
+
 
 class LabelledTask:
     """TMFT on labelled pairs, by any objective of that method."""
@@ -67,13 +76,9 @@ class LabelledTask:
         self.num_examples = len(self._splits(0)[0])
         self._taught: dict[str, Tensor] = {}
         if teacher is not None:
-            self._weight, vectors = teacher.weight, teacher.encoder.vectors(texts)
-            if vectors.shape[1] != (width := full.vectors(texts[:1]).shape[1]):
-                raise UsageError(
-                    f"The teacher's vectors have {vectors.shape[1]} dimensions, and those that learn {width}.",
-                    hint="Use a `teacher` of the same width, such as the full model after its own fine-tuning.",
-                )
-            self._taught = dict(zip(texts, vectors, strict=True))
+            teacher.check_width(full)
+            self._weight = teacher.weight
+            self._taught = dict(zip(texts, teacher.encoder.vectors(texts), strict=True))
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Examples, VectorEvaluator, VectorEvaluator]:
         """Examples of the train split, evaluators on dev and test; they share the classifier, where there is one."""
