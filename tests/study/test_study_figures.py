@@ -6,10 +6,18 @@ import pytest
 from matplotlib.figure import Figure
 
 from truncate_kit.errors import UsageError
-from truncate_kit.report.study_figures import COLORS, FRONT_OF_ALL, FRONT_OF_ENDS, curve_style, draw_layers, draw_pareto
+from truncate_kit.report.study_figures import (
+    COLORS,
+    FRONT_OF_ALL,
+    FRONT_OF_ENDS,
+    curve_style,
+    draw_cka,
+    draw_layers,
+    draw_pareto,
+)
 from truncate_kit.study.plan import figure_name
 from truncate_kit.study.study_file import read_study
-from truncate_kit.study.study_result import StudyResult, StudyRow
+from truncate_kit.study.study_result import CKARow, StudyResult, StudyRow
 from truncate_kit.sweep.sweep_result import LayerScores
 
 pytestmark = pytest.mark.usefixtures("drawn")
@@ -52,7 +60,30 @@ def test_models_are_drawn_where_they_have_rows(tmp_path, monkeypatch):
             look = curve_style(place)
             assert {key: getattr(lines[model], f"get_{key}")() for key in look} == look
         beside = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
-        assert set(beside) == (set(lines) if len(wanted) > 6 else set())
+        assert set(beside) == set(lines)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_the_legend_of_a_cka_figure_is_whole_whatever_the_number_of_models(tmp_path, monkeypatch, count):
+    drawn = []
+    write = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda self, *a, **k: (drawn.append(self), write(self, *a, **k))[1])
+    rows = [
+        CKARow(
+            model=f"model {number}", reference="bert", task="one", layer=layer, reference_layer=layer, num_texts=99,
+            untrained=0.9, last_trained=0.5, own_trained=0.6, untrained_biased=0.9, last_trained_biased=0.6,
+            own_trained_biased=0.7,
+        )
+        for number in range(count)
+        for layer in range(3)
+    ]  # fmt: skip
+    draw_cka(StudyResult(rows=(), seconds=0.0, cka=tuple(rows)), "one", tmp_path / "figure.png")
+    (figure,) = drawn
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 6
+    frame = legend.get_window_extent()
+    assert 0 <= frame.x0 < frame.x1 <= figure.bbox.width
+    assert 0 <= frame.y0 < frame.y1 <= min(axes.get_tightbbox().y0 for axes in figure.axes)
 
 
 def test_a_task_of_any_name_has_a_file_that_can_be():

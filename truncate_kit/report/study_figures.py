@@ -14,7 +14,8 @@ COLORS = (panel.BLUE, panel.VERMILION, panel.GREEN, panel.PURPLE, panel.ORANGE, 
 LINES = ("-", "--", "-.", ":")
 MARKERS = "osD^vPX"
 PANELS_ABREAST = 3
-MOST_INSIDE = 6  # entries of a legend that covers no curve
+MOST_IN_USUAL_SIZE = 6  # curves
+LEGEND_LINE = 0.2  # inches
 FRONT_OF_ALL: dict[str, Any] = {"color": "#555555", "linewidth": 6, "alpha": 0.25, "label": "Pareto front"}
 FRONT_OF_ENDS: dict[str, Any] = {
     "color": "#555555",
@@ -42,7 +43,7 @@ def draw_curves(result: StudyResult, task: str, path: Path) -> Path:
     for axes, model in zip(grid, models, strict=False):
         _panel(axes, result.of(model, task))
         axes.set_title(model, loc="left", fontsize="medium")
-    grid[0].legend(loc="best", fontsize="small")
+    _legend_below(figure, grid)
     figure.supylabel(f"points ({result.of(models[0], task)[0].metric})", fontsize="medium")
     figure.suptitle(f"Fine-tuned at each layer: {task}", x=0.01, ha="left")
     return panel.write_figure(figure, path)
@@ -84,7 +85,7 @@ def draw_layers(result: StudyResult, task: str, path: Path) -> Path:
     axes.set_title(f"Test score of each layer: {task}", loc="left")
     axes.set_ylabel(f"points ({next(row.metric for row in result.rows if row.task == task)})")
     panel.whole_axis(axes)
-    _legend(figure, axes)
+    _legend_beside(figure)
     return panel.write_figure(figure, path)
 
 
@@ -95,19 +96,29 @@ def _styles(result: StudyResult, task: str) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _panel_of_all(result: StudyResult, task: str) -> tuple[Figure, Axes]:
-    """One panel for the curves of all models, with room for a legend beside it where they are many."""
+    """One panel for the curves of all models, with room for a legend beside it."""
     curves = len(_styles(result, task))
-    size = (8.0, 5.0) if curves <= MOST_INSIDE else (11.0, max(5.0, 0.2 * curves + 1))
+    size = (10.0, 5.0) if curves <= MOST_IN_USUAL_SIZE else (11.0, max(5.0, LEGEND_LINE * curves + 1))
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.add_subplot()
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    """Among the curves, or beside them where they are many; with lines long enough to show how they are dashed."""
-    if len(axes.get_legend_handles_labels()[0]) <= MOST_INSIDE + 1:
-        axes.legend(loc="best", fontsize="small", handlelength=3)
-    else:
-        figure.legend(loc="outside right upper", fontsize="small", handlelength=3)
+def _legend_beside(figure: Figure) -> None:
+    """Beside the curves, where it covers none; with lines long enough to show how they are dashed."""
+    figure.legend(loc="outside right upper", fontsize="small", handlelength=3)
+
+
+def _legend_below(figure: Figure, grid: list[Axes]) -> None:
+    """One for all panels, no wider than they are, in room of its own below them."""
+    found = {
+        label: handle
+        for axes in grid
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }  # fmt: skip
+    abreast = min(PANELS_ABREAST, len(grid))
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + LEGEND_LINE * -(-len(found) // abreast))
+    figure.legend(found.values(), found, loc="outside lower center", ncols=abreast, fontsize="small")
 
 
 def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
@@ -128,7 +139,7 @@ def draw_cka(result: StudyResult, task: str, path: Path) -> Path:
                 panel.plot_defined(axes, layers, biased, color=color, linestyle=":", label=f"{label}, biased")
         axes.set_title(model, loc="left", fontsize="medium")
         panel.whole_axis(axes)
-    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
+    _legend_below(figure, grid)
     figure.supylabel(f"CKA to {rows[0].reference}", fontsize="medium")
     figure.suptitle(f"Before and after fine-tuning: {task}", x=0.01, ha="left")
     return panel.write_figure(figure, path)
@@ -161,5 +172,5 @@ def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
     axes.set_xlabel("parameters kept, millions")
     axes.set_ylabel(f"test score in points ({everything[0].metric})")
     axes.grid(alpha=0.3)
-    _legend(figure, axes)
+    _legend_beside(figure)
     return panel.write_figure(figure, path)
