@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import matplotlib.image
 import numpy as np
+import pytest
+from matplotlib.figure import Figure
 
 from tests.support.made_results import a_bench
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.bench_report import Cost
 from truncate_kit.bench.scenarios import timing
-from truncate_kit.report.bench_figure import _color, _marker, draw_bench
+from truncate_kit.report.bench_figure import _color, _marker, draw_bench, plot_points
 from truncate_kit.report.bench_tables import absences, bench_tables
 
 
@@ -33,6 +35,20 @@ def test_the_figure_says_which_pairs_its_scores_are_of(tmp_path):
     other = replace(report, scored=replace(report.scored, name="bundled/test", bundled=True))
     second = matplotlib.image.imread(draw_bench(other, tmp_path / "b.png"))
     assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("lean", [(130.0, 79.0), (130.0, 81.0), (70.0, 79.0)])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_gain_stands_on_no_arrow(lean, first):
+    """However the arrow comes to the point: from above, from below, and from the right where lean is slower."""
+    figure = Figure(figsize=(9, 5))
+    axes = figure.add_subplot()
+    other = [] if first else [("lean", "onnx-fp32", 200.0, 80.0), ("full", "onnx-fp32", 190.0, 80.0)]
+    plot_points(axes, [*other, ("lean", "torch-fp32", *lean), ("full", "torch-fp32", 100.0, 80.0)], metric="nDCG@10")
+    figure.draw_without_rendering()
+    text = next(found for found in axes.texts if found.get_text() == f"×{lean[0] / 100:.1f}").get_window_extent()
+    begin, end = axes.transData.transform([(100.0, 80.0), lean])
+    assert not any(text.contains(*(begin + share * (end - begin))) for share in np.linspace(0, 1, 101))
 
 
 def test_without_scores_there_is_no_figure(tmp_path):

@@ -87,14 +87,15 @@ def _draw(axes: Axes, points: list[Point], metric: str) -> None:
             continue
         arrow = {"arrowstyle": "->", "color": _color(backend), "alpha": 0.6, "shrinkA": 9, "shrinkB": 9}
         axes.annotate("", xy=pair["lean"], xytext=pair["full"], arrowprops=arrow)
-        above = place % 2 == 0  # neighbours often lie side by side; the arrow comes from the left
+        gain = pair["lean"][0] / pair["full"][0]
+        side = 1 if gain >= 1 else -1  # the arrow comes from the other one
         axes.annotate(
-            f"×{pair['lean'][0] / pair['full'][0]:.1f}",
+            f"×{gain:.1f}",
             xy=pair["lean"],
-            xytext=(0, 11) if above else (8, -18),
+            xytext=(9 * side, 6 if place % 2 == 0 else -16),  # neighbours often lie side by side
             textcoords="offset points",
             color=_color(backend),
-            ha="center" if above else "left",
+            ha="left" if side > 0 else "right",
         )
 
 
