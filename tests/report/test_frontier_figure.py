@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from tests.support.made_results import a_distillation
 from truncate_kit.report.frontier_figure import plot_frontier
+from truncate_kit.report.panel import label_points
 
 
 def scores(result):
@@ -40,3 +41,21 @@ def test_the_whole_name_of_a_score_is_beside_its_axis():
         figure.draw_without_rendering()
         name = axes.yaxis.label.get_window_extent()
     assert 0 <= name.y0 < name.y1 <= figure.bbox.height
+
+
+def test_numbers_of_near_points_stand_apart_and_inside_the_panel():
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.add_subplot()
+    points = [(1.0, 100.0, "8"), (1.01, 99.5, "8"), (1.02, 100.0, "7"), (2.0, 60.0, "1")]
+    for x, y, _ in points:
+        axes.plot(x, y, "D", markersize=8)
+    label_points(axes, points)
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts]
+    marks = [axes.transData.transform(point[:2]) for point in points]
+    assert [text.get_text() for text in axes.texts] == ["8", "8", "7", "1"]
+    for place, box in enumerate(boxes):
+        assert not box.count_overlaps(boxes[:place])
+        assert not any(box.contains(*mark) for mark in marks)
+        assert axes.bbox.x0 <= box.x0 < box.x1 <= axes.bbox.x1
+        assert axes.bbox.y0 <= box.y0 < box.y1 <= axes.bbox.y1

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.step_results import Frontier, SubsetScore
 from truncate_kit.precisions import PRECISIONS, Precision
-from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, write_panel
+from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, label_points, write_panel
 
 
 def draw_frontier(result: DistillResult, path: Path) -> Path:
@@ -75,8 +75,8 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
         color=GREEN,
         label=f"chosen: {', '.join(map(str, result.chosen))}",
     )
-    for speed, row in zip(speeds, rows, strict=True):
-        axes.annotate(str(len(row.blocks)), (speed, row.score), xytext=(5, 6), textcoords="offset points")
+    scored = [(speed, row.score, str(len(row.blocks))) for speed, row in zip(speeds, rows, strict=True)]
+    label_points(axes, scored, beside=[(speed, best[len(row.blocks)].score) for speed, row in learned])
     axes.set_xlabel("texts a second, full model = 1 (torch); numbers are blocks")
     axes.set_ylabel(f"score in points\n({result.metric})")  # two lines: names of layers make it longer than the axis
     axes.grid(alpha=0.3)
@@ -94,9 +94,10 @@ def plot_graphs(axes: Axes, frontier: Frontier) -> None:
             speed, label = one.texts_per_second / full.texts_per_second, f"{len(one.blocks)} blocks in {precision}"
             tip = f"{TIP}{label}: {speed:.2f} × the speed, score {one.score:.2f}, {one.megabytes:.1f} MB"
             axes.plot(speed, one.score, marker, color=color, markersize=9, gid=tip)
-            axes.annotate(str(len(one.blocks)), (speed, one.score), xytext=(7, 7), textcoords="offset points")
         if found:
             axes.plot([], [], marker, color=color, label=f"ONNX Runtime {precision}")
+    placed = [(one.texts_per_second / full.texts_per_second, one.score, str(len(one.blocks))) for one in whole]
+    label_points(axes, placed)
     axes.set_xlabel("texts a second, full model's float32 graph = 1; numbers are blocks")
     axes.set_ylabel("score in points")
     axes.grid(alpha=0.3)

@@ -1,15 +1,17 @@
 """What figures share: colours, the frame of a panel over layers, blocks or sizes, and writing a file."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox
 
 from truncate_kit.files import replacing
 from truncate_kit.wording import harmless
@@ -18,6 +20,8 @@ from truncate_kit.wording import harmless
 BLUE, SKY, GREEN, VERMILION, ORANGE, PURPLE = "#0072B2", "#56B4E9", "#009E73", "#D55E00", "#E69F00", "#CC79A7"
 GREY = "#777777"
 LAYERS = "layer (0 = embeddings)"
+_AWAY, _LETTER, _HEIGHT = 7, 7, 11  # points from the middle of a mark to its text, and the size of one
+_SIDES = ((1, 1), (-1, -1), (1, -1), (-1, 1))  # right and up
 TIP = "tip: "
 """Begins the id of a mark whose rest is what a page says of it under the mouse."""
 
@@ -33,6 +37,49 @@ def plot_defined(axes: Axes, places: Iterable[int], values: Iterable[float | Non
     """A line through the values that are defined. style: as for `Axes.plot`."""
     points = [(place, value) for place, value in zip(places, values, strict=False) if value is not None]
     axes.plot([place for place, _ in points], [value for _, value in points], **style)
+
+
+def label_points(
+    axes: Axes, points: Sequence[tuple[float, float, str]], *, beside: Sequence[tuple[float, float]] = ()
+) -> None:
+    """Write a text at each point (x, y, text), on the first of its sides where no other point or text is.
+
+    Called when all else is drawn: it fixes the limits of the axes, with room for the texts. beside: other marks.
+    """
+    axes.margins(x=0.06, y=0.1)
+    axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())
+    marks = [_in_points(axes, x, y) for x, y in (*(point[:2] for point in points), *beside)]
+    taken = list[Bbox]()
+    for (x, y, text), mark in zip(points, marks, strict=False):
+        others = [*taken, *(_square(other) for other in marks if max(map(abs, np.subtract(other, mark))) > 1)]
+        boxes = {side: _beside(mark, text, *side) for side in _SIDES}
+        side = next((side for side, box in boxes.items() if not box.count_overlaps(others)), _SIDES[0])
+        taken.append(boxes[side])
+        axes.annotate(
+            text,
+            (x, y),
+            xytext=(_AWAY * side[0], _AWAY * side[1]),
+            textcoords="offset points",
+            ha="left" if side[0] > 0 else "right",
+            va="bottom" if side[1] > 0 else "top",
+        )
+
+
+def _in_points(axes: Axes, x: float, y: float) -> tuple[float, float]:
+    """Where that is in the figure, in points, before its layout makes the panel a little smaller or larger."""
+    across, up = axes.transData.transform((x, y)) * (72 / axes.figure.dpi)
+    return float(across), float(up)
+
+
+def _square(mark: tuple[float, float]) -> Bbox:
+    return Bbox.from_bounds(mark[0] - _AWAY, mark[1] - _AWAY, 2 * _AWAY, 2 * _AWAY)
+
+
+def _beside(mark: tuple[float, float], text: str, right: int, up: int) -> Bbox:
+    """The room of a text at a mark; right, up: 1 or -1."""
+    width = _LETTER * len(text)
+    left, low = mark[0] + right * _AWAY - width * (right < 0), mark[1] + up * _AWAY - _HEIGHT * (up < 0)
+    return Bbox.from_bounds(left, low, width, _HEIGHT)
 
 
 def open_panel(title: str) -> tuple[Figure, Axes]:
