@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from truncate_kit.contrastive.contrastive_result import LayerWeights
 from truncate_kit.report.panel import LAYERS, write_figure
 
+_WRITTEN = 0.1  # the last digit of a number in a cell
 _LONGEST = 48  # characters of a sentence beside its row
 _MOST_NUMBERS = 200  # cells whose numbers can still be read
 
@@ -18,8 +19,11 @@ def draw_attention(found: LayerWeights, path: Path) -> Path:
     axes = figure.add_subplot()
     shares = [[100 * weight for weight in weights] for weights in found.weights]
     lowest, highest = min(map(min, shares)), max(map(max, shares))
-    # From 0 as long as no weight is below: colours then show shares. The literal equation has negative weights.
-    image = axes.imshow(shares, aspect="auto", cmap="viridis", vmin=min(0.0, lowest), vmax=highest)
+    # From 0, so that colours show shares; but from the lowest where that is negative, as by the literal equation, or
+    # where all are so alike that they would have one colour, and still differ in what is written.
+    alike = lowest > highest / 2 and highest - lowest >= _WRITTEN
+    start = lowest if lowest < 0 or alike else 0.0
+    image = axes.imshow(shares, aspect="auto", cmap="viridis", vmin=start, vmax=highest)
     axes.set_xticks(range(layers))
     axes.set_xlabel(LAYERS)
     axes.set_yticks(range(rows), [_shortened(text) for text in found.texts], parse_math=False)
