@@ -286,7 +286,9 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
     figure, panel = plt.subplots(figsize=(4.2, 4.0), layout="constrained")
     panel.plot([0, 1], [0, 1], ":", color="grey", linewidth=1)
     found = forecasts(kind)
-    for name in ("the confidence as it is", "logistic of Spearman and rank"):
+    # The first line is left of the second almost everywhere: numbers on the outer sides are on no line.
+    sides = {"the confidence as it is": (-6, 4, "right"), "logistic of Spearman and rank": (6, -12, "left")}
+    for name, (across, up, side) in sides.items():
         values, said, fell, counts = found[name], [], [], []
         for low, high in pairwise(BINS):
             inside = (values >= low) & ((values < high) | (high == BINS[-1]))
@@ -296,10 +298,12 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
                 counts.append(int(inside.sum()))
         (line,) = panel.plot(said, fell, "o-", label=name)
         for x, y, count in zip(said, fell, counts, strict=True):
-            place = {"xytext": (6, -11), "textcoords": "offset points"}  # beside the point, off the lines that rise
+            place = {"xytext": (across, up), "textcoords": "offset points", "ha": side}
+            place["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the dotted line
             panel.annotate(str(count), (x, y), color=line.get_color(), **place)
     panel.set(xlabel="probability of a fall that was said", ylabel="share that fell (numbers: cases)")
-    panel.legend(frameon=False, fontsize="small")
+    panel.margins(0.08)
+    panel.legend(frameon=False, fontsize="small", loc="lower right")
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
