@@ -1,4 +1,5 @@
 import csv
+import logging
 import os
 import subprocess
 import sys
@@ -6,7 +7,7 @@ import sys
 import pytest
 
 from truncate_kit.data import load_pairs
-from truncate_kit.data.hub import hub_name, is_hub_name, read_hub
+from truncate_kit.data.hub import hub_name, is_hub_name, read_hub, without_retries
 from truncate_kit.errors import DataError, RowError
 
 # In a process of its own: `datasets` reads its cache folder from the environment when it is imported.
@@ -17,6 +18,15 @@ for name in sys.argv[1:]:
     for split, table in read_hub(name).items():
         print(split, table.place(0), list(table.columns["sentence1"]), list(table.columns["score"]))
 """
+
+
+def test_questions_to_the_hub_that_are_asked_again_are_no_lines_of_the_log():
+    log, above = logging.getLogger("huggingface_hub.utils._http"), logging.getLogger("huggingface_hub")
+    level = above.level
+    with without_retries():
+        assert not log.isEnabledFor(logging.WARNING)
+        assert log.isEnabledFor(logging.ERROR)
+    assert above.level == level
 
 
 @pytest.fixture(scope="module")

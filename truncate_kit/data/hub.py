@@ -1,6 +1,9 @@
 """Sets of the Hugging Face hub, through `datasets`: data only, no code from the hub is run."""
 
+import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
@@ -36,14 +39,27 @@ def is_hub_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and format_of(Path(name)) not in (*PAIR_FORMATS, TEXT_FORMAT)
 
 
+@contextmanager
+def without_retries() -> Iterator[None]:
+    """No line of the log for each time that the hub is asked again: that it gave nothing is said once, in the end."""
+    log = logging.getLogger("huggingface_hub")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
 def read_hub(name: str) -> dict[str, Table]:
     """The splits of a set by our split names; name: full, with ":" and a configuration. Raises `DataError`."""
     import datasets
-    from datasets.utils import logging
+    from datasets.utils.logging import disable_progress_bar
 
     try:
-        logging.disable_progress_bar()
-        loaded = datasets.load_dataset(*name.split(":"))
+        disable_progress_bar()
+        with without_retries():
+            loaded = datasets.load_dataset(*name.split(":"))
     except (datasets.exceptions.DatasetNotFoundError, ConnectionError, OSError, ValueError) as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise DataError(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from truncate_kit.data.hub import without_retries
 from truncate_kit.errors import DataError, TruncateKitError, UsageError, first_line
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
@@ -149,7 +150,7 @@ def _load(tasks: Sequence[Any]) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No warnings and no progress bars of mteb and datasets inside the block; the report says what matters of them."""
+    """No warnings and bars of mteb, datasets and the hub in the block; the report says what matters of them."""
     import datasets
 
     log = logging.getLogger("mteb")
@@ -157,7 +158,7 @@ def _quiet() -> Iterator[None]:
     log.setLevel(logging.ERROR)
     datasets.disable_progress_bars()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), without_retries():
             warnings.simplefilter("ignore")
             yield
     finally:
