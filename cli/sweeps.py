@@ -38,7 +38,7 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     if result.search_cost:
         share = 100 * result.search_cost / max(1, result.exhaustive_cost)
         say(
-            f"Search cost: {result.search_cost:,} block-steps, {share:.0f} % of what trying every layer "
-            f"with every seed costs ({result.exhaustive_cost:,})."
+            f"Search cost, trials of earlier runs included: {result.search_cost:,} block-steps, {share:.0f} % of what "
+            f"trying every layer with every seed costs ({result.exhaustive_cost:,})."
         )
     say(f"Saved: {workspace.lean} (seed {result.chosen_seed}), {workspace.full}, {curve}")
