@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from truncate_kit.wording import harmless
+from truncate_kit.wording import counted, harmless
 
 NO_FOLDER = "A file stands where a folder is needed: name another place as `out`."
 
@@ -124,7 +124,7 @@ def cannot_write(path: Path, reason: OSError) -> FileProblemError:
 def too_few_texts(count: int, *, needed: int = 4) -> DataError:
     """Fewer texts than an estimator needs."""
     return DataError(
-        f"{count} texts are too few: this estimate needs at least {needed}.",
+        f"{counted(count, 'text is', 'texts are')} too few: this estimate needs at least {needed}.",
         hint=f"Give at least {needed} distinct texts; some hundred make the estimate steady.",
     )
 

@@ -177,6 +177,12 @@ def test_a_row_is_no_header(tmp_path, name, rows, example, columns):
     assert caught.value.hint.endswith(example)
 
 
+def test_one_pair_is_a_pair(tmp_path):
+    path = write(tmp_path / "p.csv", ROWS[:1])
+    found = load_pairs(path, scale=(0, 5), divide=False).statements()[0]
+    assert found.endswith("p.csv (1 pair).")
+
+
 def test_places_of_columns_are_their_names_as_a_data_frame_writes_them(tmp_path):
     with pytest.raises(ColumnsError) as caught:
         read_pairs(write(tmp_path / "p.csv", names=("0", "1", "2")))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from truncate_kit.bounds import BATCH, SEED, Bounds, check_numbers
 from truncate_kit.errors import UsageError
+from truncate_kit.wording import counted
 
 if TYPE_CHECKING:  # they come with torch
     from truncate_kit.encoders import PoolingMode
@@ -54,6 +55,6 @@ class AnalysisSettings:
         check_numbers(self, outliers=_COUNT, intervals=_COUNT, level=_LEVEL, seed=SEED, batch_size=BATCH)
         if self.max_texts is not None and self.max_texts < FEWEST_TEXTS:
             raise UsageError(
-                f"{self.max_texts} texts are too few.",
+                f"{counted(self.max_texts, 'text is', 'texts are')} too few.",
                 hint=f"Use `max_texts` of {FEWEST_TEXTS} or more; some hundred make CKA steady.",
             )

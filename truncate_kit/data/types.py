@@ -187,12 +187,13 @@ class PairSplits:
     def statements(self) -> tuple[str, ...]:
         """Sentences about the data for every command: sizes, scale, notes, and the overlap warning if there is one."""
         sizes = ", ".join(f"{name} {len(split):,}" for name, split in self.items())
+        word = "pair" if sum(len(split) for _, split in self.items()) == 1 else "pairs"
         if self.one_file:  # of no split until it is divided
             sizes = f"{len(self.evaluation):,}"
         warning = self.overlap.warning()
         binary = not self.evaluation.classes and {pair.target for _, pairs in self.items() for pair in pairs} == {0, 1}
         return (
-            f"Data: {self.name} ({sizes} pairs).",
+            f"Data: {self.name} ({sizes} {word}).",
             self.evaluation.scale_sentence(),
             *(["All scores are 0 or 1: where they mark paraphrases, the objective is paraphrase."] if binary else []),
             *self.notes,

@@ -137,7 +137,7 @@ class ExportReport(Result):
             sentences.append(
                 f"The vector of a text in a batch has a cosine of at least {found.batch_cosine:.4f} with that of the "
                 f"text alone, padded {found.padding_cosine:.4f}; Spearman alone {found.spearman_alone:.2f}, in batches "
-                f"{found.spearman_batched:.2f} ({found.num_pairs} pairs of {found.data})."
+                f"{found.spearman_batched:.2f} ({counted(found.num_pairs, 'pair')} of {found.data})."
             )
         return tuple(sentences)
 
