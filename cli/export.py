@@ -79,7 +79,7 @@ def export(
     searched = _searched(data, columns, scale)
     unlabelled = own if searched is None else searched
     given, found = workspace.data(data, columns, scale) if unlabelled is None else (unlabelled, None)
-    if precision == "int8" and searched is None:
+    if precision == "int8":
         _check_searchable(given)
     if kept is not None or vocabulary_from is not None:
         cut = save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
@@ -147,8 +147,12 @@ def _searchable(splits: "PairSplits", workspace: Workspace) -> "PairSplits":
     return splits if splits.dev is not None and splits.test is not None else workspace.divided(splits)
 
 
-def _check_searchable(splits: "PairSplits") -> None:
+def _check_searchable(splits: "PairSplits | RetrievalSet") -> None:
     """Raise `UsageError` where there are no dev or no test pairs, and no others to take them out of."""
+    from truncate_kit.data import RetrievalSet
+
+    if isinstance(splits, RetrievalSet):  # of which both are made
+        return
     if None in (splits.dev, splits.test) and splits.train is None and not splits.one_file:
         raise UsageError(
             f"int8 chooses its layers on dev pairs and reports on test pairs; {splits.name} has only "

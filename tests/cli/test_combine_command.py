@@ -175,7 +175,7 @@ def test_bad_values_are_one_sentence_and_a_hint(tiny_folder, pairs_file, tmp_pat
     assert "no trained pooler head" in refused(
         capsys, "combine", tiny_folder("electra"), "--head", "--data", pairs_file, "--workspace", tmp_path / "out"
     )
-    assert "no split 'dev'" in refused(capsys, *start, "--split", "dev")
+    assert "not divided into splits" in refused(capsys, *start, "--split", "dev")
     few = tmp_path / "few.csv"
     few.write_text("\n".join(pairs_file.read_text().splitlines()[:6]) + "\n")
     assert "5 pairs: too few" in refused(
