@@ -252,13 +252,13 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     cells, sizes = sizes_table(result), [row.blocks for row in result.candidates]
     measured = result.frontier is not None  # whose table holds what these rows are for
     table(cells.title, cells.columns, cells.rows, marked=sizes.index(result.chosen), detail=measured)
-    rules = rules_table(result.search)
+    rules = rules_table(result.search, result.metric)
     table(rules.title, rules.columns, rules.rows, detail=True)
     say(result.search_sentence)
     if result.tryout_sentence:
         say(result.tryout_sentence)
     if result.frontier is not None:
-        graphs = frontier_table(result.frontier)
+        graphs = frontier_table(result.frontier, result.metric)
         table(graphs.title, graphs.columns, graphs.rows)
     say(result.sentence)
     say(f"Saved: {workspace.lean}, {workspace.full}, {figure}")

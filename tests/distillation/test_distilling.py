@@ -366,7 +366,7 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     assert result.candidates[1].untrained == pytest.approx(100, abs=0.01)
     assert result.candidates[-1].untrained < 99
     draw_frontier(result, tmp_path / "frontier.png")
-    assert rules_table(result.search).rows
+    assert rules_table(result.search, result.metric).rows
     assert "has learned the vectors of layer 3 of the full model" in (tmp_path / "lean" / "README.md").read_text()
     some = ["a dog runs over the grass", "two people sit at a table"]
     lean, wanted = load_encoder(tmp_path / "lean").vectors(some), truncate(full, 3).vectors(some)

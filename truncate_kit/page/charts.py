@@ -149,7 +149,7 @@ def sizes_charts(result: DistillResult) -> list[Chart]:
     charts = [_chart("sizes", label, caption, lambda axes: plot_frontier(axes, result), height=5.2)]
     if (frontier := result.frontier) is not None:
         caption = "Each graph that was exported and measured, with all dimensions and words."
-        charts.append(_chart("graphs", caption, caption, lambda axes: plot_graphs(axes, frontier)))
+        charts.append(_chart("graphs", caption, caption, lambda axes: plot_graphs(axes, frontier, result.metric)))
     return charts
 
 

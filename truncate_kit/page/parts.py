@@ -80,9 +80,13 @@ def _search_tables(sweep: SweepResult) -> list[TableCells]:
         every = sorted(set().union(*scores.values()))
         rows = [(sweep.row_name(layer), *(number(scores[name].get(layer)) for name in names)) for layer in every]
         titles = (RANKING_WORDS.get(name, name) for name in names)
-        found.append(TableCells("Cheap rankings of the search, dev score in points", ("layer", *titles), rows))
+        title = f"Cheap rankings of the search on dev, {sweep.metric}"
+        found.append(TableCells(title, ("layer", *titles), rows))
     every_trial = (*sweep.search, *sweep.trials)
-    return [*found, _trials_table("Every trial, those of the search first", every_trial, sweep.row_name)]
+    return [
+        *found,
+        _trials_table(f"Every trial, those of the search first; {sweep.metric}", every_trial, sweep.row_name),
+    ]
 
 
 def _trials_table(title: str, trials: Iterable[Trial], name: Callable[[int], str] = str) -> TableCells:
@@ -103,7 +107,7 @@ def _trials_table(title: str, trials: Iterable[Trial], name: Callable[[int], str
 
 def sizes_part(result: DistillResult) -> Section:
     """Numbers of blocks, before and after learning."""
-    graphs = [] if result.frontier is None else [frontier_table(result.frontier)]
+    graphs = [] if result.frontier is None else [frontier_table(result.frontier, result.metric)]
     return Section(
         key="sizes",
         title="How many blocks",
@@ -129,7 +133,7 @@ def contrast_part(result: ContrastiveResult) -> Section:
             *([seen] if result.seen else []),
         ),
         charts=(attempts_chart(result),),
-        tables=(_trials_table("Every seed", result.trials),),
+        tables=(_trials_table("Every seed, Spearman × 100", result.trials),),
     )
 
 

@@ -82,7 +82,7 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
     axes.grid(alpha=0.3)
 
 
-def plot_graphs(axes: Axes, frontier: Frontier) -> None:
+def plot_graphs(axes: Axes, frontier: Frontier, metric: str) -> None:
     """Every graph with all dimensions and words by speed and score: colour is the precision, a number the blocks."""
     full = frontier.points[0]
     whole = [one for one in frontier.points if (one.dims, one.words) == (full.dims, full.words)]
@@ -99,5 +99,5 @@ def plot_graphs(axes: Axes, frontier: Frontier) -> None:
     placed = [(one.texts_per_second / full.texts_per_second, one.score, str(len(one.blocks))) for one in whole]
     label_points(axes, placed)
     axes.set_xlabel("texts a second, full model's float32 graph = 1; numbers are blocks")
-    axes.set_ylabel("score in points")
+    axes.set_ylabel(f"score in points\n({metric})")
     axes.grid(alpha=0.3)

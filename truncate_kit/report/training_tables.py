@@ -56,10 +56,10 @@ def _agreement(found: Agreement | None) -> tuple[str, str]:
     return f"{found.correlation:.1f} [{found.low:.1f}, {found.high:.1f}]", f"{found.overlap:.0f} %"
 
 
-def rules_table(search: SubsetSearch) -> TableCells:
+def rules_table(search: SubsetSearch, metric: str) -> TableCells:
     """One row for each number of blocks: the best subset without training, and what simpler rules keep."""
     return TableCells(
-        "Without training: the best choice of blocks, and what simpler rules keep",
+        f"Without training: the best choice of blocks by {metric}, and what simpler rules keep",
         ("blocks", "best", *(rule.replace("_", " ") for rule in search.baselines)),
         [
             (
@@ -72,12 +72,12 @@ def rules_table(search: SubsetSearch) -> TableCells:
     )
 
 
-def frontier_table(frontier: Frontier) -> TableCells:
+def frontier_table(frontier: Frontier, metric: str) -> TableCells:
     """One row for each point that no other one beats, and for the full model's float32 graph."""
     full = frontier.points[0]
     rest = "" if frontier.words is None else f"; {frontier.covered:.1f} % of held-out texts need no further words"
     return TableCells(
-        f"Graphs that no other beats in score, speed, size and dimensions together{rest}",
+        f"Graphs that no other beats in score ({metric}), speed, size and dimensions together{rest}",
         ("blocks", "precision", "dimensions", "words", "score", "speed", "MB"),
         [
             (
