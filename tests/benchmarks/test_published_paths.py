@@ -2,10 +2,13 @@
 
 import json
 
+import pytest
+
 from benchmarks.frozen import path
 from benchmarks.published import published
 from tests.support.pairs import make_pairs
 from truncate_kit.contrastive.poolings import TABLE_2
+from truncate_kit.encoders import load_encoder
 from truncate_kit.frozen.settings import FrozenSettings
 
 
@@ -59,3 +62,28 @@ def test_the_path_runs_and_is_taken_up_where_it_was(tiny_folder, tmp_path, monke
     path.main(asked)
     assert "done" not in capsys.readouterr().out
     assert (tmp_path / "path.jsonl").read_text().splitlines() == lines
+
+
+def test_pairs_that_the_report_names_are_scored_by_their_lines(tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(path, "HERE", tmp_path)
+    made = {split: make_pairs(number, seed=number) for split, number in (("train", 20), ("dev", 21), ("test", 640))}
+    for split, pairs in made.items():
+        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in pairs]
+        (tmp_path / f"{split}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
+    texts = tmp_path / "raw.txt"
+    texts.write_text("\n".join(f"{pair.first} and {pair.second}" for pair in make_pairs(40, seed=9)))
+    asked = ["--data", str(tmp_path), "--texts", str(texts), "--model", f"tiny={tiny_folder('gpt2')}", "--errors"]
+    path.main([*asked, "--seeds", "2", "--epochs", "1", "--pretraining-epochs", "1", "--max-length", "32"])
+    rows = [
+        line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines() if line[:3] in ("| 5", "| 6")
+    ]
+    assert [(row[0], row[2]) for row in rows] == [("589", "25.72"), ("625", "47.35")]
+    trained = load_encoder(tmp_path / "work/tiny-errors/frozen")
+    for row in rows:
+        # As a text editor counts: the first line names columns.
+        first, second, score = (tmp_path / "test.csv").read_text().splitlines()[int(row[0]) - 1].split(",")
+        own = trained.similarities(*(trained.vectors([text]) for text in (first, second)))
+        assert float(row[3]) == pytest.approx(100 * float(own), abs=0.05)
+        span = max(pair.target for pair in made["test"])
+        assert float(row[1]) == pytest.approx(100 * float(score) / span, abs=1)
+    assert not (tmp_path / "path.jsonl").exists()
