@@ -105,8 +105,7 @@ def finetune(
     if layer is None:
         layer = SWEEP.layers if kept is None else str(len(kept) if prior_layer is None else prior_layer)
     settings = SweepSettings(layers=layer, strategy=strategy, pick=pick, within=within, seeds=first_seeds(seeds))
-    _check_ignored(settings, strategy)
-    _check_needed(teacher, teacher_weight, retrieval, search_metric)
+    _check_ignored(settings, strategy, 1 if teacher else teacher_weight, None if retrieval else search_metric)
     row = find_objective(objective, "tmft")
     use_threads(threads)
     with joined(device) as (group, here):
@@ -123,7 +122,7 @@ def finetune(
         begun = full if kept is None else kept_encoder(full, kept)
         check_sweep(begun if prior_layer is None else truncate(begun, prior_layer), settings)
         priors.word_prior(full)
-        taught = _teacher(workspace, teacher, teacher_weight, source.max_length, here, learner=full)
+        taught = _teacher(workspace, teacher, teacher_weight, source.max_length, here, full)
         workspace.note_replaced(source)
         with progress_bar(quiet=workspace.quiet) as progress:
             encoder = priors.adapt(begun, workspace, group=group, progress=progress)
@@ -154,8 +153,14 @@ def finetune(
     push(workspace.lean, push_to, public, quiet=as_json)
 
 
-def _check_ignored(settings: SweepSettings, strategy: str | None) -> None:
-    """Raise `UsageError` for options of a search or a rule that there is not."""
+def _check_ignored(settings: SweepSettings, strategy: str | None, weight: float, metric: str | None) -> None:
+    """Raise `UsageError` for options of a search or a rule that there is not.
+
+    weight: Of a teacher, where there is none. metric: Of a retrieval set, likewise.
+    """
+    if weight != 1:
+        raise UsageError("`teacher_weight` weighs the vectors of a teacher.", hint="Add `teacher`.")
+    refuse("--retrieval", search_metric=metric)
     Picker(settings.pick, settings.within)
     check_strategy(strategy)
     if strategy is not None and settings.layers != "auto":
@@ -167,14 +172,6 @@ def _check_ignored(settings: SweepSettings, strategy: str | None) -> None:
         raise UsageError(
             f"--within says nothing to --pick {settings.pick}.", hint=f"Leave it out; the defaults are {WITHIN}."
         )
-
-
-def _check_needed(teacher: str | None, weight: float, retrieval: Path | None, metric: str | None) -> None:
-    """Raise `UsageError` for options that weigh or choose by what is not there."""
-    if teacher is None and weight != 1:
-        raise UsageError("`teacher_weight` weighs the vectors of a teacher.", hint="Add `teacher`.")
-    if retrieval is None:
-        refuse("--retrieval", search_metric=metric)
 
 
 def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) -> "RetrievalSet | None":
@@ -196,7 +193,7 @@ def _teacher(
     weight: float,
     max_length: int | None,
     device: str | None,
-    learner: "Encoder | None" = None,
+    learner: "Encoder",
 ) -> "Teacher | None":
     """It reads as many tokens as what learns from it, on the same device."""
     from truncate_kit.training.tasks import Teacher
@@ -204,8 +201,7 @@ def _teacher(
     if name is None:
         return None
     teacher = Teacher(workspace.load(ModelSource(name, max_length=max_length), device=device), weight)
-    if learner is not None:
-        teacher.check_width(learner)
+    teacher.check_width(learner)
     return teacher
 
 

@@ -167,12 +167,13 @@ def test_a_teacher_that_would_be_replaced_is_refused(run, tiny_folder, single_fi
 
 def test_a_teacher_reads_as_what_learns_from_it_and_runs_on_its_device(tiny_folder, tmp_path):
     workspace = Workspace(tmp_path, quiet=True)
-    assert _teacher(workspace, tiny_folder("bert"), 0.5, 7, None).encoder.max_length == 7
+    learner = load_encoder(tiny_folder("bert"))
+    assert _teacher(workspace, tiny_folder("bert"), 0.5, 7, None, learner).encoder.max_length == 7
     if torch.cuda.is_available():
-        assert _teacher(workspace, tiny_folder("bert"), 0.5, None, "cuda").encoder.device.type == "cuda"
+        assert _teacher(workspace, tiny_folder("bert"), 0.5, None, "cuda", learner).encoder.device.type == "cuda"
         return
     with pytest.raises(DeviceError):
-        _teacher(workspace, tiny_folder("bert"), 0.5, None, "cuda")
+        _teacher(workspace, tiny_folder("bert"), 0.5, None, "cuda", learner)
 
 
 def test_distilling_from_raw_text_leaves_the_remembered_data_alone(run, tiny_folder, single_file):

@@ -144,7 +144,7 @@ def test_status_says_what_everything_is_in_80_columns(capsys, terminal):
     show(Contents(folder="exported", models=(lean,), runs=(run,), reports=(), file_bytes=10**8))
     rows = [line[1:-1].split("│") for line in lines_of(capsys) if line.startswith("│")]
     said = "".join("".join(row[3] for row in rows).split())
-    assert said == f"{ORIGIN}run:7finished,1stopped;1.0MBtofree".replace(" ", "")
+    assert said == f"{ORIGIN}run:7finished,1stopped;1.0MBtofreeresults,figures,notes".replace(" ", "")
     assert "│ int8, fp32 │" in "".join("│".join(["", *row, ""]) for row in rows)
 
 

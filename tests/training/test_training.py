@@ -9,6 +9,7 @@ from tests.support.pairs import make_pairs
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.data import PairSet, PairSplits
 from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import TruncateKitError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.training import loop
@@ -258,7 +259,7 @@ def test_labels_and_a_teacher_together(tiny_folder, pairs):
 
 def test_a_teacher_of_another_width_is_refused(tiny_folder, pairs):
     encoder, teacher = load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("bert"))
-    teacher.tail.append(torch.nn.Linear(16, 5))
+    teacher.tail.append(Dense(16, 5, bias=True, activation="Tanh"))
     data = PairSplits(name="pairs", train=pairs[0], dev=pairs[1], test=pairs[1])
     with pytest.raises(UsageError, match="have 5 dimensions, and those that learn 16"):
         LabelledTask(encoder, data, teacher=Teacher(teacher))
