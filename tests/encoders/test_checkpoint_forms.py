@@ -78,6 +78,12 @@ def test_weights_that_go_on_behind_the_last_block_are_refused(tiny_folder, tmp_p
     assert "`truncate()`" in refused.value.hint
 
 
+def test_a_buffer_of_an_old_version_inside_a_block_is_passed_over(folder, tiny_folder):
+    weights = load_file(folder / WEIGHTS) | {"encoder.layer.0.attention.self.old_scale": torch.ones(3)}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    assert loads_as(folder, tiny_folder("bert")) < 1e-6
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_read_as_float32(folder, tiny_folder, dtype):
     weights = {name: value.to(dtype) for name, value in load_file(folder / WEIGHTS).items()}

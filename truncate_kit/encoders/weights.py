@@ -143,8 +143,9 @@ def _check_depth(folder: Path, config: PretrainedConfig, prefix: str, unused: It
 
     unused: names of weights that the model has no place for; heads, poolers and old buffers are passed over.
     """
-    block = re.compile(rf"(?:{re.escape(prefix)}\.)?{re.escape(family_of(config).blocks)}\.\d+\.")
-    further = next(filter(block.match, sorted(unused)), None)
+    block = re.compile(rf"(?:{re.escape(prefix)}\.)?{re.escape(family_of(config).blocks)}\.(\d+)\.")
+    found = ((name, block.match(name)) for name in sorted(unused))
+    further = next((name for name, place in found if place and int(place[1]) >= config.num_hidden_layers), None)
     if further is not None:
         raise ModelError(
             f"{folder / 'config.json'} describes {config.num_hidden_layers} blocks, but the weights beside it go on: "
