@@ -195,8 +195,12 @@ def test_nothing_is_recommended_by_scores_on_the_bundled_pairs(lean, tmp_path, l
     found = write_page(write_run(tmp_path / "distilled", lean, sweep=None, bench=alike, distilled=a_distillation()))
     assert found.recommendations == (
         "Try the lean model (2 of 4 blocks): it encodes 6.0 times the sentences a second, both in torch fp32, "
-        "agreement 97.0 [96.5, 97.5] of 100 with the full model on 250 held-out texts. No pairs of yours judge it yet: "
-        f"{command}/distilled.",
+        "and agrees with the full model by 97.0 [96.5, 97.5] of 100 on 250 held-out texts. No pairs of yours judge it "
+        "yet.",
+    )
+    assert (
+        f"No labels were used. How the lean model scores on pairs of your own: {command}/distilled."
+        in (found.grounds[0])
     )
     assert any(line.startswith("Score: measured on the bundled pairs alone") for line in found.grounds[0])
     assert "lean is better" not in page_of(tmp_path / "distilled").text

@@ -28,7 +28,7 @@ def grounds(run: Run) -> list[str]:
             found.append(_prediction(run, sweep, sweep.prediction).sentence)
     if run.distilled is not None:
         found.append(capitalized(run.distilled.sentence))
-        found += [*_agreement(run.distilled), *run.distilled.notes]
+        found += [*_agreement(run, run.distilled), *run.distilled.notes]
     if run.cut is not None:
         found.append("The model was cut and not trained: fine-tuning or distilling it usually scores higher.")
     return [*found, *run.notes]
@@ -118,11 +118,11 @@ def _ratio(bench: BenchReport, role: str, name: str) -> float:
     return here.sentences_per_second / base.sentences_per_second
 
 
-def _agreement(result: DistillResult) -> list[str]:
+def _agreement(run: Run, result: DistillResult) -> list[str]:
     held_out = counted(result.student.agreement.num_texts, "text")
     said = [f"Agreement: by the cosines of {held_out} that nothing was learned or chosen by; one seed."]
     if result.scores is None:
-        said.append("No labels were used: how the lean model scores on a task is not shown by this.")
+        said.append(f"No labels were used. How the lean model scores on pairs of your own: {own_bench(run)}.")
     return said
 
 

@@ -121,10 +121,9 @@ def _distilled(run: Run, result: DistillResult) -> str:
     gain = gain_in(bench, backend) if bench is not None and backend is not None else None
     speed = _encodes(result.speedup, "texts", BASE) if gain is None else _encodes(gain, "sentences", backend)
     return (
-        f"Try the lean model ({_place(run)}): it {speed}, agreement "
-        f"{agreement.correlation:.1f} [{agreement.low:.1f}, {agreement.high:.1f}] of 100 with "
-        f"{taught_by(result.settings)} on {counted(agreement.num_texts, 'held-out text')}. No pairs of yours judge it "
-        f"yet: {own_bench(run)}."
+        f"Try the lean model ({_place(run)}): it {speed}, and agrees with {taught_by(result.settings)} by "
+        f"{agreement.correlation:.1f} [{agreement.low:.1f}, {agreement.high:.1f}] of 100 on "
+        f"{counted(agreement.num_texts, 'held-out text')}. No pairs of yours judge it yet."
     )
 
 
