@@ -97,7 +97,7 @@ def analyze(
         )
         path = first_free(workspace.profile, lambda file: not _saw_more(read_result(LayerProfile, file), result))
         result.write(path)
-        workspace.remember(source, found)
+        workspace.remember(source, found, queries=None if searched is None else data)
     if path != workspace.profile:
         workspace.note(f"{workspace.profile} saw more of the same texts than this analysis and stays as it is.")
     show(result, workspace, path)

@@ -121,14 +121,14 @@ def _scored_on(
     workspace: Workspace, lean: str | None, full: str | None, named: tuple[str | None, str | None, str | None]
 ) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
     """What no model here has seen of the pairs, or a retrieval set, and the texts of either. named: as in `data`."""
-    from truncate_kit.data import is_retrieval_folder, read_retrieval
+    from truncate_kit.data import read_retrieval
     from truncate_kit.workspace.leakage import chosen_on
     from truncate_kit.workspace.records import home_of
 
     data, columns, scale = named
-    if data is not None and is_retrieval_folder(data):
+    if (queries := workspace.queries(data)) is not None:
         refuse("graded pairs", columns=columns, scale=scale)
-        found = read_retrieval(data)
+        found = read_retrieval(queries)
         if chosen := chosen_on(workspace, str(lean or workspace.lean), found.name):
             workspace.note(chosen)
         return found, [text for text in (*found.queries, *found.documents) if text]

@@ -165,7 +165,7 @@ def distill(
             )
         if not group.leads:
             return
-    workspace.remember(source, found)
+    workspace.remember(source, found, queries=None if found else data)
     _show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
 
@@ -173,7 +173,7 @@ def distill(
 def _held_out(
     data: str | None, columns: str | None, scale: str | None, search_metric: str | None, workspace: Workspace
 ) -> "tuple[PairSplits | RetrievalSet | None, DataSource | None]":
-    """What is chosen by and reported on, and what the workspace remembers of it: nothing of a retrieval folder."""
+    """What is chosen by and reported on, and what the workspace remembers of it where these are pairs."""
     from truncate_kit.data import is_retrieval_folder, read_retrieval
 
     if data is None:

@@ -95,31 +95,30 @@ def evaluate(
             raise UsageError(f"{option} scores the vectors as the model gives them.", hint="Leave out --vectors.")
     tasks = named_tasks(mteb) if mteb else []
 
-    from truncate_kit.data import is_retrieval_folder
     from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.workspace.records import home_of
 
-    searched = suite is None and data is not None and is_retrieval_folder(data)
-    if searched:
-        refuse("graded pairs", columns=columns, scale=scale)
     use_threads(threads)
     form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     workspace = Workspace(folder, quiet=as_json)
+    queries = None if suite is not None or tasks else workspace.queries(data)
+    if queries is not None:
+        refuse("graded pairs", columns=columns, scale=scale)
     source = workspace.finished_model(model, pooling, max_length)
     encoder = workspace.load_text_encoder(source, runtime, graph, threads, device)
     used = "torch"
     if isinstance(encoder, OnnxEncoder):
         used = "onnx"
         workspace.note(graph_sentence(encoder.file, encoder.report, encoder.device.type))
-    run = Evaluated(encoder, source.name, used, data or "", workspace, threads)
+    run = Evaluated(encoder, source.name, used, queries or data or "", workspace, threads)
     if tasks:
         run_mteb(tasks, run, against, max_length, device)
         return
     if suite is not None:
         run_suite(suite, run, own)
         return
-    if searched:
+    if queries is not None:
         _search(run, split, form)
         return
     splits, _ = workspace.data(data, columns, scale)

@@ -148,7 +148,7 @@ def finetune(
             engine=at_work,
         )
     # Classes are no scores: what comes next must not look for similarity in them.
-    workspace.remember(source, None if row.data == "classes" else found)
+    workspace.remember(source, None if row.data == "classes" else found, queries=str(retrieval) if retrieval else None)
     show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
 

@@ -139,6 +139,18 @@ class Workspace(places.Workspace):
             self.note(statement)
         return splits, source
 
+    def queries(self, named: str | None) -> str | None:
+        """The folder of a retrieval set that is named, else that of the last command, where that took one; says so."""
+        from truncate_kit.data import is_retrieval_folder
+
+        last = self.remembered().queries
+        if named is not None:
+            return named if is_retrieval_folder(named) else None
+        if last is None or not is_retrieval_folder(last):
+            return None
+        self.note(f"Data: {last}, as in the last command (name other data to change it).")
+        return last
+
     def divided(self, splits: "PairSplits") -> "PairSplits":
         """With train, dev and test, which are taken out of a set that lacks them; says so."""
         from truncate_kit.data import complete_splits

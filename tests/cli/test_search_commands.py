@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from tests.support.commands import fails, run, run_both
+from tests.support.files import pairs_file
 from tests.support.made_results import a_distillation
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.bench_report import BenchReport
@@ -22,6 +23,7 @@ from truncate_kit.results import FORMAT
 from truncate_kit.retrieval.comparing import compare
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
 from truncate_kit.workspace.own_pairs import search_pairs_of
+from truncate_kit.workspace.places import Workspace
 
 
 @pytest.fixture(scope="module")
@@ -168,6 +170,24 @@ def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_pat
     assert f"nDCG@10 is of {found.scored.words}" in page
     assert "Spearman" not in page
     assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
+
+
+def test_the_next_command_takes_the_last_queries_until_pairs_come(capfd, tiny_folder, folder, tmp_path):
+    model, here = tiny_folder("bert"), ("--workspace", tmp_path / "home")
+    run(capfd, "analyze", model, "--data", folder, *here)
+    assert Workspace(tmp_path / "home").remembered().queries == str(folder.resolve())
+    expected = evaluate_retrieval(load_encoder(model), read_retrieval(folder), model="model").ndcg.value
+    out, err = run_both(capfd, "evaluate", model, "--json", *here)
+    assert json.loads(out)["ndcg"]["value"] == pytest.approx(expected)
+    out, err = run_both(capfd, "evaluate", model, *here)
+    assert f"Data: {folder.resolve()}, as in the last command" in err
+    run(capfd, "cut", model, "--layer", 2, *here)
+    fast = ("--backends", "torch-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
+    run(capfd, "bench", *here, *fast)
+    assert BenchReport.read(tmp_path / "home/bench.json").metric == "nDCG@10"
+    pairs = pairs_file(tmp_path / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
+    run(capfd, "analyze", model, "--data", pairs, *here)
+    assert "ndcg" not in json.loads(run(capfd, "evaluate", model, "--json", *here))
 
 
 def test_what_does_not_fit_is_said(capfd, tiny_folder, folder, lean, tmp_path):

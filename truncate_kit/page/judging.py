@@ -38,8 +38,9 @@ def is_on_bundled(run: Run, bench: BenchReport) -> bool:
 
 def bench_of(run: Run) -> str:
     """The command that measures, on pairs of the user's own where the last ones say nothing of the model."""
-    named = run.workspace.remembered().data.name
-    return own_bench(run) if says_nothing(run, _bundled() if named is None else named) else run.bench_command
+    last = run.workspace.remembered()
+    named = _bundled() if last.data.name is None else last.data.name
+    return own_bench(run) if last.queries is None and says_nothing(run, named) else run.bench_command
 
 
 def own_bench(run: Run) -> str:

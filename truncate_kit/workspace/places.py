@@ -81,11 +81,19 @@ class Workspace:
         return Sources.read(self._sources)
 
     def remember(
-        self, model: ModelSource | None, data: DataSource | None, triplets: TripletSource | None = None
+        self,
+        model: ModelSource | None,
+        data: DataSource | None,
+        triplets: TripletSource | None = None,
+        queries: str | None = None,
     ) -> None:
-        """Note for the next command what this one worked on; None leaves what was noted before."""
+        """Note for the next command what this one worked on; None leaves what was noted before.
+
+        queries: A folder of them; pairs that are noted later take its place.
+        """
         last = self.remembered()
-        Sources(model or last.model, data or last.data, triplets or last.triplets).write(self._sources)
+        asked = queries or (last.queries if data is None else None)
+        Sources(model or last.model, data or last.data, triplets or last.triplets, asked).write(self._sources)
 
 
 def read_result(kind: type[Kind], path: Path) -> Kind | None:

@@ -37,11 +37,15 @@ class TripletSource(Result):
 
 @dataclass(frozen=True, slots=True)
 class Sources(Result):
-    """The last model, the last pairs, and the rows of the last contrastive training; None where there were none."""
+    """The last model, the last pairs, and the rows of the last contrastive training; None where there were none.
+
+    queries: The folder of a retrieval set, where that was taken later than the pairs.
+    """
 
     model: ModelSource | None = None
     data: DataSource = field(default_factory=DataSource)
     triplets: TripletSource | None = None
+    queries: str | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -51,7 +55,8 @@ class Sources(Result):
     def write(self, path: Path) -> None:
         """Write a JSON file; paths are made absolute."""
         model, triplets = self.model and _absolute(self.model), self.triplets and _absolute(self.triplets)
-        super(Sources, Sources(model, _absolute(self.data), triplets)).write(path)
+        queries = self.queries and str(Path(self.queries).resolve())
+        super(Sources, Sources(model, _absolute(self.data), triplets, queries)).write(path)
 
 
 Source = TypeVar("Source", ModelSource, DataSource, TripletSource)
