@@ -120,13 +120,16 @@ def _own_pairs(workspace: Workspace, model: str | None) -> "PairSplits | None":
 
 
 def _searched(data: str | None, columns: str | None, scale: str | None) -> "RetrievalSet | None":
-    """The retrieval set where `data` is the folder of one."""
+    """The retrieval set where `data` is the folder of one; `DataError` where it has too few texts."""
     from truncate_kit.data import is_retrieval_folder, read_retrieval
+    from truncate_kit.workspace.own_pairs import texts_of
 
     if data is None or not is_retrieval_folder(data):
         return None
     refuse("graded pairs", columns=columns, scale=scale)
-    return read_retrieval(data)
+    found = read_retrieval(data)
+    texts_of(found)
+    return found
 
 
 def _pairs(given: "PairSplits | RetrievalSet", encoder: "Encoder", workspace: Workspace) -> "PairSplits":

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from truncate_kit.errors import TruncateKitError
+from truncate_kit.errors import DataError, TruncateKitError
+from truncate_kit.wording import counted
 from truncate_kit.workspace.places import Workspace
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ NOTE = "There are no labels: cosines of the full model between texts that were h
 SEARCH_NOTE = "{name} has no graded pairs: cosines of the model between its queries and documents stand for them."
 MOST_TEXTS = 1000
 """Of each half of a retrieval set: cosines of each text with each other one are computed."""
+FEWEST_TEXTS = 10
+"""Of each half: a correlation over fewer pairs says nothing."""
 
 
 def own_pairs_of(workspace: Workspace) -> "PairSplits | None":
@@ -44,12 +47,23 @@ def own_pairs_of(workspace: Workspace) -> "PairSplits | None":
         return None
 
 
+def texts_of(data: "RetrievalSet") -> list[str]:
+    """The distinct queries and documents of a set. Raises `DataError` for fewer than ten for each half."""
+    texts = [text for text in dict.fromkeys((*data.queries, *data.documents)) if text]
+    if len(texts) < 2 * FEWEST_TEXTS:
+        raise DataError(
+            f"{data.name} has {counted(len(texts), 'distinct text')}, too few to check a graph by.",
+            hint=f"Give at least {2 * FEWEST_TEXTS} queries and documents, or graded pairs.",
+        )
+    return texts
+
+
 def search_pairs_of(encoder: "Encoder", data: "RetrievalSet") -> "PairSplits":
     """Dev pairs of one half of the texts of a retrieval set, test pairs of the other half, at most 1,000 texts each.
 
-    Raises `DataError` for fewer than four texts.
+    Raises `DataError` as `texts_of`.
     """
-    texts = [text for text in dict.fromkeys((*data.queries, *data.documents)) if text]
+    texts = texts_of(data)
     random.Random(0).shuffle(texts)
     middle = min(len(texts) // 2, MOST_TEXTS)
     halves = texts[:middle], texts[middle : 2 * middle]
