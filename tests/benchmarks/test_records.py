@@ -60,7 +60,7 @@ def test_a_record_that_is_added_is_there_at_once(tmp_path):
         (COMBINATIONS, CombinationReport, 13),
         (COMPARISON / "reports.jsonl", Row, 20),
         (FROZEN.path, FrozenReport, 2),
-        (POOLINGS, Cell, 98),
+        (POOLINGS, Cell, 125),
         (FREEZE_PATH, FrozenReport, 18),
         (DROP / "profiles.jsonl", LayerProfile, 41),
     ],
@@ -103,6 +103,7 @@ def test_the_tables_beyond_are_those_of_their_runs():
     cells = [Cell.from_dict(value) for value in Records(POOLINGS).values()]
     longer, rows = "all-MiniLM-L6-v2, six epochs", ("cls-attention", "mean-attention", "attention", "layer-attention")
     tables = [(row, longer, f"{row}, six epochs") for row in rows] + [(row, "mini-bert", row) for row in PARTS]
+    tables += [(row, "mini-bert, twelve epochs", f"{row}, twelve epochs") for row in TABLE_2]
     for row, model, label in tables:
         (line,) = [line for line in lines if line.startswith(f"| {label} |")]
         found = [cell for cell in cells if (cell.row, cell.run.model) == (row, model)]
