@@ -167,7 +167,7 @@ class Killer(TrialWatcher):
             if self._begun is not None:
                 ended = len(self._ended)
                 halted = set_running(self._node, psutil.Process.suspend)
-                time.sleep(0.3)  # until what it has sent is heard as well: its trial may just have ended
+                time.sleep(1.0)  # until what it has sent is heard as well: its trial may just have ended
                 # A beginning that was heard late may be the other node's: here something has to be running.
                 if halted and self._begun not in self._ended and len(self._ended) == ended:
                     break

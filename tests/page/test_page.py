@@ -117,7 +117,10 @@ def in_another(bench, backend, times, **spearman):
     ]
     base = {row.role: row for row in bench.measured() if row.backend == "torch-fp32"}
     some = [replace(base[role], backend=backend, spearman=spearman.get(role, base[role].spearman)) for role in times]
-    apart = lambda row: row.backend != backend  # noqa: E731  # what was measured there before
+
+    def apart(row):  # what was measured there before goes
+        return row.backend != backend
+
     return replace(
         bench,
         contestants=(*filter(apart, bench.contestants), *some),

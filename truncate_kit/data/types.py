@@ -148,7 +148,7 @@ class PairSplits:
 
     def with_split(self, name: str, pairs: Sequence[TextPair]) -> "PairSplits":
         """The same with other pairs in one of the splits that are there."""
-        return replace(self, **{name: replace(self.split(name), pairs=tuple(pairs))})  # type: ignore[arg-type]
+        return replace(self, **{name: replace(self.split(name), pairs=tuple(pairs))})  # type: ignore[arg-type]  # a field's name
 
     def first(self, count: int) -> "PairSplits":
         """The first `count` pairs of each split, for a quick try; what is there of fewer stays."""

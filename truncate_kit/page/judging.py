@@ -45,10 +45,9 @@ def bench_of(run: Run) -> str:
 
 def own_bench(run: Run) -> str:
     """The command that scores the model on pairs of the user's own."""
-    models = ["--full", run.origin] if run.contrast is not None else []
     if run.model is None:  # only measured here, by names that nobody noted
-        models = ["LEAN", "--full", "FULL"]
-    return run.command("bench", *models, "--data", PAIRS)
+        return run.command("bench", "LEAN", "--full", "FULL", "--data", PAIRS)
+    return run.bench_with("--data", PAIRS)
 
 
 def says_nothing(run: Run, data: str) -> bool:

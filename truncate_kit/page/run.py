@@ -96,9 +96,13 @@ class Run:
 
     @property
     def bench_command(self) -> str:
-        """The command that measures; where no full model lies beside the one of this page, it is named."""
+        """The command that measures."""
+        return self.bench_with()
+
+    def bench_with(self, *words: str) -> str:
+        """The same with further words; where no full model lies beside the one of this page, it is named."""
         alone = self.contrast is not None or self.model in (self.workspace.combined, self.workspace.frozen)
-        return self.command_on_model("bench", *(("--full", self.origin) if alone and self.origin else ()))
+        return self.command_on_model("bench", *(("--full", self.origin) if alone and self.origin else ()), *words)
 
 
 def read_run(folder: Path) -> Run:
