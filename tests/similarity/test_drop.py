@@ -141,3 +141,20 @@ def test_real_models_fall_where_training_showed_it(shared_models, shared_data):
         if falls:
             assert alone.confidence < found.confidence
             assert found.from_layer in (5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (4.0, "by sweeps of four small models, however, the probability"),
+        (-9.0, "by sweeps of four small models the probability"),
+    ],
+)
+def test_a_probability_that_speaks_against_the_prediction_is_said_as_such(loss, said):
+    found = predict_drop(
+        ALIKE, reference="mini-bert", effective_rank=STEADY, untrained_spearman=(60.0,) * 8 + (60.0 - loss,)
+    )
+    assert not found.falls
+    assert found.probability is not None
+    assert (found.probability > 0.5) == ("however" in said)
+    assert said in found.sentence

@@ -239,7 +239,8 @@ def _reasons(
 
 def _how_sure(falls: bool, confidence: float, probability: float | None, *, with_reference: bool) -> str:
     if probability is not None:  # how good it is: benchmarks/drop/foresight-brier.csv
-        return f"by sweeps of four small models the probability of a fall of two points is {probability:.2f}."
+        however = ", however," if (probability > 0.5) != falls else ""
+        return f"by sweeps of four small models{however} the probability of a fall of two points is {probability:.2f}."
     if falls:
         why = "." if with_reference else ", and lower because there is no reference model."
         return f"confidence {confidence:.2f}, not calibrated{why}"
