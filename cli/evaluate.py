@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
 from truncate_kit.suites.registry import SUITES
+from truncate_kit.suites.settings import FEWEST_ROWS
 from truncate_kit.vectors import VectorFormat
 
 from . import options
@@ -44,7 +45,11 @@ def evaluate(
         str | None, data_option("With --suite sts: pairs the model was trained on, a file or folder of splits.")
     ] = None,
     fractions: Annotated[
-        str | None, data_option("With --suite transfer: shares of the training rows, such as 0.1,0.5,1.")
+        str | None,
+        data_option(
+            "With --suite transfer: shares of the training rows, such as 0.1,0.5,1. Where a class is too small for its "
+            f"share, rows are drawn at random; fewer than {FEWEST_ROWS} are left out."
+        ),
     ] = None,
     quick: Annotated[
         bool, data_option("With --suite transfer: 3 splits, 2,000 rows a set: for a first look.", "--quick")

@@ -184,6 +184,18 @@ def test_transfer_writes_table_and_curve(run, home, tiny_folder):
     assert (code, "has no trained pooler head" in err, "--head" in err) == (1, True, True)
 
 
+def test_a_share_that_is_too_small_for_one_set_does_not_end_the_run(run, home, tiny_folder):
+    command = ("evaluate", tiny_folder("bert"), "--suite", "transfer", "--data", "data", "--quick")
+    code, out, err = run(*command, "--fractions", "0.05,1")
+    assert code == 0, err
+    assert "MR leaves 2 rows to train on at 0.05 of them: left out." in err
+    assert "2, too few" in " ".join(out.split())
+    assert "MR, 2 rows: left out, 8 are the fewest to choose layers on." in " ".join(out.split())
+    (found,) = json.loads((home / "exported/suite-transfer.json").read_text())["sets"]
+    assert [point["fraction"] for point in found["curve"]] == [1.0]
+    assert found["too_few"] == [{"fraction": 0.05, "train_rows": 2}]
+
+
 def test_retrieval_says_that_there_are_fewer_lists(run, home, tiny_folder):
     if os.environ.get("CI") != "true":
         pytest.importorskip("faiss")

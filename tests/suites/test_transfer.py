@@ -16,8 +16,9 @@ from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.representations import layer_states
 from truncate_kit.runs.store import RunStore
 from truncate_kit.suites.fitting import accuracies
+from truncate_kit.suites.registry import SuiteRun
 from truncate_kit.suites.settings import TransferSettings
-from truncate_kit.suites.transfer import error_reduction, score_transfer
+from truncate_kit.suites.transfer import error_reduction, run_transfer, score_transfer
 from truncate_kit.suites.transfer_report import TransferReport, TransferSplit
 from truncate_kit.suites.transfer_task import LayeredTask, Task, baselines, choose_layers
 
@@ -311,6 +312,59 @@ def test_too_few_rows_to_train_on(words, encoder):
     settings = TransferSettings(splits=1, max_rows=9, fractions=(0.5,))
     with pytest.raises(DataError, match="MR leaves 4 rows to train on"):
         score_transfer(encoder, [words], model="tiny", settings=settings)
+
+
+def test_a_share_with_too_few_rows_is_left_out_of_its_set_alone(words, encoder, tmp_path):
+    few = replace(words, name="TREC", first=words.first[:30], labels=words.labels[:30])
+    settings, seen = replace(SMALL, fractions=(1.0, 0.1)), []
+    report = score_transfer(
+        encoder,
+        [few, words],
+        model="tiny",
+        settings=settings,
+        work=tmp_path,
+        progress=lambda task, done, total: seen.append((task, done, total)),
+    )
+    small, whole = report.sets
+    assert [(one.fraction, one.train_rows) for one in small.too_few] == [(0.1, 2)]  # a tenth of 25
+    assert [(point.fraction, point.train_rows) for point in small.curve] == [(1.0, 25)]
+    assert ([point.fraction for point in whole.curve], whole.too_few) == ([0.1, 1.0], ())
+    assert whole == score_transfer(encoder, [words], model="tiny", settings=settings).sets[0]
+    assert report.mean_combined == pytest.approx((small.whole.mean_combined + whole.whole.mean_combined) / 2)
+    assert ("TREC: splits", 2, 2) in seen
+    assert sorted(map(len, kept_splits(tmp_path).values())) == [2, 4]
+    assert TransferReport.from_dict(report.to_dict()) == report
+
+
+def test_a_set_without_any_share_left_has_no_part_in_the_means(words, encoder):
+    few = replace(words, name="TREC", first=words.first[:30], labels=words.labels[:30])
+    settings = replace(SMALL, fractions=(0.1, 0.2))
+    report = score_transfer(encoder, [few, words], model="tiny", settings=settings)
+    assert [(one.fraction, one.train_rows) for one in report.sets[0].too_few] == [(0.1, 2), (0.2, 5)]
+    assert report.sets[0].curve == ()
+    assert report.mean_combined == report.sets[1].whole.mean_combined
+    assert report.table().rows[-1][0] == "mean of 1"
+    fewer = replace(few, name="MR", first=few.first[:9], labels=few.labels[:9])
+    with pytest.raises(DataError, match="TREC leaves 5 rows to train on, and no other set more"):
+        score_transfer(encoder, [fewer, few], model="tiny", settings=settings)
+
+
+def test_the_command_says_before_it_starts_what_it_leaves_out(words, encoder, tmp_path):
+    for name, count in (("mr", 160), ("trec", 30)):
+        rows = [f"{text},{label}" for text, label in zip(words.first[:count], words.labels[:count], strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    notes = []
+    run = SuiteRun(
+        encoder=VectorsOnly(encoder),
+        model="tiny",
+        runtime="torch",
+        data=str(tmp_path),
+        options={"fractions": (0.1, 1.0), "quick": True},
+        note=notes.append,
+    )
+    report = run_transfer(run)
+    assert notes == ["TREC leaves 2 rows to train on at 0.1 of them: left out."]
+    assert [len(score.curve) for score in report.sets] == [2, 1]
 
 
 def test_vectors_that_are_no_numbers(words):

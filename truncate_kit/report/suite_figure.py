@@ -22,10 +22,11 @@ def draw_transfer(report: TransferReport, path: Path) -> Path | None:
     """Write the curves as PNG; None where there is only one share of the training rows. Raises `FileProblemError`."""
     if len(report.settings.fractions) < 2:
         return None
-    across = min(4, len(report.sets))
-    down = math.ceil(len(report.sets) / across)
+    sets = [score for score in report.sets if score.curve]
+    across = min(4, len(sets))
+    down = math.ceil(len(sets) / across)
     figure = Figure(figsize=(3.2 * across + 0.4, 2.8 * down + 0.4), layout="constrained")
-    for place, score in enumerate(report.sets):
+    for place, score in enumerate(sets):
         axes = figure.add_subplot(down, across, place + 1)
         for field, label, color, style in _LINES:
             values = [getattr(point, field) for point in score.curve]

@@ -1,6 +1,7 @@
 """How classifiers are fitted and evaluated in the transfer suite; importing this imports no torch."""
 
 from dataclasses import dataclass
+from math import ceil
 
 from truncate_kit.bounds import SEED, TEXTS, Bounds, check_numbers
 from truncate_kit.errors import UsageError
@@ -9,6 +10,8 @@ from truncate_kit.results import Result
 Layers = tuple[int, ...]
 BASE_LAYERS = 13
 """Layers of a base model, embeddings included; a model with more is large."""
+FEWEST_ROWS = 8
+"""Training rows of which some are held out to choose layers by; shares that leave fewer are left out."""
 
 _TIMES, _STEPS = Bounds(1, 10_000), Bounds(1, 1_000_000)
 _PART, _ABOVE = Bounds(0, 0.99, whole=False, above=True), Bounds(0, 1e9, whole=False, above=True)
@@ -28,7 +31,8 @@ class TransferSettings(Result):
         inner_share: Part of the training rows that each of these holds out, 0 … 1.
         max_layers: Largest number of layers in a subset; None is four, and three of a large model's 25.
         finalists: Number of subsets that are fitted exactly, the best of all by a ridge classifier.
-        fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each.
+        fractions: Parts of the training rows to go through the whole protocol with, 0 … 1 each; one that leaves a set
+            fewer than `FEWEST_ROWS` is left out of it.
         penalty: scikit-learn's C; the paper has 10 as "regularization parameter", which we read as that.
         tolerance: scikit-learn's tol.
         iterations: scikit-learn's max_iter.
@@ -64,3 +68,8 @@ class TransferSettings(Result):
     def largest_subset(self, num_layers: int) -> int:
         """Largest number of layers in a subset of a model with this number of layers, embeddings included."""
         return min(num_layers, self.max_layers or (4 if num_layers <= BASE_LAYERS else 3))
+
+    def train_rows(self, rows: int, fraction: float) -> int:
+        """Number of rows to fit on in each division of a set with this number, of which a share is taken."""
+        used = min(rows, self.max_rows or rows)
+        return round(fraction * (used - ceil(self.test_share * used)))

@@ -3,7 +3,8 @@
 Each set is divided at random, by class, into 85 % to train and 15 % to test, ten times. For a model with layers, the
 subset whose mean is used is chosen inside the training part only: all subsets are ranked by a closed-form screening
 over random divisions of it into 82 % and 18 % (`screening`), and the finalists by exact logistic regressions over the
-same ones. Where a class is too small to be divided in its share, rows are divided at random.
+same ones. Where a class is too small to be divided in its share, rows are divided at random. A share of the training
+rows that is too small to choose layers on is left out of its set.
 
 All of it can take hours: a division that is finished is kept, and not gone through again.
 """
@@ -29,12 +30,10 @@ from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.store import RunStore
 from truncate_kit.suites.fitting import Rows, accuracies, by_class, divisions, drawn_rows
 from truncate_kit.suites.registry import SuiteRun
-from truncate_kit.suites.settings import TransferSettings
-from truncate_kit.suites.transfer_report import TransferPoint, TransferReport, TransferScore, TransferSplit
+from truncate_kit.suites.settings import FEWEST_ROWS, TransferSettings
+from truncate_kit.suites.transfer_report import TooFewRows, TransferPoint, TransferReport, TransferScore, TransferSplit
 from truncate_kit.suites.transfer_task import LayeredTask, Task, baselines, choose_layers, layered_task, prepare_task
 
-FEWEST_ROWS = 8
-"""Training rows of which some are held out to choose layers by."""
 QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}
 """Settings of a first look."""
 Value = TypeVar("Value")
@@ -43,6 +42,10 @@ Value = TypeVar("Value")
 def run_transfer(run: SuiteRun) -> TransferReport:
     """The sets of a folder; options: `fractions` of the training rows, `head`, `quick` for a first look."""
     settings, sets = _chosen(**run.options), find_transfer(run.data)
+    _check_rows(sets, settings)
+    for one in sets:
+        for few in too_few_rows(one, settings):
+            run.note(f"{one.name} leaves {few.train_rows} rows to train on at {few.fraction:g} of them: left out.")
     if settings.max_rows is None:
         run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
     named = load_pooler_head if settings.head else find_pooler_head  # without `head` a baseline alone
@@ -93,15 +96,14 @@ def score_transfer(
 
     Raises:
         ModelError: The settings ask for a head, and there is no pooler or there are no layers.
-        DataError: A set has too few rows of a class, or the vectors are no numbers.
+        DataError: A set has one class alone, no share leaves any set enough rows, or the vectors are no numbers.
         MissingExtraError: scikit-learn is not installed.
         FileProblemError: The folder cannot be written, or another process works there.
     """
     progress = reporter(progress)
     settings, begin = settings or TransferSettings(), time.perf_counter()
     require("sklearn", extra="suites")
-    for one in sets:
-        _check_rows(one, settings)
+    _check_rows(sets, settings)
     if settings.head and (pooler is None or not isinstance(encoder, Encoder)):
         raise ModelError(f"{model} comes without a pooler head.", hint="Leave out `head`.")
     scores, subsets = [], 0
@@ -125,32 +127,41 @@ def _report(
     subsets: int,
     seconds: float,
 ) -> TransferReport:
+    points = [score.whole for score in scores if score.curve]
     return TransferReport(
         model=model,
         runtime=runtime,
         settings=settings,
         num_subsets=subsets,
         sets=tuple(scores),
-        mean_as_is=_mean([score.whole.mean_as_is for score in scores]) or 0.0,
-        mean_cls=_mean([score.whole.mean_cls for score in scores]),
-        mean_last=_mean([score.whole.mean_last for score in scores]),
-        mean_last_four=_mean([score.whole.mean_last_four for score in scores]),
-        mean_random=_mean([score.whole.mean_random for score in scores]),
-        mean_combined=_mean([score.whole.mean_combined for score in scores]),
-        mean_relative_error_reduction=_mean([score.whole.relative_error_reduction for score in scores]),
+        mean_as_is=_mean([point.mean_as_is for point in points]) or 0.0,
+        mean_cls=_mean([point.mean_cls for point in points]),
+        mean_last=_mean([point.mean_last for point in points]),
+        mean_last_four=_mean([point.mean_last_four for point in points]),
+        mean_random=_mean([point.mean_random for point in points]),
+        mean_combined=_mean([point.mean_combined for point in points]),
+        mean_relative_error_reduction=_mean([point.relative_error_reduction for point in points]),
         seconds=seconds,
     )
 
 
-def _check_rows(one: LabelledSet, settings: TransferSettings) -> None:
-    """There are two classes, and the smallest training share is enough to fit and to choose on."""
-    if len(one.classes) < 2:
-        raise DataError(f"{one.name} has one class alone.", hint="Give a set with at least two classes.")
-    rows = min(len(one), settings.max_rows or len(one))
-    fewest = round(min(settings.fractions) * (1 - settings.test_share) * rows)
-    if fewest < FEWEST_ROWS:
+def too_few_rows(one: LabelledSet, settings: TransferSettings) -> tuple[TooFewRows, ...]:
+    """The shares of a set's training rows that are left out, rising."""
+    counts = [(share, settings.train_rows(len(one), share)) for share in sorted(settings.fractions)]
+    return tuple(TooFewRows(fraction=share, train_rows=rows) for share, rows in counts if rows < FEWEST_ROWS)
+
+
+def _check_rows(sets: Sequence[LabelledSet], settings: TransferSettings) -> None:
+    """Every set has two classes, and of one at least the largest share is enough to fit and to choose on."""
+    for one in sets:
+        if len(one.classes) < 2:
+            raise DataError(f"{one.name} has one class alone.", hint="Give a set with at least two classes.")
+    counts = {one.name: settings.train_rows(len(one), max(settings.fractions)) for one in sets}
+    name = max(counts, key=counts.__getitem__, default="")
+    if counts and counts[name] < FEWEST_ROWS:
+        others = ", and no other set more" if len(counts) > 1 else ""
         hint = f"Take more rows, or a larger share: {FEWEST_ROWS} are the fewest that can be fitted on."
-        raise DataError(f"{one.name} leaves {fewest} rows to train on.", hint=hint)
+        raise DataError(f"{name} leaves {counts[name]} rows to train on{others}.", hint=hint)
 
 
 def _key(task: Task, settings: TransferSettings) -> str:
@@ -171,8 +182,9 @@ def _score(
     store: RunStore | None,
     progress: Progress,
 ) -> TransferScore:
-    labels = task.labels.numpy()
-    done, total = 0, settings.splits * len(settings.fractions)
+    labels, too_few = task.labels.numpy(), too_few_rows(one, settings)
+    shares = sorted(settings.fractions)[len(too_few) :]  # those with too few rows are the smallest
+    done, total = 0, settings.splits * len(shares)
 
     def tick() -> None:
         nonlocal done
@@ -186,7 +198,8 @@ def _score(
         num_classes=len(one.classes),
         majority=100 * float(np.bincount(labels).max() / len(labels)),
         repeated_rows=len(rows) - len(set(rows)),
-        curve=tuple(_point(task, layered, fraction, settings, store, tick) for fraction in sorted(settings.fractions)),
+        curve=tuple(_point(task, layered, share, settings, store, tick) for share in shares),
+        too_few=too_few,
     )
 
 

@@ -9,7 +9,7 @@ from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.measurement import Amounts
 from truncate_kit.results import Result
 from truncate_kit.suites.registry import SuiteReport
-from truncate_kit.suites.settings import TransferSettings
+from truncate_kit.suites.settings import FEWEST_ROWS, TransferSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +50,14 @@ class TransferPoint(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TooFewRows(Result):
+    """A share of a set's training rows that was left out, because layers cannot be chosen on so few."""
+
+    fraction: float  # part of the training rows, 0 … 1
+    train_rows: int  # number of rows that it leaves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransferScore(Result):
     """One set."""
 
@@ -58,17 +66,18 @@ class TransferScore(Result):
     num_classes: int
     majority: float  # accuracy of always naming the most frequent class, in points
     repeated_rows: int  # number of rows whose text is in an earlier row too; random splits put some on both sides
-    curve: tuple[TransferPoint, ...]  # by part of the training rows, rising
+    curve: tuple[TransferPoint, ...]  # by part of the training rows, rising; empty where all have too few rows
+    too_few: tuple[TooFewRows, ...] = ()  # the parts that were left out, rising
 
     @property
     def whole(self) -> TransferPoint:
-        """The point with the largest share of the training rows."""
+        """The point with the largest share of the training rows. Raises ValueError where every share was left out."""
         return max(self.curve, key=lambda point: point.fraction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferReport(SuiteReport):
-    """The sets that were found, and plain means over them (None where a set has none)."""
+    """The sets that were found, and plain means over those that were scored (None where one of these has none)."""
 
     model: str
     runtime: str
@@ -92,14 +101,20 @@ class TransferReport(SuiteReport):
                 yield (score.name, point.fraction), (len(point.as_is), point.train_rows, point.test_rows, compared)
 
     def table(self) -> TableCells:
-        """One row per set and share of the training rows, and one for the means."""
+        """One row per set and share of the training rows, also of those left out, and one for the means."""
         layered = self.num_subsets > 0
         columns: tuple[str, ...] = ("set", "rows to train on", "classes", "most frequent", "as it is")
         if layered:
             columns += ("CLS pooler", "last layer", "last four", "random layers", "layers combined", "fewer errors %")
             columns += ("layers chosen most often",)
-        rows = [_transfer_row(score, point, layered) for score in self.sets for point in score.curve]
-        mean: tuple[str, ...] = (f"mean of {len(self.sets)}", "", "", "", number(self.mean_as_is))
+        rows = []
+        for score in self.sets:
+            for few in score.too_few:
+                known = (score.name, f"{few.train_rows}, too few", str(score.num_classes), number(score.majority))
+                rows.append((*known, *[NONE] * (len(columns) - len(known))))
+            rows += [_transfer_row(score, point, layered) for point in score.curve]
+        scored = sum(bool(score.curve) for score in self.sets)
+        mean: tuple[str, ...] = (f"mean of {scored}", "", "", "", number(self.mean_as_is))
         if layered:
             found = (self.mean_cls, self.mean_last, self.mean_last_four, self.mean_random, self.mean_combined)
             mean += tuple(map(number, found))
@@ -132,6 +147,11 @@ class TransferReport(SuiteReport):
             for score in self.sets
             for point in score.curve
             if not point.by_class
+        ]
+        sentences += [
+            f"{score.name}, {few.train_rows:,} rows: left out, {FEWEST_ROWS} are the fewest to choose layers on."
+            for score in self.sets
+            for few in score.too_few
         ]
         if settings.max_rows is not None:
             sentences.append(
