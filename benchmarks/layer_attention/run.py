@@ -1,13 +1,15 @@
 """Table 2 of layer-wise attention pooling: nine poolings trained alike with hard negatives (equation 8), several seeds.
 
-    python -m benchmarks.layer_attention.run --data FOLDER_OF_SETS --model mini-bert=mini-bert \
-        --model all-MiniLM-L6-v2=FOLDER
+    python -m benchmarks.layer_attention.run --data FOLDER_OF_SETS --model mini-bert=mini-bert --precision bf16
+    python -m benchmarks.layer_attention.run --data FOLDER_OF_SETS --model all-MiniLM-L6-v2=FOLDER --epochs 3
 
 A run of one pooling and one seed is a line of reports.jsonl beside this script as soon as it is done, and not done
-again; first all poolings with one seed, then with the next. The table of all runs is printed as Markdown, the published
-column beside it. `--check` does one small run of everything, for a look at whether it works. `--objective` trains by
-another equation: in-batch on the same rows, dropout and diffcse on captions. `--sets` also scores each trained model on
-the similarity sets that the folder holds, and prints Table 1 with them.
+again; first all poolings with one seed, then with the next. It is known by the model's name: other epochs, rates,
+batches or precisions want a name of their own, as in `--model "mini-bert, twelve epochs=mini-bert" --epochs 12`, and
+are refused under one that is there with others. The table of all runs is printed as Markdown, the published column
+beside it. `--check` does one small run of everything, for a look at whether it works. `--objective` trains by another
+equation: in-batch on the same rows, dropout and diffcse on captions. `--sets` also scores each trained model on the
+similarity sets that the folder holds, and prints Table 1 with them.
 """
 
 import argparse
@@ -17,7 +19,7 @@ import platform
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -51,6 +53,8 @@ PARTS = {
     "mean, no MLP": ("mean", {"mlp": False}),
 }
 """Beyond Table 2: the row of it that is changed, and the settings that change it."""
+RESOLVED = ("epochs", "batch_size", "learning_rate")
+"""Settings that may be None; the result has what came of it."""
 SETS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 """Those of Table 1, as it calls them."""
 
@@ -155,7 +159,12 @@ def print_sets(cells: Sequence[Cell], objective: str) -> None:
 
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--data", type=Path, required=True)
-PARSER.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
+PARSER.add_argument(
+    "--model",
+    action="append",
+    default=[],
+    help="NAME=FOLDER, a bundled miniature, or a hub name; other settings want a name of their own",
+)
 PARSER.add_argument("--rows", type=names, default=list(TABLE_2), help="some of Table 2, by name")
 PARSER.add_argument("--objective", choices=objective_names("contrast"), default=OBJECTIVE)
 PARSER.add_argument("--dropout", type=float, help="share of the units that training drops")
@@ -178,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     data, rows = load_pairs(options.data / "stsb/en"), learned_from(options)
     if options.check:
         rows = dataclasses.replace(rows, rows=rows.rows[:128])
+    check_kept(options, records, rows)
     for seed in range(options.seeds):
         for model in options.model:
             run_model(model, seed, options, records, rows, data)
@@ -194,6 +204,58 @@ def learned_from(options: argparse.Namespace) -> TripletSet:
         return raw_texts("captions", [line.rstrip("\n") for line in islice(file, options.captions)])
 
 
+def base_settings(options: argparse.Namespace, seed: int) -> ContrastiveSettings:
+    """The settings that all rows have in common."""
+    return ContrastiveSettings(
+        objective=options.objective,
+        dropout=options.dropout,
+        seeds=(seed,),
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        learning_rate=options.learning_rate,
+        evaluate_every=options.evaluate_every,
+        precision=options.precision,
+    )
+
+
+def asked_rows(options: argparse.Namespace) -> list[str]:
+    """The rows that were asked for, by name."""
+    return [*options.rows, *(PARTS if options.parts else ())]
+
+
+def record_name(model: str, row: str, seed: int, objective: str) -> str:
+    """What a run is kept under."""
+    return f"{model if objective == OBJECTIVE else f'{model}_{objective}'}_{row}_seed{seed}"
+
+
+def check_kept(options: argparse.Namespace, records: Records, rows: TripletSet) -> None:
+    """Exit where a run that was asked for is kept with other settings, or learned from another number of rows."""
+    for name, _ in map(named_model, options.model):
+        for row, seed in product(asked_rows(options), range(options.seeds)):
+            record = record_name(name, row, seed, options.objective)
+            if record not in records:
+                continue
+            kept, asked = Cell.from_dict(records[record]).run, settings_of(row, base_settings(options, seed))
+            found = differences(kept, asked)
+            if kept.num_rows != len(rows.rows):
+                found.append(f"{kept.num_rows:,} rows, not {len(rows.rows):,}")
+            if found:
+                raise SystemExit(f"{record} is kept with {', '.join(found)}: give this run a name of its own.")
+
+
+def differences(kept: ContrastiveResult, asked: ContrastiveSettings) -> list[str]:
+    """The settings in which a kept run is another one, in words; what it was given as None is known from the run."""
+    found = []
+    for field in dataclasses.fields(asked):
+        wanted, had = getattr(asked, field.name), getattr(kept.settings, field.name)
+        if had is None and wanted is not None and field.name in RESOLVED:
+            had = getattr(kept, field.name)
+        if had != wanted:
+            words = ["the default" if value is None else str(value) for value in (had, wanted)]
+            found.append(f"{field.name} {words[0]}, not {words[1]}")
+    return found
+
+
 def run_model(
     model: str, seed: int, options: argparse.Namespace, records: Records, rows: TripletSet, data: PairSplits
 ) -> None:
@@ -205,20 +267,10 @@ def run_model(
     if seed == 0:
         plain = load_encoder(folder, pooling="mean")
         print(f"{name} as it came, mean of the last layer: {evaluate(plain, data.test.pairs).spearman:.2f}", flush=True)
-    base = ContrastiveSettings(
-        objective=options.objective,
-        dropout=options.dropout,
-        seeds=(seed,),
-        epochs=options.epochs,
-        batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        evaluate_every=options.evaluate_every,
-        precision=options.precision,
-    )
-    prefix = name if options.objective == OBJECTIVE else f"{name}_{options.objective}"
+    base = base_settings(options, seed)
     sets = find_sts(options.data) if options.sets else ()
-    for row in [*options.rows, *(PARTS if options.parts else ())]:
-        record = f"{prefix}_{row}_seed{seed}"
+    for row in asked_rows(options):
+        record = record_name(name, row, seed, options.objective)
         if record not in records or (sets and not records[record].get("sets")):  # kept without its model
             records.add(record, measure(encoder, row, settings_of(row, base), rows, data, sets).to_dict())
             print(f"done: {record}", flush=True)

@@ -3,14 +3,18 @@
 import csv
 import gzip
 import json
+from itertools import product
 
 import pytest
 from scipy import stats
 
+from benchmarks.common import named_model
 from benchmarks.layer_attention import figures, retrieval, run
 from benchmarks.records import Records
+from tests.benchmarks.test_readmes import PAGES, commands
 from tests.support.pairs import SENTENCES, make_pairs
 from truncate_kit.contrastive.poolings import TABLE_2
+from truncate_kit.data import Triplet, TripletSet
 
 SMALL = ("--seeds", "1", "--epochs", "1", "--batch-size", "4")
 LABELS = ("entailment", "contradiction", "neutral")
@@ -76,6 +80,60 @@ def test_table_1_has_the_sets_of_the_folder_beside_the_published_ones(asked, dat
     assert scores["STSB"] == pytest.approx(cell["run"]["trials"][0]["test"], abs=1e-3)  # the same model and pairs
     run.main([*words, "--sets"])
     assert "done" not in capsys.readouterr().out
+
+
+def test_other_settings_under_a_name_that_is_there_are_refused(asked, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(run, "REPORTS", tmp_path / "reports.jsonl")
+    words = [*asked, *SMALL, "--rows", "cls"]
+    run.main(words)
+    before = (tmp_path / "reports.jsonl").read_bytes()
+    for option, said in (
+        (("--epochs", "2"), "epochs 1, not 2"),
+        (("--batch-size", "8"), "batch_size 4, not 8"),
+        (("--learning-rate", "1e-3"), "learning_rate 0.0001, not 0.001"),
+        (("--precision", "bf16"), "precision fp32, not bf16"),
+        (("--dropout", "0.1"), "dropout the default, not 0.1"),
+        (("--sets", "--evaluate-every", "5"), "evaluate_every 43, not 5"),
+    ):
+        with pytest.raises(
+            SystemExit, match=rf"^tiny_cls_seed0 is kept with {said}: give this run a name of its own\.$"
+        ):
+            run.main([*words, *option])
+    with pytest.raises(SystemExit, match="kept with epochs 1, not 2, batch_size 4, not 8: give"):
+        run.main([*words, "--epochs", "2", "--batch-size", "8"])
+    assert (tmp_path / "reports.jsonl").read_bytes() == before
+    run.main([*words, "--learning-rate", "1e-4"])  # what the default had come to
+    run.main([*words, "--rows", "mean", "--epochs", "2"])  # another row of the same name
+    kept = dict(Records(tmp_path / "reports.jsonl").items())
+    assert {name: cell["run"]["epochs"] for name, cell in kept.items()} == {"tiny_cls_seed0": 1, "tiny_mean_seed0": 2}
+    with pytest.raises(SystemExit, match=r"^tiny_cls_seed0 is kept with epochs 1, not 2"):
+        run.main([*words, "--rows", "mean,cls", "--epochs", "2"])
+
+
+def test_the_number_of_captions_is_a_setting(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "REPORTS", tmp_path / "reports.jsonl")
+    words = [*asked, *SMALL, "--rows", "cls", "--objective", "dropout", "--dropout", "0.1"]
+    run.main(words)
+    with pytest.raises(SystemExit, match=r"^tiny_dropout_cls_seed0 is kept with 12 rows, not 8: give"):
+        run.main([*words, "--captions", "8"])
+
+
+ROWS = {"hard-negatives": 2704, "in-batch": 2704, "dropout": 10_000, "diffcse": 10_000}
+
+
+def test_the_commands_of_the_pages_ask_for_what_is_kept():
+    records, known = Records(run.REPORTS), set()
+    for page in PAGES:
+        for words in commands(page.read_text(encoding="utf-8")):
+            if words[:3] != ["python", "-m", "benchmarks.layer_attention.run"]:
+                continue
+            options = run.PARSER.parse_args(words[3:])
+            rows = (Triplet("a", "b"),) * ROWS[options.objective]
+            run.check_kept(options, records, TripletSet(name="rows", rows=rows, note=""))
+            for model in options.model:
+                for row, seed in product(run.asked_rows(options), range(options.seeds)):
+                    known.add(run.record_name(named_model(model)[0], row, seed, options.objective))
+    assert {name for name, _ in records.items()} <= known
 
 
 def test_texts_are_learned_from_without_labels(asked, capsys):
