@@ -32,6 +32,7 @@ RATE = (
     "Peak learning rate; by default that of the paper's Table 4 from width 768 on; of narrower models 2e-5 times 768 "
     "by the width, at most 1e-4. docs/papers/layer-attention.md has the table."
 )
+NLI = "Of an NLI set the k-th entailment of a premise goes with its k-th contradiction."
 SHOWN_SENTENCES = 8
 
 
@@ -88,7 +89,7 @@ def contrast(
     remove_pooler: Annotated[
         bool, layers_option("Use pooler and MLP in training only, then the top CLS (or mean) state.", "--remove-pooler")
     ] = not SETTINGS.keep_pooler,
-    objective: Annotated[str, training_option(f"{described('contrast')}.")] = SETTINGS.objective,
+    objective: Annotated[str, training_option(f"{described('contrast')}. {NLI}")] = SETTINGS.objective,
     seeds: options.Seeds = SEEDS,
     epochs: Annotated[
         int | None, training_option(f"By default {EPOCHS}; from the authors' code, SimCSE and DiffCSE, not the paper.")
@@ -109,10 +110,14 @@ def contrast(
     ] = None,
     masked_share: Annotated[
         float,
-        training_option("Of diffcse: share of the tokens that are hidden and filled in, at least one of each text."),
+        training_option(
+            "Of diffcse: share of the tokens that are hidden, at least one of each text, and replaced by the likeliest "
+            "word, these alone; the default is DiffCSE's, the layer attention paper gives none."
+        ),
     ] = SETTINGS.masked_share,
     replaced_weight: Annotated[
-        float, training_option("Of diffcse: weight of the loss over replaced words, a mean over real tokens.")
+        float,
+        training_option("Of diffcse: weight of the loss over replaced words, a mean over real tokens; DiffCSE's, too."),
     ] = SETTINGS.replaced_weight,
     temperature: Annotated[float, training_option("Of the softmax.")] = SETTINGS.temperature,
     hard_negative_weight: Annotated[
