@@ -1,0 +1,107 @@
+"""Figures on the pages of the papers are those of the committed records: where these change, the pages have to."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.combine.sets import HERE as COMBINATIONS
+from benchmarks.combine.sets import mean_cell
+from benchmarks.common import read_rows
+from benchmarks.drop import foresight
+from benchmarks.frozen.path import REPORTS as FREEZE_PATH
+from benchmarks.layer_attention.run import REPORTS as POOLINGS
+from benchmarks.layer_attention.run import Cell
+from benchmarks.published import published
+from benchmarks.records import Records
+from truncate_kit.combination.report import CLS, LAST, LAST_FOUR, RANDOM, CombinationReport
+from truncate_kit.contrastive.poolings import TABLE_2
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+
+
+def rows_of(page: str, start: str) -> list[list[str]]:
+    """Cells of the table rows of a page that begin so."""
+    text = (ROOT / "docs/papers" / f"{page}.md").read_text(encoding="utf-8")
+    return [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith(f"| {start}")]
+
+
+def test_the_row_of_falls_counts_the_cases():
+    (row,) = rows_of("tmft", "4.4: a fall of CKA")
+    found = [one for one in foresight.foreseen() if one.case.similarity]
+    missed = [one for one in found if one.case.falls and not one.said]
+    assert foresight.case_rows(found) == [  # what the page links is what is counted here
+        {**kept, "falls": int(kept["falls"])}
+        for kept in read_rows(foresight.HERE / "foresight.csv")
+        if kept["kind"] == "similarity"
+    ]
+    falls = sum(one.case.falls for one in found)
+    assert f"of {falls} falls on similarity {WORDS[len(missed)]} came with none predicted" in row[2]
+    kinds = Counter((one.case.model, one.case.weights == foresight.RANDOM) for one in missed)
+    generator = [one for one in missed if one.case.model == "mini-electra-generator" and one.signs]
+    assert f"{WORDS[len(generator)]} of the generator, whose CKA" in row[2]
+    assert f"{WORDS[kinds['mini-electra-generator', True]]} of its shape with random weights" in row[2]
+    assert f"{WORDS[kinds['mini-bert', False]]} of the BERT" in row[2]
+    assert sum(kinds.values()) == len(generator) + 1 + kinds["mini-bert", False]
+    said = [one for one in found if one.said]
+    assert all(one.case.falls for one in said)
+    assert f"A fall that was predicted came in all {WORDS[len(said)]} cases" in row[-1]
+    assert {one.case.model for one in said} == {"mini-electra-discriminator"}
+    lost = [[one.signs[foresight.CKA] for one in cases] for cases in (generator, said)]
+    (low, high), (least, most) = ((min(values), max(values)) for values in lost)
+    assert f"loses {low:.2f} to {high:.2f} at its end (the discriminator {least:.2f} to {most:.2f})" in row[2]
+
+
+def test_the_mean_of_the_joined_sets_is_that_of_their_records():
+    """Of the five sets joining changes STS Benchmark alone; the others are kept as MTEB counts them."""
+    kept = dict(Records(COMBINATIONS / "sets.jsonl").items())
+    names = ["STS12", "STS14", "STS15", "joined_STSB", "SICK-R"]
+    reports = [CombinationReport.from_dict(kept[f"mini-bert_mean_mean_{name}"]) for name in names]
+    last, best = mean_cell(reports, LAST), mean_cell(reports, None)
+    (row,) = rows_of("bert-lc", "Table 2:")
+    assert f"last {last} → {best}," in row[2]
+    assert "--joined" in row[1]
+    text = (COMBINATIONS / "README.md").read_text(encoding="utf-8")
+    assert f"best combination {best}, last layer {last}" in text
+    assert all(mean_cell(reports, name) in text for name in (CLS, LAST_FOUR, RANDOM))
+    cls, four, random = (mean_cell(reports, name).partition(" ")[0] for name in (CLS, LAST_FOUR, RANDOM))
+    (row,) = rows_of("bert-lc", "Table 3:")
+    assert f"CLS of the last layer {cls}, last four {four}, random {random}" in row[2]
+    gains = [
+        np.mean([split.best.test for split in report.splits]) - report.baseline(LAST, "test").mean for report in reports
+    ]
+    (row,) = rows_of("bert-lc", "Abstract, B.3:")
+    assert f"at most {max(gains):.2f} points (STS12), {np.mean(gains):.2f} in the mean" in row[2]
+    without = np.array(
+        [
+            np.mean([[split.best.test - other.test for other in split.without] for split in report.splits], axis=0)
+            for report in reports
+        ]
+    )
+    counts = (without > 0.005).sum(axis=0)
+    (row,) = rows_of("bert-lc", "E.2:")
+    assert f"layers 1 and 5 on {WORDS[counts[1]]} and {WORDS[counts[5]]} of them" in row[2]
+    assert f"layer 7 on {WORDS[counts[7]]}, the last on {WORDS[counts[8]]}, layer 0 on {WORDS[counts[0]]}" in row[2]
+    assert f"at most {without.max():.2f} points, layer 1 on STS12" in row[2]
+    assert np.unravel_index(without.argmax(), without.shape) == (0, 1)
+
+
+def test_the_best_block_is_that_of_the_step_whose_row_it_is():
+    (report,) = [report for name, report in Records(FREEZE_PATH).items() if name == "mini-gpt2_cosine"]
+    (row,) = rows_of("freeze", "4.2.2: weighted cosines")
+    best = max(report["states"])
+    assert f"best block {best:.2f} on test (block {report['states'].index(best) + 1})" in row[2]
+
+
+@pytest.mark.parametrize("row", TABLE_2)
+def test_table_2_of_layer_attention_is_on_its_page(row):
+    paper = {line["name"]: line["value"] for line in published("layer_attention") if line["table"] == "2"}
+    cells = [Cell.from_dict(value) for value in Records(POOLINGS).values()]
+    (shown,) = rows_of("layer-attention", f"{row} |")
+    expected = [row, paper[row]]
+    for model in ("mini-bert, twelve epochs", "all-MiniLM-L6-v2, six epochs"):
+        tests = [cell.run.test for cell in cells if (cell.row, cell.run.model) == (row, model)]
+        expected.append(f"{np.mean(tests):.2f} ± {np.std(tests, ddof=1):.2f}")
+    assert shown == expected
