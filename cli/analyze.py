@@ -56,16 +56,17 @@ def analyze(
     """Compare all layers of a model with a reference and predict whether its end falls, and from which layer on."""
     from truncate_kit.analysis.layer_profile import LayerProfile
     from truncate_kit.analysis.profiling import profile
-    from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
+    from truncate_kit.data import iter_texts, read_retrieval
 
-    kept, searched = options.blocks_in(blocks), None
-    if data is not None and is_retrieval_folder(data):
-        refuse("graded pairs", columns=columns, scale=scale)
-        searched = read_retrieval(data, split=split)
+    kept = options.blocks_in(blocks)
     if texts is not None and data is None:
         refuse("--data", columns=columns, scale=scale, split=split)
     use_threads(threads)
     workspace = Workspace(folder, quiet=as_json)
+    queries = None if texts is not None and data is None else workspace.queries(data)
+    if queries is not None:
+        refuse("graded pairs", columns=columns, scale=scale)
+    searched = None if queries is None else read_retrieval(queries, split=split)
     source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None and texts is None)
     encoder = workspace.load(source, device=device)
     beside = _reference(source.name, reference, max_length=source.max_length, device=device)
@@ -97,7 +98,7 @@ def analyze(
         )
         path = first_free(workspace.profile, lambda file: not _saw_more(read_result(LayerProfile, file), result))
         result.write(path)
-        workspace.remember(source, found, queries=None if searched is None else data)
+        workspace.remember(source, found, queries=queries)
     if path != workspace.profile:
         workspace.note(f"{workspace.profile} saw more of the same texts than this analysis and stays as it is.")
     show(result, workspace, path)

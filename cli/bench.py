@@ -122,20 +122,22 @@ def _scored_on(
 ) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
     """What no model here has seen of the pairs, or a retrieval set, and the texts of either. named: as in `data`."""
     from truncate_kit.data import read_retrieval
-    from truncate_kit.workspace.leakage import chosen_on
+    from truncate_kit.workspace.leakage import chosen_there, unasked
     from truncate_kit.workspace.records import home_of
 
-    data, columns, scale = named
+    (data, columns, scale), ours = named, str(lean or workspace.lean)
     if (queries := workspace.queries(data)) is not None:
         refuse("graded pairs", columns=columns, scale=scale)
-        found = read_retrieval(queries)
-        if chosen := chosen_on(workspace, str(lean or workspace.lean), found.name):
+        found, chosen = unasked(read_retrieval(queries), ours, *([] if full is None else [full]))
+        if chosen is not None:
             workspace.note(chosen)
         return found, [text for text in (*found.queries, *found.documents) if text]
     splits, _ = workspace.data(data, columns, scale)
     # A full model that comes from elsewhere has seen what is known where it lies.
     beside = [] if full is None or home_of(full) is None else [full]
-    pairs = workspace.unseen(splits, str(lean or workspace.lean), *beside).evaluation
+    pairs = workspace.unseen(splits, ours, *beside).evaluation
+    if chosen := chosen_there(ours, pairs.name):
+        workspace.note(chosen)
     return pairs, pairs.texts()
 
 
@@ -164,7 +166,7 @@ def _pair(workspace: Workspace, lean: str | None, full: str | None, *, whole: bo
         workspace.note(f"Compared with: all of {source}.")
         return ours, ours
     cut = workspace.cut() if lean is None else None
-    beside = cut.model if cut is not None else str(workspace.full)
+    beside = workspace.located(cut.model) if cut is not None else str(workspace.full)
     # What lies in `full` may be of an earlier model than `lean`: the result of what made both says that it is not.
     belongs = workspace.full.is_dir() and (workspace.sweep_file.exists() or workspace.distilled() is not None)
     if lean is None and (cut is not None or belongs):

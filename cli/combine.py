@@ -88,7 +88,7 @@ def combine(
         source = workspace.starting_model(model, pooling, max_length)
     encoder = workspace.load(source, device=device)
     trained = (load_pooler_head if head else find_pooler_head)(source.name)  # without --head a baseline alone
-    found, _ = workspace.data(data, columns, scale)
+    found, named = workspace.data(data, columns, scale)
     pairs = workspace.unseen(found, source.name).split(split)
     if len(pairs) // 2 < dev_pairs:
         workspace.note(f"{pairs.name} holds {len(pairs):,} pairs: half of them are for choosing.")
@@ -98,6 +98,8 @@ def combine(
                 encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
             )
         saved = _save(encoder, report, trained if head else None, workspace)
+        own = Path(source.name).resolve().is_relative_to(workspace.folder.resolve())
+        workspace.remember(None if own else source, named)
     if report.method == "exact" and width != SETTINGS.width:
         workspace.note("The search was exact: --beam-width goes with a beam search only.")
     show(report, workspace, saved)

@@ -139,10 +139,10 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     from truncate_kit.distillation.notes import note_of_searched
     from truncate_kit.report.search_tables import search_table
     from truncate_kit.retrieval.evaluating import evaluate_retrieval
-    from truncate_kit.workspace.leakage import chosen_on
+    from truncate_kit.workspace.leakage import chosen_there
 
     data = read_retrieval(run.data, split=split)
-    if chosen_here := chosen_on(run.workspace, run.name, data.name):
+    if chosen_here := chosen_there(run.name, data.name):
         run.workspace.note(chosen_here)
     for sentence in note_of_searched(run.name, run.encoder, data):
         run.workspace.note(sentence)
@@ -161,10 +161,10 @@ def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "Vect
     """The score on a split, by default on the one to measure on; says where the model was chosen on the same pairs."""
     from truncate_kit.evaluation import ModelScore, evaluate
     from truncate_kit.vectors import StoredVectors
-    from truncate_kit.workspace.leakage import chosen_on
+    from truncate_kit.workspace.leakage import chosen_there
 
     pairs = splits.split(split)
-    if chosen_here := chosen_on(run.workspace, run.name, pairs.name):
+    if chosen_here := chosen_there(run.name, pairs.name):
         run.workspace.note(chosen_here)
     stored = StoredVectors(run.encoder, form)
     found = evaluate(stored, pairs.pairs)

@@ -76,7 +76,7 @@ def export(
     named = (data, columns, scale, kept, vocabulary_from)
     own = _own_pairs(workspace, model) if all(one is None for one in named) else None
     # Before a cut takes the place of what is there.
-    searched = _searched(data, columns, scale)
+    searched = _searched(None if own is not None else workspace.queries(data), columns, scale)
     unlabelled = own if searched is None else searched
     given, found = workspace.data(data, columns, scale) if unlabelled is None else (unlabelled, None)
     if precision == "int8":
@@ -119,15 +119,15 @@ def _own_pairs(workspace: Workspace, model: str | None) -> "PairSplits | None":
     return found
 
 
-def _searched(data: str | None, columns: str | None, scale: str | None) -> "RetrievalSet | None":
-    """The retrieval set where `data` is the folder of one; `DataError` where it has too few texts."""
-    from truncate_kit.data import is_retrieval_folder, read_retrieval
+def _searched(folder: str | None, columns: str | None, scale: str | None) -> "RetrievalSet | None":
+    """The retrieval set in a folder, None where there is none; `DataError` where it has too few texts."""
+    from truncate_kit.data import read_retrieval
     from truncate_kit.workspace.own_pairs import texts_of
 
-    if data is None or not is_retrieval_folder(data):
+    if folder is None:
         return None
     refuse("graded pairs", columns=columns, scale=scale)
-    found = read_retrieval(data)
+    found = read_retrieval(folder)
     texts_of(found)
     return found
 

@@ -146,8 +146,13 @@ class Workspace(places.Workspace):
         last = self.remembered().queries
         if named is not None:
             return named if is_retrieval_folder(named) else None
-        if last is None or not is_retrieval_folder(last):
+        if last is None:
             return None
+        if not is_retrieval_folder(last):
+            raise UsageError(
+                f"{last}, whose queries the last command took, is no longer there.",
+                hint="Name other data, or the folder where it is now.",
+            )
         self.note(f"Data: {last}, as in the last command (name other data to change it).")
         return last
 

@@ -10,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run, run_both
 from tests.support.pairs import sentence_pairs
+from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.combination.model import combined_encoder
 from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.searching import divide
@@ -17,6 +18,7 @@ from truncate_kit.data import load_pairs
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.page.writing import write_page
 from truncate_kit.representations import layer_states
+from truncate_kit.workspace.places import Workspace
 from truncate_kit_cli.app import main
 
 
@@ -136,8 +138,12 @@ def test_everything_takes_a_maximum_over_layers(tiny_folder, tmp_path, capsys):
         asked = ("encode", tmp_path / "texts.txt", "--model", lean, "--out", tmp_path / f"{runtime}.npy")
         run(capsys, *asked, "--runtime", runtime)
         assert np.abs(np.load(tmp_path / f"{runtime}.npy") - expected.numpy()).max() < 1e-4
-    short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32", "--json")
-    bench = json.loads(run(capsys, "bench", lean, "--data", data, "--workspace", out, *short))
+    last = Workspace(out).remembered()
+    assert (last.model.name, last.data.name) == (str(tiny_folder("bert")), str(data))
+    short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32")
+    _, err = run_both(capsys, "bench", lean, "--workspace", out, *short)  # on the last pairs, which chose it
+    assert "Its layers were chosen on a part of these pairs" in err
+    bench = BenchReport.read(out / "bench.json").to_dict()
     scores = {row["backend"]: row["spearman"] for row in bench["contestants"]}
     assert scores == {"torch-fp32": before["spearman"], "onnx-fp32": pytest.approx(before["spearman"], abs=0.01)}
     # It can be trained further; below its highest layer it would be another model.

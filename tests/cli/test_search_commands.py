@@ -22,6 +22,7 @@ from truncate_kit.page.writing import write_page
 from truncate_kit.results import FORMAT
 from truncate_kit.retrieval.comparing import compare
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
+from truncate_kit.training.retrieval_evaluator import reporting_half
 from truncate_kit.workspace.own_pairs import search_pairs_of
 from truncate_kit.workspace.places import Workspace
 
@@ -79,12 +80,43 @@ def test_what_the_queries_chose_is_said_wherever_they_score_it(capfd, tiny_folde
     )
     replace(a_distillation(), scores=scores).write(ours / DISTILL_FILE)
     said = "The lean model here was chosen by MRR@10 of half of these queries; on the other half it has 50.00."
-    commands = [("compare", full, ours), ("evaluate", ours, "--workspace", tmp_path)]
+    commands = [("compare", full, ours)]
+    commands += [("evaluate", ours, "--workspace", home) for home in (tmp_path, tmp_path / "another")]
     if find_spec("faiss") is not None:
         commands.append(("evaluate", ours, "--suite", "retrieval", "--workspace", tmp_path))
     for command in commands:
         _, err = run_both(capfd, *command, "--data", folder)
         assert " ".join(err.split()).count(said) == 1
+
+
+def test_bench_scores_the_queries_that_chose_nothing(capfd, tiny_folder, lean, folder, tmp_path):
+    ours, full, home = Path(shutil.copytree(lean, tmp_path / "lean")), tmp_path / "full", tmp_path / "home"
+    save_encoder(load_encoder(tiny_folder("bert")), full)
+    data = read_retrieval(folder)
+    left = reporting_half(data)
+    scores = HeldOutScores(
+        data=data.name, metric="nDCG@10", lean=50.0, full=51.0, mixed=None, difference=-1.0, low=-2.0, high=0.0
+    )
+    fast = ("--backends", "torch-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
+    command = ("bench", ours, "--full", full, "--data", folder, "--workspace", home, *fast)
+    for chose, said in (
+        (data.name, f"9 of 19 queries of {data.name} chose {ours}: only the others count."),
+        ("other", ""),
+    ):
+        replace(a_distillation(), scores=replace(scores, data=chose)).write(ours / DISTILL_FILE)
+        _, err = run_both(capfd, *command)
+        found = BenchReport.read(home / "bench.json")
+        expected = left if said else data
+        assert found.scored.name == expected.name
+        assert found.scored.num_pairs == found.quality.num_pairs == len(expected.queries) == (10 if said else 19)
+        score = evaluate_retrieval(load_encoder(ours), expected, model="lean").ndcg.value
+        assert found.quality.lean == pytest.approx(score)
+        assert said in " ".join(err.split())
+        assert ("only the others count" in err) == bool(said)
+        shutil.rmtree(home)
+    assert {*left.queries} < {*data.queries}
+    place = {query: index for index, query in enumerate(data.queries)}
+    assert all(left.relevance[n] == data.relevance[place[query]] for n, query in enumerate(left.queries))
 
 
 def test_the_suite_takes_such_a_folder(capfd, tiny_folder, folder, tmp_path):
@@ -196,6 +228,15 @@ def test_the_next_command_takes_the_last_queries_until_pairs_come(capfd, tiny_fo
     fast = ("--backends", "torch-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
     run(capfd, "bench", *here, *fast)
     assert BenchReport.read(tmp_path / "home/bench.json").metric == "nDCG@10"
+    out, _ = run_both(capfd, "export", "--onnx", *here)  # checked by cosines between these queries and documents
+    assert Workspace(tmp_path / "home").remembered().queries == str(folder.resolve())
+    assert json.loads(run(capfd, "analyze", "--json", *here))["num_queries"] == 19
+    moved = folder.rename(tmp_path / "moved")
+    for command in ("evaluate", "analyze", "bench", "export"):
+        options = ("--onnx",) if command == "export" else ()
+        problem = fails(capfd, command, *options, *here)
+        assert f"{folder.resolve()}, whose queries the last command took, is no longer there." in problem
+    moved.rename(folder)
     pairs = pairs_file(tmp_path / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
     run(capfd, "analyze", model, "--data", pairs, *here)
     assert "ndcg" not in json.loads(run(capfd, "evaluate", model, "--json", *here))

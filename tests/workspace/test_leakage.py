@@ -17,6 +17,7 @@ from truncate_kit.data import PairSplits, TextPair, load_pairs, read_retrieval, 
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError
+from truncate_kit.runs.cutting import cut
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
@@ -257,8 +258,9 @@ def test_results_of_an_earlier_version_note_no_pairs(workspace, file, tmp_path):
     found = unseen(old, changed)
     assert found.evaluation == changed.evaluation
     assert found.notes == (
-        f"What an earlier version left in {folder} does not say which pairs were learned from: whether some of these "
-        "were is not known.",
+        f"What is left in {folder}, by an earlier version or damaged, does not say which pairs were learned from: "
+        "whether some of these were "
+        "is not known.",
     )
 
 
@@ -283,6 +285,38 @@ def test_a_model_elsewhere_is_known_where_it_lies_and_so_is_what_was_made_from_i
         assert texts(found.evaluation) == expected
         assert texts(unseen(second, changed, model).evaluation) == expected
     assert trained_on(workspace, workspace.lean) == trained_on(workspace)
+
+
+def test_a_source_is_found_from_any_directory_and_missed_where_it_is_gone(workspace, file, tmp_path, monkeypatch):
+    """Results name models as they were typed, in the directory of then."""
+    whole = load_pairs(file, divide=False)
+    expected = texts(split_pairs(whole.train).test)
+    shutil.copytree(workspace.folder, tmp_path / "first")
+    monkeypatch.chdir(tmp_path)
+    cut(load_encoder("first/lean"), 0, out=Path("second"))
+    elsewhere = Workspace(tmp_path / "elsewhere")
+    (tmp_path / "deep").mkdir()
+    for place in (tmp_path, tmp_path / "deep", Path("/")):
+        monkeypatch.chdir(place)
+        assert texts(unseen(elsewhere, whole, tmp_path / "second/lean").evaluation) == expected
+    assert Workspace(tmp_path / "second").located("first/lean") == str(tmp_path / "first/lean")
+    assert elsewhere.located("mini-bert") == "mini-bert"
+    (tmp_path / "first").rename(tmp_path / "renamed")
+    found = unseen(elsewhere, whole, tmp_path / "second/lean")
+    assert found.evaluation == whole.evaluation
+    said = "first/lean, from which a model here was made, is not there: what it had learned from is not known."
+    assert found.notes == (*whole.notes, said)
+
+
+@pytest.mark.parametrize("damage", ["", "{}", "[" * 50])
+def test_a_damaged_result_says_that_nothing_is_known(damage, workspace, file, tmp_path):
+    whole, damaged = load_pairs(file, divide=False), Workspace(shutil.copytree(workspace.folder, tmp_path / "damaged"))
+    damaged.sweep_file.write_text(damage)
+    for model in (None, damaged.lean):
+        found = unseen(damaged, whole, model)
+        assert found.evaluation == whole.evaluation
+        said = f"{damaged.sweep_file} cannot be read: which pairs it is of is not known, and none of them is left out."
+        assert found.notes == (*whole.notes, said)
 
 
 def test_pairs_that_were_seen_are_those_of_train_and_dev(workspace, file, tmp_path):

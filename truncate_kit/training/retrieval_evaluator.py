@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -100,6 +101,23 @@ def check_queries(data: RetrievalSet) -> None:
 def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
     """Evaluators on two halves of the queries, drawn at random. Raises `DataError` for a handful of queries."""
     check_queries(data)
+    choosing, reporting = _places_of_halves(data)
+    return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
+
+
+def reporting_half(data: RetrievalSet) -> RetrievalSet:
+    """The set with the second of these halves alone, by which nothing is chosen, under a name that says so."""
+    places = _places_of_halves(data)[1].tolist()
+    return replace(
+        data,
+        name=f"{data.name} that chose nothing",
+        query_ids=tuple(data.query_ids[place] for place in places),
+        queries=tuple(data.queries[place] for place in places),
+        relevance=tuple(data.relevance[place] for place in places),
+    )
+
+
+def _places_of_halves(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     order = torch.randperm(len(data.queries), generator=torch.Generator().manual_seed(0)).numpy()
     middle = len(order) // 2
-    return RetrievalEvaluator(encoder, data, order[:middle]), RetrievalEvaluator(encoder, data, order[middle:])
+    return order[:middle], order[middle:]

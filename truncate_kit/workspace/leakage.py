@@ -11,10 +11,16 @@ from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.wording import counted
 from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.records import Record, by_fingerprint, records_of
+from truncate_kit.workspace.records import (
+    Record,
+    by_fingerprint,
+    lost_sources,
+    records_of,
+    unreadable_results,
+)
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits, TripletSet
+    from truncate_kit.data import PairSplits, RetrievalSet, TripletSet
 
 _FEWEST = 3  # pairs of which there is a correlation
 
@@ -41,7 +47,9 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
     Raises:
         DataError: Next to none is left.
     """
-    records = records_of(workspace, model)
+    records, unknown = records_of(workspace, model), _unknown(workspace, model)
+    if unknown:
+        splits = replace(splits, notes=(*splits.notes, *unknown))
     if not records:
         return splits
     try:
@@ -56,6 +64,18 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
     if same and whole:
         splits = _divided(splits, divided, same)
     return _without_known(splits, others)
+
+
+def _unknown(workspace: Workspace, model: str | Path | None) -> list[str]:
+    """Sentences for what would say which pairs a model has seen, and does not."""
+    said = [
+        f"{file} cannot be read: which pairs it is of is not known, and none of them is left out."
+        for file in unreadable_results(workspace, model)
+    ]
+    return said + [
+        f"{source}, from which a model here was made, is not there: what it had learned from is not known."
+        for source in lost_sources(workspace, model)
+    ]
 
 
 def _divided(splits: "PairSplits", divided: "PairSplits", same: list[Record]) -> "PairSplits":
@@ -90,8 +110,8 @@ def _without_known(splits: "PairSplits", records: list[Record]) -> "PairSplits":
         notes.append(said)
     if nameless:
         notes.append(
-            f"What an earlier version left in {' and '.join(sorted(nameless))} does not say which pairs were learned "
-            "from: whether some of these were is not known."
+            f"What is left in {' and '.join(sorted(nameless))}, by an earlier version or damaged, does not say which "
+            "pairs were learned from: whether some of these were is not known."
         )
     return replace(splits, notes=(*splits.notes, *notes)) if notes else splits
 
@@ -165,7 +185,7 @@ def chosen_on(workspace: Workspace, model: str | Path, data: str) -> str | None:
         rest = "" if found.unseen is None else f"; on the {found.num_unseen:,} others it has {found.unseen:.2f}"
         return f"Its layers were chosen on a part of these pairs{rest}."
     by = _by_queries(workspace, data)
-    if by is None or not any(place.is_relative_to(one.resolve()) for one in by.models):
+    if by is None or not by.chose(place):
         return None
     alone = len(by.models) == 1
     how = f"The {'lean model here was' if alone else 'models here were'} chosen by {by.metric} of half of these queries"
@@ -174,8 +194,25 @@ def chosen_on(workspace: Workspace, model: str | Path, data: str) -> str | None:
 
 def chosen_there(model: str | Path, data: str) -> str | None:
     """As `chosen_on`, in the workspace in which the model, or a graph beside it, lies."""
-    folders = Path(model).resolve().parents[:2]
-    return next(filter(None, (chosen_on(Workspace(folder), model, data) for folder in folders)), None)
+    return next(filter(None, (chosen_on(home, model, data) for home in _homes(model))), None)
+
+
+def unasked(data: "RetrievalSet", *models: str | Path) -> "tuple[RetrievalSet, str | None]":
+    """The queries by which none of these models was chosen, and a sentence where that is half of them."""
+    from truncate_kit.training.retrieval_evaluator import reporting_half
+
+    for model in models:
+        place = Path(model).resolve()
+        found = (_by_queries(home, data.name) for home in _homes(model))
+        if any(by is not None and by.chose(place) for by in found):
+            left = reporting_half(data)
+            half = f"{len(data.queries) - len(left.queries):,} of {counted(len(data.queries), 'query', 'queries')}"
+            return left, f"{half} of {data.name} chose {model}: only the others count."
+    return data, None
+
+
+def _homes(model: str | Path) -> list[Workspace]:
+    return [Workspace(folder) for folder in Path(model).resolve().parents[:2]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +222,10 @@ class _ByQueries:
     models: tuple[Path, ...]
     metric: str
     lean: float
+
+    def chose(self, model: Path) -> bool:
+        """Whether this model, or a graph beside it, is one of them."""
+        return any(model.is_relative_to(one.resolve()) for one in self.models)
 
 
 def _by_queries(workspace: Workspace, data: str) -> _ByQueries | None:

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from truncate_kit.files import is_there, local_path
+from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import Result, read_or_pass_over
 from truncate_kit.workspace.sources import DataSource, ModelSource, Sources, TripletSource
 
@@ -35,6 +37,19 @@ class Workspace:
         self.distillation = folder / "distillation"  # texts and vectors that `distill` learns from
         self.graphs = folder / "graphs"  # that `bench` made, each under the digest of its model
         self._sources = folder / "workspace.json"
+
+    def located(self, name: str) -> str:
+        """The name of a model as a result here has it, from wherever it is asked for.
+
+        Results name models as they were typed. A folder that is not there from the current directory is looked for from
+        those above this workspace: in one of them it was typed.
+        """
+        if is_there(local_path(name)) or miniature_path(name) is not None:
+            return name
+        above = (folder / name for folder in self.folder.absolute().parents)
+        return next(
+            (str(one) for one in above if is_there(one / "config.json") or is_there(one / "modules.json")), name
+        )
 
     def suite(self, name: str) -> Path:
         """The scores of one suite."""
@@ -89,9 +104,11 @@ class Workspace:
     ) -> None:
         """Note for the next command what this one worked on; None leaves what was noted before.
 
+        data: Pairs; the bundled ones, which nobody named, leave what was noted before.
         queries: A folder of them; pairs that are noted later take its place.
         """
         last = self.remembered()
+        data = None if data == DataSource() else data
         asked = queries or (last.queries if data is None else None)
         Sources(model or last.model, data or last.data, triplets or last.triplets, asked).write(self._sources)
 

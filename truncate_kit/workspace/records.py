@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from truncate_kit.files import is_there, local_path
 from truncate_kit.workspace.places import Workspace
+
+_MODELS = ("lean", "full", "combined", "frozen")  # folders of a workspace
 
 
 class Record(NamedTuple):
@@ -58,11 +61,32 @@ def records_of(workspace: Workspace, model: str | Path | None = None) -> list[Re
             continue
         done.add(key)
         found += [*_learned(home, one), *_chosen(home, one)]
-        for name in _made_from(home, one):
+        for name in map(home.located, _made_from(home, one)):
             other = home_of(name)
             if other is not None and _real(other.folder) != key[0]:
                 waiting.append((other, name))
     return list(dict.fromkeys(found))
+
+
+def lost_sources(workspace: Workspace, model: str | Path | None = None) -> list[str]:
+    """Folders that models here were made from and that are gone, so that nobody knows what these had learned from."""
+    home = _home(workspace, model)
+    names = dict.fromkeys(map(home.located, _made_from(home, model)))
+    return [name for name in names if _is_gone(name)]
+
+
+def _is_gone(name: str) -> bool:
+    """Whether this is the name of a folder that is not there; one or two parts may name a model on a hub."""
+    path = Path(name)
+    is_path = path.is_absolute() or len(path.parts) > 2 or name[:1] in (".", "~") or path.name in _MODELS
+    return is_path and not is_there(local_path(name))
+
+
+def unreadable_results(workspace: Workspace, model: str | Path | None = None) -> list[Path]:
+    """Damaged results in the workspace in which a model lies: what they said of its pairs is not known."""
+    home = _home(workspace, model)
+    readers = (home.sweep, home.contrast, home.heads, home.distilled, home.cut)
+    return [file for file, read in zip(_files(home), readers, strict=True) if file.is_file() and read() is None]
 
 
 def by_fingerprint(records: list[Record]) -> dict[str, set[int]]:
