@@ -50,10 +50,10 @@ def workspace(tmp_path, tiny_folder):
 def test_a_full_model_of_an_earlier_run_is_not_compared_with(run, workspace, pairs_file):
     """`contrast` puts its model into `lean`, and takes away the result that says what `full` is."""
     (workspace / "sweep.json").unlink()
-    code, out, err = run("--data", pairs_file, *FAST, "--json")
+    code, out, err = run("--data", pairs_file, "--quick", *FAST, "--json")
     assert code == 0, err
     assert len(json.loads(out)["models"]) == 1
-    assert "No full model to compare with" in run("--data", pairs_file, *FAST)[2]
+    assert "No full model to compare with" in run("--data", pairs_file, "--quick", *FAST)[2]
 
 
 def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_file, drawn):

@@ -92,7 +92,7 @@ def test_commands_of_the_page_name_the_frozen_model(capsys, tiny_folder, folder)
     run(capsys, *shlex.split(exported)[1:])
     assert (folder / "exported/frozen/model.onnx").is_file()
     assert not (folder / "exported/lean").exists()
-    fast = ("--backends", "torch-fp32,onnx-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
+    fast = ("--backends", "torch-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--quick")
     run(capsys, *shlex.split(benched)[1:], *fast)
     words = benched.removesuffix(" --workspace exported")
     assert own_bench(read_run(workspace)) == f"{words.partition(' --data')[0]} --data PAIRS.csv --workspace exported"
