@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t as student_t
 
 from benchmarks.combine.sets import HERE as COMBINATIONS
 from benchmarks.combine.sets import mean_cell
@@ -105,3 +106,24 @@ def test_table_2_of_layer_attention_is_on_its_page(row):
         tests = [cell.run.test for cell in cells if (cell.row, cell.run.model) == (row, model)]
         expected.append(f"{np.mean(tests):.2f} ± {np.std(tests, ddof=1):.2f}")
     assert shown == expected
+
+
+def test_the_gains_of_combined_layers_are_as_significant_as_said():
+    """A paired t-test over ten divisions, from the mean gain and its deviation in the table."""
+    text = (ROOT / "benchmarks/suites/README.md").read_text(encoding="utf-8")
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    whole = {
+        row[0]: row for row in cells if len(row) == 9 and row[1][0].isdigit()
+    }  # the last of a set has all of its rows
+    assert len(whole) == 7
+    chances = {}
+    for name, row in whole.items():
+        gain, deviation = (float(part) for part in row[6].split(" ± "))
+        chances[name] = 2 * student_t.sf(abs(gain) / (deviation / np.sqrt(10)), 9)
+    sure = [name for name, chance in chances.items() if chance < 0.01]
+    said = ", ".join(f"{name} {chances[name]:.4f}" for name in sure)
+    others = f"{chances['SST2']:.4f} on SST2 and {chances['SUBJ']:.4f} on SUBJ"
+    assert f"p is below 0.01 on {WORDS[len(sure)]} sets ({said}), {others}" in text
+    (row,) = rows_of("bert-lc", "4.3: the gains are significant")
+    assert f"p < 0.01 on {WORDS[len(sure)]} sets of seven ({', '.join(sure)})" in row[2]
+    assert f"{chances['SST2']:.3f} on SST2, {chances['SUBJ']:.2f} on SUBJ" in row[2]
