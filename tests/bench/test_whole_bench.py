@@ -21,9 +21,9 @@ from truncate_kit.bench.optimum_runner import OPTIMUM_GRAPH, OptimumRunner
 from truncate_kit.bench.peer_runner import PeerRunner
 from truncate_kit.bench.run import bench as bench_with
 from truncate_kit.bench.running import AbsentError
-from truncate_kit.bench.scoring import _swept
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
+from truncate_kit.bench.yardstick import _swept
 from truncate_kit.data import PairSet, TextPair, load_pairs
 from truncate_kit.encoders import (
     encoder_digest,
@@ -503,6 +503,13 @@ def test_a_graph_of_optimum_is_a_rival_and_its_absence_says_how_to_make_it(duo, 
         OptimumRunner(load_encoder(duo / "full"), tmp_path / "lean", device=torch.device("cpu"), threads=1)
     with pytest.raises(AbsentError, match="for the CPU"):
         OptimumRunner(lean, tmp_path / "lean", device=torch.device("cuda"), threads=1)
+
+
+def test_a_graph_that_is_missing_is_asked_for_in_its_folder(duo, tmp_path):
+    for role, where in (("lean", ""), ("full", f" in {duo / 'full'}")):
+        with pytest.raises(AbsentError) as absent:
+            Subject(role, duo / role, tmp_path).graph(BACKENDS_KNOWN["onnx-int8"])
+        assert str(absent.value) == f'no model_int8.onnx{where}: make it with `export_onnx(precision="int8")`'
 
 
 def test_other_runtimes_get_a_graph_of_standard_operators(duo, tmp_path):

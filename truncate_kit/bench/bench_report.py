@@ -46,7 +46,8 @@ class BenchedModel(Result):
     parameters: int  # their number, pooler excluded
     max_length: int
     weights_bytes: int | None  # of the safetensors on disk, None where none are saved
-    fine_tuned: bool | None  # whether it is a sentence encoder at all, None where nothing says so
+    # Whether it, or what it was cut or combined from, is a sentence encoder at all; None where nothing says so.
+    fine_tuned: bool | None
     blocks: tuple[int, ...] | None = None  # those it has of the model that was named; None for all
     weights_sha256: str | None = None  # of model.safetensors; None where there is none, and in earlier reports
 

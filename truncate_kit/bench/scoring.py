@@ -1,13 +1,11 @@
-"""Scores of the contestants, and whether lean and full may be compared."""
+"""Scores of the contestants, and lean against full."""
 
-import json
 from typing import NamedTuple
 
 from truncate_kit.bench.bench_report import Key, QualityDifference, ScoredPairs
 from truncate_kit.bench.contestants import Contestants
 from truncate_kit.bench.evaluators import QualityEvaluator, Score
-from truncate_kit.bench.subjects import Subject
-from truncate_kit.files import read_text
+from truncate_kit.bench.yardstick import check_yardstick
 from truncate_kit.progress import Progress
 from truncate_kit.wording import counted
 
@@ -64,42 +62,6 @@ def _score_each(contestants: Contestants, evaluator: QualityEvaluator, progress:
         found[key] = evaluator.score(runner, contestants.encoders[key[0]])
         progress(f"Scoring the {evaluator.of.unit[1]}", done, len(readers))
     return found
-
-
-def check_yardstick(lean: Subject, full: Subject) -> tuple[bool, list[str]]:
-    """Whether the difference in quality may be stated, and the warnings that belong to it."""
-    # A model that was not fine-tuned is never the yardstick for one that was. Both had the same budget for certain
-    # only where `finetune` wrote them side by side, with its `sweep.json`.
-    if lean.fine_tuned != full.fine_tuned and None not in (lean.fine_tuned, full.fine_tuned):
-        raw, tuned = ("lean", "full") if full.fine_tuned else ("full", "lean")
-        return False, [
-            f"Warning: the {raw} model was not fine-tuned and the {tuned} one was: their scores cannot be compared, "
-            "so no difference is stated."
-        ]
-    if lean.fine_tuned is False:
-        return True, ["Warning: neither model was fine-tuned: their scores say little about fine-tuned ones."]
-    found = _swept(lean, full)
-    if found is None:
-        return True, [
-            "Warning: nothing says that both models had the same fine-tuning budget; `finetune()` makes such a pair."
-        ]
-    if found != (lean.encoder.depth, full.encoder.depth):
-        return True, [
-            f"Warning: the yardstick differs: sweep.json is about layers {found[0]} and {found[1]}, these models end "
-            f"at {lean.encoder.depth} and {full.encoder.depth}."
-        ]
-    return True, []
-
-
-def _swept(lean: Subject, full: Subject) -> tuple[int, int] | None:
-    """Layers of the pair that `finetune` recorded beside the two folders, None where there is no record."""
-    if lean.folder is None or full.folder is None or lean.folder.resolve().parent != full.folder.resolve().parent:
-        return None
-    try:
-        record = json.loads(read_text(lean.folder.resolve().parent / "sweep.json"))
-        return int(record["chosen"]), int(record["full"]["layer"])
-    except (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError):
-        return None
 
 
 def quality_sentence(quality: QualityDifference, of: ScoredPairs) -> str:

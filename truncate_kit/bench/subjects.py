@@ -7,6 +7,7 @@ from pathlib import Path
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.bench_report import BenchedModel, Role
 from truncate_kit.bench.running import AbsentError
+from truncate_kit.bench.yardstick import was_trained
 from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, resolve, save_encoder
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
@@ -36,8 +37,7 @@ class Subject:
         self.role, self.target = role, target
         self.blocks = blocks
         self.folder = None if isinstance(source, Encoder) else resolve(source)
-        # False for a plain pretrained transformer, True for a sentence-transformers folder, None when in memory
-        self.fine_tuned = None if self.folder is None else (self.folder / "modules.json").is_file()
+        self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # unknown of one in memory
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
         if blocks is not None:  # what else the folder holds is not of these blocks
             self.folder, self.encoder = None, keep(self.encoder, blocks)
@@ -109,8 +109,8 @@ class Subject:
                 return graph
         if precision != "fp32":
             name = GRAPH_FILES[precision]
-            where = "" if self.folder is None or self.role == "lean" else f" of {self.folder}"
-            raise AbsentError(f'no {name}: make it with `export_onnx(precision="{precision}")`{where}')
+            where = "" if self.folder is None or self.role == "lean" else f" in {self.folder}"
+            raise AbsentError(f'no {name}{where}: make it with `export_onnx(precision="{precision}")`')
         return self._export()
 
     def _export(self) -> Path:

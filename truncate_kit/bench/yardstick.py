@@ -1,0 +1,156 @@
+"""Whether the scores of lean and full may be compared, by what their folders say of how they were made."""
+
+import json
+import os
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from truncate_kit.files import is_folder, local_path, read_text
+from truncate_kit.miniatures import miniature_path
+from truncate_kit.results import unsealed
+from truncate_kit.runs.cutting import CUT_FILE
+
+if TYPE_CHECKING:
+    from truncate_kit.bench.subjects import Subject
+
+_DISTILLED, _COMBINATION = "distill.json", "combination/combination.json"
+_BROKEN = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
+_PART = (
+    "Warning: the lean model is a part of another one and was not trained since: once it is, it may score otherwise."
+)
+
+
+class _Step(NamedTuple):
+    """How a model was made of another one."""
+
+    how: Literal["cut", "combined", "distilled"]
+    place: Path  # of the model that was made
+    name: str | None  # of the other one; None where the record is damaged
+    folder: Path | None  # of that; None where it is not on this machine, or was made of the first one itself
+
+
+def was_trained(folder: Path) -> bool | None:
+    """Whether a model, or what it was cut or combined from, was fine-tuned.
+
+    False for a plain pretrained transformer, True for a sentence-transformers folder; None where the model that it was
+    made from is not on this machine. Nothing is downloaded.
+    """
+    place: Path | None = folder
+    for step in takewhile(_without_training, _steps(folder)):
+        place = step.folder
+    if place is None or not any((place / name).is_file() for name in ("modules.json", "config.json")):
+        return None  # what is called so here need not be a model
+    return (place / "modules.json").is_file()
+
+
+def check_yardstick(lean: "Subject", full: "Subject") -> tuple[bool, list[str]]:
+    """Whether the difference in quality may be stated, and the warnings that belong to it."""
+    steps = [] if lean.folder is None else _steps(lean.folder)
+    last = next((place for place, step in enumerate(steps, start=1) if _is_made_of(step, full)), None)
+    made_of_full = last is not None
+    untrained = takewhile(_without_training, steps[:last])
+    is_part = lean.blocks is not None or any(step.how == "cut" for step in untrained)
+    # A model that was not fine-tuned is never the yardstick for one that was, unless that learned from it. Both had
+    # the same budget for certain only where `finetune` wrote them side by side, with its `sweep.json`.
+    if not made_of_full and lean.fine_tuned != full.fine_tuned and None not in (lean.fine_tuned, full.fine_tuned):
+        raw, tuned = ("lean", "full") if full.fine_tuned else ("full", "lean")
+        return False, [
+            f"Warning: the {raw} model was not fine-tuned and the {tuned} one was: their scores cannot be compared, "
+            "so no difference is stated."
+        ]
+    if is_part:
+        return True, [_PART]
+    if made_of_full:  # by a combination of its layers, or by learning its vectors: there is no budget to differ in
+        return True, []
+    if lean.fine_tuned is False:
+        return True, ["Warning: neither model was fine-tuned: their scores say little about fine-tuned ones."]
+    return True, _warnings_of_budget(lean, full)
+
+
+def _warnings_of_budget(lean: "Subject", full: "Subject") -> list[str]:
+    """What is not known of the training that both models had."""
+    found = _swept(lean, full)
+    if found is None:
+        return [
+            "Warning: nothing says that both models had the same fine-tuning budget; `finetune()` makes such a pair."
+        ]
+    if found != (lean.encoder.depth, full.encoder.depth):
+        return [
+            f"Warning: the yardstick differs: sweep.json is about layers {found[0]} and {found[1]}, these models end "
+            f"at {lean.encoder.depth} and {full.encoder.depth}."
+        ]
+    return []
+
+
+def _swept(lean: "Subject", full: "Subject") -> tuple[int, int] | None:
+    """Layers of the pair that `finetune` recorded beside the two folders, None where there is no record."""
+    if lean.folder is None or full.folder is None or lean.folder.resolve().parent != full.folder.resolve().parent:
+        return None
+    try:
+        record = json.loads(read_text(lean.folder.resolve().parent / "sweep.json"))
+        return int(record["chosen"]), int(record["full"]["layer"])
+    except _BROKEN:
+        return None
+
+
+def _steps(folder: Path) -> list[_Step]:
+    """How a model was made, the last step first, as far back as folders on this machine say it."""
+    found, place = list[_Step](), _real(folder)
+    seen = {place}
+    while (step := _step_to(place)) is not None:
+        if step.folder in seen:
+            return [*found, step._replace(folder=None)]
+        found.append(step)
+        if step.folder is None:
+            break
+        place = step.folder
+        seen.add(place)
+    return found
+
+
+def _step_to(place: Path) -> _Step | None:
+    """The step that ended in this folder; None where no record says that there was one."""
+    records: dict[Path, Literal["cut", "combined", "distilled"]] = {
+        place / CUT_FILE: "cut",
+        place / _DISTILLED: "distilled",
+    }
+    if place.name == "combined":
+        records[place.parent / _COMBINATION] = "combined"
+    for record, how in records.items():
+        if record.is_file():
+            name = _model_in(record)
+            return _Step(how, place, name, None if name is None else _local(name))
+    return None
+
+
+def _model_in(record: Path) -> str | None:
+    """The model that a result names; None where it is damaged."""
+    try:
+        return str(unsealed(json.loads(read_text(record)), record)["model"])
+    except _BROKEN:
+        return None
+
+
+def _local(name: str) -> Path | None:
+    """The folder that a name means, as `resolve` finds it; None where that would ask the hub."""
+    path = local_path(name)
+    found = path if is_folder(path) else miniature_path(name)
+    return None if found is None else _real(found)
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for links in a circle
+
+
+def _without_training(step: _Step) -> bool:
+    return step.how != "distilled"
+
+
+def _is_made_of(step: _Step, full: "Subject") -> bool:
+    """Whether the full model is the one that this step began with."""
+    if full.folder is None:
+        return False
+    if step.how == "distilled" and _real(full.folder) == step.place.parent / "full":  # where `distill` copies it
+        return True
+    return step.name == full.encoder.name if step.folder is None else step.folder == _real(full.folder)
