@@ -197,10 +197,20 @@ def show(report: "BenchReport", workspace: Workspace) -> None:
         print_json(report)
         return
     if path != workspace.bench:
-        workspace.note(f"{workspace.bench} measured more than this bench and stays as it is.")
+        workspace.note(f"{workspace.bench} {_why_kept(report, workspace)} and stays as it is.")
     for place, cells in enumerate(bench_tables(report)):
         table(cells.title, cells.columns, cells.rows, detail=place > 0)
     beside = machine_sentence(report), *ceiling_sentences(report), *scored_sentences(report), *absences(report)
     for sentence in (*beside, *report.notes):
         say(in_options(sentence, "bench"))
     say(f"Saved: {path}" + (f", {figure}" if figure else " (no figure without scores)"))
+
+
+def _why_kept(report: "BenchReport", workspace: Workspace) -> str:
+    """Why bench.json is not replaced by this report."""
+    from truncate_kit.workspace.places import read_result
+
+    before = read_result(type(report), workspace.bench)
+    if before is None or before.lean_folder == report.lean_folder:
+        return "measured more than this bench"
+    return f"is of another lean model, {before.lean.name},"

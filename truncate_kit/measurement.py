@@ -21,7 +21,10 @@ class Measurement(Result, ABC):
         """Everything that was measured, each part once."""
 
     def covers(self, other: Self) -> bool:
-        """Whether all that another report measured, of whatever models, was measured here at least as often."""
+        """Whether all that another report measured was measured here at least as often.
+
+        Of whatever models, unless `amounts` names them.
+        """
         ours = dict(self.amounts())
         return all(
             key in ours and all(mine >= theirs for mine, theirs in zip(ours[key], amounts, strict=True))
@@ -30,7 +33,10 @@ class Measurement(Result, ABC):
 
 
 def file_for(report: Measurement, path: Path) -> Path:
-    """Where to write a report: to `path`, such as bench.json, or to bench-2.json and so on where that measured more."""
+    """Where to write a report: to `path`, such as bench.json, or to bench-2.json and so on where that stays.
+
+    What is there stays where `report` does not cover it.
+    """
     return first_free(path, lambda file: _may_replace(report, file))
 
 

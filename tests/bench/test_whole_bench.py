@@ -198,8 +198,10 @@ def test_a_bench_that_measured_less_replaces_none_that_measured_more(report, tmp
 
     assert file_for(report, tmp_path / "bench.json") == tmp_path / "bench.json"
     report.write(tmp_path / "bench.json")
-    other_models = tuple(replace(row, name="other") for row in report.models)
-    assert file_for(with_(models=other_models, seconds=1.0), tmp_path / "bench.json") == tmp_path / "bench.json"
+    moved = tuple(replace(row, name=f"elsewhere/{row.role}") for row in report.models)
+    assert file_for(with_(models=moved, seconds=1.0), tmp_path / "bench.json") == tmp_path / "bench.json"
+    others = tuple(replace(row, name="other") if row.role == "full" else row for row in report.models)
+    assert file_for(with_(models=others), tmp_path / "bench.json") == tmp_path / "bench.json"
     one = report.timings[0]
     fewer = [
         with_(timings=report.timings[1:]),
@@ -219,6 +221,29 @@ def test_a_bench_that_measured_less_replaces_none_that_measured_more(report, tmp
     assert file_for(more, tmp_path / "bench.json") == tmp_path / "bench.json"
     (tmp_path / "bench.json").write_text("{")
     assert file_for(fewer[0], tmp_path / "bench.json") == tmp_path / "bench.json"  # nothing there can be read
+
+
+def test_a_bench_replaces_none_of_another_lean_model(report, tmp_path):
+    """A combined or a frozen model is measured beside the lean one, and what is measured anew takes its own place."""
+
+    def of(name, **values):
+        models = tuple(replace(row, name=f"run/{name}") if row.role == "lean" else row for row in report.models)
+        return replace(report, models=models, **values)
+
+    place = tmp_path / "bench.json"
+    for name, file in (("lean", "bench.json"), ("combined", "bench-2.json"), ("frozen", "bench-3.json")):
+        assert file_for(of(name), place) == tmp_path / file
+        of(name).write(tmp_path / file)
+    for name, file in (("lean", "bench.json"), ("combined", "bench-2.json"), ("frozen", "bench-3.json")):
+        assert file_for(of(name, seconds=9.0), place) == tmp_path / file
+    assert file_for(of("combined", timings=report.timings[1:]), place) == tmp_path / "bench-4.json"
+
+
+def test_a_file_without_a_lean_model_is_no_bench(report, tmp_path, caplog):
+    values = report.to_dict() | {"models": []}
+    (tmp_path / "bench.json").write_text(json.dumps(values))
+    assert file_for(report, tmp_path / "bench.json") == tmp_path / "bench.json"
+    assert "cannot be read: it has no lean model." in caplog.text
 
 
 def test_every_gain_multiplies(report):

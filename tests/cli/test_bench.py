@@ -1,6 +1,7 @@
 """`truncate-kit bench`: every option, what it prints and what it leaves. Nothing here asserts a time."""
 
 import json
+import shutil
 
 import matplotlib.image
 import pytest
@@ -102,6 +103,43 @@ def test_a_shorter_bench_goes_beside_a_longer_one(run, workspace, pairs_file):
     assert not (workspace / "bench-3.json").exists()
     longest = BenchReport.read(workspace / "bench.json")
     assert {len(row.seconds) for row in longest.timings if row.scenario == "throughput"} == {3}
+
+
+def test_a_bench_of_another_model_stands_beside_that_of_the_lean_one(run, workspace, pairs_file):
+    shutil.copytree(workspace / "lean", workspace / "combined")
+    assert run("--data", pairs_file, "--quick", *FAST, "--repeats", "2")[0] == 0
+    before = (workspace / "bench.json").read_bytes()
+    code, out, err = run("exported/combined", "--data", pairs_file, "--quick", *FAST, "--repeats", "3")
+    assert code == 0, err
+    assert "Saved: exported/bench-2.json" in out
+    assert "exported/bench.json is of another lean model, exported/lean, and stays as it is." in err
+    assert (workspace / "bench.json").read_bytes() == before
+    beside = (workspace / "bench-2.json").read_bytes()
+    code, _, err = run("--data", pairs_file, "--quick", *FAST, "--repeats", "3")
+    assert "stays as it is" not in err
+    assert (workspace / "bench.json").read_bytes() != before
+    assert (workspace / "bench-2.json").read_bytes() == beside
+
+
+def test_a_cut_is_not_said_to_be_trained(run, tmp_path, tiny_folder, pairs_file):
+    with pytest.raises(SystemExit):
+        main(["cut", str(tiny_folder("bert")), "--layer", "2"])
+    code, out, err = run("--data", pairs_file, "--quick", *FAST)
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "Warning: the lean model is a part of another one and was not trained since" in said
+    assert said.count("Warning: ") == 1 + said.count("Warning: other processes")
+    assert "paired bootstrap over 21 pairs" in said
+    report = BenchReport.read(tmp_path / "exported/bench.json")
+    assert [row.fine_tuned for row in report.models] == [False, False]
+
+
+def test_a_missing_graph_is_asked_for_by_a_command_that_runs(run, workspace, pairs_file):
+    arguments = ("--data", pairs_file, "--quick", *FAST, "--backends", "torch-fp32,onnx-int8")
+    out = " ".join(run(*arguments)[1].split())
+    command = "make it with truncate-kit export MODEL --onnx --precision int8"
+    assert f"no model_int8.onnx in exported/full: {command}." in out
+    assert f"no model_int8.onnx: {command}." in out
 
 
 def test_json_is_the_report_and_nothing_else(run, workspace, pairs_file):

@@ -353,6 +353,58 @@ def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):
     assert "has not been measured" in found.recommendations[0]
 
 
+def named(bench, name, **values):
+    """The bench of a model of this name, with these facts."""
+    models = (replace(row, name=name, **values) if row.role == "lean" else row for row in bench.models)
+    return replace(bench, models=tuple(models))
+
+
+@pytest.mark.parametrize("place", ["run", "."])
+def test_a_bench_of_another_model_of_the_workspace_is_not_this_ones(lean, tmp_path, monkeypatch, place):
+    """All layers combined are the same weights with other vectors: a name says which model it was."""
+    monkeypatch.chdir(tmp_path)
+    own = hashlib.sha256((lean / "model.safetensors").read_bytes()).hexdigest()
+    cut = CutResult(model="mine", layer=5, depth=8, parameters=5000, full_parameters=8000)
+    write_run(tmp_path / "run", lean, sweep=None, cut=cut, bench=None)
+    theirs = named(bench_of(a_quality(4, 6), factor=9.0), f"{place}/combined", weights_sha256=own)
+    theirs = replace(theirs, scored=None)
+    theirs.write(tmp_path / "run/bench.json")
+    if place == ".":
+        monkeypatch.chdir(tmp_path / "run")
+    run = read_run(Path(place))
+    assert run.bench is None
+    assert run.benches == (theirs,)  # it stands among the measurements
+    assert not [note for note in run.notes if "measured other weights" in note]
+    assert write_page(Path(place)).recommendations == (f"{cut.sentence} What it scores is not known.",)
+    ours = named(on_bundled(bench_of(a_quality(1, 3))), f"{place}/lean", weights_sha256=own)
+    ours.write(Path(place) / "bench-2.json")
+    assert read_run(Path(place)).bench == ours
+    assert read_run(Path(place)).benches == (ours, theirs)  # whatever the pairs are
+    assert read_run(tmp_path / "run").bench == ours  # from any folder
+    named(ours, "run/lean", weights_sha256="0" * 64).write(Path(place) / "bench-2.json")
+    (note,) = (note for note in read_run(Path(place)).notes if "measured other weights" in note)
+    assert note.startswith("bench-2.json measured")  # bench.json never was of this model
+
+
+def test_the_page_of_a_combined_model_has_its_bench(lean, tmp_path):
+    folder = write_run(tmp_path / "run", lean, sweep=None, bench=None, graph=None, combined=a_combination(1))
+    (folder / "lean").rename(folder / "combined")
+    of_lean, own = (named(bench_of(a_quality(1, 3)), f"run/{name}") for name in ("lean", "combined"))
+    of_lean.write(folder / "bench.json")
+    assert read_run(folder).bench is None
+    own.write(folder / "bench-2.json")
+    assert read_run(folder).bench == own
+
+
+def test_models_that_are_drawn_together_are_told_apart_by_their_names(lean, tmp_path):
+    """Both end at layer 5."""
+    folder = write_run(tmp_path / "run", lean, bench=bench_of(a_quality(1, 3)))
+    named(bench_of(a_quality(1, 3)), "run/combined").write(folder / "bench-2.json")
+    page = page_of(folder)
+    assert "lean, layer 5" in page.text
+    assert "combined, layer 5" in page.text
+
+
 def test_a_bench_of_what_contrast_replaced_is_not_of_its_model(lean, tmp_path):
     run = write_run(tmp_path / "run", lean, sweep=None, contrast=a_contrast(), bench=bench_of(a_quality(1, 3)))
     assert read_run(run).bench is None

@@ -231,10 +231,24 @@ class BenchReport(Measurement):
     costs: tuple[Cost, ...] = ()
     scored: ScoredPairs | None = None  # None where nothing was, and in files of earlier versions
 
+    def __post_init__(self) -> None:
+        if all(row.role != "lean" for row in self.models):  # a file may say anything
+            raise ValueError("it has no lean model")
+
     @property
     def metric(self) -> str:
         """What the scores are."""
         return SPEARMAN if self.scored is None else self.scored.metric
+
+    @property
+    def lean(self) -> BenchedModel:
+        """The model that is measured, against a full one where there is one."""
+        return next(row for row in self.models if row.role == "lean")
+
+    @property
+    def lean_folder(self) -> str:
+        """The last part of the lean model's name, by which benches of one model are known."""
+        return Path(self.lean.name).name
 
     def measured(self) -> tuple[Contestant, ...]:
         """The contestants that took part."""
@@ -252,8 +266,9 @@ class BenchReport(Measurement):
     def amounts(self) -> Iterator[Amounts]:
         """Timings by their rounds and sentences, contestants by score and memory; pairs that are not the bundled ones.
 
-        Scores of those are never replaced by scores that say little.
+        Scores of those are never replaced by scores that say little, nor those of one model by those of another one.
         """
+        yield ("lean model", self.lean_folder), (1,)
         if self.scored is not None and not self.scored.bundled:
             yield ("pairs of the user",), (1,)
         for row in self.timings:

@@ -63,8 +63,9 @@ def speed_chart(reports: Sequence[BenchReport], *, name: str = "speed") -> Chart
     def plot(axes: Axes) -> object:
         plot_points(axes, *(points for _, points in benches), metric=metric)
         if len(benches) > 1:
+            several = len({report.lean_folder for report, _ in benches}) > 1
             for report, points in benches:
-                _name_depth(axes, report, points)
+                _name_depth(axes, report, points, report.lean_folder if several else "")
         return point_keys(every, {role: text for role, text in roles.items() if any(p[0] == role for p in every)})
 
     best = max(every, key=lambda point: point[2])
@@ -78,10 +79,10 @@ def speed_chart(reports: Sequence[BenchReport], *, name: str = "speed") -> Chart
     return _chart(name, label, caption, plot, height=5.2)
 
 
-def _name_depth(axes: Axes, report: BenchReport, points: Sequence[tuple[str, str, float, float]]) -> None:
+def _name_depth(axes: Axes, report: BenchReport, points: Sequence[tuple[str, str, float, float]], folder: str) -> None:
     lean = [point for point in points if point[0] == "lean"]
     for place in lean and [max(lean, key=lambda point: point[2])]:
-        words = next((place_in_words(row.layer, row.blocks) for row in report.models if row.role == "lean"), "")
+        words = ", ".join(filter(None, (folder, place_in_words(report.lean.layer, report.lean.blocks))))
         axes.annotate(words, place[2:], xytext=(0, -16), textcoords="offset points", ha="center", parse_math=False)
 
 

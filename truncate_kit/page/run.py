@@ -1,5 +1,6 @@
 """All that a workspace holds, read at once, and what it lacks."""
 
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,9 +71,8 @@ class Run:
         return next((report for report in self.benches if self._is_of_model(report)), None)
 
     def _is_of_model(self, report: BenchReport) -> bool:
-        lean = next(row for row in report.models if row.role == "lean")
         known = self.parameters
-        return known is None or lean.parameters == known
+        return not _is_of_another(self.workspace, self.model, report) and known in (None, report.lean.parameters)
 
     @property
     def parameters(self) -> int | None:
@@ -128,6 +128,11 @@ def read_run(folder: Path) -> Run:
     benches = [report for report in read.values() if report is not None]
     weights = (model or workspace.lean) / "model.safetensors"
     own = digest_of(weights) if weights.is_file() else None
+
+    def order(report: BenchReport) -> tuple[bool, bool, int]:
+        others = own is not None and report.lean.weights_sha256 != own
+        return _is_of_another(workspace, model, report), others, _says_little(report)
+
     run = Run(
         workspace=workspace,
         model=model,
@@ -138,9 +143,9 @@ def read_run(folder: Path) -> Run:
         distilled=distilled,
         heads=workspace.heads(),
         combined=workspace.combinations(),
-        benches=tuple(sorted(benches, key=lambda one: (own is not None and _measured(one) != own, _says_little(one)))),
+        benches=tuple(sorted(benches, key=order)),
         graphs=() if model is None else read_exports(model).graphs,
-        notes=(*_unreadable(read), *_of_others(workspace, read, own)),
+        notes=(*_unreadable(read), *_of_others(workspace, model, read, own)),
     )
     if model is None and run.profile is None and not run.benches:
         raise _nothing_to_show(workspace)
@@ -168,9 +173,20 @@ def _unreadable(read: dict[Path, "BenchReport | None"]) -> list[str]:
     return [f"{path.name} cannot be read and is left out." for path, report in read.items() if report is None]
 
 
-def _measured(report: BenchReport) -> str | None:
-    """Digest of the weights of the lean model that a bench measured; None where it does not say it."""
-    return next(row.weights_sha256 for row in report.models if row.role == "lean")
+def _is_of_another(workspace: Workspace, model: Path | None, report: BenchReport) -> bool:
+    """Whether a bench names another model of this workspace as its lean one than the one of the page.
+
+    Weights say less: combinations of all layers have those of their model. Names are as they were typed, in any folder.
+    """
+    if model is None:
+        return False
+    named = Path(report.lean.name).parts[-2:]
+    places = (workspace.lean, workspace.full, workspace.combined, workspace.frozen)
+    # The workspace may be named by a link, and the model without it.
+    found = [
+        real.parts for place in places if place != model for real in (place.absolute(), Path(os.path.realpath(place)))
+    ]
+    return bool(named) and any(parts[-len(named) :] == named for parts in found)
 
 
 def _says_little(report: BenchReport) -> int:
@@ -178,13 +194,19 @@ def _says_little(report: BenchReport) -> int:
     return 2 if report.scored is None else int(report.scored.bundled)
 
 
-def _of_others(workspace: Workspace, read: dict[Path, "BenchReport | None"], own: str | None) -> list[str]:
+def _of_others(
+    workspace: Workspace, model: Path | None, read: dict[Path, "BenchReport | None"], own: str | None
+) -> list[str]:
     """A sentence where other weights were measured than those of the lean model as it is, whose digest is `own`."""
-    digests = [_measured(report) for report in read.values() if report is not None]
-    main = read.get(workspace.bench)
-    if own is None or own in digests or main is None or _measured(main) is None:
+    of_model = {
+        path: report.lean.weights_sha256
+        for path, report in read.items()
+        if report is not None and not _is_of_another(workspace, model, report)
+    }
+    first = next(iter(of_model), None)
+    if first is None or own is None or own in of_model.values() or of_model[first] is None:
         return []
-    return [f"{workspace.bench.name} measured other weights than those of the model here. Run bench again."]
+    return [f"{first.name} measured other weights than those of the model here. Run bench again."]
 
 
 def newest(folder: Path) -> float:
