@@ -93,8 +93,14 @@ def bench_of(quality, *, factor=6.0):
     [
         (1, 3, 6, "Take the lean model (layer 5 of 8): it scores higher (82.0 against 80.0 for the full model) and "
                   "encodes 6.0 times the sentences a second, both in torch fp32."),
-        (-1, 2, 6, "Take the lean model (layer 5 of 8): it encodes 6.0 times the sentences a second, both in torch "
-                   "fp32, and no difference in score is shown (80.5 against 80.0)."),
+        (-0.9, 1.9, 6, "Take the lean model (layer 5 of 8): it encodes 6.0 times the sentences a second, both in torch "
+                       "fp32, and no difference in score is shown (80.5 against 80.0)."),
+        (-1, 2, 6, "Try the lean model (layer 5 of 8): it encodes 6.0 times the sentences a second, both in torch "
+                   "fp32, and no difference in score is shown (80.5 against 80.0), but a loss of 1.0 points is not "
+                   "excluded."),
+        (-11.48, 3.16, 6, "Try the lean model (layer 5 of 8): it encodes 6.0 times the sentences a second, both in "
+                          "torch fp32, and no difference in score is shown (75.8 against 80.0), but a loss of 11.5 "
+                          "points is not excluded."),
         (-3, -1, 6, "The lean model (layer 5 of 8) encodes 6.0 times the sentences a second, both in torch fp32, and "
                     "scores 2.0 points less (78.0 against 80.0): take it where speed is worth that."),
         (-3, -1, 1.05, "Keep the full model: the lean one (layer 5 of 8) scores 78.0 against 80.0 and is hardly faster "
@@ -241,14 +247,14 @@ def test_what_is_no_lean_model_names_its_data(lean, tmp_path):
 def test_the_bundled_pairs_judge_a_miniature(lean, tmp_path):
     """They come with the package, as it does: the demo ends with a recommendation."""
     sweep = replace(a_sweep(), model="mini-bert", data="bundled")
-    found = write_page(write_run(tmp_path / "run", lean, bench=on_bundled(bench_of(a_quality(-1, 2))), sweep=sweep))
+    found = write_page(write_run(tmp_path / "run", lean, bench=on_bundled(bench_of(a_quality(-0.5, 2))), sweep=sweep))
     assert found.recommendations[0].startswith("Take the lean model")
     assert "(paired bootstrap over 500 pairs of bundled/test, synthetic)" in found.grounds[0][0]
 
 
 def test_a_bench_that_names_no_pairs_counts_where_pairs_of_the_user_were_the_last(lean, tmp_path):
     """As earlier versions wrote it."""
-    bench = replace(bench_of(a_quality(-1, 2)), scored=None)
+    bench = replace(bench_of(a_quality(-0.5, 2)), scored=None)
     run = write_run(tmp_path / "run", lean, bench=bench)
     assert not write_page(run).recommendations[0].startswith("Take")
     assert any("bench.json does not say on which pairs" in line for line in write_page(run).grounds[0])
@@ -475,7 +481,12 @@ def test_how_many_texts_of_evaluation_sets_were_compared_is_said(lean, tmp_path,
 
 @pytest.mark.parametrize(
     ("low", "high", "begins"),
-    [(0.5, 1, "Take the lean"), (-1, 1, "Take the lean"), (-2, -1, "The lean model (2 of 4 blocks) encodes 2.0 times")],
+    [
+        (0.5, 1, "Take the lean"),
+        (-0.5, 1, "Take the lean"),
+        (-1, 1, "Try the lean"),
+        (-2, -1, "The lean model (2 of 4 blocks) encodes 2.0 times"),
+    ],
 )
 def test_a_distilled_model_with_scores_is_told_by_their_interval(lean, tmp_path, low, high, begins):
     middle = (low + high) / 2

@@ -12,6 +12,7 @@ from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.wording import counted, points
 
 FASTER = 1.1  # below this factor nobody would change a model for speed
+LOSS = 1.0  # points: where the interval holds such a loss, that no difference is shown is no reason to take a model
 
 
 def verdict(run: Run) -> Verdict:
@@ -163,6 +164,11 @@ def _by_interval(run: Run, found: QualityDifference | HeldOutScores, speed: str,
         return (
             f"The lean model ({place}) {speed}, and scores {-found.difference:.1f} points less ({scores}): take it "
             "where speed is worth that."
+        )
+    if found.low <= -LOSS:
+        return (
+            f"Try the lean model ({place}): it {speed}, and no difference in score is shown ({scores}), but a loss of "
+            f"{-found.low:.1f} points is not excluded."
         )
     return f"Take the lean model ({place}): it {speed}, and no difference in score is shown ({scores})."
 
