@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from truncate_kit.results import Result
+from truncate_kit.results import Result, read_or_pass_over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +49,11 @@ def test_defaults_fill_missing_fields_and_unknown_ones_are_ignored():
 def test_nan_is_refused():
     with pytest.raises(ValueError, match="JSON"):
         Inner(value=float("nan")).to_json()
+
+
+def test_what_a_file_lacks_is_said_in_words(tmp_path, caplog):
+    (tmp_path / "inner.json").write_text("{}")
+    assert read_or_pass_over(Inner.read, tmp_path / "inner.json") is None
+    assert caplog.messages == [
+        f"{tmp_path / 'inner.json'} is passed over, for it cannot be read: it lacks 'value'.",
+    ]

@@ -88,7 +88,9 @@ def read_or_pass_over(read: Callable[[Path], Found], path: Path) -> Found | None
     except FileProblemError:
         raise
     except (OSError, ValueError, KeyError) as error:
-        _logger.warning("%s is passed over, for it cannot be read: %s.", path, first_line(error))
+        lacking = isinstance(error, KeyError)  # whose whole message is the field
+        reason = f"it lacks {first_line(error)}" if lacking else first_line(error)
+        _logger.warning("%s is passed over, for it cannot be read: %s.", path, reason)
         return None
 
 

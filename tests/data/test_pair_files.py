@@ -229,6 +229,11 @@ def test_scale_is_inferred_and_stated(tmp_path, scores, scale):
     assert read.scores01() == pytest.approx([(score - low) / (high - low) for score in scores])
 
 
+def test_a_scale_of_a_single_value_is_said_to_be_that(tmp_path):
+    read = read_pairs(write(tmp_path / "p.csv", [("a", "b", 0.5)]))
+    assert read.scale_sentence().endswith("(inferred from 1 value).")
+
+
 def test_scale_is_inferred_from_all_splits_together(tmp_path):
     write(tmp_path / "train.csv")
     write(tmp_path / "dev.csv", [("a", "b", 0.5)])

@@ -161,6 +161,15 @@ def test_what_is_wrong_is_said_in_one_sentence(folder, name, content, kind, said
     assert problem.value.hint.endswith(".")
 
 
+@pytest.mark.parametrize("line", ['{"_id": "d1"', "[1]"])
+@pytest.mark.parametrize(("name", "keys"), [("corpus", ["_id", "title", "text"]), ("queries", ["_id", "text"])])
+def test_a_broken_line_has_a_hint_of_its_own_keys(folder, name, keys, line):
+    (folder / f"{name}.jsonl").write_text(line)
+    with pytest.raises(RowError, match="line 1: ") as problem:
+        read_retrieval(folder)
+    assert list(json.loads(problem.value.hint.removeprefix("Write one object per line: "))) == keys
+
+
 def test_options_of_the_other_kind_of_data(folder, tmp_path):
     with pytest.raises(UsageError, match="its own corpus"):
         read_retrieval(folder, corpus=tmp_path / "more.txt")

@@ -152,3 +152,14 @@ def test_a_model_without_tokenizer(tiny_folder, tmp_path):
 def test_a_maximum_length_beyond_the_positions(tiny_folder):
     with pytest.raises(UsageError, match="40 positions"):
         load_encoder(tiny_folder("bert"), max_length=41)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"), [(None, "NoneType"), (3, "int"), (b"a cat", "bytes"), (("a", "b"), "tuple")]
+)
+@pytest.mark.parametrize("lower_case", [False, True])
+def test_what_is_no_text_is_not_the_fault_of_the_model(tiny_folder, wrong, kind, lower_case):
+    encoder = load_encoder(tiny_folder("bert"))
+    encoder.lower_case = lower_case
+    with pytest.raises(UsageError, match=f"Text 2 of 3 is of the type {kind}, not str"):
+        encoder.encode(["the cat", wrong, "the cat"])

@@ -99,6 +99,11 @@ def test_vectors_are_arrays_and_a_single_text_gives_one(prompted):
         torch.testing.assert_close(model.similarities(rows, rows), torch.ones(2))
 
 
+def test_what_is_no_text_is_named_by_its_place(prompted):
+    with pytest.raises(UsageError, match="Text 3 of 3 is of the type list, not str"):
+        OnnxEncoder.load(prompted[1]).encode(["a", "a", ["b"]])
+
+
 def test_no_texts_give_no_vectors(prompted):
     assert OnnxEncoder.load(prompted[1]).vectors([]).shape == (0, 16)
 

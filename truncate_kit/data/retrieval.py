@@ -23,6 +23,8 @@ SearchMetric = Literal["ndcg", "mrr", "recall"]
 SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}
 """What a choice among models can be made by, and its name for readers."""
 
+_LINES = {"corpus": '{"_id": "…", "title": "…", "text": "…"}', "queries": '{"_id": "…", "text": "…"}'}
+
 FEWEST_QUERIES = 10
 """Judged ones of each half, where one half is to choose and the other to report."""
 FEWEST_WORDS = 5
@@ -175,7 +177,7 @@ def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ..
     path = _jsonl(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=LAYOUT)
-    table = read_table(path)
+    table = read_table(path, example=_LINES[name])
     for column in ("_id", "text"):
         if column not in table.columns:
             raise ColumnsError(str(path), f"there is no column {column!r}.", table.columns, hint=LAYOUT)

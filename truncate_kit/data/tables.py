@@ -16,7 +16,7 @@ from truncate_kit.data.files import format_of, opened, opened_text, unsupported
 from truncate_kit.errors import ColumnsError, DataError, RowError, first_line
 from truncate_kit.files import RepeatedKeyError, without_repeats
 
-_JSON_HINT = 'Write one object per line: {"sentence1": "…", "sentence2": "…", "score": 3.2}'
+_PAIR = '{"sentence1": "…", "sentence2": "…", "score": 3.2}'
 _PLENTY = 1_000_000  # rows of a Parquet file of any size
 MISSING = object()  # a key that one JSONL row lacks and others have
 
@@ -43,21 +43,25 @@ class Table:
         return RowError(self.source, self.place(row), problem, hint=hint)
 
 
-def read_table(path: Path) -> Table:
-    """Read a .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet file. Raises `DataError`, also without rows."""
-    with contextlib.closing(iter_tables(path, rows=sys.maxsize)) as tables:
+def read_table(path: Path, *, example: str = _PAIR) -> Table:
+    """Read a .csv, .tsv, .jsonl (each also .gz, .xz) or .parquet file. Raises `DataError`, also without rows.
+
+    example: A line of .jsonl as it should be, for hints.
+    """
+    with contextlib.closing(iter_tables(path, rows=sys.maxsize, example=example)) as tables:
         return next(tables)
 
 
-def iter_tables(path: Path, *, rows: int, counted: bool = False) -> Generator[Table]:
+def iter_tables(path: Path, *, rows: int, counted: bool = False, example: str = _PAIR) -> Generator[Table]:
     """Read one file as `read_table` does, `rows` rows at a time; an error of a row is raised when it is reached.
 
     counted: whether rows are known by their number, so that a blank line of a single column is an empty cell.
+    example: See `read_table`.
     """
     readers: dict[str, Callable[[Path, int], Iterator[Table]]] = {
         ".csv": partial(_read_csv, counted=counted),
         ".tsv": partial(_read_tsv, counted=counted),
-        ".jsonl": _read_jsonl,
+        ".jsonl": partial(_read_jsonl, example=example),
         ".parquet": _read_parquet,
     }
     reader = readers.get(format_of(path))
@@ -170,10 +174,10 @@ def _wrong_width(path: Path, line: int, fields: int, names: Sequence[str], separ
     )
 
 
-def _read_jsonl(path: Path, size: int) -> Iterator[Table]:
+def _read_jsonl(path: Path, size: int, *, example: str) -> Iterator[Table]:
     with opened_text(path, newline="\n") as stream:
         filled = ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
-        objects = ((number, _json_object(path, number, line)) for number, line in filled)
+        objects = ((number, _json_object(path, number, line, example)) for number, line in filled)
         first = 0
         while chunk := list(islice(objects, size)):
             names = dict.fromkeys(key for _, row in chunk for key in row)
@@ -184,17 +188,18 @@ def _read_jsonl(path: Path, size: int) -> Iterator[Table]:
         raise DataError(f"{path} is empty.", hint="Write one JSON object per line.")
 
 
-def _json_object(path: Path, number: int, line: str) -> dict[str, Any]:
+def _json_object(path: Path, number: int, line: str, example: str) -> dict[str, Any]:
+    hint = f"Write one object per line: {example}"
     try:
         value = json.loads(line, object_pairs_hook=without_repeats)
     except RepeatedKeyError as error:
         raise RowError(str(path), f"line {number}", f"{error}.", hint="Remove one of them.") from error
     except (ValueError, RecursionError) as error:
         detail = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply or too long a number"
-        raise RowError(str(path), f"line {number}", f"not valid JSON ({detail}).", hint=_JSON_HINT) from error
+        raise RowError(str(path), f"line {number}", f"not valid JSON ({detail}).", hint=hint) from error
     if not isinstance(value, dict):
         problem = f"a JSON {type(value).__name__} where an object is needed."
-        raise RowError(str(path), f"line {number}", problem, hint=_JSON_HINT)
+        raise RowError(str(path), f"line {number}", problem, hint=hint)
     return value
 
 

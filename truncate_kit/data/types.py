@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from truncate_kit.data.overlap import Overlap, overlap_of
 from truncate_kit.errors import DataError, UsageError
+from truncate_kit.wording import counted
 
 ScaleSource = Literal["given", "inferred", "known"]
 SPLIT_NAMES = ("train", "dev", "test")
@@ -92,7 +93,7 @@ class PairSet:
         low, high = self.scale
         reason = {
             "given": "as given",
-            "inferred": f"inferred from {self.num_scale_values:,} values",
+            "inferred": f"inferred from {counted(self.num_scale_values, 'value')}",
             "known": "known for this set",
         }[self.scale_source]
         return f"Scores run from {low:g} to {high:g} ({reason})."

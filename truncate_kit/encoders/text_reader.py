@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from truncate_kit.errors import ModelError, first_line
+from truncate_kit.errors import ModelError, UsageError, first_line
 
 _MOST_SPECIAL = 8  # tokens that a tokenizer puts around a text
 
@@ -30,8 +30,11 @@ class TextReader:
         """Ids of each text, special tokens included, cut at `max_length`, not padded.
 
         prompt: put the model's default prompt before each text, as sentence-transformers does.
+
+        Raises `UsageError` for what is no text, `ModelError` where the tokenizer fails.
         """
         texts = list(texts)
+        check_texts(texts)
         if not texts:
             return []
         default = self.settings.get("default_prompt_name")
@@ -74,6 +77,16 @@ class TextReader:
         """The ids of a text, cut to a number of tokens as the tokenizer would: the one that closes a text is kept."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
+
+
+def check_texts(texts: Sequence[object]) -> None:
+    """Raise `UsageError` where one of the texts is no str."""
+    for number, text in enumerate(texts, start=1):
+        if not isinstance(text, str):
+            raise UsageError(
+                f"Text {number:,} of {len(texts):,} is of the type {type(text).__name__}, not str.",
+                hint="Give each text as a str; leave out what is missing.",
+            )
 
 
 def is_of_tokenizer(error: BaseException) -> bool:
