@@ -11,8 +11,8 @@ from scipy import stats
 from benchmarks.common import named_model
 from benchmarks.layer_attention import figures, retrieval, run
 from benchmarks.records import Records
-from tests.benchmarks.test_readmes import PAGES, commands
 from tests.support.pairs import SENTENCES, make_pairs
+from tests.support.readme_commands import PAGES, commands
 from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.data import Triplet, TripletSet
 

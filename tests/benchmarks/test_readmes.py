@@ -5,8 +5,6 @@ The site made of them is checked by `mkdocs build --strict`; what is here needs 
 
 import ast
 import re
-import shlex
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 
@@ -14,29 +12,14 @@ import pytest
 import typer
 
 import truncate_kit
+from tests.support.readme_commands import PAGES, commands
 from truncate_kit_cli.app import COMMANDS, app
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *BENCHMARKS.rglob("README.md")])
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")  # to a file, without the heading
-LEADS = re.compile(r"^(?:\S+/bin/|torchrun .*\$\(which )truncate-kit\)?(?= |$)", re.MULTILINE)
 SCRIPTS = sorted(path for path in BENCHMARKS.rglob("*.py") if "\nif __name__ ==" in path.read_text(encoding="utf-8"))
 PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
-FENCED, INDENTED = re.compile(r"```sh\n(.*?)```", re.DOTALL), re.compile(r"(?:^    .*\n)+", re.MULTILINE)
-QUOTED = re.compile(r"`((?:[A-Z]+=\S+ )*(?:python -m benchmarks\.|truncate-kit )[^`]+)`")
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """Words of every command of these scripts or the product; what is set before it and comments are left out."""
-    blocks = [*FENCED.findall(text), *INDENTED.findall(text)]
-    lines = [line for block in blocks for line in re.split(r"\n|&&", block.replace("\\\n", " "))]
-    for line in lines + QUOTED.findall(text):
-        words = shlex.split(LEADS.sub("truncate-kit", line.strip()), comments=True)
-        while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
-            words = words[1:]
-        if (words[:2] == ["python", "-m"] and words[2].startswith("benchmarks.")) or words[:1] == ["truncate-kit"]:
-            yield words
 
 
 def module(path: Path) -> str:
