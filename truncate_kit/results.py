@@ -90,8 +90,14 @@ def read_or_pass_over(read: Callable[[Path], Found], path: Path) -> Found | None
     except (OSError, ValueError, KeyError) as error:
         lacking = isinstance(error, KeyError)  # whose whole message is the field
         reason = f"it lacks {first_line(error)}" if lacking else first_line(error)
-        _logger.warning("%s is passed over, for it cannot be read: %s.", path, reason)
+        _warn_once(f"{path} is passed over, for it cannot be read: {reason}.")
         return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_once(message: str) -> None:
+    """Log a warning, once in a process: a command reads some results several times."""
+    _logger.warning(message)
 
 
 def sealed(values: dict[str, Any]) -> dict[str, Any]:

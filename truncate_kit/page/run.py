@@ -63,7 +63,7 @@ class Run:
     def origin(self) -> str:
         """Name of the model that all began with; nothing where no result says it."""
         made = self.cut or self.distilled or self.sweep or self.contrast or self.heads or self.combined or self.profile
-        return "" if made is None else made.model
+        return "" if made is None else self.workspace.located(made.model)
 
     @property
     def bench(self) -> BenchReport | None:

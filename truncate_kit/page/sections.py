@@ -174,7 +174,7 @@ def similarity(run: Run) -> Section:
     """CKA, and what the layers show before training."""
     if run.profile is not None:
         part, other = profile_part(run.profile), run.profile.model
-        if other == run.origin:
+        if run.workspace.located(other) == run.origin:
             return part
         whose = f"These are the layers of {other}, which analyze looked at, not those of {run.origin}."
         return replace(part, sentences=(whose, *part.sentences))
