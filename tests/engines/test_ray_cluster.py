@@ -154,21 +154,20 @@ class Killer(TrialWatcher):
 
     def __init__(self, node: psutil.Process, other: psutil.Process, kill) -> None:
         self._node, self._other, self._kill, self._heard, self.lost = node, other, kill, 0.0, []
-        self._begun, self._ended = None, set()
+        self._begun, self._ended, self._seen = None, set(), set()
         self._halting = threading.Thread(target=self._halt, daemon=True)
 
     def _halt(self) -> None:
         given_up = time.monotonic() + 60
         set_running(self._other, psutil.Process.suspend)
-        time.sleep(0.3)  # until what the other node has sent is heard
-        self._begun = None
+        time.sleep(0.5)  # until what the other node has sent is heard
+        before = set(self._seen)  # among these is what was halted there, which does not end
         while time.monotonic() < given_up:
             set_running(self._other, psutil.Process.suspend)
-            if self._begun is not None:
+            if self._begun is not None and self._begun not in before:
                 ended = len(self._ended)
                 halted = set_running(self._node, psutil.Process.suspend)
                 time.sleep(1.0)  # until what it has sent is heard as well: its trial may just have ended
-                # A beginning that was heard late may be the other node's: here something has to be running.
                 if halted and self._begun not in self._ended and len(self._ended) == ended:
                     break
                 self._begun = None
@@ -184,6 +183,7 @@ class Killer(TrialWatcher):
         self._heard = time.monotonic()
         if done == 1:
             self._begun = (layer, seed)
+            self._seen.add(self._begun)
         if not self._halting.ident:
             self._halting.start()
 
