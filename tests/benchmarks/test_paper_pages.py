@@ -14,6 +14,7 @@ from benchmarks.drop import foresight
 from benchmarks.frozen.path import REPORTS as FREEZE_PATH
 from benchmarks.layer_attention.run import REPORTS as POOLINGS
 from benchmarks.layer_attention.run import Cell
+from benchmarks.miniatures import priors
 from benchmarks.published import published
 from benchmarks.records import Records
 from truncate_kit.combination.report import CLS, LAST, LAST_FOUR, RANDOM, CombinationReport
@@ -127,3 +128,28 @@ def test_the_gains_of_combined_layers_are_as_significant_as_said():
     (row,) = rows_of("bert-lc", "4.3: the gains are significant")
     assert f"p < 0.01 on {WORDS[len(sure)]} sets of seven ({', '.join(sure)})" in row[2]
     assert f"{chances['SST2']:.3f} on SST2, {chances['SUBJ']:.2f} on SUBJ" in row[2]
+
+
+def test_the_figures_of_priors_are_those_of_their_study(tmp_path):
+    found = priors.curves()
+    assert {len(found[model + prior]) for model in priors.MODELS for prior in priors.PRIORS} == {9}
+    text = (ROOT / "benchmarks/miniatures/README.md").read_text(encoding="utf-8")
+    for cells in [*priors.chosen(found), *priors.by_layer(found)]:
+        assert f"| {' | '.join(cells)} |" in text
+    ((words,), (texts,)) = rows_of("tmft", "Figure 2b"), rows_of("tmft", "Figure 2c")
+    for model, title in priors.MODELS.items():
+        plain, first, raw = (priors.best(found[model + prior]) for prior in priors.PRIORS)
+        assert f"{title} {first['test']} (without {plain['test']})" in words[2]
+        assert f"{title} {raw['test']}" in texts[2]
+    discriminator = "mini-electra-discriminator"
+    assert f"falls, {found[discriminator + ', words first'][-1]['test']} at its end" in words[2]
+    assert f"at its end the discriminator {found[discriminator + ', masked words first'][-1]['test']}" in texts[2]
+    (earlier,) = rows_of("tmft", "Footnote 2")
+    lost = [
+        float(there["test"]) - float(read["test"])
+        for model in priors.MODELS
+        for there, read in zip(found[model][:-1], found[model + priors.LAST], strict=False)
+    ]
+    assert f"{min(lost):.1f} to {max(lost):.1f} points below training at that layer" in earlier[2]
+    priors.main(["--out", str(tmp_path)])
+    assert (tmp_path / "priors.png").stat().st_size > 0
