@@ -158,21 +158,24 @@ class Killer(TrialWatcher):
         self._halting = threading.Thread(target=self._halt, daemon=True)
 
     def _halt(self) -> None:
-        given_up = time.monotonic() + 60
-        set_running(self._other, psutil.Process.suspend)
-        time.sleep(0.5)  # until what the other node has sent is heard
-        before = set(self._seen)  # among these is what was halted there, which does not end
+        heard = time.monotonic() + 0.5  # until what both nodes have sent is heard, and whatever they take up is halted
+        while time.monotonic() < heard:
+            set_running(self._other, psutil.Process.suspend)
+            set_running(self._node, psutil.Process.suspend)
+            time.sleep(0.005)
+        before = set(self._seen)  # among these is what was halted on the other node, which does not end
+        given_up = heard + 60
+        # In steps that are far shorter than a trial, and what each of them sent is heard before the next.
         while time.monotonic() < given_up:
             set_running(self._other, psutil.Process.suspend)
-            if self._begun is not None and self._begun not in before:
-                ended = len(self._ended)
-                halted = set_running(self._node, psutil.Process.suspend)
-                time.sleep(1.0)  # until what it has sent is heard as well: its trial may just have ended
-                if halted and self._begun not in self._ended and len(self._ended) == ended:
+            set_running(self._node, psutil.Process.resume)
+            time.sleep(0.02)
+            halted, ended = set_running(self._node, psutil.Process.suspend), len(self._ended)
+            time.sleep(0.05)
+            if halted and self._begun is not None and self._begun not in before | self._ended:
+                time.sleep(1.0)  # its trial may just have ended
+                if self._begun not in self._ended and len(self._ended) == ended:
                     break
-                self._begun = None
-                set_running(self._node, psutil.Process.resume)
-            time.sleep(0.005)
         set_running(self._other, psutil.Process.resume)
         self._heard = time.monotonic()
         while time.monotonic() < self._heard + 2:
