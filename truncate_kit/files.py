@@ -143,6 +143,17 @@ def local_path(name: str | Path) -> Path:
         return Path(name)
 
 
+def real_path(path: str | Path) -> Path:
+    """Absolute and without links. Raises ValueError for what is no path, unlike `Path.resolve` not for circles."""
+    return Path(os.path.realpath(path))
+
+
+def model_folder_above(name: str, folder: Path) -> Path | None:
+    """The folder of a model that was named from one of those above `folder`, the nearest first; None without one."""
+    above = (place / name for place in folder.absolute().parents)
+    return next((one for one in above if is_there(one / "config.json") or is_there(one / "modules.json")), None)
+
+
 def is_there(path: Path) -> bool:
     """Whether a path exists; False also for a name that no file could have."""
     try:

@@ -163,3 +163,12 @@ def test_a_record_that_is_damaged_or_leads_in_a_circle_says_only_that_it_is_a_pa
 def test_the_places_are_those_of_a_workspace(tmp_path):
     assert Workspace(tmp_path).combined == tmp_path / "combined"
     assert Workspace(tmp_path).combination == tmp_path / "combination"
+
+
+def test_what_a_model_was_made_of_is_known_from_any_directory(plain, checked, tmp_path, monkeypatch):
+    """Results name models as they were typed; here from the folder above the workspace."""
+    combined = combined_of(plain, tmp_path / "run", model="plain")
+    for place in (tmp_path, tmp_path / "run", tmp_path.root):
+        monkeypatch.chdir(place)
+        assert was_trained(combined) is False
+        assert checked(combined, plain) == (True, [])

@@ -1,12 +1,11 @@
 """Whether the scores of lean and full may be compared, by what their folders say of how they were made."""
 
 import json
-import os
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from truncate_kit.files import is_folder, local_path, read_text
+from truncate_kit.files import is_folder, local_path, model_folder_above, read_text, real_path
 from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import unsealed
 from truncate_kit.runs.cutting import CUT_FILE
@@ -96,7 +95,7 @@ def _swept(lean: "Subject", full: "Subject") -> tuple[int, int] | None:
 
 def _steps(folder: Path) -> list[_Step]:
     """How a model was made, the last step first, as far back as folders on this machine say it."""
-    found, place = list[_Step](), _real(folder)
+    found, place = list[_Step](), real_path(folder)
     seen = {place}
     while (step := _step_to(place)) is not None:
         if step.folder in seen:
@@ -120,7 +119,7 @@ def _step_to(place: Path) -> _Step | None:
     for record, how in records.items():
         if record.is_file():
             name = _model_in(record)
-            return _Step(how, place, name, None if name is None else _local(name))
+            return _Step(how, place, name, None if name is None else _local(name, place.parent))
     return None
 
 
@@ -132,15 +131,14 @@ def _model_in(record: Path) -> str | None:
         return None
 
 
-def _local(name: str) -> Path | None:
-    """The folder that a name means, as `resolve` finds it; None where that would ask the hub."""
+def _local(name: str, home: Path) -> Path | None:
+    """The folder that a name in a result means, from wherever it is asked; None where that would ask the hub.
+
+    home: Folder in which the result's model lies.
+    """
     path = local_path(name)
-    found = path if is_folder(path) else miniature_path(name)
-    return None if found is None else _real(found)
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for links in a circle
+    found = path if is_folder(path) else miniature_path(name) or model_folder_above(name, home)
+    return None if found is None else real_path(found)
 
 
 def _without_training(step: _Step) -> bool:
@@ -151,6 +149,6 @@ def _is_made_of(step: _Step, full: "Subject") -> bool:
     """Whether the full model is the one that this step began with."""
     if full.folder is None:
         return False
-    if step.how == "distilled" and _real(full.folder) == step.place.parent / "full":  # where `distill` copies it
+    if step.how == "distilled" and real_path(full.folder) == step.place.parent / "full":  # where `distill` copies it
         return True
-    return step.name == full.encoder.name if step.folder is None else step.folder == _real(full.folder)
+    return step.name == full.encoder.name if step.folder is None else step.folder == real_path(full.folder)

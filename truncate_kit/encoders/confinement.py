@@ -5,13 +5,12 @@ is copied to workers, so both are resolved and have to lie inside the folder.
 """
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from truncate_kit.bounds import shown
 from truncate_kit.errors import ModelError, first_line
-from truncate_kit.files import all_below, read_text, without_repeats
+from truncate_kit.files import all_below, read_text, real_path, without_repeats
 
 _READ = {".bin", ".data", ".jinja", ".json", ".model", ".onnx", ".safetensors", ".txt"}
 _TEMPLATES = "additional_chat_templates"  # a folder that tokenizers read, and write, without anybody naming it
@@ -42,27 +41,22 @@ def check_links(folder: Path, place: Path) -> None:
             raise ModelError(f"{file} is a pipe or a device.", hint="Do not use this folder: it would wait for ever.")
         if (file.is_symlink() or file.parent != folder) and file.suffix in _READ and not _inside(folder, file):
             raise ModelError(
-                f"{file} is a link to {_real(file)}, outside the model's own folder.",
+                f"{file} is a link to {real_path(file)}, outside the model's own folder.",
                 hint="Copy the file into the folder if it belongs to the model.",
             )
 
 
 def _inside(folder: Path, place: Path) -> bool:
     """Whether `place`, its links followed, lies in `folder`, or among the files that the hub's cache keeps for it."""
-    roots = [_real(folder)]
+    roots = [real_path(folder)]
     if roots[0].parent.name == "snapshots":  # the cache's layout: snapshots/REVISION holds links into blobs
         roots.append(roots[0].parent.parent / "blobs")
     try:
-        resolved = _real(place)
+        resolved = real_path(place)
         place.exists()
     except OSError:  # a name that no file can have
         return False
     return any(resolved.is_relative_to(root) for root in roots)
-
-
-def _real(path: Path) -> Path:
-    """With its links followed; `Path.resolve` raises RuntimeError where they run in a circle."""
-    return Path(os.path.realpath(path))
 
 
 def check_shards(folder: Path) -> None:

@@ -1,6 +1,5 @@
 """All that a workspace holds, read at once, and what it lacks."""
 
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.errors import UsageError
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.record import digest_of, read_exports
+from truncate_kit.files import real_path
 from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.measurement import files_at
 from truncate_kit.mteb.mteb_report import MtebReport
@@ -183,9 +183,7 @@ def _is_of_another(workspace: Workspace, model: Path | None, report: BenchReport
     named = Path(report.lean.name).parts[-2:]
     places = (workspace.lean, workspace.full, workspace.combined, workspace.frozen)
     # The workspace may be named by a link, and the model without it.
-    found = [
-        real.parts for place in places if place != model for real in (place.absolute(), Path(os.path.realpath(place)))
-    ]
+    found = [real.parts for place in places if place != model for real in (place.absolute(), real_path(place))]
     return bool(named) and any(parts[-len(named) :] == named for parts in found)
 
 

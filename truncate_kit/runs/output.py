@@ -1,6 +1,5 @@
 """The folder that a method saves its models into: one process at a time, and never over the model it started from."""
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import UsageError
-from truncate_kit.files import all_below, local_path, run_lock
+from truncate_kit.files import all_below, local_path, real_path, run_lock
 
 
 @contextmanager
@@ -40,8 +39,4 @@ def _is_data(file: Path) -> bool:
 def _is_in(folder: Path, encoder: Encoder) -> bool:
     """Whether the encoder was read from there."""
     source = local_path(encoder.name)
-    return source.is_dir() and _real(source).is_relative_to(_real(folder))
-
-
-def _real(path: Path) -> Path:
-    return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for links in a circle
+    return source.is_dir() and real_path(source).is_relative_to(real_path(folder))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from truncate_kit.files import is_there, local_path
+from truncate_kit.files import is_there, local_path, model_folder_above
 from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import Result, read_or_pass_over
 from truncate_kit.workspace.sources import DataSource, ModelSource, Sources, TripletSource
@@ -46,10 +46,8 @@ class Workspace:
         """
         if is_there(local_path(name)) or miniature_path(name) is not None:
             return name
-        above = (folder / name for folder in self.folder.absolute().parents)
-        return next(
-            (str(one) for one in above if is_there(one / "config.json") or is_there(one / "modules.json")), name
-        )
+        found = model_folder_above(name, self.folder)
+        return name if found is None else str(found)
 
     def suite(self, name: str) -> Path:
         """The scores of one suite."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from truncate_kit.files import is_there, local_path
+from truncate_kit.files import is_there, local_path, real_path
 from truncate_kit.workspace.places import Workspace
 
 _MODELS = ("lean", "full", "combined", "frozen")  # folders of a workspace
@@ -107,7 +107,7 @@ def is_frozen_alone(workspace: Workspace, model: str | Path | None) -> bool:
 
 def _real(path: str | Path) -> Path:
     try:
-        return Path(os.path.realpath(path))  # `Path.resolve` raises RuntimeError for links in a circle
+        return real_path(path)
     except ValueError:  # what stands in a result may be no path
         return Path(os.devnull)
 
