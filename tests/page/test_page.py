@@ -551,6 +551,15 @@ def test_the_table_is_what_was_measured(lean, tmp_path):
     assert "a linear map on frozen states" in page.text
 
 
+def test_what_takes_more_is_not_called_smaller(lean, tmp_path):
+    """Weights that came in half precision, as the bundled ones, are saved in single."""
+    bench = bench_of(a_quality(1, 3))
+    grown = tuple(replace(one, weights_bytes=3_000_000 if one.role == "lean" else 2_400_000) for one in bench.models)
+    text = page_of(write_run(tmp_path / "run", lean, bench=replace(bench, models=grown))).text
+    assert "1.25 × larger" in text
+    assert "0.80 ×" not in text
+
+
 def test_what_was_not_measured_takes_no_row_and_no_column(lean, tmp_path):
     page = page_of(write_run(tmp_path / "run", lean, bench=bench_of(a_quality(1, 3))))
     assert "Peak memory was not measured" in page.text

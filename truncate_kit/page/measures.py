@@ -144,9 +144,9 @@ def against_table(report: BenchReport) -> TableCells | None:
         score,
         _ratio(lean.sentences_per_second, there.sentences_per_second, "{:.1f} × as many"),
         _ratio(there.milliseconds, lean.milliseconds, "{:.1f} × as fast"),
-        _ratio(there.peak_bytes, lean.peak_bytes, "{:.2f} × less"),
-        _ratio(full.weights_bytes, lean.weights_bytes, "{:.2f} × smaller"),
-        _ratio(there.file_bytes, lean.file_bytes, "{:.2f} × smaller"),
+        _saved(there.peak_bytes, lean.peak_bytes, "less", "more"),
+        _saved(full.weights_bytes, lean.weights_bytes, "smaller", "larger"),
+        _saved(there.file_bytes, lean.file_bytes, "smaller", "larger"),
         _ratio(full.layers, lean.layers, "{:.1f} × fewer"),
         _ratio(full.parameters, lean.parameters, "{:.2f} × fewer"),
     )
@@ -179,6 +179,13 @@ def _side_by_side(found: Mapping[str, Measures]) -> TableCells:
     ]
     columns = (MEASURE, *(f"{name}, {one.runtime}" for name, one in found.items()))
     return TableCells("; ".join(f"{name}: {one.place}" for name, one in found.items()), columns, rows)
+
+
+def _saved(full: int | None, lean: int | None, less: str, more: str) -> str:
+    """How much less the lean model takes, or more: weights that came in half precision are saved in single."""
+    if full is not None and lean is not None and lean > full:
+        return _ratio(lean, full, f"{{:.2f}} × {more}")
+    return _ratio(full, lean, f"{{:.2f}} × {less}")
 
 
 def _ratio(above: float | None, below: float | None, form: str, *, difference: bool = False) -> str:
