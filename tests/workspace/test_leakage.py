@@ -332,15 +332,36 @@ def test_pairs_that_were_seen_are_those_of_train_and_dev(workspace, file, tmp_pa
     assert seen_pairs(Workspace(tmp_path), whole) is None
 
 
+COMBINED = CombinationReport(
+    model="m", data="pairs", settings=CombineSettings(), pooling="mean", depth=3, method="exact", up_to=4,
+    up_to_reason=None, num_subsets=15, num_pairs=1550, splits=(), chosen=(), chosen_dev=0.0, unseen=None,
+    num_unseen=0, beam_loss=None, beam_layers=None, seconds=1.0,
+)  # fmt: skip
+
+
+def test_combined_layers_have_seen_what_their_model_had_wherever_it_lies(workspace, file, tmp_path):
+    """Also where nothing but the combination was made in their workspace; damaged, it is said to be unknown."""
+    whole, second = load_pairs(file, divide=False), Workspace(tmp_path / "second")
+    shutil.copytree(workspace.lean, second.combined)
+    result = second.combination / "combination.json"
+    replace(COMBINED, model=str(workspace.lean)).write(result)
+    elsewhere = Workspace(tmp_path / "elsewhere")
+    assert home_of(second.combined).folder == second.folder
+    for here in (second, elsewhere):
+        found = unseen(here, whole, second.combined)
+        assert texts(found.evaluation) == texts(split_pairs(whole.train).test)
+    result.write_text("{")
+    for here in (second, elsewhere):
+        found = unseen(here, whole, second.combined)
+        assert found.evaluation == whole.evaluation
+        said = f"{result} cannot be read: which pairs it is of is not known, and none of them is left out."
+        assert found.notes == (*whole.notes, said)
+
+
 def test_layers_that_were_chosen_on_the_same_pairs(tmp_path):
     workspace = Workspace(tmp_path)
     assert chosen_on(workspace, workspace.combined, "pairs") is None
-    report = CombinationReport(
-        model="m", data="pairs", settings=CombineSettings(), pooling="mean", depth=3, method="exact", up_to=4,
-        up_to_reason=None, num_subsets=15, num_pairs=1550, splits=(), chosen=(), chosen_dev=0.0, unseen=71.234,
-        num_unseen=1200, beam_loss=None, beam_layers=None, seconds=1.0,
-    )  # fmt: skip
-    report.write(workspace.combination / "combination.json")
+    replace(COMBINED, unseen=71.234, num_unseen=1200).write(workspace.combination / "combination.json")
     said = "Its layers were chosen on a part of these pairs; on the 1,200 others it has 71.23."
     assert chosen_on(workspace, workspace.combined, "pairs") == said
     assert chosen_on(workspace, workspace.combined, "other pairs") is None

@@ -85,7 +85,7 @@ def _is_gone(name: str) -> bool:
 def unreadable_results(workspace: Workspace, model: str | Path | None = None) -> list[Path]:
     """Damaged results in the workspace in which a model lies: what they said of its pairs is not known."""
     home = _home(workspace, model)
-    readers = (home.sweep, home.contrast, home.heads, home.distilled, home.cut)
+    readers = (home.sweep, home.contrast, home.heads, home.distilled, home.cut, home.combinations)
     return [file for file, read in zip(_files(home), readers, strict=True) if file.is_file() and read() is None]
 
 
@@ -119,8 +119,9 @@ def _home(workspace: Workspace, model: str | Path | None) -> Workspace:
 
 
 def _files(workspace: Workspace) -> tuple[Path, ...]:
-    heads, lean = workspace.frozen_heads / "frozen.json", workspace.lean
-    return workspace.sweep_file, workspace.contrast_file, heads, lean / "distill.json", lean / "cut.json"
+    heads, combination = workspace.frozen_heads / "frozen.json", workspace.combination / "combination.json"
+    of_lean = (workspace.lean / "distill.json", workspace.lean / "cut.json")
+    return workspace.sweep_file, workspace.contrast_file, heads, *of_lean, combination
 
 
 def _learned(workspace: Workspace, model: str | Path | None) -> Iterator[Record]:
