@@ -140,7 +140,7 @@ def _write(
         hint = "Give `texts` that these search, or leave out `queries` and give them as `texts`."
         raise DataError(f"There are {counted(num_queries, 'query', 'queries')} and no texts to learn from.", hint=hint)
     if len(lengths) < FEWEST_TEXTS:
-        raise _too_few(len(lengths), distinct.excluded)
+        raise _too_few(len(lengths), distinct.excluded, limited=len(lengths) - num_queries == limit)
     progress("Reading texts", len(lengths), len(lengths))
     np.save(place / ENDS_FILE, np.cumsum(lengths, dtype=np.int64))
     counts = TextCounts(
@@ -157,9 +157,11 @@ def _write(
     return counts, digest.hexdigest()
 
 
-def _too_few(count: int, excluded: int) -> DataError:
+def _too_few(count: int, excluded: int, *, limited: bool) -> DataError:
     """The error for fewer distinct texts than are learned from, which are all that is left where others had to go."""
-    hint = f"Give at least {FEWEST_TEXTS}; tens of thousands are better."
+    hint = f"At least {FEWEST_TEXTS} are needed; tens of thousands are better."
+    if limited:
+        return DataError(f"`max_texts` leaves {counted(count, 'distinct text')} to learn from.", hint=hint)
     if not excluded:
         return DataError(f"Only {counted(count, 'distinct text')} to learn from.", hint=hint)
     return DataError(
