@@ -71,6 +71,7 @@ def combine(
 ) -> None:
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
     from truncate_kit.combination.bert_lc import combine as run
+    from truncate_kit.combination.bert_lc import write_combination
     from truncate_kit.encoders import find_pooler_head, load_pooler_head
     from truncate_kit.hardware import usable_cores
     from truncate_kit.runs.output import output_folder
@@ -97,6 +98,7 @@ def combine(
             report = run(
                 encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
             )
+        write_combination(report, pairs, workspace.combination / "combination.json")
         saved = _save(encoder, report, trained if head else None, workspace)
         own = Path(source.name).resolve().is_relative_to(workspace.folder.resolve())
         workspace.remember(None if own else source, named)
@@ -106,14 +108,13 @@ def combine(
 
 
 def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None", workspace: Workspace) -> str:
-    """Write report, figures and, where a folder can hold it, the model; what to say of the model."""
+    """Write the figures and, where a folder can hold it, the model; what to say of the model."""
     from truncate_kit.combination.card import combination_card
     from truncate_kit.combination.model import combined_encoder
     from truncate_kit.encoders import save_encoder
     from truncate_kit.errors import ModelError
     from truncate_kit.report.combination_figure import draw_effects, draw_sizes
 
-    report.write(workspace.combination / "combination.json")
     draw_sizes(report, workspace.combination / "sizes.png")
     draw_effects(report, workspace.combination / "without.png")
     earlier = f" {workspace.combined} is that of an earlier search." if workspace.combined.is_dir() else ""

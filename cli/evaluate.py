@@ -164,7 +164,7 @@ def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "Vect
     from truncate_kit.workspace.leakage import chosen_there
 
     pairs = splits.split(split)
-    if chosen_here := chosen_there(run.name, pairs.name):
+    if chosen_here := chosen_there(run.name, pairs.name, pairs):
         run.workspace.note(chosen_here)
     stored = StoredVectors(run.encoder, form)
     found = evaluate(stored, pairs.pairs)

@@ -14,6 +14,7 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSplits, TextPair, load_pairs, read_retrieval, split_pairs
+from truncate_kit.data.learned import note_learned
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError
@@ -361,8 +362,16 @@ def test_combined_layers_have_seen_what_their_model_had_wherever_it_lies(workspa
 def test_layers_that_were_chosen_on_the_same_pairs(tmp_path):
     workspace = Workspace(tmp_path)
     assert chosen_on(workspace, workspace.combined, "pairs") is None
-    replace(COMBINED, unseen=71.234, num_unseen=1200).write(workspace.combination / "combination.json")
+    report, file = replace(COMBINED, unseen=71.234, num_unseen=1200), workspace.combination / "combination.json"
+    report.write(file)
     said = "Its layers were chosen on a part of these pairs; on the 1,200 others it has 71.23."
     assert chosen_on(workspace, workspace.combined, "pairs") == said
     assert chosen_on(workspace, workspace.combined, "other pairs") is None
+    assert chosen_on(workspace, workspace.combined / "model.onnx", "pairs") == said
     assert chosen_on(workspace, workspace.lean, "pairs") is None
+    pairs = make_pairs(40).pairs
+    assert chosen_on(workspace, workspace.combined, "pairs", pairs) == said  # an earlier version noted none
+    note_learned(file, report.identity, pairs[:30])
+    said = "Its layers were chosen on 30 of these 40 pairs."
+    assert chosen_on(workspace, workspace.combined, "renamed", pairs[::-1]) == said
+    assert chosen_on(workspace, workspace.combined, "pairs", pairs[30:]) is None

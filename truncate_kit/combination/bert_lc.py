@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import comb
+from pathlib import Path
 from time import perf_counter
 
 import numpy as np
@@ -24,6 +25,7 @@ from truncate_kit.combination.report import (
 from truncate_kit.combination.searching import Division, Search, best_of, draw_divisions, search_means, search_vectors
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSet
+from truncate_kit.data.learned import note_learned
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import UsageError
@@ -92,6 +94,13 @@ def combine(
         beam_layers=search.beam_layers,
         seconds=perf_counter() - start,
     )
+
+
+def write_combination(report: CombinationReport, pairs: PairSet, file: Path) -> None:
+    """Write a report of these pairs, and beside it which of them chose layers. Raises `FileProblemError`."""
+    places = {place for division in draw_divisions(pairs, report.settings) for place in division.dev}
+    note_learned(file, report.identity, [pairs.pairs[place] for place in sorted(places)])
+    report.write(file)
 
 
 def _points(ranks: RankCorrelation, cosines: Floats) -> float | None:

@@ -84,6 +84,11 @@ class CombinationReport(Result):
     beam_layers: tuple[int, ...] | None  # layers on which that was tried
     seconds: float
 
+    @property
+    def identity(self) -> str:
+        """By which the pairs that are noted beside a report are known to be its."""
+        return f"{self.num_pairs} {self.chosen_dev}"
+
     def best(self, side: str) -> Span | None:
         """Score of each split's winner; side is `dev` or `test`."""
         return _span([getattr(split.best, side) for split in self.splits])

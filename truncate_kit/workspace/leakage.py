@@ -1,12 +1,14 @@
 """What the models of a workspace were trained on, so that they are scored on what they have not seen."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from truncate_kit.data import BUNDLED, SEARCH_METRICS, SeenPairs, complete_splits, load_pairs, load_triplets, splits_for
-from truncate_kit.data.learned import read_learned, without_learned
+from truncate_kit.data.learned import pair_keys, read_learned, without_learned
 from truncate_kit.errors import DataError, TruncateKitError
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.wording import counted
@@ -14,13 +16,14 @@ from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.records import (
     Record,
     by_fingerprint,
+    is_model,
     lost_sources,
     records_of,
     unreadable_results,
 )
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits, RetrievalSet, TripletSet
+    from truncate_kit.data import PairSplits, RetrievalSet, TextPair, TripletSet
 
 _FEWEST = 3  # pairs of which there is a correlation
 
@@ -178,23 +181,46 @@ def _contrasted(workspace: Workspace, rows: "TripletSet | None") -> "TripletSet 
     return rows
 
 
-def chosen_on(workspace: Workspace, model: str | Path, data: str) -> str | None:
-    """A sentence that says so where `model` was chosen on pairs or queries of the set `data`; else None."""
-    found, place = workspace.combinations(), Path(model).resolve()
-    if found is not None and found.data == data and place == workspace.combined.resolve():
-        rest = "" if found.unseen is None else f"; on the {found.num_unseen:,} others it has {found.unseen:.2f}"
-        return f"Its layers were chosen on a part of these pairs{rest}."
+def chosen_on(
+    workspace: Workspace, model: str | Path, data: str, pairs: Iterable["TextPair"] | None = None
+) -> str | None:
+    """A sentence that says so where `model` was chosen on pairs or queries of the set `data`; else None.
+
+    pairs: Of the set; they are known one by one, whatever it is called now.
+    """
+    if is_model(model, workspace.combined) and (said := _chose_layers(workspace, data, pairs)):
+        return said
     by = _by_queries(workspace, data)
-    if by is None or not by.chose(place):
+    if by is None or not by.chose(Path(model).resolve()):
         return None
     alone = len(by.models) == 1
     how = f"The {'lean model here was' if alone else 'models here were'} chosen by {by.metric} of half of these queries"
     return f"{how}; on the other half {'it' if alone else 'the lean one'} has {by.lean:.2f}."
 
 
-def chosen_there(model: str | Path, data: str) -> str | None:
+def _chose_layers(workspace: Workspace, data: str, pairs: Iterable["TextPair"] | None) -> str | None:
+    """What there is to say where a search of combinations chose layers on some of these pairs."""
+    if (found := workspace.combinations()) is None:
+        return None
+    noted = None if pairs is None else read_learned(workspace.combination / "combination.json", found.identity)
+    if pairs is None or noted is None:  # an earlier version noted none
+        part, same = "a part of these pairs", found.data == data
+        known = same
+    else:
+        here = np.isin(pair_keys(pairs), noted)
+        known, same = bool(here.any()), int((~here).sum()) == found.num_unseen
+        part = f"{int(here.sum()):,} of these {counted(len(here), 'pair')}"
+    if not known:
+        return None
+    rest = (
+        f"; on the {found.num_unseen:,} others it has {found.unseen:.2f}" if same and found.unseen is not None else ""
+    )
+    return f"Its layers were chosen on {part}{rest}."
+
+
+def chosen_there(model: str | Path, data: str, pairs: Iterable["TextPair"] | None = None) -> str | None:
     """As `chosen_on`, in the workspace in which the model, or a graph beside it, lies."""
-    return next(filter(None, (chosen_on(home, model, data) for home in _homes(model))), None)
+    return next(filter(None, (chosen_on(home, model, data, pairs) for home in _homes(model))), None)
 
 
 def unasked(data: "RetrievalSet", *models: str | Path) -> "tuple[RetrievalSet, str | None]":
