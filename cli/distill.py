@@ -186,7 +186,7 @@ def _held_out(
         return searched, None
     refuse("a retrieval folder", search_metric=search_metric)
     pairs, found = workspace.data(data, columns, scale)
-    return workspace.divided(pairs), found
+    return pairs if pairs.dev is not None else workspace.divided(pairs), found  # no train pairs are needed
 
 
 def _aim(

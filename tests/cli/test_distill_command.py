@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.commands import refused, run, run_both
 from tests.support.distributed import assert_same, in_two_processes
+from tests.support.files import pairs_file
 from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
 from truncate_kit.distillation.distill_result import DistillResult
@@ -183,6 +184,17 @@ def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other
     assert scores["full"] == pytest.approx(reporting.score(full)[0], abs=1e-3)
     assert scores["low"] <= scores["difference"] <= scores["high"]
     assert scores["mixed"] is not None
+
+
+def test_pairs_to_choose_by_need_no_train_split(texts, tiny_folder, tmp_path, capfd):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for name in ("dev", "test"):
+        pairs_file(folder / f"{name}.csv", "score", (0, 1, 2, 3, 4, 5))
+    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "1,3", "--data", folder, "--json")
+    result = DistillResult.from_dict(json.loads(run(capfd, *command)))
+    assert result.metric == "Spearman × 100 on dev"
+    assert result.scores is not None
 
 
 def test_a_retrieval_folder_is_excluded_as_a_whole(texts, tiny_folder, capfd):

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from tests.support.files import words_folder
-from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs
+from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs, split_pairs
 from truncate_kit.data.learned import pair_keys, read_learned
 from truncate_kit.distillation import search_plan, teacher
 from truncate_kit.distillation.agreement import AgreementEvaluator
@@ -21,6 +21,7 @@ from truncate_kit.distillation.texts import TextStore
 from truncate_kit.distillation.tryout_texts import FEW_TOKENS, few_texts
 from truncate_kit.encoders import encoder_digest, keep, keep_words, load_encoder, truncate
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.evaluation import evaluate
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.progress import silent
 from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
@@ -110,6 +111,12 @@ def test_another_rate_searches_and_times_nothing_again(full, texts, tmp_path):
     speeds = [[row.texts_per_second for row in result.candidates] for result in (first, again)]
     assert speeds[0] == speeds[1]
     assert run(replace(SHORT, held_out=60))[1]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)  # speeds are those of another number, in the same workspace
+    try:
+        assert run(replace(SHORT, held_out=42))[1] == {"Timing"}
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_every_size_has_its_agreement_with_an_interval(full, learned):
@@ -347,13 +354,27 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
 
 
-def test_word_pairs_that_are_not_divided_have_chosen_nothing(full, texts, tmp_path):
-    words = load_pairs(words_folder(tmp_path / "words"))
-    result = distill(full, texts[:300], out=tmp_path, budget=Budget(blocks="2,4"), settings=SHORT, data=words)
-    assert result.metric == "agreement with the full model"
-    assert (result.scores, result.data_fingerprint) == (None, "")
-    whole = unseen(Workspace(tmp_path), words, tmp_path / "lean")
-    assert whole is words
+def test_word_pairs_choose_and_report_as_the_seed_divides_them(full, texts, tmp_path):
+    words, settings = load_pairs(words_folder(tmp_path / "words")), replace(SHORT, seed=2)
+    divided = split_pairs(words.train, 2, words.shares)
+    learned = [*texts[:300], *divided.dev.texts()]
+    result = distill(full, learned, out=tmp_path, budget=Budget(blocks="2,4"), settings=settings, data=words)
+    assert result.metric == "Spearman × 100 on dev"
+    assert result.full_score == pytest.approx(evaluate(full, divided.dev.pairs).spearman)
+    assert result.scores.full == pytest.approx(evaluate(full, divided.test.pairs).spearman)
+    assert result.texts.excluded >= len(divided.dev.texts())
+    assert result.data_fingerprint == words.fingerprint()
+    assert unseen(Workspace(tmp_path), words, tmp_path / "lean").evaluation.pairs == divided.test.pairs
+
+
+def test_pairs_that_cannot_choose_are_refused_first(full, texts, tmp_path):
+    pairs = load_pairs(BUNDLED)
+    with pytest.raises(DataError, match="neither dev nor test pairs"):
+        distill(full, texts, out=tmp_path / "w", data=replace(pairs, dev=None, test=None))
+    classes = replace(pairs.dev, classes=("no", "yes"))
+    with pytest.raises(DataError, match="holds classes, not scores"):
+        distill(full, texts, out=tmp_path / "w", data=replace(pairs, dev=classes))
+    assert not (tmp_path / "w").exists()
 
 
 def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, texts, tmp_path):

@@ -38,6 +38,12 @@ def test_a_budget_that_makes_no_sense(values, said):
         Budget(**values)
 
 
+@pytest.mark.parametrize("blocks", [[5], (5,), range(5, 6), "5..5"])
+def test_a_list_of_one_block_names_it_and_a_number_does_not(blocks):
+    assert Budget(blocks=blocks).named_blocks == (5,)
+    assert Budget(blocks=5).named_blocks is Budget(blocks="5").named_blocks is None
+
+
 @pytest.mark.parametrize(
     "values",
     [

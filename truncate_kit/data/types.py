@@ -98,6 +98,12 @@ class PairSet:
         }[self.scale_source]
         return f"Scores run from {low:g} to {high:g} ({reason})."
 
+    def check_graded(self) -> None:
+        """Raise `DataError` where the targets are classes, whose numbers are no scores."""
+        if self.classes:
+            hint = "Give pairs with scores, or read the classes with `finetune`."
+            raise DataError(f"{self.name} holds classes, not scores.", hint=hint)
+
     def fingerprint(self) -> str:
         """SHA-256 of texts, scores and scale, in order; the same on every machine, whatever the file is called."""
         digest = hashlib.sha256(f"{float(self.scale[0])!r} {float(self.scale[1])!r}\n".encode())

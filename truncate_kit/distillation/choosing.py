@@ -21,7 +21,7 @@ from truncate_kit.distillation.notes import (
     note_of_words,
 )
 from truncate_kit.distillation.settings import Budget
-from truncate_kit.distillation.speed import texts_per_second
+from truncate_kit.distillation.speed import texts_per_second, timed_on
 from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetSearch
 from truncate_kit.distillation.subsets import compare_blocks, search_subsets
 from truncate_kit.encoders import Encoder, keep, save_encoder
@@ -44,6 +44,7 @@ class Wanted:
         before: What the model card says was done to the full model before.
         words: What the lean model keeps of the vocabulary; None for all.
         searches: Has what does not depend on how students learn: scores without training, and speeds.
+        data_fingerprint: Of the pairs as they were given; empty where there are none.
     """
 
     budget: Budget
@@ -51,6 +52,7 @@ class Wanted:
     before: str
     words: FewerWords | None
     searches: RunStore
+    data_fingerprint: str
 
 
 class Distillation(Learning):
@@ -93,7 +95,7 @@ class Distillation(Learning):
             ),
             frontier=frontier,
             vocabulary=words,
-            data_fingerprint=self.data.fingerprint() if isinstance(self.data, PairSplits) and self.data.dev else "",
+            data_fingerprint=wanted.data_fingerprint if isinstance(self.data, PairSplits) and self.data.dev else "",
         )
         save_encoder(self.encoder, out / "full")
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean))
@@ -129,7 +131,7 @@ class Distillation(Learning):
         rows = {len(row.blocks): row for row in search.best}
         known = {row.blocks: row.score for row in rows.values() if search.num_texts is None}  # else of other texts
         named = wanted.budget.named_blocks
-        name = "sizes" + ("" if named is None else "-" + "-".join(map(str, named)))
+        name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else "-" + "-".join(map(str, named)))
         found = wanted.searches.read(name, Sizes)
         if found is None:
             blocks = {size: row.blocks for size, row in rows.items()} | ({len(named): named} if named else {})
@@ -203,7 +205,8 @@ class Distillation(Learning):
         asked = [float(budget.points), None] if budget.kind == "within" else [getattr(budget, budget.kind)]
         if budget.points != 1:  # None is what the default was called
             asked = asked[:1]
-        names = [f"frontier-{budget.kind}-{one}-{run_name(chosen)}" for one in asked]
+        place = timed_on(self.encoder)
+        names = [f"frontier-{place}-{budget.kind}-{one}-{run_name(chosen)}" for one in asked]
         found = next((kept for kept in (self.runs.read(name, Frontier) for name in names) if kept is not None), None)
         if found is not None or not self.settings.frontier:
             return found

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from truncate_kit.data import PairSplits, RetrievalSet
+from truncate_kit.data import PairSplits, RetrievalSet, splits_for
 from truncate_kit.distillation.budget import check_number_of_blocks, check_size
 from truncate_kit.distillation.choosing import Distillation, Wanted
 from truncate_kit.distillation.distill_result import DistillResult
@@ -16,6 +16,7 @@ from truncate_kit.distillation.teacher import read_vectors, teacher_of, teacher_
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
+from truncate_kit.errors import DataError
 from truncate_kit.files import unfinished
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.runs.output import output_folder
@@ -51,7 +52,8 @@ def distill(
         budget: Which size; None is the fewest blocks within a point.
         settings: How the vectors are learned.
         data: What chooses instead of agreement with the full model, and what is reported: dev and test of
-            graded pairs, or two halves of the queries of a retrieval set.
+            graded pairs, divided by the seed where each seed divides them, or two halves of the queries of a
+            retrieval set.
         before: What the model card says was done to `encoder` before.
         engine: Where the full model's vectors are computed; None is here.
         group: Processes that learn together; all must see `out`, the leading one alone reads and writes there.
@@ -59,12 +61,13 @@ def distill(
 
     Raises:
         UsageError: The budget cannot be met, or `out` holds the model to start from.
-        DataError: Too few texts, or pairs on which no correlation is defined.
+        DataError: Too few texts, neither dev nor test, classes, or pairs on which no correlation is defined.
         ModelError: Vectors are made from several layers, or no ordinary checkpoint can hold the blocks.
         FileProblemError: `out` cannot be written, or another process works there.
     """
     out, budget, settings, progress = Path(out), budget or Budget(), settings or DistillSettings(), reporter(progress)
-    teacher = teacher_of(encoder, settings.layer)
+    teacher, given = teacher_of(encoder, settings.layer), data
+    data = _divided(data, settings)
     raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
     words = None if raw.vocabulary is None else FewerWords(teacher, raw.vocabulary)
     _check(budget, encoder, teacher, words, data)
@@ -82,10 +85,31 @@ def distill(
             held.enter_context(runs.open())
             held.enter_context(searches.open())
         work = Distillation(encoder, teacher, store, vectors, settings, data, runs, group, progress)
-        wanted = Wanted(budget=budget, out=out, before=before, words=words, searches=searches)
+        wanted = Wanted(
+            budget=budget,
+            out=out,
+            before=before,
+            words=words,
+            searches=searches,
+            data_fingerprint=given.fingerprint() if isinstance(given, PairSplits) else "",
+        )
         result = group.agree(work.run(wanted) if group.leads else work.help())
     assert result is not None  # the leading process has one
     return result
+
+
+def _divided(data: PairSplits | RetrievalSet | None, settings: DistillSettings) -> PairSplits | RetrievalSet | None:
+    """Pairs as the seed divides them where each seed does. Raises `DataError` where there is nothing to choose by."""
+    if not isinstance(data, PairSplits):
+        return data
+    data = splits_for(data, settings.seed)
+    parts = [part for part in (data.dev, data.test) if part is not None]
+    if not parts:
+        hint = "Give a folder with dev and test files, or one file to be divided."
+        raise DataError(f"{data.name} has neither dev nor test pairs, and no others are used here.", hint=hint)
+    for part in parts:
+        part.check_graded()
+    return data
 
 
 def _stores(

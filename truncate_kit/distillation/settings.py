@@ -35,7 +35,7 @@ class Budget(Result):
 
     def __post_init__(self) -> None:
         if self.blocks is not None:
-            object.__setattr__(self, "blocks", as_text(self.blocks))
+            object.__setattr__(self, "blocks", _named(self.blocks))
         named = [name for name in ("within", "speedup", "megabytes", "blocks") if getattr(self, name) is not None]
         if len(named) > 1:
             raise UsageError(
@@ -62,6 +62,12 @@ class Budget(Result):
     def named_blocks(self) -> tuple[int, ...] | None:
         """The blocks that were named one by one; None where a number or no blocks were given."""
         return None if self.blocks is None or self.blocks.strip().isdecimal() else blocks_named(self.blocks)
+
+
+def _named(blocks: object) -> str:
+    """As text, in which a number alone is how many, and a list of one block is written as a range."""
+    one = blocks if isinstance(blocks, list | tuple | range) and len(blocks) == 1 else None
+    return as_text(blocks) if one is None else f"{one[0]}..{one[0]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,12 @@
 """How many texts a second lean models encode, side by side with the full model."""
 
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+
+import torch
 
 from truncate_kit.distillation.step_results import Blocks
 from truncate_kit.encoders import Encoder, keep
@@ -11,6 +14,14 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.training.examples import Ids
 
 ROUNDS, MOST_ROUNDS, SECONDS, TEXTS = 5, 25, 10.0, 128  # small models are timed more often: noise is large for them
+
+
+def timed_on(encoder: Encoder) -> str:
+    """What speeds are measured on, for the name of a record: the device, on a CPU with its number of threads."""
+    device = encoder.device
+    if device.type == "cuda":
+        return re.sub(r"\W+", "-", torch.cuda.get_device_name(device))
+    return f"{device.type}-{torch.get_num_threads()}"
 
 
 def texts_per_second(

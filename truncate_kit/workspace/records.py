@@ -149,7 +149,7 @@ def _chosen(workspace: Workspace, model: str | Path | None) -> Iterator[Record]:
     distilled = workspace.distilled()
     if distilled is not None and distilled.data_fingerprint and not is_frozen_alone(workspace, model):
         name, file = distilled.data_fingerprint, workspace.folder / "distill.json"
-        yield Record(name, 0, workspace.folder, file, name, learned=False)
+        yield Record(name, distilled.settings.seed, workspace.folder, file, name, learned=False)
 
 
 def _made_from(workspace: Workspace, model: str | Path | None) -> list[str]:
