@@ -1,19 +1,23 @@
 """DiffCSE against a small implementation of its own, and a run from end to end."""
 
 import copy
+import math
+import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, BertForMaskedLM
 
 from tests.support.pairs import make_pairs
-from truncate_kit.contrastive.diffcse import DifferenceTexts, Discriminator, Generator
+from truncate_kit.contrastive.diffcse import DifferenceTexts, Discriminator, Generator, replaced_loss
 from truncate_kit.contrastive.model import poolable_encoder
 from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import PairSplits, raw_texts
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.training.distributed import Group
 
 TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat", "a mat under the tree"]
 
@@ -170,6 +174,68 @@ def test_a_run_saves_the_encoder_alone(masked, tmp_path):
     assert not torch.equal(lean.backbone.get_input_embeddings().weight, before)
     again = finetune_contrastive(load_encoder(masked), texts, pairs, out=tmp_path, settings=settings)
     assert again.trials == result.trials
+
+
+def test_trials_belong_to_the_head_that_filled_words_in(masked, tmp_path):
+    """Two generators that differ in their heads alone, in one workspace."""
+    other = shutil.copytree(masked, tmp_path / "other")
+    weights = load_file(other / "model.safetensors")
+    bias = next(name for name in weights if name.startswith("cls.predictions") and name.endswith("s.bias"))
+    weights[bias] += 10 * torch.arange(len(weights[bias]))
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    pairs = PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
+    texts = raw_texts("texts", [pair.first for pair in make_pairs(12, seed=5)])
+    settings = ContrastiveSettings(
+        objective="diffcse", batch_size=4, epochs=1, learning_rate=1e-3, seeds=(0,), replaced_weight=9
+    )
+
+    def run(generator, out):
+        found = load_encoder(generator)
+        return (
+            finetune_contrastive(load_encoder(masked), texts, pairs, out=out, settings=settings, generator=found)
+            .trials[0]
+            .dev
+        )
+
+    first, second = run(masked, tmp_path / "w"), run(other, tmp_path / "w")
+    assert second == run(other, tmp_path / "alone")
+    assert second != first
+
+
+def test_shares_of_a_batch_count_by_their_tokens(masked):
+    """Two processes with texts of unlike lengths add up to the loss of one, over all its tokens."""
+    logits, mask = torch.randn(4, 7, 2), torch.tensor([[1] * n + [0] * (7 - n) for n in (7, 2, 7, 2)])
+    replaced = torch.randint(2, (4, 7))
+    whole = replaced_loss(logits, replaced, mask)
+    total = int(mask.sum())
+    parts = [replaced_loss(logits[one::2], replaced[one::2], mask[one::2], total) for one in (0, 1)]
+    torch.testing.assert_close(sum(parts), whole)
+
+
+class Half(Group):
+    """One of two processes; the vectors of the other, which is not there, are taken to be its own."""
+
+    def gather(self, own, total):
+        return own.repeat(1, 2, 1)
+
+
+def test_each_token_of_a_batch_counts_alike_in_whichever_process_it_is(masked):
+    full = load_encoder(masked)
+    encoder = poolable_encoder(full, ContrastiveSettings(objective="diffcse", pooling="cls"), seed=1).eval()
+    ids = encoder.token_ids(TEXTS)
+    own = [sum(len(ids[place]) for place in range(rank, 4, 2)) for rank in (0, 1)]
+    assert own[0] != own[1]
+    for rank in (0, 1):
+        losses = []
+        for weight in (1.0, 0.0):
+            generator = Generator(full, encoder)
+            examples = DifferenceTexts(
+                encoder, ids, generator, temperature=0.05, weight=weight, share=0.5, group=Half(rank=rank, size=2)
+            )
+            examples.head.eval()
+            torch.nn.init.zeros_(examples.discriminator.replaced.weight)  # so that each token costs log 2
+            losses.append(float(examples.loss(encoder, range(4)).detach()))
+        assert losses[0] - losses[1] == pytest.approx(math.log(2) * own[rank] / sum(own), abs=1e-5)
 
 
 def test_what_cannot_be_a_generator(masked, tiny_folder):

@@ -182,6 +182,8 @@ def test_what_cannot_be_adapted_is_said(tiny_folder, tmp_path):
     with pytest.raises(ModelError, match="predicts the next word"):
         adapt(load_encoder(tiny_folder("gpt2")), TEXTS, SHORT)
     encoder = load_encoder(tiny_folder("bert"))
+    with pytest.raises(DataError, match="No word of the held-out texts can be hidden"):
+        adapt(load_encoder(tiny_folder("bert")), [f"\u2665{number}" for number in range(60)])
     with pytest.raises(DataError, match="Only 3 distinct texts"):
         adapt(encoder, ["a", "b", "c", "a"], SHORT)
     encoder.tokenizer.mask_token = None

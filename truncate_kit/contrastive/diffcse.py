@@ -82,11 +82,14 @@ class Discriminator(nn.Module):
         return logits
 
 
-def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor) -> Tensor:
-    """Cross entropy in nats, mean over real tokens: logits (b, t, 2), replaced (b, t) of 0 and 1, mask (b, t); 0-d."""
+def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor, tokens: int | None = None) -> Tensor:
+    """Cross entropy in nats, mean over real tokens: logits (b, t, 2), replaced (b, t) of 0 and 1, mask (b, t); 0-d.
+
+    tokens: What the sum is divided by, where these are a part of a batch; None for those of `mask`.
+    """
     terms = nn.functional.cross_entropy(logits.float().transpose(1, 2), replaced, reduction="none")
     seen = mask.to(terms.dtype)
-    return (terms * seen).sum() / seen.sum()
+    return (terms * seen).sum() / (seen.sum() if tokens is None else tokens)
 
 
 class DifferenceTexts(ContrastiveTexts):
@@ -123,5 +126,5 @@ class DifferenceTexts(ContrastiveTexts):
         inputs, hidden = self._masker(encoder, ids, torch.Generator().manual_seed(seed))
         filled, replaced = self._generator.fill(inputs, hidden)
         logits = self.discriminator(filled, inputs["attention_mask"], vectors)
-        found = replaced_loss(logits, replaced, inputs["attention_mask"])
-        return loss + self._weight * len(own) / len(batch) * found
+        tokens = sum(len(column[place]) for column in self._columns for place in batch)  # of all processes
+        return loss + self._weight * replaced_loss(logits, replaced, inputs["attention_mask"], tokens)

@@ -18,6 +18,7 @@ from truncate_kit.data.learned import note_learned
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
 from truncate_kit.errors import DataError
+from truncate_kit.priors.masked_head import masked_head_digest
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.output import output_folder
@@ -76,12 +77,15 @@ def finetune_contrastive(
     settings = settings or ContrastiveSettings()
     if dev is None:
         raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
+    for pairs in (dev, data.test):
+        if pairs is not None:
+            pairs.check_graded()
     columns = _columns(rows, settings)
     cut, training = poolable_encoder(encoder, settings, seed=0), settings.training(encoder.family.name, encoder.width)
     plain = settings.to_dict() | {"seeds": (), "layer": cut.depth}
     processes = _processes(group, settings, cut, columns, training.batch_size)
     parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), processes)
-    key = run_key(encoder, *parts, *([encoder_digest(generator)] if generator is not None else []))
+    key = run_key(encoder, *parts, *_filled_by(encoder, generator, settings))
     store = RunStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
     fills = generator or encoder
     run = _Run(encoder, fills, columns, dev, data.test, settings, training, store, group, progress, stage_done)
@@ -95,6 +99,13 @@ def finetune_contrastive(
         if group.leads:
             run.save(best, result, rows, Path(out))
     return result
+
+
+def _filled_by(encoder: Encoder, generator: Encoder | None, settings: ContrastiveSettings) -> list[str]:
+    """What fills hidden words, for the key: the generator, and the head of it or of the model itself."""
+    if settings.objective != "diffcse":
+        return []
+    return [encoder_digest(generator or encoder), masked_head_digest(generator or encoder)]
 
 
 def _processes(

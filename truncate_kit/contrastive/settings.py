@@ -108,7 +108,7 @@ class ContrastiveSettings(Result):
         if self.pooling == "layer-attention" and self.over == "mean" and not self.last_cls:
             raise UsageError(
                 "Without its pooler this model gives CLS states, which attention over means alone never trains.",
-                hint='Keep the pooler, or let the attention see CLS: `over="both"` or `last_cls=True`.',
+                hint='Keep the pooler, or use `pooling="layer-attention"` with `over="both"` or `last_cls=True`.',
             )
 
     def _check_numbers(self) -> None:
@@ -142,12 +142,12 @@ class ContrastiveSettings(Result):
                 f"A share of {self.masked_share} with a weight of {self.replaced_weight} does not work.",
                 hint=f"Use `masked_share={MASKED_SHARE}` and `replaced_weight={REPLACED_WEIGHT}`.",
             )
-        for name, wrong in (("chunk", self.chunk is not None), ("mlp", not self.mlp)):
-            if wrong:
-                raise UsageError(
-                    f"The objective diffcse does not go with `{name}` as it is.",
-                    hint=f"Leave `{name}` out, or use another `objective`.",
-                )
+        if self.chunk is not None:
+            hint = "Leave `chunk` out, or use another `objective`."
+            raise UsageError("The objective diffcse does not go with `chunk`.", hint=hint)
+        if not self.mlp:
+            hint = "Leave `mlp=False` out, or use another `objective`."
+            raise UsageError("The objective diffcse needs the MLP over its vectors.", hint=hint)
 
     def training(self, family: str, width: int) -> TrainingSettings:
         """The loop's part for a model of this family and width: random batches, no warm-up, no weight decay.

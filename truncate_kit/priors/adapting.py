@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 
 from truncate_kit.encoders import Encoder, truncate
-from truncate_kit.encoders.digest import Digest
 from truncate_kit.errors import DataError
-from truncate_kit.priors.masked_head import load_masked_head
+from truncate_kit.priors.masked_head import load_masked_head, masked_head_digest
 from truncate_kit.priors.masking import MaskedEvaluator, MaskedTexts
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
@@ -150,7 +149,7 @@ def adapted(
     out: a store, which the leading process of `group` writes and all of them must see. Raises also `FileProblemError`.
     """
     settings = settings or AdaptationSettings()
-    key = run_key(encoder, _head_digest(encoder), _settled(settings, encoder).to_json(), str(layer), *texts)
+    key = run_key(encoder, masked_head_digest(encoder), _settled(settings, encoder).to_json(), str(layer), *texts)
     store = RunStore(out, key, {"model": encoder.name, "adaptation": settings.to_dict()})
     with store.open() if group.leads else contextlib.nullcontext():
         known = group.leads and store.has_weights(_NAME)
@@ -166,12 +165,3 @@ def adapted(
         if group.leads:
             result = store.write_encoder(_NAME, result, model)
         return model, result
-
-
-def _head_digest(encoder: Encoder) -> str:
-    """SHA-256 of the head that comes with the checkpoint; a new one follows from the encoder and the seed."""
-    with torch.random.fork_rng(devices=[]):
-        head = load_masked_head(encoder)
-    digest = Digest()
-    digest.add_weights(head.weights() if head.pretrained else {})
-    return digest.hexdigest()

@@ -8,6 +8,7 @@ from transformers import AutoModelForMaskedLM
 from transformers.modeling_outputs import BaseModelOutput
 
 from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.model_folder import resolve
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.transformers_logging import quiet_transformers
@@ -58,6 +59,15 @@ def load_masked_head(encoder: Encoder) -> MaskedHead:
         given.embeddings.word_embeddings = embeddings
     setattr(model, model.base_model_prefix, given)
     return MaskedHead(model.to(encoder.device), pretrained)
+
+
+def masked_head_digest(encoder: Encoder) -> str:
+    """SHA-256 of the head that comes with the checkpoint; a new one follows from the encoder and the seed."""
+    with torch.random.fork_rng(devices=[]):
+        head = load_masked_head(encoder)
+    digest = Digest()
+    digest.add_weights(head.weights() if head.pretrained else {})
+    return digest.hexdigest()
 
 
 def _masked_model(encoder: Encoder) -> tuple[Any, bool]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
-from truncate_kit.errors import ModelError
+from truncate_kit.errors import DataError, ModelError
 from truncate_kit.priors.masked_head import MaskedHead
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import Ids, SingleTexts
@@ -139,13 +139,21 @@ class MaskedTexts(SingleTexts):
 
 
 class MaskedEvaluator:
-    """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden."""
+    """Minus the masked cross entropy (nats per hidden token) on held-out texts, always with the same tokens hidden.
+
+    Raises `DataError` where there is no token to hide.
+    """
 
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
         generator, masker = torch.Generator().manual_seed(0), Masker(encoder)
         self._head = head
         chunks = length_batches([len(row) for row in ids], SCORED_BATCH)
         self.batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
+        if not any(len(hidden.words) for _, hidden in self.batches):
+            raise DataError(
+                "No word of the held-out texts can be hidden: all are special or unknown to the tokenizer.",
+                hint="Give texts in a language and script that the model knows.",
+            )
 
     def texts(self) -> None:
         """Any id of the vocabulary may stand in place of a hidden token."""
