@@ -111,6 +111,14 @@ def test_runs_are_kept_apart_where_earlier_ones_were_scored_otherwise(tiny_folde
     assert scored_as(word_splits(), encoder) == ""
 
 
+def test_runs_are_kept_apart_by_the_measure_of_the_model(tiny_folder):
+    encoder, found = load_encoder(tiny_folder("bert")), set()
+    for measure in ("cosine", "dot", "euclidean", "manhattan"):
+        encoder.settings["similarity_fn_name"] = measure
+        found.add(scored_as(a_set(24), encoder))
+    assert len(found) == 4
+
+
 def test_a_smaller_set_has_queries_with_all_of_their_answers(tiny_folder):
     encoder, data = load_encoder(tiny_folder("bert")), a_set(24)
     whole = halves(encoder, data)[0]

@@ -80,7 +80,10 @@ def scored_as(data: object, encoder: Encoder) -> str:
         return ""
     default = (encoder.settings.get("prompts") or {}).get(encoder.settings.get("default_prompt_name"))
     without = any(side_prompt(encoder, names) == "" for names in (QUERY_PROMPTS, DOCUMENT_PROMPTS))
-    same = measure_of(encoder) == "cosine" and not (default and without)
+    measure = measure_of(encoder)
+    if measure in ("euclidean", "manhattan"):  # which had the mark of the dot product
+        return f" by prompts and {measure} of the model"
+    same = measure == "cosine" and not (default and without)
     return "" if same else " by prompts and measure of the model"
 
 
