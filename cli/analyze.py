@@ -57,6 +57,7 @@ def analyze(
     from truncate_kit.analysis.layer_profile import LayerProfile
     from truncate_kit.analysis.profiling import profile
     from truncate_kit.data import iter_texts, read_retrieval
+    from truncate_kit.workspace.seen import seen_among
 
     kept = options.blocks_in(blocks)
     if texts is not None and data is None:
@@ -79,6 +80,7 @@ def analyze(
         splits, found = workspace.data(data, columns, scale)
         pairs = splits.split(split)
         workspace.note(f"Analyzed: {pairs.name}.")
+        workspace.note(seen_among(workspace, pairs, source.name))
     with workspace.held(), progress_bar(quiet=as_json) as progress:
         result = profile(
             encoder,

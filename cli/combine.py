@@ -72,6 +72,7 @@ def combine(
     """Find the layers whose mean or maximum makes the best sentence vectors (BERT-LC); save the model cut above."""
     from truncate_kit.combination.bert_lc import combine as run
     from truncate_kit.combination.bert_lc import write_combination
+    from truncate_kit.data import PairSplits
     from truncate_kit.encoders import find_pooler_head, load_pooler_head
     from truncate_kit.hardware import usable_cores
     from truncate_kit.runs.output import output_folder
@@ -90,7 +91,9 @@ def combine(
     encoder = workspace.load(source, device=device)
     trained = (load_pooler_head if head else find_pooler_head)(source.name)  # without --head a baseline alone
     found, named = workspace.data(data, columns, scale)
-    pairs = workspace.unseen(found, source.name).split(split)
+    if split is not None:
+        found = PairSplits(name=found.name, test=found.split(split), notes=found.notes)
+    pairs = workspace.unseen(found, source.name).evaluation
     if len(pairs) // 2 < dev_pairs:
         workspace.note(f"{pairs.name} holds {len(pairs):,} pairs: half of them are for choosing.")
     with output_folder(folder, encoder, workspace.combined.name):  # before a search whose model could not be saved

@@ -127,8 +127,9 @@ def evaluate(
         _search(run, split, form)
         return
     splits, _ = workspace.data(data, columns, scale)
+    measured = split is None or splits.split(split) is splits.evaluation  # whoever names another wants all of it
     inside = Path(source.name).resolve().is_relative_to(workspace.folder.resolve())
-    if inside or home_of(source.name) is not None:
+    if measured and (inside or home_of(source.name) is not None):
         splits = workspace.unseen(splits, source.name)
     show(_scored(run, splits, split, form), workspace)
 
@@ -142,8 +143,7 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     from truncate_kit.workspace.leakage import chosen_there
 
     data = read_retrieval(run.data, split=split)
-    if chosen_here := chosen_there(run.name, data.name):
-        run.workspace.note(chosen_here)
+    run.workspace.note(chosen_there(run.name, data.name))
     for sentence in note_of_searched(run.name, run.encoder, data):
         run.workspace.note(sentence)
     with progress_bar(quiet=run.workspace.quiet) as progress:
@@ -162,10 +162,11 @@ def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "Vect
     from truncate_kit.evaluation import ModelScore, evaluate
     from truncate_kit.vectors import StoredVectors
     from truncate_kit.workspace.leakage import chosen_there
+    from truncate_kit.workspace.seen import seen_among
 
     pairs = splits.split(split)
-    if chosen_here := chosen_there(run.name, pairs.name, pairs):
-        run.workspace.note(chosen_here)
+    run.workspace.note(chosen_there(run.name, pairs.name, pairs))
+    run.workspace.note(seen_among(run.workspace, pairs, run.name))
     stored = StoredVectors(run.encoder, form)
     found = evaluate(stored, pairs.pairs)
     return ModelScore(

@@ -106,8 +106,8 @@ def _chosen_on(model: Evaluated, data: str) -> str | None:
 
 def _trained_on(model: Evaluated) -> "SeenPairs | None":
     """What the workspace knows of its own models; says which, or that it does not know."""
-    from truncate_kit.workspace.leakage import seen_pairs
     from truncate_kit.workspace.records import home_of
+    from truncate_kit.workspace.seen import seen_pairs
 
     workspace, home = model.workspace, home_of(model.name)
     if home is None and Path(model.name).resolve().is_relative_to(workspace.folder.resolve()):

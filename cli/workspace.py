@@ -30,9 +30,10 @@ class Workspace(places.Workspace):
         """Nobody else writes here meanwhile, so the models stay what they are. Raises `FileProblemError`."""
         return run_lock(self.folder)
 
-    def note(self, text: str) -> None:
-        """A sentence beside the result, on stderr."""
-        note(text, quiet=self.quiet)
+    def note(self, text: str | None) -> None:
+        """A sentence beside the result, on stderr; None says nothing."""
+        if text is not None:
+            note(text, quiet=self.quiet)
 
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False

@@ -63,7 +63,7 @@ def test_no_argument_analyses_the_bundled_miniature_on_the_bundled_pairs(run, tm
     assert written.sentence in out
     best = max(range(9), key=lambda layer: written.spearman[layer])
     ends = f"(Spearman {written.spearman[best]:.1f}, the last layer {written.spearman[8]:.1f})."
-    assert " ".join(out.split()).count(f"Highest without training: layer {best} {ends}") == 1
+    assert " ".join(out.split()).count(f"Highest without further training: layer {best} {ends}") == 1
     for heading in ("layer", "parameters", "CKA (95 %)", "Block Influence", "effective rank", "anisotropy", "Spearman"):
         assert heading in out
     assert f"{written.parameters[8]:,}" in out

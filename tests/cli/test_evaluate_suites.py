@@ -85,7 +85,8 @@ def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder)
     pairs = home / "data/sts13/test.csv"
     code, _, err = run("finetune", tiny_folder("electra"), "--data", pairs, *fast)
     assert code == 0, err
-    held_out = len(complete_splits(load_pairs(pairs)).test)
+    divided = complete_splits(load_pairs(pairs))
+    held_out = len(divided.test)
     code, out, err = run("evaluate", "--suite", "sts", "--data", "data")
     assert code == 0, err
     assert "scored with and without those pairs (not counting test)." in err
@@ -95,10 +96,18 @@ def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder)
     code, out, _ = run("evaluate", tiny_folder("electra"), "--suite", "sts", "--data", "data", "--json")
     assert json.loads(out)["seen"] is None  # a model from elsewhere
 
+    # A pair is known again whatever becomes of the file, and of the last command's data.
+    seen = {frozenset((pair.first, pair.second)) for part in (divided.train, divided.dev) for pair in part}
     pairs.write_text(pairs.read_text().replace("the cat sat,", "the cat lay,"))
-    code, out, err = run("evaluate", "--suite", "sts", "--data", "data")
-    assert code == 0
-    assert "is not known here: name it with --seen." in err
+    run("analyze", tiny_folder("electra"))
+    run("evaluate", "--suite", "sts", "--data", "data")
+    now = [frozenset((pair.first, pair.second)) for pair in load_pairs(pairs, divide=False).evaluation]
+    expected = sum(pair not in seen for pair in now)
+    assert expected > held_out
+    rows = json.loads((home / "exported/suite-sts.json").read_text())["sets"]
+    assert {row["name"]: row["unseen_pairs"] for row in rows}["STS13"] == expected
+    (home / "exported/sweep.pairs").unlink()  # as by an earlier version
+    assert "is not known here: name it with --seen." in run("evaluate", "--suite", "sts", "--data", "data")[2]
 
 
 def of_suite(place):
@@ -142,13 +151,23 @@ def test_triplets_of_contrastive_training_count_as_seen(run, home, tiny_folder, 
         return found["seen"], [row["unseen_pairs"] for row in found["sets"]]
 
     name, counts = unseen()
+    assert name == f"what is noted in {home / 'exported'}"
+    assert counts == [42 - 10, 30 - 10]  # rows 2 to 11 from the triplets; nothing is learned from train beside them
+    run("analyze", tiny_folder("bert"))  # the last command's model is another one, the triplets are still known
+    triplets.unlink()
+    assert unseen()[1] == counts
+    assert run("evaluate", "--suite", "sts", "--data", "data")[0] == 0
+    triplets.write_text(written(range(2, 12)))
+    noted = (home / "exported/contrastive.pairs").read_bytes()
+    (home / "exported/contrastive.pairs").unlink()  # as by an earlier version: what was named is read again
+    run("analyze", tiny_folder("bert"), *data[:4])
+    name, counts = unseen()
     assert "pairs and " in name
     assert name.endswith("rows.csv")
-    assert counts == [42 - 12, 30 - 12]  # rows 0 to 2 from train, 2 to 11 from the triplets
-    run("analyze", tiny_folder("bert"))  # the last command's model is another one, the triplets are still known
-    assert unseen()[1] == counts
+    assert counts == [42 - 12, 30 - 12]  # rows 0 to 2 of train as well, to be on the safe side
     triplets.write_text(written(range(3, 12)))
     assert unseen() == (None, [None, None])
+    (home / "exported/contrastive.pairs").write_bytes(noted)
     assert run("finetune", tiny_folder("electra"), *data)[0] == 0  # a model that learned from the pairs alone
     assert unseen()[1] == [42 - 3, 30 - 3]
 

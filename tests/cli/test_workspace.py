@@ -288,6 +288,30 @@ def test_what_training_replaces_is_said_and_a_distilled_model_is_kept(run, tmp_p
     assert (tmp_path / "taught/lean/model.safetensors").read_bytes() == before
 
 
+def test_pairs_that_a_model_learned_from_are_mentioned_where_their_split_is_named(run, tmp_path, tiny_folder):
+    folder, rows = tmp_path / "pairs", PAIRS.splitlines()
+    folder.mkdir()
+    for name, some in (("train", rows[1:23]), ("dev", rows[23:33]), ("test", rows[33:])):
+        (folder / f"{name}.csv").write_text("\n".join([rows[0], *some]) + "\n")
+    assert run("finetune", tiny_folder("bert"), "--data", "pairs", *FAST, "--layer", 1)[0] == 0
+    lean = "exported/lean"
+    for split, number in (("train", 22), ("dev", 10), ("test", 0)):
+        code, out, err = run("evaluate", lean, "--data", "pairs", "--split", split)
+        assert code == 0, err
+        assert f" {number or 10} " in out
+        said = f"{lean} was trained on or chosen by {number} of these {number} pairs: a score on them says little"
+        assert (said in err) == bool(number)
+    code, out, err = run("analyze", lean, "--data", "pairs/train.csv", "--workspace", "other")
+    assert code == 0, err
+    assert "trained on or chosen by 22 of these 22 pairs" in err
+    assert "Highest without further training" in " ".join(out.split())
+    code, out, err = run("combine", lean, "--data", "pairs", "--split", "train", "--workspace", "third")
+    assert (code, out) == (1, "")
+    assert "22 of 22 pairs of " in err
+    assert "That leaves 0 pairs." in err
+    assert run("combine", tiny_folder("bert"), "--data", "pairs", "--split", "train", "--workspace", "third")[0] == 0
+
+
 def test_a_graph_of_a_cut_is_made_in_one_go(run, tmp_path, tiny_folder):
     code, _, err = run("export", tiny_folder("bert"), "--onnx", "--layer", 1, "--data", "pairs.csv")
     assert code == 0, err

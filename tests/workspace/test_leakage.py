@@ -22,9 +22,10 @@ from truncate_kit.runs.cutting import cut
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.workspace.leakage import chosen_on, chosen_there, seen_pairs, trained_on, unseen
+from truncate_kit.workspace.leakage import chosen_on, chosen_there, trained_on, unseen
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.records import home_of
+from truncate_kit.workspace.seen import seen_among, seen_pairs
 from truncate_kit.workspace.sources import DataSource
 
 
@@ -236,6 +237,23 @@ def test_a_file_that_changed_is_known_pair_by_pair(workspace, file):
         unseen(workspace, of_pairs(whole, (*split_pairs(whole.train).train.pairs[:40], new, replace(new, first="b"))))
 
 
+def test_how_many_of_some_pairs_a_model_has_seen(workspace, file, tmp_path):
+    """For splits that are named, of which nothing is left out."""
+    divided = split_pairs(load_pairs(file, divide=False).train)
+    elsewhere = Workspace(tmp_path / "elsewhere")
+    for here in (workspace, elsewhere):
+        for name, pairs in divided.items():
+            said = seen_among(here, pairs, workspace.lean)
+            if name == "test":
+                assert said is None
+            else:
+                known = f"trained on or chosen by {len(pairs)} of these {len(pairs)} pairs"
+                assert said == f"{workspace.lean} was {known}: a score on them says little of others."
+        more = replace(divided.test, pairs=(*divided.test.pairs, divided.dev.pairs[0]))
+        assert f"1 of these {len(more)} pairs" in seen_among(here, more, workspace.lean)
+    assert seen_among(workspace, divided.train, "mini-bert") is None  # which was not made here
+
+
 def test_of_a_folder_with_a_test_split_its_pairs_are_looked_at_one_by_one(workspace, file):
     """Unless it is the very one that was learned from, whose test split stays as it was given."""
     divided = split_pairs(load_pairs(file, divide=False).train)
@@ -326,9 +344,16 @@ def test_pairs_that_were_seen_are_those_of_train_and_dev(workspace, file, tmp_pa
     found = seen_pairs(workspace, whole)
     assert found.pairs == texts([*expected.train, *expected.dev])
     assert not found.pairs & texts(expected.test)
-    assert seen_pairs(workspace) is None  # nobody noted what was read, and the bundled pairs it was not
-    workspace.remember(None, DataSource(str(file)))
-    assert seen_pairs(workspace) == found
+    noted = seen_pairs(workspace)
+    assert noted.name == f"what is noted in {workspace.folder}"
+    assert all(pair in noted.pairs for pair in found.pairs)
+    assert not any(pair in noted.pairs for pair in texts(expected.test))
+    # Whatever the last command used; an earlier version noted no pairs, and what it used is read again.
+    old = Workspace(shutil.copytree(workspace.folder, tmp_path / "old"))
+    (old.folder / "sweep.pairs").unlink()
+    assert seen_pairs(old) is None
+    old.remember(None, DataSource(str(file)))
+    assert seen_pairs(old) == found
     assert seen_pairs(workspace, replace(whole, train=make_pairs(40))) is None
     assert seen_pairs(Workspace(tmp_path), whole) is None
 

@@ -91,7 +91,7 @@ class LayerProfile(Result):
         best, last = max(scores, key=scores.__getitem__), scores.get(self.depth)
         place = f"layer {best}, the last one" if best == self.depth else f"layer {best}"
         beside = "" if last is None or best == self.depth else f", the last layer {last:.1f}"
-        return f"Highest without training: {place} ({measure} {scores[best]:.1f}{beside})."
+        return f"Highest without further training: {place} ({measure} {scores[best]:.1f}{beside})."
 
     def statements(self) -> tuple[str, ...]:
         """What the user has to know of how the numbers came about."""

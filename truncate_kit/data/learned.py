@@ -4,7 +4,7 @@ A fingerprint names a set as long as no row of it changes or moves; these know e
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +59,17 @@ def note_learned(result: Path, name: str, *pairs: Iterable[TextPair], texts: Ite
 def _head(name: str, keys: bytes) -> bytes:
     """The first line: what the keys are of, and a digest of them that shows damage."""
     return f"{_HEAD}, {name}, {hashlib.sha256(keys).hexdigest()}".encode()
+
+
+class KnownPairs(Container[frozenset[str]]):
+    """Whether a pair, as the set of its texts, is one of those that these keys are of."""
+
+    def __init__(self, keys: Keys) -> None:
+        self._keys = frozenset(keys.tolist())
+
+    def __contains__(self, pair: object) -> bool:
+        texts = sorted(pair) if isinstance(pair, frozenset) else []
+        return len(texts) in (1, 2) and pair_key(texts[0], texts[-1]) in self._keys
 
 
 def _keys_of(texts: Iterable[frozenset[str]]) -> Keys:

@@ -1,7 +1,7 @@
 """The sets of the evaluation suites, found in a folder by their usual names."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, NoReturn
@@ -68,7 +68,7 @@ class SeenPairs(NamedTuple):
     """What models were trained on. name: in words; pairs: each as the set of its texts."""
 
     name: str
-    pairs: frozenset[frozenset[str]]
+    pairs: Container[frozenset[str]]
 
 
 def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:

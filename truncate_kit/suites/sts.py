@@ -1,7 +1,7 @@
 """Semantic textual similarity as MTEB counts it: one Spearman correlation per set, all its subsets together."""
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from truncate_kit.cells import TableCells, number
@@ -87,7 +87,7 @@ def score_sts(
     *,
     model: str,
     runtime: str = "torch",
-    seen: Collection[frozenset[str]] = frozenset(),
+    seen: Container[frozenset[str]] = frozenset(),
     seen_name: str | None = None,
     progress: ProgressOption = False,
 ) -> StsReport:
@@ -124,7 +124,7 @@ def score_sts(
     )
 
 
-def _score(one: StsSet, cosines: Sequence[float], seen: Collection[frozenset[str]] | None) -> StsScore:
+def _score(one: StsSet, cosines: Sequence[float], seen: Container[frozenset[str]] | None) -> StsScore:
     found = correlate(cosines, [pair.target for pair in one.pairs])
     fresh = None
     if seen is not None:

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from truncate_kit.data import BUNDLED, SEARCH_METRICS, SeenPairs, complete_splits, load_pairs, load_triplets, splits_for
+from truncate_kit.data import SEARCH_METRICS, complete_splits, splits_for
 from truncate_kit.data.learned import pair_keys, read_learned, without_learned
-from truncate_kit.errors import DataError, TruncateKitError
-from truncate_kit.training.objectives import OBJECTIVES
+from truncate_kit.errors import DataError
 from truncate_kit.wording import counted
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.records import (
@@ -23,7 +22,7 @@ from truncate_kit.workspace.records import (
 )
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits, RetrievalSet, TextPair, TripletSet
+    from truncate_kit.data import PairSplits, RetrievalSet, TextPair
 
 _FEWEST = 3  # pairs of which there is a correlation
 
@@ -132,53 +131,6 @@ def _common(divisions: Sequence["PairSplits"]) -> "PairSplits":
     if len(pairs) < _FEWEST:
         raise DataError(f"{notes} Models here learned from the rest: {left}", hint="Name another set as `data`.")
     return replace(first, test=replace(first.test, pairs=pairs), notes=(f"{notes} {left}",))
-
-
-def seen_pairs(
-    workspace: Workspace,
-    data: "PairSplits | None" = None,
-    triplets: "TripletSet | None" = None,
-    model: str | Path | None = None,
-) -> SeenPairs | None:
-    """The train and dev pairs of the data, and what stands in one row of the triplets of contrastive training.
-
-    data, triplets: what was learned from, None loads what the last command used. model: as in `records_of`. Returns
-    None where nothing was trained here on pairs, or they are not those that were learned from.
-    """
-    records, last = records_of(workspace, model), workspace.remembered().data
-    learned = {record.fingerprint for record in records if record.learned}
-    if not learned:
-        return None
-    try:
-        data = data or load_pairs(last.name or BUNDLED, columns=last.columns, scale=last.scale)
-        data = complete_splits(data)
-        rows = _contrasted(workspace, triplets)
-    except TruncateKitError:
-        return None
-    if data.fingerprint() not in learned:
-        return None
-    parts = (pairs for name, pairs in data.items() if name != "test")
-    found = frozenset(frozenset((pair.first, pair.second)) for part in parts for pair in part)
-    return (
-        SeenPairs(data.name, found) if rows is None else SeenPairs(f"{data.name} and {rows.name}", found | rows.pairs())
-    )
-
-
-def _contrasted(workspace: Workspace, rows: "TripletSet | None") -> "TripletSet | None":
-    """The rows that contrastive training of the models here learned from, None for single texts. Raises `DataError`."""
-    result, sweep = workspace.contrast(), workspace.sweep()
-    learned = None if result is None else OBJECTIVES[result.settings.objective].data
-    if result is None or learned == "texts":  # single texts, each its own positive
-        return None
-    # Where finetune began with another model, that one has taken the place of the contrastive one.
-    if sweep is not None and Path(sweep.model).resolve() != workspace.lean.resolve():
-        return None
-    source = workspace.remembered().triplets
-    if rows is None and source is not None:
-        rows = load_triplets(source.name, columns=source.columns, negatives=learned == "negatives")
-    if rows is None or rows.fingerprint() != result.rows_fingerprint:
-        raise DataError(f"The rows of {workspace.contrast_file} are gone or no longer the same.", hint="Name them.")
-    return rows
 
 
 def chosen_on(

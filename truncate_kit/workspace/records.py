@@ -136,10 +136,13 @@ def _learned(workspace: Workspace, model: str | Path | None) -> Iterator[Record]
     # A distillation takes the places of these two alone: what was made of earlier ones has seen what they had.
     if is_frozen_alone(workspace, model) or (replaceable and workspace.distilled() is not None):
         return
-    if (contrast := workspace.contrast()) is not None:
+    sweep = workspace.sweep()
+    # Where finetune began with another model, that one has taken the place of the contrastive one.
+    replaced = replaceable and sweep is not None and not is_model(workspace.located(sweep.model), workspace.lean)
+    if (contrast := workspace.contrast()) is not None and not replaced:
         name = f"{contrast.data_fingerprint} {contrast.rows_fingerprint}"
         yield Record(contrast.data_fingerprint, 0, workspace.folder, workspace.contrast_file, name)
-    if (sweep := workspace.sweep()) is not None:
+    if sweep is not None:
         name = f"{sweep.data_fingerprint} {sweep.chosen_seed}"
         yield Record(sweep.data_fingerprint, sweep.chosen_seed, workspace.folder, workspace.sweep_file, name)
 
