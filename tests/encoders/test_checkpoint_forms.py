@@ -78,10 +78,64 @@ def test_weights_that_go_on_behind_the_last_block_are_refused(tiny_folder, tmp_p
     assert "`truncate()`" in refused.value.hint
 
 
-def test_a_buffer_of_an_old_version_inside_a_block_is_passed_over(folder, tiny_folder):
-    weights = load_file(folder / WEIGHTS) | {"encoder.layer.0.attention.self.old_scale": torch.ones(3)}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    assert loads_as(folder, tiny_folder("bert")) < 1e-6
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("gpt2", "h.0.attn.bias"),
+        ("gpt2", "h.1.attn.masked_bias"),
+        ("llama", "layers.0.self_attn.rotary_emb.inv_freq"),
+        ("bert", "encoder.layer.2.attention.self.position_ids"),
+        ("bert", "encoder.layer.0.crossattention.self.query.weight"),
+    ],
+)
+def test_what_a_block_does_not_need_is_passed_over(tiny_folder, tmp_path, family, name):
+    folder = shutil.copytree(tiny_folder(family), tmp_path / "model")
+    save_file(load_file(folder / WEIGHTS) | {name: torch.ones(3)}, folder / WEIGHTS, metadata={"format": "pt"})
+    assert loads_as(folder, tiny_folder(family)) == 0
+
+
+@pytest.mark.parametrize("prefixed", [False, True])
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("bert", "encoder.layer.1.attention.self.distance_embedding.weight"),
+        ("roberta", "encoder.layer.0.adapter.down.weight"),
+        ("albert", "encoder.albert_layer_groups.0.albert_layers.0.gate.weight"),
+        ("qwen3", "layers.2.mlp.up_proj.weight_scale"),
+    ],
+)
+def test_a_weight_of_a_block_that_its_class_does_not_compute_is_refused(tiny_folder, tmp_path, family, name, prefixed):
+    """Else the vectors would be those of another model without a word."""
+    folder = shutil.copytree(tiny_folder(family), tmp_path / "model")
+    prefix = f"{AutoModel.from_pretrained(folder).base_model_prefix}." if prefixed else ""
+    weights = {f"{prefix}{key}": value for key, value in load_file(folder / WEIGHTS).items()}
+    save_file(weights | {f"{prefix}{name}": torch.ones(79, 8)}, folder / WEIGHTS, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="would compute without it") as refused:
+        load_encoder(folder)
+    assert f"{prefix}{name}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "computed"),
+    [
+        ("bert", "absolute", True),
+        ("modernbert", "absolute", True),  # as ModernBERT-base itself says
+        ("gte", "rope", True),
+        ("bert", "relative_key", False),
+        ("albert", "relative_key_query", False),
+        ("bert", "alibi", False),
+        ("roberta", ["absolute"], False),
+    ],
+)
+def test_positions_that_a_class_does_not_compute_are_refused(tiny_folder, tmp_path, family, kind, computed):
+    folder = shutil.copytree(tiny_folder(family), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"position_embedding_type": kind}))
+    if computed:
+        assert loads_as(folder, tiny_folder(family)) == 0
+    else:
+        with pytest.raises(ModelError, match="position_embedding_type"):
+            load_encoder(folder)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

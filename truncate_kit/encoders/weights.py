@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedModel
 
+from truncate_kit.bounds import shown
 from truncate_kit.encoders.confinement import check_no_adapter, check_shards
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.module_files import pickled
@@ -22,6 +23,10 @@ from truncate_kit.errors import ModelError, first_line
 from truncate_kit.wording import harmless
 
 _MOST_WEIGHTS = 50_000  # of a file; a block has some twenty
+# Inside blocks: buffers that earlier versions stored, and what attends to another text, of which there is none.
+_UNNEEDED = re.compile(
+    r"\.(?:attn|attention)\.(?:masked_)?bias$|\.rotary_emb\.(?:original_)?inv_freq$|\.position_ids$|\.crossattention\."
+)
 
 
 def load_backbone(
@@ -30,6 +35,7 @@ def load_backbone(
     """The base model in float32, its pooler head left out or kept where there is one. Raises `ModelError`."""
     check_shards(folder)
     check_no_adapter(folder)
+    _check_positions(folder, config)
     _check_types(folder)
     _check_size(folder, config)
     pooler = family_of(config).pooler
@@ -61,7 +67,7 @@ def load_backbone(
     if pooler is not None and (missing or not keep_pooler):
         setattr(backbone, pooler, None)
     _check_complete(folder, report["missing_keys"] - missing, report["mismatched_keys"])
-    _check_depth(folder, config, backbone.base_model_prefix, report["unexpected_keys"])
+    _check_unused(folder, config, backbone.base_model_prefix, report["unexpected_keys"])
     check_finite(backbone, folder)
     loaded: PreTrainedModel = backbone.eval()
     return loaded
@@ -138,17 +144,36 @@ def _check_complete(folder: Path, missing: Iterable[str], mismatched: Iterable[A
             )
 
 
-def _check_depth(folder: Path, config: PretrainedConfig, prefix: str, unused: Iterable[str]) -> None:
-    """Raise `ModelError` where weights go on behind the last block of the configuration, which others would not see.
+def _check_unused(folder: Path, config: PretrainedConfig, prefix: str, unused: Iterable[str]) -> None:
+    """Raise `ModelError` where weights of blocks are not used: behind the last block, or of a part it does not compute.
 
     unused: names of weights that the model has no place for; heads, poolers and old buffers are passed over.
     """
     block = re.compile(rf"(?:{re.escape(prefix)}\.)?{re.escape(family_of(config).blocks)}\.(\d+)\.")
-    found = ((name, block.match(name)) for name in sorted(unused))
-    further = next((name for name, place in found if place and int(place[1]) >= config.num_hidden_layers), None)
+    places = {name: int(place[1]) for name in sorted(unused) if (place := block.match(name))}
+    further = next((name for name, place in places.items() if place >= config.num_hidden_layers), None)
     if further is not None:
         raise ModelError(
             f"{folder / 'config.json'} describes {config.num_hidden_layers} blocks, but the weights beside it go on: "
             f"{harmless(further)} is one of them.",
             hint="Mend the number there or download the model again; `truncate()` makes a whole model shorter.",
+        )
+    unknown = next((name for name in places if not _UNNEEDED.search(name)), None)
+    if unknown is not None:
+        raise ModelError(
+            f"The weights in {folder} hold {harmless(unknown)}, for which {type(config).__name__} has no place: the "
+            "model would compute without it.",
+            hint="Use a checkpoint whose blocks are those that transformers computes for its architecture.",
+        )
+
+
+def _check_positions(folder: Path, config: PretrainedConfig) -> None:
+    """Raise `ModelError` for a kind of positions that the class does not compute: it would use absolute ones."""
+    kind = getattr(config, "position_embedding_type", None)
+    rotary = ("rope", "rotary") if hasattr(config, "rope_parameters") else ()
+    if kind not in (None, "absolute", *rotary):
+        raise ModelError(
+            f"{folder / 'config.json'} says position_embedding_type {shown(kind)}, which {type(config).__name__} does "
+            "not compute.",
+            hint="Use a model with absolute positions.",
         )
