@@ -1,6 +1,7 @@
 """sentence-transformers models are truncated inside their pipeline, and saved ones load there."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers import models as modules
 
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.encoders.digest import encoder_digest
 from truncate_kit.errors import ModelError, UsageError
 
 TEXTS = ["The Cat sat on the mat", "a red dog", "the BIG cat and not the small dog ran"]
@@ -38,6 +40,38 @@ def test_reads_as_sentence_transformers_does(pipeline):
     assert encoder.pooling == "cls"
     assert encoder.max_length == 9
     torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("architecture", ["roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet"])
+def test_how_texts_are_read_is_found_under_the_older_names(pipeline, tmp_path, architecture):
+    """With the maximum length of the tokenizer the long texts would have other vectors, and here a default prompt."""
+    folder, expected = shutil.copytree(pipeline[0], tmp_path / "model"), pipeline[1]
+    reading = json.loads((folder / "sentence_bert_config.json").read_text()) | {"max_seq_length": 5}
+    (folder / "sentence_bert_config.json").unlink()
+    (folder / f"sentence_{architecture}_config.json").write_text(json.dumps(reading))
+    peer = SentenceTransformer(str(folder), device="cpu")
+    encoder = load_encoder(folder)
+    assert encoder.max_length == peer.max_seq_length == 5
+    shortened = torch.as_tensor(peer.encode(TEXTS))
+    assert not torch.allclose(shortened, expected, atol=1e-3)
+    torch.testing.assert_close(encoder.vectors(TEXTS), shortened, atol=1e-5, rtol=1e-4)
+    save_encoder(encoder, tmp_path / "saved")
+    saved = load_encoder(tmp_path / "saved")
+    assert (saved.max_length, saved.lower_case) == (5, encoder.lower_case)
+    assert encoder_digest(saved) == encoder_digest(encoder) != encoder_digest(load_encoder(pipeline[0]))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [({"max_seq_length": 7}, {"max_seq_length": 5}, 7), ({}, {"max_seq_length": 5}, 5), ({}, {}, 36)],
+)
+def test_the_first_file_that_says_how_texts_are_read_counts(pipeline, tmp_path, first, second, found):
+    folder = shutil.copytree(pipeline[0], tmp_path / "model")
+    (folder / "sentence_bert_config.json").write_text(json.dumps(first))
+    (folder / "sentence_roberta_config.json").write_text(json.dumps(second))
+    tokenizer = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 36}
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    assert load_encoder(folder).max_length == SentenceTransformer(str(folder), device="cpu").max_seq_length == found
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2, 3])

@@ -4,6 +4,7 @@ Only what such a folder says is built; no class is imported by a name found in a
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ _MOST_MODULES = 100
 _MODEL_TYPE = "SentenceTransformer"
 # What sentence-transformers puts over configuration, tokenizer and call; the names before and since its version 5.
 _OVERRIDES = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs")
+# sentence-transformers reads the first of these that says anything; older versions named them by architecture.
+_READERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 _KNOWN = {"Transformer", "WeightedLayerPooling", "Pooling", *LAYER_POOLERS, "LayerHeads", *TAIL_MODULES, "Dropout"}
 
 
@@ -146,25 +149,29 @@ def _checked_settings(path: Path, values: Any) -> dict[str, Any]:
 
 
 def _read_transformer(pipeline: Pipeline, place: Path) -> None:
-    path = place / "sentence_bert_config.json"
-    if path.exists():
-        values = read_json(path)
-        over = next((name for name in _OVERRIDES if values.get(name)), None)
-        if over is not None:
-            raise ModelError(
-                f"{path} puts {over} over the model's own settings, which cannot be kept.",
-                hint="Write them into config.json or tokenizer_config.json, and leave them out there.",
-            )
-        pipeline.max_length = values.get("max_seq_length")
-        pipeline.lower_case = values.get("do_lower_case") or False
-        if not isinstance(pipeline.lower_case, bool) or not (
-            pipeline.max_length in (None, 0) or Bounds(2, math.inf).holds(pipeline.max_length)
-        ):
-            raise ModelError(
-                f"{path} has a maximum length of {shown(pipeline.max_length)}, and lower case "
-                f"{shown(pipeline.lower_case)}.",
-                hint="The first is a whole number or null, the second true or false; save the model again.",
-            )
+    path, values = next(((path, values) for path, values in _readings(place) if values != {}), (place, {}))
+    over = next((name for name in _OVERRIDES if values.get(name)), None)
+    if over is not None:
+        raise ModelError(
+            f"{path} puts {over} over the model's own settings, which cannot be kept.",
+            hint="Write them into config.json or tokenizer_config.json, and leave them out there.",
+        )
+    pipeline.max_length = values.get("max_seq_length")
+    pipeline.lower_case = values.get("do_lower_case") or False
+    if not isinstance(pipeline.lower_case, bool) or not (
+        pipeline.max_length in (None, 0) or Bounds(2, math.inf).holds(pipeline.max_length)
+    ):
+        raise ModelError(
+            f"{path} has a maximum length of {shown(pipeline.max_length)}, and lower case "
+            f"{shown(pipeline.lower_case)}.",
+            hint="The first is a whole number or null, the second true or false; save the model again.",
+        )
+
+
+def _readings(place: Path) -> Iterator[tuple[Path, Any]]:
+    """What says how a transformer reads texts, of whatever name, the first one first."""
+    files = (place / f"sentence_{kind}_config.json" for kind in _READERS)
+    return ((file, read_json(file)) for file in files if file.exists())
 
 
 def _read_pooling(path: Path) -> tuple[PoolingMode, ConcatPooling | None]:
