@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from truncate_kit.errors import FileProblemError, first_line
-from truncate_kit.files import read_text, write_json
+from truncate_kit.files import read_text, write_text
 
 FORMAT = 2
 """Version of everything that is written as JSON: 1 had neither a version nor a digest."""
@@ -60,7 +60,11 @@ class Result:
 
     def write(self, path: Path) -> None:
         """Write the JSON, sealed, under a temporary name and rename it. Raises `FileProblemError`."""
-        write_json(path, sealed(self.to_dict()))
+        write_text(path, self.sealed_text())
+
+    def sealed_text(self) -> str:
+        """What `write` writes. Raises ValueError on NaN or infinity."""
+        return json.dumps(sealed(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> Self:

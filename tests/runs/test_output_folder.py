@@ -1,12 +1,15 @@
 """A method never replaces the model it started from, and only one works in a folder."""
 
 import hashlib
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.support.pairs import word_splits
+from tests.support.processes import Program
 from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data.triplets import raw_texts
@@ -74,6 +77,43 @@ def test_a_folder_in_which_another_process_works_is_refused(name, method, tiny_f
             method(load_encoder(tiny_folder("bert")), tmp_path)
         holder.communicate("\n")
     assert not (tmp_path / name).exists()
+
+
+_KILLED = """
+import os, sys
+from pathlib import Path
+from truncate_kit.data import BUNDLED, load_pairs
+from truncate_kit.distillation.distilling import distill
+from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.encoders import load_encoder
+from truncate_kit.runs.cutting import cut
+
+def kill_before_the_record(event, arguments):
+    if event == "open" and str(arguments[0]).endswith(f"/{record}") and "w" in str(arguments[1]):
+        os.kill(os.getpid(), 9)
+
+model, out, record, how = sys.argv[1:]
+if how == "killed":
+    sys.addaudithook(kill_before_the_record)
+encoder = load_encoder(model)
+if record == "cut.json":
+    cut(encoder, 1, out=Path(out))
+else:
+    texts = list(dict.fromkeys(load_pairs(BUNDLED).texts()))[:300]
+    settings = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=100)
+    distill(encoder, texts, out=Path(out), budget=Budget(blocks=[1]), settings=settings)
+"""
+
+
+@pytest.mark.parametrize("record", ["cut.json", "distill.json"])
+def test_a_model_stands_only_with_the_record_of_what_it_was_made_from(record, tiny_folder, tmp_path):
+    """Without it `cut` would take its own model for one that was trained, and refuse to replace it."""
+    save_encoder(load_encoder(tiny_folder("electra")), tmp_path / "lean", model_card="of before")
+    before = contents(tmp_path / "lean")
+    assert Program(_KILLED, tiny_folder("bert"), tmp_path, record, "killed").returncode == -signal.SIGKILL
+    assert contents(tmp_path / "lean") == before
+    assert Program(_KILLED, tiny_folder("bert"), tmp_path, record, "whole").returncode == 0
+    assert {Path(record)} < contents(tmp_path / "lean").keys()
 
 
 def test_a_hub_name_and_a_folder_beside_are_no_reason_to_refuse(tiny_folder, tmp_path):

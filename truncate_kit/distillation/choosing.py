@@ -98,11 +98,11 @@ class Distillation(Learning):
             data_fingerprint=wanted.data_fingerprint if isinstance(self.data, PairSplits) and self.data.dev else "",
         )
         save_encoder(self.encoder, out / "full")
-        save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean))
         if isinstance(self.data, PairSplits) and self.data.dev is not None:
             # Beside the model's folder, which may be uploaded.
             note_learned(out / DISTILL_FILE, result.data_fingerprint, self.data.dev)
-        result.write(out / "lean" / DISTILL_FILE)
+        records = {DISTILL_FILE: result.sealed_text()}
+        save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean), records=records)
         self.runs.forget_weights({run_name(chosen)})
         return result
 

@@ -1,6 +1,7 @@
 """An encoder as an ordinary sentence-transformers folder that loads without this package."""
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,16 @@ _READING_FILE = "sentence_bert_config.json"
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 
 
-def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = None) -> Path:
+def save_encoder(
+    encoder: Encoder, folder: Path, *, model_card: str | None = None, records: Mapping[str, str] | None = None
+) -> Path:
     """Write `folder` (replaced as a whole, or left as it was on failure) and return it.
 
     `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)` load it; no weight above the last layer is in
-    it. model_card: text of README.md. Raises `ModelError` without a tokenizer, `FileProblemError`.
+    it.
+
+    model_card: Text of README.md. records: Texts of further files by name, such as what the model was made from; it
+    never stands there without them. Raises `ModelError` without a tokenizer, `FileProblemError`.
     """
     if encoder.tokenizer is None:
         raise ModelError(f"{encoder.name} has no tokenizer to save.", hint="Use a model folder that has one.")
@@ -42,8 +48,9 @@ def save_encoder(encoder: Encoder, folder: Path, *, model_card: str | None = Non
         )  # a tokenizer writes down how it was called last: the file is the same each time
         encoder.tokenizer.save_pretrained(target)
         _write_pipeline(target, encoder)
-        if model_card is not None:
-            (target / "README.md").write_text(model_card, encoding="utf-8")
+        card = {} if model_card is None else {"README.md": model_card}
+        for name, text in (card | dict(records or {})).items():
+            (target / name).write_text(text, encoding="utf-8")
     return folder
 
 

@@ -147,8 +147,8 @@ def cut(
         blocks=blocks,
     )
     with output_folder(out, encoder, "lean"):
-        save_encoder(lean, out / "lean", model_card=_card(result, lean))
-        result.write(out / "lean" / CUT_FILE)
+        records = {CUT_FILE: result.sealed_text()}
+        save_encoder(lean, out / "lean", model_card=_card(result, lean), records=records)
     return result
 
 
