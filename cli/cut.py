@@ -1,5 +1,6 @@
 """`truncate-kit cut`: a model cut at a layer, to some blocks, or in its vocabulary, and saved, without training."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,13 +55,19 @@ def save_cut(
     from truncate_kit.data import read_texts
     from truncate_kit.runs.cutting import cut as run
 
+    _check_replaceable(source, workspace)
+    raw = None if texts is None else read_texts(texts)
+    # Once more when it is replaced: loading takes a while, in which another process may have put a trained model there.
+    check = partial(_check_replaceable, source, workspace)
+    result = run(workspace.load(source), kept, out=workspace.folder, texts=raw, check=check)
+    workspace.remember(source, None)
+    return result
+
+
+def _check_replaceable(source: ModelSource, workspace: Workspace) -> None:
     lean = workspace.lean
     if lean.is_dir() and (workspace.cut() is None or Path(source.name).resolve() == lean.resolve()):
         raise UsageError(
             f"{lean} holds another model, which a cut of {source.name} would replace.",
             hint=f"Name another folder with --workspace. To cut what {lean} holds, also name it as MODEL.",
         )
-    raw = None if texts is None else read_texts(texts)
-    result = run(workspace.load(source), kept, out=workspace.folder, texts=raw)
-    workspace.remember(source, None)
-    return result

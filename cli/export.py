@@ -93,6 +93,7 @@ def export(
     if precision == "int8":
         splits = _searchable(splits, workspace)
     with workspace.held(), progress_bar(quiet=as_json) as progress:
+        _check_replaceable(workspace, model)  # once more: the model was loaded while others could write
         report = export_onnx(
             encoder,
             place,
@@ -169,13 +170,17 @@ def _source(workspace: Workspace, named: str | None) -> ModelSource:
 
     Raises `UsageError` where there is neither, or where another model than the lean one would take its place.
     """
+    _check_replaceable(workspace, named)
+    return workspace.finished_model(named)
+
+
+def _check_replaceable(workspace: Workspace, named: str | None) -> None:
     lean = workspace.lean
     if named is not None and lean.is_dir() and not _inside(workspace, named) and named != _exported(lean):
         raise UsageError(
             f"{lean} holds another model, which exporting {named} would replace.",
             hint="Name another folder with --workspace, or leave MODEL out to export the one that is there.",
         )
-    return workspace.finished_model(named)
 
 
 def _place(workspace: Workspace, source: ModelSource) -> Path:

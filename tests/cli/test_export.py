@@ -10,6 +10,8 @@ from sentence_transformers import SentenceTransformer
 from tests.support.commands import refused, run
 from truncate_kit.data import read_pairs
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.files import run_lock
+from truncate_kit_cli.workspace import Workspace
 
 
 def write_pairs(path: Path) -> Path:
@@ -74,6 +76,28 @@ def test_export_does_not_replace_a_model_that_something_else_left(workspace, tin
     assert "holds another model" in problem
     assert "--workspace" in problem
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("command", [("export", "--onnx"), ("cut", "--layer", 1), ("export", "--onnx", "--layer", 1)])
+def test_a_model_that_is_saved_while_another_one_is_loaded_stays(command, tiny_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    lean, load = tmp_path / "exported/lean", Workspace.load
+
+    def load_slowly(workspace, source):
+        encoder = load(workspace, source)
+        with run_lock(workspace.folder):  # as finetune, which ends meanwhile
+            save_encoder(truncate(encoder, 2), lean, model_card="tuned")
+        return encoder
+
+    monkeypatch.setattr(Workspace, "load", load_slowly)
+    name, *options = command
+    data = () if name == "cut" else ("--data", write_pairs(tmp_path / "pairs.csv"))
+    problem = refused(capsys, name, tiny_folder("bert"), *options, *data)
+    assert "holds another model" in problem
+    assert "--workspace" in problem
+    assert (lean / "README.md").read_text() == "tuned"
+    assert load_encoder(lean).depth == 2
+    assert not (lean / "model.onnx").exists()
 
 
 def test_a_mistake_costs_no_graph_that_is_there(tiny_folder, tmp_path, monkeypatch, capsys):

@@ -1,6 +1,6 @@
 """Cutting without training: a saved folder with its card."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,12 +119,18 @@ def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder",
 
 
 def cut(
-    encoder: "Encoder", kept: int | Sequence[int] | None, *, out: Path, texts: Sequence[str] | None = None
+    encoder: "Encoder",
+    kept: int | Sequence[int] | None,
+    *,
+    out: Path,
+    texts: Sequence[str] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> CutResult:
     """Save `encoder` truncated at a layer, or with some blocks only, as `out`/lean, with a card.
 
     kept: The last layer, or the blocks as in `keep`; None keeps all. texts: The word pieces to keep, by
-    `cut_vocabulary`; None keeps all.
+    `cut_vocabulary`; None keeps all. check: Called once nobody else can write to `out`, before anything is replaced
+    there; what it raises ends the cut.
 
     Raises `LayerOutOfRangeError`, `LayerNotHeldError`, `FileProblemError`; `ModelError` where blocks do not rise or the
     vocabulary cannot be cut; `UsageError` where `encoder` comes from there.
@@ -147,6 +153,8 @@ def cut(
         blocks=blocks,
     )
     with output_folder(out, encoder, "lean"):
+        if check is not None:
+            check()
         records = {CUT_FILE: result.sealed_text()}
         save_encoder(lean, out / "lean", model_card=_card(result, lean), records=records)
     return result
