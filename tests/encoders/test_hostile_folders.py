@@ -83,6 +83,41 @@ def test_links_of_the_hubs_cache_and_a_link_to_the_folder_itself_are_no_attack(f
     assert (load_encoder(tmp_path / "short").vectors(["a cat"]) == expected).all()
 
 
+def cached(folder, repository, place):
+    """A snapshot as the hub's cache has it, all files of `folder` in the folder `place` of it."""
+    snapshot, blobs = repository / "snapshots" / "0123abcd", repository / "blobs"
+    (snapshot / place).mkdir(parents=True)
+    blobs.mkdir()
+    for number, file in enumerate(sorted(folder.iterdir())):
+        file.rename(blobs / str(number))
+        (snapshot / place / file.name).symlink_to(blobs / str(number))
+    (blobs / "listing").write_text("[]")
+    (snapshot / "modules.json").symlink_to(blobs / "listing")
+    return snapshot
+
+
+@pytest.mark.parametrize("place", ["0_Transformer", "parts/0_Transformer"])
+def test_links_of_the_hubs_cache_in_the_folder_of_a_module_are_no_attack(folder, tmp_path, place):
+    """As sentence-transformers saved its models before version 2."""
+    expected = load_encoder(folder).vectors(["a cat"])
+    snapshot = cached(folder, tmp_path / "models--owner--name", place)
+    write_modules(snapshot, place)
+    assert (load_encoder(snapshot).vectors(["a cat"]) == expected).all()
+
+
+@pytest.mark.parametrize("target", ["secretdir", "models--owner--other/blobs", "models--owner--name/refs"])
+def test_links_of_a_module_past_the_blobs_of_its_own_repository_are_refused(folder, tmp_path, target):
+    snapshot = cached(folder, tmp_path / "models--owner--name", "0_Transformer")
+    write_modules(snapshot, "0_Transformer")
+    config = snapshot / "0_Transformer" / "config.json"
+    (tmp_path / target).mkdir(parents=True, exist_ok=True)
+    elsewhere = shutil.copy(config, tmp_path / target / "config.json")
+    config.unlink()
+    config.symlink_to(elsewhere)
+    with pytest.raises(ModelError, match=r"config\.json is a link to .*outside"):
+        load_encoder(snapshot)
+
+
 @pytest.mark.parametrize("name", ["../escaped.txt", "a/../../escaped.txt", "ABSOLUTE"])
 def test_a_worker_writes_the_files_of_a_model_nowhere_else(tmp_path, monkeypatch, name):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "scratch"))

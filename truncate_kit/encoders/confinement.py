@@ -48,9 +48,12 @@ def check_links(folder: Path, place: Path) -> None:
 
 def _inside(folder: Path, place: Path) -> bool:
     """Whether `place`, its links followed, lies in `folder`, or among the files that the hub's cache keeps for it."""
-    roots = [real_path(folder)]
-    if roots[0].parent.name == "snapshots":  # the cache's layout: snapshots/REVISION holds links into blobs
-        roots.append(roots[0].parent.parent / "blobs")
+    root = real_path(folder)
+    roots = [root]
+    # The cache's layout: snapshots/REVISION holds links into blobs, and so does the folder of a module in it.
+    snapshot = next((above for above in (root, *root.parents) if above.parent.name == "snapshots"), None)
+    if snapshot is not None:
+        roots.append(snapshot.parent.parent / "blobs")
     try:
         resolved = real_path(place)
         place.exists()
