@@ -5,10 +5,12 @@ import shutil
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers import models as modules
 
+from tests.support.fake_hub import COMMIT, logged_in
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.encoders.digest import encoder_digest
 from truncate_kit.errors import ModelError, UsageError
@@ -72,6 +74,25 @@ def test_the_first_file_that_says_how_texts_are_read_counts(pipeline, tmp_path, 
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text()) | {"model_max_length": 36}
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
     assert load_encoder(folder).max_length == SentenceTransformer(str(folder), device="cpu").max_seq_length == found
+
+
+@pytest.mark.parametrize("lacking", [["2_Dense"], [""], ["", "2_Dense"], []])
+@pytest.mark.parametrize("extra", ["2_Dense/training.bin", "pytorch_model.bin"])
+def test_weights_on_the_hub_are_fetched_in_the_form_they_have(pipeline, tmp_path, monkeypatch, lacking, extra):
+    """lacking: folders of modules whose weights are a .bin file only. extra: a file that others do without."""
+    folder, expected = shutil.copytree(pipeline[0], tmp_path / "model"), pipeline[1]
+    (folder / extra).write_bytes(b"not for us")
+    for place in lacking:
+        torch.save(load_file(folder / place / "model.safetensors"), folder / place / "pytorch_model.bin")
+        (folder / place / "model.safetensors").unlink()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with logged_in(monkeypatch) as hub:
+        files = {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+        hub.repos["owner/name"] = {"private": False, "files": files}
+        encoder = load_encoder("owner/name")
+    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    fetched = {path.rpartition(f"/{COMMIT}/")[2] for path in hub.asked if path.startswith("GET /owner/name/resolve/")}
+    assert (extra in fetched) == ("" in lacking)  # without a transformer in safetensors all that there is
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2, 3])

@@ -1,4 +1,4 @@
-"""A hub on this machine: the part of its HTTP API that uploading a model folder calls, over real sockets."""
+"""A hub on this machine: the part of its HTTP API that sending and fetching a model folder calls, over real sockets."""
 
 import base64
 import hashlib
@@ -13,6 +13,7 @@ import pytest
 from huggingface_hub import constants
 
 TOKEN = "hf_a_token_for_tests"
+COMMIT = "b" * 40
 
 
 class FakeHub:
@@ -28,7 +29,7 @@ class FakeHub:
             def do_GET(self) -> None:
                 hub.answer(self)
 
-            do_POST = do_PUT = do_GET  # noqa: N815  # the names that http.server calls
+            do_POST = do_PUT = do_HEAD = do_GET  # noqa: N815  # the names that http.server calls
 
             def log_message(self, *arguments: object) -> None:
                 pass
@@ -47,6 +48,9 @@ class FakeHub:
     def answer(self, request: BaseHTTPRequestHandler) -> None:
         path = request.path.partition("?")[0]
         self.asked.append(f"{request.command} {path}")
+        if "/resolve/" in path:
+            self.send_file(request, path)
+            return
         body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
         if path.startswith("/objects/"):  # the signed address of a large file: no token there
             self.objects[path.rpartition("/")[2]] = body
@@ -61,6 +65,21 @@ class FakeHub:
         request.send_header("Content-Length", str(len(text)))
         request.end_headers()
         request.wfile.write(text)
+
+    def send_file(self, request: BaseHTTPRequestHandler, path: str) -> None:
+        """A file of a repository, or its head alone; the name of a stored file is its digest."""
+        name, _, place = path.removeprefix("/").partition("/resolve/")
+        content = self.repos[name]["files"].get(place.partition("/")[2])
+        request.send_response(404 if content is None else 200)
+        request.send_header("Content-Length", str(len(content or b"")))
+        request.send_header("X-Repo-Commit", COMMIT)
+        if content is None:
+            request.send_header("X-Error-Code", "EntryNotFound")
+        else:
+            request.send_header("ETag", f'"{hashlib.sha256(content).hexdigest()}"')
+        request.end_headers()
+        if request.command == "GET" and content is not None:
+            request.wfile.write(content)
 
     def route(self, path: str, body: bytes) -> tuple[int, Any]:
         if path == "/api/repos/create":
@@ -105,7 +124,10 @@ class FakeHub:
                     assert hashlib.sha256(content).hexdigest() == item["value"]["oid"]
                     repo["files"][item["value"]["path"]] = content
             return 200, {"commitUrl": f"{self.endpoint}/{name}/commit/{'a' * 40}", "commitOid": "a" * 40}
-        return 200, {"id": name, "private": repo["private"], "sha": "b" * 40, "siblings": []}
+        if action.startswith("tree"):
+            files = repo["files"].items()
+            return 200, [{"type": "file", "path": path, "size": len(data), "oid": COMMIT} for path, data in files]
+        return 200, {"id": name, "private": repo["private"], "sha": COMMIT, "siblings": []}
 
 
 @contextmanager
@@ -114,6 +136,8 @@ def logged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
     with FakeHub() as hub:
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+        files = f"{hub.endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         # Xet, by which large files usually go, is a protocol of its own that the hub of these tests does not speak.
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)

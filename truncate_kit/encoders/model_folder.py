@@ -1,5 +1,6 @@
 """From the name of a model to its folder and its configuration."""
 
+import glob
 import json
 import logging
 from pathlib import Path
@@ -13,6 +14,7 @@ from transformers import AutoConfig, PretrainedConfig
 from truncate_kit.bounds import Bounds, shown
 from truncate_kit.encoders.confinement import check_no_kernel
 from truncate_kit.encoders.families import family_of
+from truncate_kit.encoders.module_files import read_json
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.files import is_folder, is_there, local_path, read_text, without_repeats
@@ -28,6 +30,8 @@ _MOST = (
     dict.fromkeys(_COUNTS, _MOST_PARTS) | dict.fromkeys(_HEADS, 1_000_000) | {"num_labels": 1_000_000}
 )  # a table of them is made whoever needs it
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
+# Modules that have none, and the one whose weights are looked for first.
+_WITHOUT_WEIGHTS = ("Transformer", "Pooling", "Normalize", "Dropout")
 _logger = logging.getLogger(__name__)
 _said: set[Path] = set()
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
@@ -61,6 +65,9 @@ def _download(name: str) -> Path:
         )
         if not any(folder.glob("*.safetensors")) and not any(folder.glob("0_*/*.safetensors")):
             snapshot_download(name, allow_patterns=["*.bin", "*/*.bin"], ignore_patterns=_OTHER_RUNTIMES)
+        elif lacking := _without_weights(folder):
+            files = [f"{glob.escape(path)}/pytorch_model.bin" for path in lacking]
+            snapshot_download(name, allow_patterns=files, ignore_patterns=_OTHER_RUNTIMES)
         return folder
     except hub_errors.GatedRepoError as error:
         raise ModelError(
@@ -78,6 +85,19 @@ def _download(name: str) -> Path:
             f"There is no folder {name!r}, and the hub cannot be reached to look for a model of that name.",
             hint=_of_miniatures(name) or hint,
         ) from error
+
+
+def _without_weights(folder: Path) -> list[str]:
+    """The folders of modules with weights that are not there in safetensors, as modules.json names them."""
+    listing = folder / "modules.json"
+    modules = read_json(listing) if listing.is_file() else []
+    found = [module for module in modules if isinstance(module, dict)] if isinstance(modules, list) else []
+    parts = [(str(module.get("type")).rpartition(".")[2], str(module.get("path"))) for module in found]
+    return [
+        path
+        for kind, path in parts
+        if kind not in _WITHOUT_WEIGHTS and path and not is_there(folder / path / "model.safetensors")
+    ]
 
 
 def _of_miniatures(name: str) -> str | None:
