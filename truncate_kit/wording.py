@@ -12,6 +12,19 @@ def counted(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
+FEWEST_COMPARED = 20
+"""Pairs or queries from which on the interval of a bootstrap says something: over three it may have no width."""
+
+
+def too_few(number: int | None, one: str, many: str) -> str | None:
+    """A sentence without its end where two models are compared on so few; None for enough, or an unknown number."""
+    if number is None or number >= FEWEST_COMPARED:
+        return None
+    return (
+        f"{counted(number, one, many)} {'is' if number == 1 else 'are'} too few for an interval to say which is better"
+    )
+
+
 def points(mean: float | None, deviation: float | None = None) -> str:
     """A score in points, with its standard deviation where there are several; a dash where there is none."""
     if mean is None:

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from truncate_kit.bench.bench_report import ScoredPairs
 from truncate_kit.bench.quality import draw_counts, quality_difference, resampled_spearman
+from truncate_kit.bench.scoring import quality_sentence
 from truncate_kit.errors import DataError
 
 
@@ -99,6 +101,19 @@ def test_resamples_without_a_correlation_are_left_out_and_counted():
     result = quality_difference("torch-fp32", [0.1, 0.2, 0.9], [0.2, 0.1, 0.9], [0, 0, 5], resamples=500)
     assert result.resamples < 500  # many draws of three pairs hold one target only
     assert result.low <= result.high
+
+
+@pytest.mark.parametrize("count", [3, 19, 20])
+def test_few_pairs_give_no_verdict(count):
+    """One model has the order of the targets and the other its reverse, so every resample says the same."""
+    targets = list(range(count))
+    found = quality_difference("torch-fp32", targets, targets[::-1], targets)
+    assert (found.low, found.high) == pytest.approx((200, 200))
+    said = quality_sentence(found, ScoredPairs(name="set", fingerprint="", num_pairs=count, bundled=False))
+    if count < 20:
+        assert said.endswith(f": +200.00 points; {count} pairs are too few for an interval to say which is better.")
+    else:
+        assert said.endswith("over 20 pairs, 2,000 resamples): lean is better.")
 
 
 def test_constant_similarities_are_an_error():

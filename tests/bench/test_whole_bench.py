@@ -119,7 +119,7 @@ def test_a_report_says_which_pairs_its_scores_are_of(duo, report, tmp_path):
     assert PairsEvaluator(named("set/test", reversed(PAIRS))).of.fingerprint == report.scored.fingerprint
     assert PairsEvaluator(PAIRS[1:]).of.fingerprint != report.scored.fingerprint
     assert PairsEvaluator((*PAIRS[1:], replace(PAIRS[0], target=5.0))).of.fingerprint != report.scored.fingerprint
-    assert f"paired bootstrap over {len(PAIRS)} pairs, " in " ".join(report.notes)
+    assert f"points; {len(PAIRS)} pairs are too few for an interval" in " ".join(report.notes)
     bundled = load_pairs("bundled").test
     some = replace(bundled, pairs=bundled.pairs[:20])
     options = {"backends": ["torch-fp32"], "memory": False, **FEW}

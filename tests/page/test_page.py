@@ -114,6 +114,42 @@ def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high
     assert f"interval {low:+.2f} to {high:+.2f} (paired bootstrap over 500 pairs of set/test)" in found.grounds[0][0]
 
 
+def test_a_few_pairs_recommend_nothing(lean, tmp_path):
+    """Over three pairs an interval may have no width; where there are more it counts."""
+    few = replace(a_quality(150, 150), num_pairs=3)
+    bench = replace(bench_of(few), scored=replace(a_bench().scored, num_pairs=3))
+    said = "3 pairs are too few for an interval to say which is better"
+    found = write_page(write_run(tmp_path / "cut", lean, bench=bench, sweep=None))
+    assert found.recommendations[0].startswith(f"{said}. It encodes 6.0 times the sentences a second")
+    assert found.grounds[0][0] == f"Score: +150.00 points, without an interval: {said}."
+    text = page_of(tmp_path / "cut").text
+    assert "no interval yet" in text
+    assert "[+150.0, +150.0]" not in text
+    assert "Take the lean" not in text
+    found = write_page(write_run(tmp_path / "sweep", lean, bench=bench))
+    assert found.recommendations[0].startswith("The lean model (layer 5 of 8) scores ")
+    enough = replace(bench, quality=replace(few, num_pairs=20))
+    assert "Take" in write_page(write_run(tmp_path / "more", lean, bench=enough)).recommendations[0]
+
+
+def test_a_distilled_model_is_not_judged_by_a_few_queries(lean, tmp_path):
+    scores = HeldOutScores(
+        data="set", metric="nDCG@10", lean=52.0, full=50.0, mixed=None, difference=2.0, low=2.0, high=2.0,
+        num_compared=10,
+    )  # fmt: skip
+    result = replace(a_distillation(), scores=scores)
+    said = "10 queries are too few for an interval to say which is better."
+    assert f"set, nDCG@10: 52.00 against 50.00, +2.00; {said}" in result.sentence
+    run = write_run(tmp_path / "run", lean, sweep=None, bench=None, distilled=result)
+    found = write_page(run).recommendations[0]
+    assert found.startswith("Try the lean model")
+    assert found.endswith(said)
+    enough = replace(result, scores=replace(scores, num_compared=20))
+    assert "+2.00 [+2.00, +2.00]." in enough.sentence
+    run = write_run(tmp_path / "more", lean, sweep=None, bench=None, distilled=enough)
+    assert write_page(run).recommendations[0].startswith("Take the lean model")
+
+
 def in_another(bench, backend, times, **spearman):
     """The bench, in which the models named were also timed in a runtime, that number of times as fast as in torch."""
     rows = [

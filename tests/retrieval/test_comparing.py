@@ -1,5 +1,7 @@
 """Two models on one index, against a plain search by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -84,10 +86,28 @@ def test_a_model_and_itself(full, data):
     report = compare(full, full, data)
     mixed = report.row("lean", "full")
     assert (mixed.overlap, mixed.difference.low, mixed.difference.high) == (100, 0, 0)
-    assert "no difference shown" in comparison_sentences(report)[-1]
+    assert "no difference shown" in comparison_sentences(replace(report, num_queries=20))[-1]
     rows = comparison_table(report).rows
     assert [row[0] for row in rows] == ["full", "lean", "lean queries, full index"] * 2
     assert rows[0][-1] == "–"
+
+
+def test_few_queries_give_no_verdict(full, lean, data):
+    """Over one query every resample is that query: an interval of no width says nothing."""
+    one = replace(
+        data,
+        query_ids=data.query_ids[:1],
+        queries=data.queries[:1],
+        relevance=(dict.fromkeys(range(len(data.documents) // 2), 1.0),),
+    )
+    report = compare(full, lean, one)
+    mixed = report.row("lean", "full").difference
+    assert mixed.low == mixed.high
+    said = " ".join(comparison_sentences(report))
+    assert "1 query is too few for an interval to say which is better." in said
+    assert f"nDCG@10 {mixed.value:+.2f} points." in said
+    assert comparison_table(report).rows[2][-1] == f"{mixed.value:+.2f}"
+    assert "(" in comparison_table(replace(report, num_queries=20)).rows[2][-1]
 
 
 def test_other_widths_cannot_be_mixed(full, tiny_folder, data):

@@ -7,7 +7,7 @@ from truncate_kit.bench.contestants import Contestants
 from truncate_kit.bench.evaluators import QualityEvaluator, Score
 from truncate_kit.bench.yardstick import check_yardstick
 from truncate_kit.progress import Progress
-from truncate_kit.wording import counted
+from truncate_kit.wording import counted, too_few
 
 _BUNDLED = (
     "These scores are of the bundled pairs, which a grammar made: they say little of your task. Name pairs of your own "
@@ -65,14 +65,19 @@ def _score_each(contestants: Contestants, evaluator: QualityEvaluator, progress:
 
 
 def quality_sentence(quality: QualityDifference, of: ScoredPairs) -> str:
-    """The difference with its interval, and what may be read from it, for the user; nothing of the bundled pairs."""
+    """The difference with its interval, and what may be read from it, for the user; nothing of the bundled pairs.
+
+    Over a few pairs or queries there is no interval: resamples of three hardly differ.
+    """
+    scores = f"{of.metric} lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points"
+    if few := too_few(quality.num_pairs, *of.unit):
+        return f"{scores}; {few}."
     verdict = ": no difference shown"
     if not quality.low <= 0 <= quality.high:
         verdict = f": lean is {'better' if quality.low > 0 else 'worse'}"
     if of.bundled:
         verdict = ""
     return (
-        f"{of.metric} lean {quality.lean:.2f}, full {quality.full:.2f}: {quality.difference:+.2f} points "
-        f"({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
+        f"{scores} ({quality.level:.0%} interval {quality.low:+.2f} to {quality.high:+.2f}, paired bootstrap over "
         f"{counted(quality.num_pairs, *of.unit)}, {quality.resamples:,} resamples){verdict}."
     )

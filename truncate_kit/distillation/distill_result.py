@@ -6,7 +6,7 @@ from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.step_results import Agreement, Blocks, Frontier, SubsetSearch, TextCounts
 from truncate_kit.results import Result
 from truncate_kit.runs.cutting import VocabularyCut
-from truncate_kit.wording import counted, in_points
+from truncate_kit.wording import counted, in_points, too_few
 
 DISTILL_FILE = "distill.json"
 """In the folder of a model that learned from a full one; it goes where its model goes."""
@@ -124,6 +124,7 @@ class HeldOutScores(Result):
         difference: Lean − full.
         low: Lower end of its 95 % interval, by a paired bootstrap over pairs or queries.
         high: The upper end.
+        num_compared: Number of the pairs or queries; None in files of earlier versions.
     """
 
     data: str
@@ -134,6 +135,19 @@ class HeldOutScores(Result):
     difference: float
     low: float
     high: float
+    num_compared: int | None = None
+
+    @property
+    def too_few(self) -> str | None:
+        """That no interval over so few says which model is better; None where they are enough, or not counted."""
+        unit = ("pair", "pairs") if self.metric.startswith("Spearman") else ("query", "queries")
+        return too_few(self.num_compared, *unit)
+
+    @property
+    def sentence(self) -> str:
+        """Both scores, and their difference with its interval where there is one."""
+        both = f"{self.data}, {self.metric}: {self.lean:.2f} against {self.full:.2f}, {self.difference:+.2f}"
+        return f"{both}; {self.too_few}." if self.too_few else f"{both} [{self.low:+.2f}, {self.high:+.2f}]."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,10 +264,7 @@ class DistillResult(Result):
             f"{taught_by(self.settings)} on texts that nothing was chosen by, {agreement.in_common}."
         )
         if self.scores is not None:
-            said += (
-                f" {self.scores.data}, {self.scores.metric}: {self.scores.lean:.2f} against {self.scores.full:.2f}, "
-                f"{self.scores.difference:+.2f} [{self.scores.low:+.2f}, {self.scores.high:+.2f}]."
-            )
+            said += f" {self.scores.sentence}"
             if self.scores.mixed is not None:
                 said += f" Lean queries on the full model's documents: {self.scores.mixed:.2f}."
         said += self._missed

@@ -38,6 +38,7 @@ def held_out_scores(
             difference=found.value,
             low=found.low,
             high=found.high,
+            num_compared=len(lean_scores),
         )
     if not isinstance(data, PairSplits) or data.test is None:
         return None
@@ -52,4 +53,5 @@ def held_out_scores(
         difference=paired.difference,
         low=paired.low,
         high=paired.high,
+        num_compared=paired.num_pairs,
     )

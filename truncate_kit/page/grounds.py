@@ -3,7 +3,7 @@
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import DistillResult
-from truncate_kit.page.judging import judged, own_bench
+from truncate_kit.page.judging import judged, own_bench, unjudged_by_few
 from truncate_kit.page.measures import best_runtime, gain_in, has_interval, lean_and_full, measures, shared_runtimes
 from truncate_kit.page.run import Run
 from truncate_kit.similarity.drop import DropPrediction
@@ -51,6 +51,8 @@ def _interval(bench: BenchReport, quality: QualityDifference) -> str:
 
 def _unjudged(run: Run, bench: BenchReport) -> str:
     """Why the scores of a bench are no ground."""
+    if bench.quality is not None and (few := unjudged_by_few(run, bench)):
+        return f"Score: {bench.quality.difference:+.2f} points, without an interval: {few}."
     which = (
         "Score: measured on the bundled pairs alone, which a grammar made. What a model of yours scores on them says "
         "little of your task, so nothing is recommended by it"

@@ -4,6 +4,7 @@ from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.page.run import Run
 from truncate_kit.sweep.sweep_result import SweepResult
+from truncate_kit.wording import too_few
 
 PAIRS = "PAIRS.csv"  # in commands, for what only the user can name
 
@@ -11,7 +12,18 @@ PAIRS = "PAIRS.csv"  # in commands, for what only the user can name
 def judged(run: Run) -> QualityDifference | None:
     """Lean less full as `bench` found it, where its pairs say something of what the model is for."""
     bench = run.bench
-    return None if bench is None or is_on_bundled(run, bench) else bench.quality
+    return None if bench is None or is_on_bundled(run, bench) or too_few_in(bench) else bench.quality
+
+
+def too_few_in(bench: BenchReport) -> str | None:
+    """That a bench compared on too few pairs or queries for an interval to say anything; None where it did not."""
+    unit = ("pair", "pairs") if bench.scored is None else bench.scored.unit
+    return None if bench.quality is None else too_few(bench.quality.num_pairs, *unit)
+
+
+def unjudged_by_few(run: Run, bench: BenchReport) -> str | None:
+    """As `too_few_in`, where the pairs would judge the model if there were more of them."""
+    return None if is_on_bundled(run, bench) else too_few_in(bench)
 
 
 def judged_sweep(run: Run) -> SweepResult | None:
@@ -25,7 +37,7 @@ def judged_sweep(run: Run) -> SweepResult | None:
 def judged_scores(run: Run) -> HeldOutScores | None:
     """Likewise what `distill` found on pairs or queries."""
     scores = None if run.distilled is None else run.distilled.scores
-    return None if scores is None or says_nothing(run, scores.data) else scores
+    return None if scores is None or scores.too_few or says_nothing(run, scores.data) else scores
 
 
 def is_on_bundled(run: Run, bench: BenchReport) -> bool:

@@ -7,6 +7,7 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, Role, Timing
 from truncate_kit.blocks import place_in_words
 from truncate_kit.cells import NONE, TableCells, number
+from truncate_kit.page.judging import too_few_in
 from truncate_kit.page.layout import MEASURE
 
 ALIKE = 0.1  # points of Spearman by which runtimes of one precision differ at most
@@ -136,7 +137,7 @@ def against_table(report: BenchReport) -> TableCells | None:
     if full.backend != lean.backend:
         there = replace(full, sentences_per_second=None, milliseconds=None, peak_bytes=None, file_bytes=None)
     quality = report.quality
-    if quality is None or not has_interval(report, lean.backend):
+    if quality is None or too_few_in(report) or not has_interval(report, lean.backend):
         score = _ratio(lean.score, full.score, "{:+.2f} points", difference=True)
     else:
         score = f"{quality.difference:+.1f} points [{quality.low:+.1f}, {quality.high:+.1f}]"

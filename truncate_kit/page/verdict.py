@@ -4,7 +4,15 @@ from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores, taught_by
 from truncate_kit.page.grounds import BUSY, SEEDS, grounds
-from truncate_kit.page.judging import PAIRS, judged, judged_scores, judged_sweep, own_bench, says_nothing
+from truncate_kit.page.judging import (
+    PAIRS,
+    judged,
+    judged_scores,
+    judged_sweep,
+    own_bench,
+    says_nothing,
+    unjudged_by_few,
+)
 from truncate_kit.page.layout import Verdict
 from truncate_kit.page.measures import gain_in, has_interval, lean_and_full, shared_runtimes
 from truncate_kit.page.run import Run
@@ -45,7 +53,9 @@ def _sentence(run: Run) -> str:
         return f"Layer {run.contrast.layer} of {run.contrast.depth}, trained by contrast: {scored}{of}."
     if bench is not None and bench.quality is not None:
         why = "There are no pairs of yours to judge the lean model by"
-        if bench.scored is None:
+        if few := unjudged_by_few(run, bench):
+            why = few
+        elif bench.scored is None:
             why = "The bench does not say on which pairs it scored"
         return f"{why}. {_speed_alone(bench)}. {_own_pairs(run)}"
     return _without_lean(run)
@@ -124,8 +134,15 @@ def _distilled(run: Run, result: DistillResult) -> str:
     return (
         f"Try the lean model ({_place(run)}): it {speed}, and agrees with {taught_by(result.settings)} by "
         f"{agreement.correlation:.1f} [{agreement.low:.1f}, {agreement.high:.1f}] of 100 on "
-        f"{counted(agreement.num_texts, 'held-out text')}. No pairs of yours judge it yet."
+        f"{counted(agreement.num_texts, 'held-out text')}. {_no_judge(run, result)}."
     )
+
+
+def _no_judge(run: Run, result: DistillResult) -> str:
+    scores, bench = result.scores, run.bench
+    few = scores.too_few if scores is not None and not says_nothing(run, scores.data) else None
+    few = (unjudged_by_few(run, bench) if bench is not None else None) or few
+    return few or "No pairs of yours judge it yet"
 
 
 def _lean(run: Run) -> str:
@@ -178,7 +195,7 @@ def _signs(run: Run) -> tuple[tuple[str, str], ...]:
     bench, learned, quality = run.bench, run.distilled, judged(run)
     if quality is not None:
         shown = "difference shown" if quality.low > 0 or quality.high < 0 else "no difference shown"
-    elif bench is not None and bench.quality is not None:
+    elif bench is not None and bench.quality is not None and not unjudged_by_few(run, bench):
         shown = "none on pairs of yours"
     else:
         shown = "no interval yet"

@@ -4,7 +4,7 @@ from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.retrieval.comparing import RetrievalComparison
 from truncate_kit.retrieval.evaluating import RetrievalScore
 from truncate_kit.retrieval.scores import Estimate
-from truncate_kit.wording import counted
+from truncate_kit.wording import counted, too_few
 
 WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
 
@@ -40,7 +40,7 @@ def comparison_table(report: RetrievalComparison) -> TableCells:
                 WAYS[row.queries, row.index],
                 row.vectors,
                 *map(number, (row.ndcg, row.mrr, row.recall, row.overlap)),
-                _interval(row.difference),
+                _interval(row.difference, alone=_too_few(report) is not None),
             )
             for row in report.rows
         ],
@@ -50,16 +50,29 @@ def comparison_table(report: RetrievalComparison) -> TableCells:
 def comparison_sentences(report: RetrievalComparison) -> list[str]:
     """What the table leaves out, and what may be read from it."""
     said = [
-        f"Overlap: share of the {report.top} documents that the full model finds in float32. Difference: with the 95 % "
-        f"interval of a paired bootstrap over {counted(report.num_queries, 'query', 'queries')}.",
+        f"Overlap: share of the {report.top} documents that the full model finds in float32. {_difference(report)}",
         *report.notes,
     ]
     mixed = report.row("lean", "full")
     if mixed is not None and mixed.difference is not None:
         by = mixed.difference
         verdict = "no difference shown" if by.low <= 0 <= by.high else "better" if by.low > 0 else "worse"
-        said.append(f"Lean queries on the full model's index: nDCG@{report.top} {_interval(by)} points, {verdict}.")
+        # Of few queries the sentence on differences says that none is a verdict.
+        end = "" if _too_few(report) else f", {verdict}"
+        found = _interval(by, alone=_too_few(report) is not None)
+        said.append(f"Lean queries on the full model's index: nDCG@{report.top} {found} points{end}.")
     return said
+
+
+def _too_few(report: RetrievalComparison) -> str | None:
+    return too_few(report.num_queries, "query", "queries")
+
+
+def _difference(report: RetrievalComparison) -> str:
+    if few := _too_few(report):
+        return f"Difference: without an interval; {few}."
+    queries = counted(report.num_queries, "query", "queries")
+    return f"Difference: with the 95 % interval of a paired bootstrap over {queries}."
 
 
 def _searched(result: RetrievalScore | RetrievalComparison) -> str:
@@ -67,5 +80,8 @@ def _searched(result: RetrievalScore | RetrievalComparison) -> str:
     return f"{queries} of {result.data} among {counted(result.num_documents, 'document')}"
 
 
-def _interval(found: Estimate | None) -> str:
-    return NONE if found is None else f"{found.value:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+def _interval(found: Estimate | None, *, alone: bool) -> str:
+    """The difference, alone or with its interval."""
+    if found is None:
+        return NONE
+    return f"{found.value:+.2f}" + ("" if alone else f" ({found.low:+.2f} to {found.high:+.2f})")
