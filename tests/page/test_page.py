@@ -29,6 +29,7 @@ from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.page import writing
 from truncate_kit.page.charts import layers_chart
+from truncate_kit.page.measures import against_table
 from truncate_kit.page.origins import origins
 from truncate_kit.page.run import read_run
 from truncate_kit.page.writing import PageReport, write_page
@@ -104,7 +105,7 @@ def bench_of(quality, *, factor=6.0):
         (-3, -1, 6, "The lean model (layer 5 of 8) encodes 6.0 times the sentences a second, both in torch fp32, and "
                     "scores 2.0 points less (78.0 against 80.0): take it where speed is worth that."),
         (-3, -1, 1.05, "Keep the full model: the lean one (layer 5 of 8) scores 78.0 against 80.0 and is hardly faster "
-                       "(1.05 times in the same runtime)."),
+                       "(1.05 times the speed in the same runtime)."),
     ],
 )  # fmt: skip
 def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high, factor, sentence):
@@ -197,7 +198,7 @@ def test_what_a_runtime_gives_to_both_is_no_gain_of_the_lean_model(lean, tmp_pat
     slower = in_another(bench_of(a_quality(-1, 2), factor=0.9), "onnx-fp32", {"lean": 1.9, "full": 1.8})
     found = write_page(write_run(tmp_path / "slower", lean, bench=slower))
     assert found.recommendations[0].startswith("Keep the full model: the lean one (layer 5 of 8) scores 80.5 against")
-    assert "is hardly faster (0.95 times in the same runtime)" in found.recommendations[0]
+    assert "is slower (0.95 times the speed in the same runtime)" in found.recommendations[0]
     half = in_another(bench_of(a_quality(-1, 2), factor=1.5), "torch-bf16", {"lean": 3.0, "full": 3.0})
     half = in_another(half, "onnx-fp32", {})
     found = write_page(write_run(tmp_path / "half", lean, bench=half))
@@ -594,6 +595,36 @@ def test_what_takes_more_is_not_called_smaller(lean, tmp_path):
     text = page_of(write_run(tmp_path / "run", lean, bench=replace(bench, models=grown))).text
     assert "1.25 × larger" in text
     assert "0.80 ×" not in text
+
+
+def test_more_blocks_and_a_slower_model_are_not_called_fewer_and_faster(tmp_path):
+    """The models of a bench are whatever was named: the larger one may be the one to judge."""
+    bench = bench_of(a_quality(-3, -1), factor=0.61)
+    few, many = ({"layer": 2, "blocks": None, "parameters": 1000}, {"layer": 8, "blocks": None, "parameters": 4000})
+
+    def page_of_bench(report, folder):
+        folder.mkdir()
+        report.write(folder / "bench.json")
+        return write_page(folder)
+
+    def sized(ours, theirs):
+        models = tuple(replace(one, **(ours if one.role == "lean" else theirs)) for one in bench.models)
+        return replace(bench, models=models)
+
+    for name, ours, theirs, cells in (
+        ("fewer", few, many, ("4.0 × fewer", "4.00 × fewer")),
+        ("more", many, few, ("4.0 × more", "4.00 × more")),
+        ("alike", few, few, ("the same", "the same")),
+    ):
+        rows = {row[0]: row[-1] for row in against_table(sized(ours, theirs)).rows}
+        assert (rows["blocks"], rows["parameters"]) == cells
+        found = page_of_bench(sized(ours, theirs), tmp_path / name)
+        assert found.recommendations[0].endswith("is slower (0.61 times the speed in the same runtime).")
+        assert "Speed: 0.6 × (slower), both models in torch fp32." in found.grounds[0]
+        quick = replace(sized(ours, theirs), timings=bench_of(None, factor=3.0).timings)
+        said = " ".join(page_of_bench(quick, tmp_path / f"{name}-quick").grounds[0])
+        assert ("Speed: 3.0 × by fewer blocks, both" in said) == (name == "fewer")
+        assert ("Speed: 3.0 ×, both" in said) == (name != "fewer")
 
 
 def test_what_was_not_measured_takes_no_row_and_no_column(lean, tmp_path):

@@ -69,7 +69,9 @@ def _speed(bench: BenchReport) -> list[str]:
         return []
     said = []
     if (gain := gain_in(bench, lean.backend)) is not None:
-        said = [f"Speed: {gain:.1f} × by fewer blocks, both models in {lean.runtime}.", *_runtimes(bench, lean.backend)]
+        fewer = " by fewer blocks" if lean.layers < full.layers else ""
+        by = " (slower)" if round(gain, 2) < 1 else fewer
+        said = [f"Speed: {gain:.1f} ×{by}, both models in {lean.runtime}.", *_runtimes(bench, lean.backend)]
     elif full.sentences_per_second is not None:
         said.append(
             f"Speed: lean was timed in {lean.runtime} and full in {full.runtime}. No runtime timed both, so no factor "
@@ -79,7 +81,7 @@ def _speed(bench: BenchReport) -> list[str]:
     if alone is not None and alone != lean.backend and (fastest := measures(bench, "lean", alone)) is not None:
         said.append(
             f"In {fastest.runtime} lean encodes {fastest.sentences_per_second:,.0f} sentences a second; the full model "
-            "was not timed there, so that is no gain of fewer blocks."
+            "was not timed there, so that is no gain over it."
         )
     quality = bench.quality
     for name in dict.fromkeys([lean.backend, *([alone] if alone else [])]):

@@ -148,8 +148,8 @@ def against_table(report: BenchReport) -> TableCells | None:
         _saved(there.peak_bytes, lean.peak_bytes, "less", "more"),
         _saved(full.weights_bytes, lean.weights_bytes, "smaller", "larger"),
         _saved(there.file_bytes, lean.file_bytes, "smaller", "larger"),
-        _ratio(full.layers, lean.layers, "{:.1f} × fewer"),
-        _ratio(full.parameters, lean.parameters, "{:.2f} × fewer"),
+        _saved(full.layers, lean.layers, "fewer", "more", digits=1),
+        _saved(full.parameters, lean.parameters, "fewer", "more"),
     )
     cells = _side_by_side({"lean": lean, "full": full})
     rows = [(*row, gain) for row, gain in zip(cells.rows, gained, strict=True)]
@@ -182,11 +182,13 @@ def _side_by_side(found: Mapping[str, Measures]) -> TableCells:
     return TableCells("; ".join(f"{name}: {one.place}" for name, one in found.items()), columns, rows)
 
 
-def _saved(full: int | None, lean: int | None, less: str, more: str) -> str:
+def _saved(full: int | None, lean: int | None, less: str, more: str, *, digits: int = 2) -> str:
     """How much less the lean model takes, or more: weights that came in half precision are saved in single."""
+    if full is not None and full == lean:
+        return "the same"
     if full is not None and lean is not None and lean > full:
-        return _ratio(lean, full, f"{{:.2f}} × {more}")
-    return _ratio(full, lean, f"{{:.2f}} × {less}")
+        return _ratio(lean, full, f"{{:.{digits}f}} × {more}")
+    return _ratio(full, lean, f"{{:.{digits}f}} × {less}")
 
 
 def _ratio(above: float | None, below: float | None, form: str, *, difference: bool = False) -> str:
