@@ -112,6 +112,37 @@ def test_of_equal_documents_the_earlier_comes_first():
     assert search(vectors, top=4).tolist() == [[0, 1, 2, 3]]
 
 
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("number", [40, 301, 4099])
+def test_equal_documents_at_the_cut_off_are_taken_in_order(measure, number):
+    """Also where the product of matrices is computed otherwise for its last columns."""
+    drawn = torch.Generator().manual_seed(2)
+    one = torch.randn(1, 100, generator=drawn)
+    vectors = SearchVectors(
+        queries=torch.randn(3, 100, generator=drawn), documents=one.repeat(number, 1), measure=measure
+    )
+    assert search(vectors, top=10).tolist() == [list(range(10))] * 3
+    own = search(vectors, top=10, own=[0, None, 4]).tolist()
+    assert own == [[*range(1, 11)], [*range(10)], [0, 1, 2, 3, *range(5, 11)]]
+
+
+@pytest.mark.parametrize("precision", ["binary", "int8", "float16", "float32"])
+@pytest.mark.parametrize("block", [32_768, 37])
+def test_ties_of_stored_vectors_are_broken_by_place(monkeypatch, precision, block):
+    """Bits give few values, so most queries have a tie at the cut-off; of the others each document is there twice."""
+    monkeypatch.setattr(searching, "DOCUMENT_BLOCK", block)
+    drawn = torch.Generator().manual_seed(1)
+    documents = torch.randn(150, 12, generator=drawn).repeat(2, 1)
+    raw = SearchVectors(queries=torch.randn(7, 12, generator=drawn), documents=documents, measure="cosine")
+    vectors = raw.stored(VectorFormat(precision=precision))
+    queries, documents = (side.double().numpy() for side in (vectors.queries, vectors.documents))
+    lengths = np.outer(np.linalg.norm(queries, axis=1), np.linalg.norm(documents, axis=1))
+    cosines = np.round((queries @ documents.T) / lengths, 7)
+    for top in (5, 10):
+        expected = np.argsort(-cosines, axis=1, kind="stable")[:, :top]
+        np.testing.assert_array_equal(search(vectors, top=top), expected)
+
+
 def test_stored_vectors_keep_directions(prompting, data):
     encoder = load_encoder(prompting())
     plain = evaluate_retrieval(encoder, data, model="tiny")

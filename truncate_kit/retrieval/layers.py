@@ -7,7 +7,7 @@ from torch import Tensor
 from truncate_kit.data import RetrievalSet
 from truncate_kit.retrieval.evaluating import TOP
 from truncate_kit.retrieval.scores import QueryScores, score_queries
-from truncate_kit.retrieval.searching import MEASURES, Nearest, found_places
+from truncate_kit.retrieval.searching import Nearest, compared, found_places
 
 DOCUMENTS_AT_A_TIME = 4_096
 """Documents whose states of all layers are held at a time: of 13 layers of width 768, 160 MB."""
@@ -25,6 +25,6 @@ def search_layers(
     for first in range(0, len(data.documents), DOCUMENTS_AT_A_TIME):
         documents = read_documents(data.documents[first : first + DOCUMENTS_AT_A_TIME])
         for layer, best in enumerate(nearest):
-            best.add(MEASURES["cosine"](queries[layer], documents[layer]), first)
+            best.add(compared("cosine", queries[layer], documents[layer]), first)
     found = [found_places(best.places, top=top, own=data.own_documents) for best in nearest]
     return [score_queries(places, data.relevance) for places in found]

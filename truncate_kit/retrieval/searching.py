@@ -27,7 +27,7 @@ MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 _TOP = Bounds(1, 10_000)
 QUERY_BLOCK = 512
 DOCUMENT_BLOCK = 32_768
-"""Compared at a time: 64 MiB of similarities."""
+"""Compared at a time: 64 MiB of similarities, and twice as much in float64 while they are computed."""
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -88,19 +88,28 @@ def measure_of(encoder: TextEncoder) -> str:
     return measure
 
 
+def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
+    """How alike queries (q, d) and documents (n, d) are by a measure of `MEASURES`, (q, n), equal for equal documents.
+
+    Products of matrices in float32 differ in the last digit by where a column stands, so they are taken in float64.
+    """
+    return MEASURES[measure](queries.double(), documents.double()).float()
+
+
 def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Found:
-    """The places of the `top` documents most like each query, best first; of equal ones, the earlier first.
+    """The places of the `top` documents most like each query, best first; of equally like ones, the earlier first.
 
     own: the document that each query itself is, which it does not find; None, as a whole or of a query: there is none.
     Raises `UsageError` for less than one document, or more than 10,000.
     """
     check_number("top", top, _TOP)
-    compared, places = MEASURES[vectors.measure], []
+    places = []
     for start in range(0, len(vectors.queries), QUERY_BLOCK):
         queries = vectors.queries[start : start + QUERY_BLOCK]
         nearest = Nearest(len(queries), top)
         for first in range(0, len(vectors.documents), DOCUMENT_BLOCK):
-            nearest.add(compared(queries, vectors.documents[first : first + DOCUMENT_BLOCK]), first)
+            some = vectors.documents[first : first + DOCUMENT_BLOCK]
+            nearest.add(compared(vectors.measure, queries, some), first)
         places.append(nearest.places)
     return found_places(torch.cat(places), top=top, own=own)
 
@@ -115,16 +124,31 @@ class Nearest:
 
     def add(self, scores: Tensor, first: int) -> None:
         """How alike the documents from place `first` on are, (q, n)."""
-        best = scores.topk(min(self._count, scores.shape[1]), dim=1)
-        self._scores, self.places = (
-            torch.cat([self._scores, best.values], 1),
-            torch.cat([self.places, best.indices + first], 1),
-        )
+        values, indices = _top(scores, min(self._count, scores.shape[1]))
+        self._scores, self.places = torch.cat([self._scores, values], 1), torch.cat([self.places, indices + first], 1)
         self._take(self.places.argsort(dim=1))
         self._take(self._scores.argsort(dim=1, descending=True, stable=True)[:, : self._count])
 
     def _take(self, order: Tensor) -> None:
         self._scores, self.places = self._scores.gather(1, order), self.places.gather(1, order)
+
+
+def _top(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row (q, n), best first, and their places; of those equal to the last, the earliest.
+
+    `topk` takes any of these. A sort of all would be right and many times slower.
+    """
+    values, indices = scores.topk(count, dim=1)
+    equal = scores == values[:, -1:]
+    taken = (values == values[:, -1:]).sum(dim=1)
+    rows = (equal.sum(dim=1) > taken).nonzero()[:, 0]
+    if len(rows):
+        # Places counted down, so that the largest of these numbers are the earliest places.
+        downwards = torch.arange(scores.shape[1], 0, -1, dtype=torch.int32)
+        earliest = torch.where(equal[rows], downwards, 0).topk(count, dim=1).indices
+        rank = torch.arange(count) - (count - taken[rows, None])  # among the equal ones, which stand last
+        indices[rows] = torch.where(rank < 0, indices[rows], earliest.gather(1, rank.clamp(min=0)))
+    return values, indices
 
 
 def found_places(places: Tensor, *, top: int, own: Sequence[int | None] | None) -> Found:
