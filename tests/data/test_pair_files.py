@@ -135,6 +135,20 @@ def test_three_columns_of_any_name_are_offered_in_their_order(tmp_path):
 
 
 @pytest.mark.parametrize(("separator", "word"), [("\t", "tabs"), (";", "semicolons")])
+def test_quoted_cells_between_other_separators_are_said_to_be_that(tmp_path, separator, word):
+    path = tmp_path / "pairs.csv"
+    rows = [("sentence1", "sentence2", "score"), ("a cat, red", "a dog", "2")]
+    path.write_text("".join(separator.join(f'"{cell}"' for cell in row) + "\n" for row in rows))
+    with pytest.raises(RowError, match="line 1: text follows") as caught:
+        read_pairs(path)
+    assert f"separated by {word}" in caught.value.hint
+    path.write_text(f'sentence1,sentence2,score\n"a cat"{separator}"a dog",b,2\n')
+    with pytest.raises(RowError, match="line 2: text follows") as caught:
+        read_pairs(path)
+    assert "separated" not in caught.value.hint
+
+
+@pytest.mark.parametrize(("separator", "word"), [("\t", "tabs"), (";", "semicolons")])
 def test_a_csv_that_is_separated_otherwise(tmp_path, separator, word):
     """As spreadsheets of some countries save, and as the first release of STS Benchmark is called."""
     for name, row in (("plain", "a;b;3"), ("commas", "a, or so;b;3,5"), ("quotes", '"a";b;3')):

@@ -3,11 +3,12 @@
 import contextlib
 import csv
 import json
+import re
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,12 @@ def table_from_arrow(source: str, arrow: Any) -> Table:
 
 def _read_csv(path: Path, size: int, *, counted: bool) -> Iterator[Table]:
     with opened_text(path, newline="") as lines:
-        yield from _separated(path, _csv_rows(path, csv.reader(lines, strict=True)), "comma", size, counted)
+        yield from _separated(path, _csv_rows(path, lines), "comma", size, counted)
 
 
-def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
+def _csv_rows(path: Path, lines: Iterator[str]) -> Iterable[tuple[int, list[str]]]:
+    first = next(lines, "")
+    reader = csv.reader(chain([first], lines), strict=True)
     start, separator = 1, None
     try:
         for row in reader:
@@ -92,6 +95,9 @@ def _csv_rows(path: Path, reader: Any) -> Iterable[tuple[int, list[str]]]:
             yield start, row
             start = reader.line_num + 1  # a quoted field may hold line breaks: line_num is where the row ended
     except csv.Error as error:
+        # A row of quoted cells between other marks cannot be read as far as its names.
+        if start == 1 and (mark := re.search(r'"([;\t])', first)):
+            separator = other_separator(str(path), [f"a{mark[1]}b"])
         if "field limit" in str(error) and reader.line_num <= start:
             problem = f"a field has more than {csv.field_size_limit():,} characters; is a quote in it never closed?"
             hint = "Close the quote, or shorten the text; "
