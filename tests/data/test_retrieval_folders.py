@@ -161,6 +161,33 @@ def test_what_is_wrong_is_said_in_one_sentence(folder, name, content, kind, said
     assert problem.value.hint.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("q9\td1\t1", "Add a query with this id to queries.jsonl, or leave out the line."),
+        ("q1\td9\t1", "Add a document with this id to corpus.jsonl, or leave out the line."),
+        ("q1\td1\t2", "Keep one of these lines, or give both the same grade."),
+        ("q1\td1", "Write query id, document id and grade with tabs between them."),
+    ],
+)
+def test_each_bad_judgement_has_a_hint_of_its_own(folder, line, hint):
+    (folder / "qrels/test.tsv").write_text(f"q1\td1\t1\n{line}\n")
+    with pytest.raises(RowError, match="line 2: ") as problem:
+        read_retrieval(folder)
+    assert problem.value.hint == hint
+
+
+@pytest.mark.parametrize("labels", [(1, 0), (0, 1)])
+def test_a_file_that_grades_an_answer_twice_is_refused(tmp_path, labels):
+    path = tmp_path / "labels.csv"
+    path.write_text(f"query,passage,label\nwhere?,here,1\nwho?,bob,{labels[0]}\nwho?,bob,{labels[1]}\n")
+    with pytest.raises(RowError, match="line 4: query 'who\\?' and document 'bob' have two grades") as problem:
+        read_retrieval(path)
+    assert problem.value.hint == "Keep one of these lines, or give both the same grade."
+    path.write_text("query,passage,label\nwhere?,here,1\nwho?,bob,0\nwho?,bob,0\nwhere?,here,1\n")
+    assert read_retrieval(path).relevance == ({0: 1.0},)
+
+
 @pytest.mark.parametrize("line", ['{"_id": "d1"', "[1]"])
 @pytest.mark.parametrize(("name", "keys"), [("corpus", ["_id", "title", "text"]), ("queries", ["_id", "text"])])
 def test_a_broken_line_has_a_hint_of_its_own_keys(folder, name, keys, line):

@@ -11,6 +11,8 @@ LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.ts
 USUAL_SPLITS = ("test", "dev")
 _MOST_GRADE = 1_000_000
 _HINT = "Write query id, document id and grade with tabs between them."
+_IDS = "Add a {what} with this id to {file}.jsonl, or leave out the line."
+ONE_GRADE = "Keep one of these lines, or give both the same grade."
 
 
 def qrels_of(folder: Path, split: str | None, usual: Sequence[str]) -> Path:
@@ -38,9 +40,10 @@ def judged_in(path: Path, documents: Mapping[str, str], queries: Mapping[str, st
     for number, query, document, grade in _judgements(path, queries):
         if query not in queries or document not in place:
             what, name = ("document", document) if query in queries else ("query", query)
-            raise _bad_line(path, number, f"there is no {what} with the id {name!r}.")
+            hint = _IDS.format(what=what, file="corpus" if what == "document" else "queries")
+            raise _bad_line(path, number, f"there is no {what} with the id {name!r}.", hint)
         if found.setdefault(query, {}).setdefault(place[document], grade) != grade:
-            raise _bad_line(path, number, f"query {query!r} and document {document!r} have two grades.")
+            raise _bad_line(path, number, two_grades(query, document), ONE_GRADE)
     answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in found.items()}
     return {query: grades for query, grades in answers.items() if grades}
 
@@ -80,5 +83,10 @@ def _grade(written: str) -> float | None:
     return grade if abs(grade) <= _MOST_GRADE else None  # False for NaN; larger ones add up to infinity
 
 
-def _bad_line(path: Path, number: int, problem: str) -> RowError:
-    return RowError(str(path), f"line {number}", problem, hint=_HINT)
+def two_grades(query: str, document: str) -> str:
+    """What is wrong with a line or row that grades what an earlier one grades otherwise; long texts are cut short."""
+    return f"query {query[:40]!r} and document {document[:40]!r} have two grades."
+
+
+def _bad_line(path: Path, number: int, problem: str, hint: str = _HINT) -> RowError:
+    return RowError(str(path), f"line {number}", problem, hint=hint)

@@ -11,7 +11,15 @@ from truncate_kit.data.answers import answers_of
 from truncate_kit.data.cells import text_of, texts_of
 from truncate_kit.data.columns import find_text_columns
 from truncate_kit.data.files import COMPRESSIONS, data_files, stem_of
-from truncate_kit.data.judgements import LAYOUT, USUAL_SPLITS, asked_elsewhere, judged_in, qrels_of
+from truncate_kit.data.judgements import (
+    LAYOUT,
+    ONE_GRADE,
+    USUAL_SPLITS,
+    asked_elsewhere,
+    judged_in,
+    qrels_of,
+    two_grades,
+)
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.texts import read_texts
@@ -213,7 +221,10 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
         text: index for index, text in enumerate(dict.fromkeys((*second, *(read_texts(corpus) if corpus else ()))))
     }
     relevant: dict[str, dict[int, float]] = {}
-    for query, text, answer in zip(first, second, answers, strict=True):
+    seen: dict[tuple[str, str], bool] = {}
+    for row, (query, text, answer) in enumerate(zip(first, second, answers, strict=True)):
+        if seen.setdefault((query, text), answer) != answer:
+            raise table.problem(row, two_grades(query, text), hint=ONE_GRADE)
         if answer and query != text:  # a text is no answer to itself
             relevant.setdefault(query, {})[place[text]] = 1.0
     if not relevant:
