@@ -173,8 +173,8 @@ def _by_interval(run: Run, found: QualityDifference | HeldOutScores, speed: str,
         shown = f"scores {-found.difference:.1f} points less" if found.high < 0 else "shows no difference in score"
         return f"The lean model ({place}) {shown} ({scores}); it {speed}, so what it gains is not known."
     if gain < FASTER:
-        speed = round(gain, 2)
-        faster = "slower" if speed < 1 else "no faster" if speed == 1 else "hardly faster"
+        rounded = round(gain, 2)
+        faster = "slower" if rounded < 1 else "no faster" if rounded == 1 else "hardly faster"
         return (
             f"Keep the full model: the lean one ({place}) scores {scores} and is {faster} ({gain:.2f} times the speed "
             "in the same runtime)."
