@@ -149,7 +149,8 @@ def _checked_settings(path: Path, values: Any) -> dict[str, Any]:
 
 
 def _read_transformer(pipeline: Pipeline, place: Path) -> None:
-    path, values = next(((path, values) for path, values in _readings(place) if values != {}), (place, {}))
+    nothing: tuple[Path, dict[str, Any]] = (place, {})
+    path, values = next((reading for reading in _readings(place) if reading[1] != {}), nothing)
     over = next((name for name in _OVERRIDES if values.get(name)), None)
     if over is not None:
         raise ModelError(
