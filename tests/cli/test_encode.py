@@ -61,6 +61,18 @@ def test_texts_that_are_cut_are_counted(workspace, capsys, runtime):
     assert json.loads(out)["num_cut"] == 2
 
 
+def test_a_default_prompt_that_is_null_is_none(workspace, capsys):
+    settings = workspace / "exported/lean/config_sentence_transformers.json"
+    before = load_encoder("exported/lean").vectors(["a cat"])
+    found = json.loads(settings.read_text())
+    settings.write_text(json.dumps(found | {"prompts": {"query": None}, "default_prompt_name": "query"}))
+    (workspace / "texts.txt").write_text("a cat\n" + "dog " * 200 + "\n")
+    code, _, err = run(capsys, "encode", "texts.txt", "--runtime", "torch", "--out", "v.npy")
+    assert code == 0, err
+    assert "Cut: 1 of 2 texts" in err
+    assert np.allclose(np.load("v.npy")[0], before[0], atol=1e-5)
+
+
 def test_json_and_options(workspace, capsys):
     (workspace / "table.csv").write_text("id,body\n1,a cat\n2,the dog\n")
     arguments = ("encode", "table.csv", "--column", "body", "--out", "v.npy", "--runtime", "torch", "--json")

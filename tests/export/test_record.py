@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.support.records import HALF, INVARIANCE, QUANTIZED, TASK
 from truncate_kit.encoders import load_encoder, truncate
@@ -100,6 +102,24 @@ def test_weights_beside_the_graph_are_known_by_their_bytes(exported, folder):
     weights.unlink()
     with pytest.raises(ModelError, match=f"there is no {weights.name}"):
         OnnxEncoder.load(folder)
+
+
+def test_weights_in_a_bin_file_are_known_by_their_bytes_where_they_are_read(tiny_folder, tmp_path):
+    folder = tmp_path / "old"
+    shutil.copytree(tiny_folder("bert"), folder)
+    weights = load_file(folder / "model.safetensors")
+    torch.save(weights, folder / "pytorch_model.bin")
+    for read in (False, True):
+        if read:
+            (folder / "model.safetensors").unlink()
+        export_onnx(load_encoder(folder), folder)
+        name = "embeddings.word_embeddings.weight"
+        torch.save(weights | {name: weights[name] + read + 1}, folder / "pytorch_model.bin")
+        if read:
+            with pytest.raises(ModelError, match=r"pytorch_model\.bin was changed after model\.onnx"):
+                check_record(folder / "model.onnx")
+        else:  # those beside them are read
+            assert check_record(folder / "model.onnx") is not None
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "modules.json", "1_Pooling/config.json"])

@@ -37,8 +37,7 @@ class TextReader:
         check_texts(texts)
         if not texts:
             return []
-        default = self.settings.get("default_prompt_name")
-        prefix = self.settings.get("prompts", {}).get(default, "") if prompt and default else ""
+        prefix = self._default_prompt if prompt else ""
         if prefix:
             texts = [prefix + text for text in texts]
         if self.lower_case:
@@ -62,10 +61,15 @@ class TextReader:
             )
         return ids
 
+    @property
+    def _default_prompt(self) -> str:
+        """What stands before each text; a prompt that is null is none."""
+        default = self.settings.get("default_prompt_name")
+        return (self.settings.get("prompts", {}).get(default) or "") if default else ""
+
     def num_cut(self, texts: Sequence[str]) -> int:
         """How many of the texts have more than `max_length` tokens; those of fewer bytes than that are taken to fit."""
-        default = self.settings.get("default_prompt_name")
-        room = self.max_length - len(self.settings.get("prompts", {}).get(default, "").encode()) - _MOST_SPECIAL
+        room = self.max_length - len(self._default_prompt.encode()) - _MOST_SPECIAL
         long = [text for text in texts if len(text.encode()) > room]
         try:
             one_more = replace(self, max_length=self.max_length + 1)

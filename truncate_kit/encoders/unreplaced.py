@@ -7,7 +7,7 @@ from pathlib import Path
 from truncate_kit.errors import ModelError, TruncateKitError
 
 # What a model is read from; records that are written beside a model are no part of it.
-_READ = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*/config.json", "*/*.safetensors")
+_READ = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*/config.json", "*/*.safetensors", "*/*.bin")
 _RECORDS = ("export.json",)
 State = tuple[tuple[str, int, int, int], ...]
 

@@ -25,7 +25,7 @@ from truncate_kit.precisions import (
 from truncate_kit.results import FORMAT, check_format
 
 REPORT_FILE = "export.json"
-_COMPUTED = ("*.safetensors", "modules.json", "*/config.json", "*/*.safetensors")
+_COMPUTED = ("*.safetensors", "modules.json", "*/config.json", "*/*.safetensors", "*.bin", "*/*.bin")
 """What the graph holds as well; tokenizer, prompts and casing are read anew for it, so they may change."""
 _DIGEST = "digest"
 _DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
@@ -50,7 +50,12 @@ def _digest_as_of(file: Path, inode: int, size: int, changed: tuple[int, int]) -
 def model_digests(folder: Path) -> dict[str, str]:
     """SHA-256 of the files in a model's folder that its graph was made from, by their names in it."""
     files = (file for pattern in _COMPUTED for file in sorted(folder.glob(pattern)) if file.is_file())
-    return {str(file.relative_to(folder)): digest_of(file) for file in files}
+    return {str(file.relative_to(folder)): digest_of(file) for file in files if not _is_passed_over(file)}
+
+
+def _is_passed_over(file: Path) -> bool:
+    """Whether weights are read from a safer file beside it."""
+    return file.suffix == ".bin" and any(file.parent.glob("*.safetensors"))
 
 
 def read_exports(folder: Path) -> Exports:
