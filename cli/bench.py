@@ -114,8 +114,8 @@ def bench(
                 graphs=workspace.graphs,
                 progress=progress,
             )
-        workspace.remember(None, source, queries=None if source else data)
         show(report, workspace)
+        workspace.remember(None, source, queries=None if source else data)
     return report
 
 

@@ -56,7 +56,7 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
         threads=model.threads,
         work=workspace.folder / "trials",
         trained_on=lambda: _trained_on(model),
-        chosen_on=lambda data: _chosen_on(model, data),
+        chosen_on=lambda data: _chosen_there(model, data),
         note=lambda text: workspace.note(in_options(text, "evaluate")),
     )
     with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
@@ -98,10 +98,10 @@ def _figure(report: SuiteReport, path: Path) -> Path | None:
     return drawn
 
 
-def _chosen_on(model: Evaluated, data: str) -> str | None:
-    from truncate_kit.workspace.leakage import chosen_on
+def _chosen_there(model: Evaluated, data: str) -> str | None:
+    from truncate_kit.workspace.leakage import chosen_there
 
-    return chosen_on(model.workspace, model.name, data)
+    return chosen_there(model.name, data)
 
 
 def _trained_on(model: Evaluated) -> "SeenPairs | None":

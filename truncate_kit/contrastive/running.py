@@ -73,13 +73,8 @@ def finetune_contrastive(
         FileProblemError: `out` cannot be written, or another process writes there.
         DivergedError: Of one seed, after all others were run and kept.
     """
-    start, progress, dev = time.perf_counter(), reporter(progress), data.dev
+    start, progress, dev = time.perf_counter(), reporter(progress), _dev(data)
     settings = settings or ContrastiveSettings()
-    if dev is None:
-        raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
-    for pairs in (dev, data.test):
-        if pairs is not None:
-            pairs.check_graded()
     columns = _columns(rows, settings)
     cut, training = poolable_encoder(encoder, settings, seed=0), settings.training(encoder.family.name, encoder.width)
     plain = settings.to_dict() | {"seeds": (), "layer": cut.depth}
@@ -99,6 +94,16 @@ def finetune_contrastive(
         if group.leads:
             run.save(best, result, rows, Path(out))
     return result
+
+
+def _dev(data: PairSplits) -> PairSet:
+    """What chooses. Raises `DataError` where it is missing, or dev or test hold classes."""
+    if data.dev is None:
+        raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
+    for pairs in (data.dev, data.test):
+        if pairs is not None:
+            pairs.check_graded()
+    return data.dev
 
 
 def _filled_by(encoder: Encoder, generator: Encoder | None, settings: ContrastiveSettings) -> list[str]:

@@ -101,8 +101,7 @@ class PairSet:
     def check_graded(self) -> None:
         """Raise `DataError` where the targets are classes, whose numbers are no scores."""
         if self.classes:
-            hint = "Give pairs with scores, or read the classes with `finetune`."
-            raise DataError(f"{self.name} holds classes, not scores.", hint=hint)
+            raise DataError(f"{self.name} holds classes, not scores.", hint="Give pairs with graded scores.")
 
     def fingerprint(self) -> str:
         """SHA-256 of texts, scores and scale, in order; the same on every machine, whatever the file is called."""

@@ -44,7 +44,7 @@ class Wanted:
         before: What the model card says was done to the full model before.
         words: What the lean model keeps of the vocabulary; None for all.
         searches: Has what does not depend on how students learn: scores without training, and speeds.
-        data_fingerprint: Of the pairs as they were given; empty where there are none.
+        chosen_by: Fingerprint of the pairs as they were given; empty where there are none.
     """
 
     budget: Budget
@@ -52,7 +52,7 @@ class Wanted:
     before: str
     words: FewerWords | None
     searches: RunStore
-    data_fingerprint: str
+    chosen_by: str
 
 
 class Distillation(Learning):
@@ -95,7 +95,7 @@ class Distillation(Learning):
             ),
             frontier=frontier,
             vocabulary=words,
-            data_fingerprint=wanted.data_fingerprint if isinstance(self.data, PairSplits) and self.data.dev else "",
+            data_fingerprint=wanted.chosen_by if isinstance(self.data, PairSplits) and self.data.dev else "",
         )
         save_encoder(self.encoder, out / "full")
         if isinstance(self.data, PairSplits) and self.data.dev is not None:

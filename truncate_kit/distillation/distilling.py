@@ -52,8 +52,7 @@ def distill(
         budget: Which size; None is the fewest blocks within a point.
         settings: How the vectors are learned.
         data: What chooses instead of agreement with the full model, and what is reported: dev and test of
-            graded pairs, divided by the seed where each seed divides them, or two halves of the queries of a
-            retrieval set.
+            graded pairs (of words as the seed divides them), or two halves of the queries of a retrieval set.
         before: What the model card says was done to `encoder` before.
         engine: Where the full model's vectors are computed; None is here.
         group: Processes that learn together; all must see `out`, the leading one alone reads and writes there.
@@ -66,8 +65,7 @@ def distill(
         FileProblemError: `out` cannot be written, or another process works there.
     """
     out, budget, settings, progress = Path(out), budget or Budget(), settings or DistillSettings(), reporter(progress)
-    teacher, given = teacher_of(encoder, settings.layer), data
-    data = _divided(data, settings)
+    teacher, (data, chosen_by) = teacher_of(encoder, settings.layer), _divided(data, settings)
     raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
     words = None if raw.vocabulary is None else FewerWords(teacher, raw.vocabulary)
     _check(budget, encoder, teacher, words, data)
@@ -85,23 +83,22 @@ def distill(
             held.enter_context(runs.open())
             held.enter_context(searches.open())
         work = Distillation(encoder, teacher, store, vectors, settings, data, runs, group, progress)
-        wanted = Wanted(
-            budget=budget,
-            out=out,
-            before=before,
-            words=words,
-            searches=searches,
-            data_fingerprint=given.fingerprint() if isinstance(given, PairSplits) else "",
-        )
+        wanted = Wanted(budget=budget, out=out, before=before, words=words, searches=searches, chosen_by=chosen_by)
         result = group.agree(work.run(wanted) if group.leads else work.help())
     assert result is not None  # the leading process has one
     return result
 
 
-def _divided(data: PairSplits | RetrievalSet | None, settings: DistillSettings) -> PairSplits | RetrievalSet | None:
-    """Pairs as the seed divides them where each seed does. Raises `DataError` where there is nothing to choose by."""
+def _divided(
+    data: PairSplits | RetrievalSet | None, settings: DistillSettings
+) -> tuple[PairSplits | RetrievalSet | None, str]:
+    """Pairs as the seed divides them where each seed does, and the fingerprint of what was given, empty without pairs.
+
+    Raises `DataError` where there is nothing to choose by.
+    """
     if not isinstance(data, PairSplits):
-        return data
+        return data, ""
+    fingerprint = data.fingerprint()
     data = splits_for(data, settings.seed)
     parts = [part for part in (data.dev, data.test) if part is not None]
     if not parts:
@@ -109,7 +106,7 @@ def _divided(data: PairSplits | RetrievalSet | None, settings: DistillSettings) 
         raise DataError(f"{data.name} has neither dev nor test pairs, and no others are used here.", hint=hint)
     for part in parts:
         part.check_graded()
-    return data
+    return data, fingerprint
 
 
 def _stores(
