@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from truncate_kit.bench.bench_report import BenchReport
     from truncate_kit.data import PairSet, RetrievalSet
     from truncate_kit.encoders import Encoder
-    from truncate_kit.workspace.sources import DataSource
 
     Model = Path | Encoder
 
@@ -102,7 +101,7 @@ def bench(
         ours, theirs = _random_pair(random_weights, layer, whole=whole)
     if quick:
         workspace.note("Quick: fewer rounds and sentences than without --quick, and no peak memory.")
-    pairs, texts, source = _scored_on(workspace, lean, full, (data, columns, scale))
+    pairs, texts = _scored_on(workspace, lean, full, (data, columns, scale))
     with workspace.held():
         with progress_bar(quiet=as_json) as progress:
             report = run(
@@ -115,17 +114,13 @@ def bench(
                 progress=progress,
             )
         show(report, workspace)
-        workspace.remember(None, source, queries=None if source else data)
     return report
 
 
 def _scored_on(
     workspace: Workspace, lean: str | None, full: str | None, named: tuple[str | None, str | None, str | None]
-) -> "tuple[PairSet | RetrievalSet, Sequence[str], DataSource | None]":
-    """What no model here has seen of the pairs, or a retrieval set, the texts of either, and where pairs come from.
-
-    named: as in `data`.
-    """
+) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
+    """What no model here has seen of the pairs, or a retrieval set, and the texts of either. named: as in `data`."""
     from truncate_kit.data import read_retrieval
     from truncate_kit.workspace.leakage import chosen_there, unasked
     from truncate_kit.workspace.records import home_of
@@ -136,14 +131,14 @@ def _scored_on(
         found, chosen = unasked(read_retrieval(queries), ours, *([] if full is None else [full]))
         if chosen is not None:
             workspace.note(chosen)
-        return found, [text for text in (*found.queries, *found.documents) if text], None
-    splits, source = workspace.data(data, columns, scale)
+        return found, [text for text in (*found.queries, *found.documents) if text]
+    splits, _ = workspace.data(data, columns, scale)
     # A full model that comes from elsewhere has seen what is known where it lies.
     beside = [] if full is None or home_of(full) is None else [full]
     pairs = workspace.unseen(splits, ours, *beside).evaluation
     if chosen := chosen_there(ours, pairs.name, pairs):
         workspace.note(chosen)
-    return pairs, pairs.texts(), source
+    return pairs, pairs.texts()
 
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[Model, Model]":

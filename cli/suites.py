@@ -119,6 +119,7 @@ def _trained_on(model: Evaluated) -> "SeenPairs | None":
         workspace.note(f"What {model.name} was trained on is not known here: name it with --seen.")
     else:
         workspace.note(
-            f"{model.name} was trained on {found.name}: scored with and without those pairs (not counting test)."
+            f"{model.name} was trained on or chosen by {found.name}: scored with and without those pairs (not counting "
+            "test)."
         )
     return found

@@ -151,7 +151,7 @@ def test_triplets_of_contrastive_training_count_as_seen(run, home, tiny_folder, 
         return found["seen"], [row["unseen_pairs"] for row in found["sets"]]
 
     name, counts = unseen()
-    assert name == f"what is noted in {home / 'exported'}"
+    assert name == f"pairs noted in {home / 'exported'}"
     assert counts == [42 - 10, 30 - 10]  # rows 2 to 11 from the triplets; nothing is learned from train beside them
     run("analyze", tiny_folder("bert"))  # the last command's model is another one, the triplets are still known
     triplets.unlink()

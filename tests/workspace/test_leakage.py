@@ -345,7 +345,7 @@ def test_pairs_that_were_seen_are_those_of_train_and_dev(workspace, file, tmp_pa
     assert found.pairs == texts([*expected.train, *expected.dev])
     assert not found.pairs & texts(expected.test)
     noted = seen_pairs(workspace)
-    assert noted.name == f"what is noted in {workspace.folder}"
+    assert noted.name == f"pairs noted in {workspace.folder}"
     assert all(pair in noted.pairs for pair in found.pairs)
     assert not any(pair in noted.pairs for pair in texts(expected.test))
     # Whatever the last command used; an earlier version noted no pairs, and what it used is read again.
@@ -400,3 +400,8 @@ def test_layers_that_were_chosen_on_the_same_pairs(tmp_path):
     said = "Its layers were chosen on 30 of these 40 pairs."
     assert chosen_on(workspace, workspace.combined, "renamed", pairs[::-1]) == said
     assert chosen_on(workspace, workspace.combined, "pairs", pairs[30:]) is None
+    # The others have their score only where the whole set is there.
+    replace(report, num_pairs=40, num_unseen=10).write(file)
+    note_learned(file, replace(report, num_pairs=40).identity, pairs[:30])
+    assert chosen_on(workspace, workspace.combined, "pairs", pairs).endswith("; on the 10 others it has 71.23.")
+    assert chosen_on(workspace, workspace.combined, "pairs", pairs[10:]).endswith("20 of these 30 pairs.")

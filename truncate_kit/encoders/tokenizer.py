@@ -44,10 +44,8 @@ def reader_of(pipeline: Pipeline, config: PretrainedConfig, max_length: int | No
             hint="They belong to different models; save the right tokenizer beside the weights.",
         )
     if max_length is not None and not 2 <= max_length <= (positions or max_length):
-        raise UsageError(
-            f"A maximum length of {max_length} does not fit: this model has {positions} positions.",
-            hint=f"Use a number from 2 to {positions}.",
-        )
+        has, to = (f": this model has {positions} positions", f" to {positions}") if positions else ("", " upwards")
+        raise UsageError(f"A maximum length of {max_length} does not fit{has}.", hint=f"Use a number from 2{to}.")
     reader = TextReader(
         tokenizer=tokenizer,
         # sentence-transformers puts its own limit in the place of the tokenizer's.

@@ -160,7 +160,8 @@ def _chose_layers(workspace: Workspace, data: str, pairs: Iterable["TextPair"] |
         known = same
     else:
         here = np.isin(pair_keys(pairs), noted)
-        known, same = bool(here.any()), int((~here).sum()) == found.num_unseen
+        known = bool(here.any())
+        same = (len(here), int((~here).sum())) == (found.num_pairs, found.num_unseen)
         part = f"{int(here.sum()):,} of these {counted(len(here), 'pair')}"
     if not known:
         return None

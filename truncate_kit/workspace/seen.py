@@ -94,5 +94,5 @@ def _noted(workspace: Workspace, records: list[Record], model: str | Path | None
     if not known or len(known) < len(noted):
         return None
     places = dict.fromkeys(str(record.workspace) for record in records) or {str(workspace.folder): None}
-    name = f"what is noted in {' and '.join(places)}"
+    name = f"pairs noted in {' and '.join(places)}"
     return SeenPairs(name, KnownPairs(np.unique(np.concatenate(known))))
