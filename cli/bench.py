@@ -10,9 +10,10 @@ from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.settings import QUICK, BenchSettings
 from truncate_kit.errors import UsageError
 from truncate_kit.files import local_path
+from truncate_kit.workspace.sources import DataSource
 
 from . import options
-from .options import layers_option, machine_option, names_in, refuse, whole_numbers_in
+from .options import layers_option, machine_option, names_in, refuse, scale_in, whole_numbers_in
 from .output import print_json, progress_bar, say, table
 from .parameters import in_options
 from .workspace import Workspace
@@ -114,6 +115,7 @@ def bench(
                 progress=progress,
             )
         show(report, workspace)
+        workspace.remember_benched(None if data is None else DataSource(data, names_in(columns), scale_in(scale)))
     return report
 
 

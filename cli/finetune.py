@@ -11,7 +11,7 @@ from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, check_strategy
 from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.objectives import described, find_objective
-from truncate_kit.workspace.sources import ModelSource
+from truncate_kit.workspace.sources import LearnedSource, ModelSource
 
 from . import options
 from .machine import Machine
@@ -148,7 +148,12 @@ def finetune(
             engine=at_work,
         )
     # Classes are no scores: what comes next must not look for similarity in them.
-    workspace.remember(source, None if row.data == "classes" else found, queries=str(retrieval) if retrieval else None)
+    workspace.remember(
+        source,
+        None if row.data == "classes" else found,
+        queries=str(retrieval) if retrieval else None,
+        learned=LearnedSource(result.data_fingerprint, source, found),
+    )
     show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
 

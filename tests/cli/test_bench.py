@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import matplotlib.image
 import pytest
@@ -92,10 +93,11 @@ def test_the_pairs_are_named_and_bundled_ones_said_to_be_no_task(run, workspace,
 
 
 def test_a_bench_leaves_what_the_models_were_made_with(run, workspace, pairs_file):
-    """The page asks for more seeds on the pairs of the last command: those of a bench are to measure on alone."""
+    """Pairs of a bench are to measure on alone: the page asks for the next bench on them, for nothing else."""
     Workspace(workspace).remember(ModelSource("mini-bert"), DataSource("learned.csv"))
     assert run("--data", pairs_file, "--quick", *FAST)[0] == 0
-    assert Workspace(workspace).remembered().data.name == "learned.csv"
+    noted = Workspace(workspace).remembered()
+    assert (noted.data.name, noted.benched) == ("learned.csv", DataSource(str(Path(pairs_file).resolve())))
 
 
 def test_a_shorter_bench_goes_beside_a_longer_one(run, workspace, pairs_file):

@@ -1,6 +1,8 @@
 """`truncate-kit finetune` through the command line, and what the commands after it take up."""
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import encoder_digest, load_encoder
 from truncate_kit.errors import DeviceError
 from truncate_kit.files import run_lock
+from truncate_kit.page.writing import write_page
 from truncate_kit.training import retrieval_evaluator
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit_cli.app import main
@@ -113,6 +116,23 @@ def test_a_model_analysed_later_is_told_from_the_one_that_was_cut(run, tiny_fold
     code, _, err = run("evaluate")
     assert code == 0
     assert f"It does not come from {tiny_folder('bert')}, the last command's model: make one of that first." in err
+
+
+def test_the_page_asks_for_more_seeds_on_what_the_sweep_learned_from(run, tiny_folder, single_file):
+    """Whatever was looked at or measured since, even from another folder: the command finds the trials of the first."""
+    model = tiny_folder("bert")
+    run("finetune", model, "--data", single_file, "--scale", "0,5", "--max-length", 9, *FAST)
+    others = single_file.with_name("others.csv")
+    others.write_bytes(single_file.read_bytes()[: single_file.stat().st_size // 2].rpartition(b"\n")[0])
+    assert run("analyze", model, "--data", others, "--max-length", 12)[0] == 0
+    workspace = Workspace(single_file.parent / "exported")
+    assert Path(workspace.remembered().data.name).name == "others.csv"
+    trials = workspace.sweep().trials
+    (again,) = [line for line in write_page(workspace.folder).commands if " finetune " in line]
+    assert f"--max-length 9 --data {single_file.resolve()} --scale 0,5 --layer 1 --epochs 1 --seeds 3" in again
+    code, _, err = run(*shlex.split(again)[1:])
+    assert code == 0, err
+    assert set(trials) < set(workspace.sweep().trials)
 
 
 def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):

@@ -38,7 +38,7 @@ from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.sources import DataSource, ModelSource
+from truncate_kit.workspace.sources import DataSource, LearnedSource, ModelSource
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'><b>"
 
@@ -363,9 +363,12 @@ def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
     found = write_page(write_run(tmp_path / "run", lean, sweep=sweep))
     (again,) = [command for command in found.commands if " finetune " in command]
     assert again == (
-        "truncate-kit finetune 'mini <b>' --layer 1,2 --pick small --within 1.5 --objective paraphrase "
+        "truncate-kit finetune 'mini <b>' --data PAIRS.csv --layer 1,2 --pick small --within 1.5 --objective paraphrase "
         f"--epochs 2 --learning-rate 0.001 --seeds 3 --workspace {tmp_path / 'run'}"
     )
+    bundled = replace(sweep, data="bundled")  # which need no name; of other pairs nobody noted the file here
+    (again,) = [c for c in write_page(write_run(tmp_path / "b", lean, sweep=bundled)).commands if " finetune " in c]
+    assert "finetune 'mini <b>' --layer 1,2 " in again
     changes = ({"before": "Words first."}, {"blocks": (1, 4)}, {"metric": "nDCG@10 of half the queries"})
     for place, change in enumerate(changes):
         found = write_page(write_run(tmp_path / f"other{place}", lean, sweep=replace(sweep, **change)))
@@ -376,17 +379,39 @@ def test_more_seeds_are_asked_for_on_the_same_data_read_alike(lean, tmp_path):
     sweep = replace(a_sweep(), settings=SweepSettings(seeds=(0,)), training=TrainingSettings())
     run = write_run(tmp_path / "run", lean, sweep=sweep)
     data = DataSource("pairs.csv", ("a", "b", "how alike"), (0.0, 5.0))
-    Workspace(run).remember(ModelSource("mini <b>", "cls", 64), data)
+    learned = LearnedSource(sweep.data_fingerprint, ModelSource("mini <b>", "cls", 64), data)
+    Workspace(run).remember(learned.model, data, learned=learned)
+    # What other commands took since is not what was learned from.
+    Workspace(run).remember(ModelSource("mini <b>", "mean", 32), DataSource("others.csv"))
     (again,) = [command for command in write_page(run).commands if " finetune " in command]
     assert again == (
         "truncate-kit finetune 'mini <b>' --pooling cls --max-length 64 --data pairs.csv --columns 'a,b,how alike' "
         f"--scale 0,5 --seeds 3 --workspace {run}"
     )
-    # Classes are not noted, because no other command may take them for scores.
     training = TrainingSettings(objective="entailment")
     replace(sweep, training=training, metric=OBJECTIVES["entailment"].metric).write(run / "sweep.json")
     (again,) = [command for command in write_page(run).commands if " finetune " in command]
-    assert "--max-length 64 --data PAIRS --objective entailment --seeds 3" in again
+    assert "--scale 0,5 --objective entailment --seeds 3" in again
+    # Another sweep has taken the place of the one whose pairs were noted.
+    replace(sweep, data_fingerprint="other").write(run / "sweep.json")
+    (again,) = [command for command in write_page(run).commands if " finetune " in command]
+    assert again == f"truncate-kit finetune 'mini <b>' --data PAIRS.csv --seeds 3 --workspace {run}"
+
+
+def test_the_bench_is_asked_for_on_what_it_was_given(lean, tmp_path):
+    bench = bench_of(a_quality(1, 3))
+    run = write_run(tmp_path / "run", lean, bench=replace(bench, contestants=without_memory(bench)))
+    Workspace(run).remember(None, DataSource("last.csv"))
+    command = f"truncate-kit bench --workspace {run}"
+    assert command in write_page(run).commands
+    Workspace(run).remember_benched(DataSource("own.csv", scale=(0.0, 5.0)))
+    assert f"truncate-kit bench --data own.csv --scale 0,5 --workspace {run}" in write_page(run).commands
+    Workspace(run).remember_benched(None)
+    assert command in write_page(run).commands
+
+
+def without_memory(bench):
+    return tuple(replace(row, memory=None) for row in bench.contestants)
 
 
 def test_a_bench_of_another_model_is_not_this_ones(lean, tmp_path):

@@ -45,14 +45,15 @@ def is_on_bundled(run: Run, bench: BenchReport) -> bool:
     if bench.scored is not None:
         return bench.scored.bundled and not _is_miniature(run)
     named = run.workspace.remembered().data.name
-    return bench.quality is not None and says_nothing(run, _bundled() if named is None else named)
+    return bench.quality is not None and says_nothing(run, bundled() if named is None else named)
 
 
 def bench_of(run: Run) -> str:
     """The command that measures, on pairs of the user's own where the last ones say nothing of the model."""
     last = run.workspace.remembered()
-    named = _bundled() if last.data.name is None else last.data.name
-    return own_bench(run) if last.queries is None and says_nothing(run, named) else run.bench_command
+    taken = last.benched or last.data
+    own = last.queries is not None and last.benched is None
+    return run.bench_command if own or not says_nothing(run, taken.name or bundled()) else own_bench(run)
 
 
 def own_bench(run: Run) -> str:
@@ -64,11 +65,12 @@ def own_bench(run: Run) -> str:
 
 def says_nothing(run: Run, data: str) -> bool:
     """Whether a set of this name is the bundled one, and the model another than those that come with it."""
-    name = _bundled()
+    name = bundled()
     return (data == name or data.startswith(f"{name}/")) and not _is_miniature(run)
 
 
-def _bundled() -> str:
+def bundled() -> str:
+    """The name of the bundled pairs."""
     from truncate_kit.data import BUNDLED  # takes a moment
 
     return BUNDLED

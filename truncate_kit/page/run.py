@@ -20,6 +20,7 @@ from truncate_kit.runs.cutting import CutResult
 from truncate_kit.suites.registry import SUITES, SuiteReport
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace, read_result
+from truncate_kit.workspace.sources import DataSource, LearnedSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,14 +96,29 @@ class Run:
         return self.command(words[0], *named, *words[1:])
 
     @property
+    def learned(self) -> LearnedSource | None:
+        """The model and the pairs of the sweep as its command named them; None where nobody noted them."""
+        found = self.workspace.remembered().learned
+        return found if found and self.sweep and found.fingerprint == self.sweep.data_fingerprint else None
+
+    @property
     def bench_command(self) -> str:
-        """The command that measures."""
-        return self.bench_with()
+        """The command that measures, on what the last bench was given."""
+        return self.bench_with(*named(self.workspace.remembered().benched))
 
     def bench_with(self, *words: str) -> str:
         """The same with further words; where no full model lies beside the one of this page, it is named."""
         alone = self.contrast is not None or self.model in (self.workspace.combined, self.workspace.frozen)
         return self.command_on_model("bench", *(("--full", self.origin) if alone and self.origin else ()), *words)
+
+
+def named(data: DataSource | None) -> list[str]:
+    """The options that name these pairs, and say how they are read."""
+    if data is None:
+        return []
+    words = ["--data", data.name] if data.name else []
+    words += ["--columns", ",".join(data.columns)] if data.columns else []
+    return words + (["--scale", ",".join(f"{end:g}" for end in data.scale)] if data.scale else [])
 
 
 def read_run(folder: Path) -> Run:

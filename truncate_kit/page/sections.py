@@ -7,12 +7,12 @@ from pathlib import Path
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.cells import TableCells
 from truncate_kit.page.charts import speed_chart
-from truncate_kit.page.judging import bench_of, is_on_bundled, own_bench
+from truncate_kit.page.judging import PAIRS, bench_of, bundled, is_on_bundled, own_bench
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets, what_they_give
 from truncate_kit.page.measures import against_table, has_interval, lean_and_full
 from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
-from truncate_kit.page.run import Run
+from truncate_kit.page.run import Run, named
 from truncate_kit.report.bench_tables import (
     absences,
     bench_tables,
@@ -147,21 +147,14 @@ def _finetune_again(run: Run, sweep: SweepResult) -> tuple[str, ...] | None:
 
 
 def _how_read(run: Run, sweep: SweepResult) -> list[str]:
-    """The options that name model and data as the last commands read them; of classes only that they have to be named.
-
-    They are not noted, because no other command may take them for graded pairs.
-    """
-    found = run.workspace.remembered()
-    model, data = found.model, found.data
-    words: list[str] = []
-    if model is not None and Path(model.name).name == Path(sweep.model).name:
-        words += ["--pooling", model.pooling] if model.pooling else []
-        words += ["--max-length", str(model.max_length)] if model.max_length else []
-    if OBJECTIVES[sweep.training.objective].data == "classes":
-        return [*words, "--data", "PAIRS"]
-    words += ["--data", data.name] if data.name else []
-    words += ["--columns", ",".join(data.columns)] if data.columns else []
-    return words + (["--scale", ",".join(f"{end:g}" for end in data.scale)] if data.scale else [])
+    """The options that name model and pairs as the sweep took them; pairs that nobody noted have to be named."""
+    source = run.learned
+    if source is None:
+        return [] if sweep.data == bundled() else ["--data", PAIRS]
+    model = source.model
+    words = ["--pooling", model.pooling] if model.pooling else []
+    words += ["--max-length", str(model.max_length)] if model.max_length else []
+    return words + named(source.data)
 
 
 def others(run: Run) -> list[Section]:

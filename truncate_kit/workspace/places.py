@@ -1,12 +1,13 @@
 """Where everything stands in a workspace, and what is written there."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from truncate_kit.files import is_there, local_path, model_folder_above
 from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import Result, read_or_pass_over
-from truncate_kit.workspace.sources import DataSource, ModelSource, Sources, TripletSource
+from truncate_kit.workspace.sources import DataSource, LearnedSource, ModelSource, Sources, TripletSource
 
 if TYPE_CHECKING:
     from truncate_kit.combination.report import CombinationReport
@@ -99,16 +100,29 @@ class Workspace:
         data: DataSource | None,
         triplets: TripletSource | None = None,
         queries: str | None = None,
+        learned: LearnedSource | None = None,
     ) -> None:
         """Note for the next command what this one worked on; None leaves what was noted before.
 
         data: Pairs; the bundled ones, which nobody named, leave what was noted before.
         queries: A folder of them; pairs that are noted later take its place.
+        learned: What a sweep took.
         """
         last = self.remembered()
         data = None if data == DataSource() else data
-        asked = queries or (last.queries if data is None else None)
-        Sources(model or last.model, data or last.data, triplets or last.triplets, asked).write(self._sources)
+        found = replace(
+            last,
+            model=model or last.model,
+            data=data or last.data,
+            triplets=triplets or last.triplets,
+            queries=queries or (last.queries if data is None else None),
+            learned=learned or last.learned,
+        )
+        found.write(self._sources)
+
+    def remember_benched(self, data: DataSource | None) -> None:
+        """Note for the page what a bench was given; other commands take what they took before."""
+        replace(self.remembered(), benched=data).write(self._sources)
 
 
 def read_result(kind: type[Kind], path: Path) -> Kind | None:

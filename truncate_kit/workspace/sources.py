@@ -36,16 +36,29 @@ class TripletSource(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class LearnedSource(Result):
+    """The model and the pairs of a sweep, and the fingerprint by which its result knows these."""
+
+    fingerprint: str
+    model: ModelSource
+    data: DataSource
+
+
+@dataclass(frozen=True, slots=True)
 class Sources(Result):
     """The last model, the last pairs, and the rows of the last contrastive training; None where there were none.
 
     queries: The folder of a retrieval set, where that was taken later than the pairs.
+    learned: What the last sweep took, whatever other commands took since.
+    benched: The pairs or the retrieval set that the last bench was given; None where it was given none.
     """
 
     model: ModelSource | None = None
     data: DataSource = field(default_factory=DataSource)
     triplets: TripletSource | None = None
     queries: str | None = None
+    learned: LearnedSource | None = None
+    benched: DataSource | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -54,9 +67,18 @@ class Sources(Result):
 
     def write(self, path: Path) -> None:
         """Write a JSON file; paths are made absolute."""
-        model, triplets = self.model and _absolute(self.model), self.triplets and _absolute(self.triplets)
-        queries = self.queries and str(Path(self.queries).resolve())
-        super(Sources, Sources(model, _absolute(self.data), triplets, queries)).write(path)
+        learned = self.learned
+        if learned is not None:
+            learned = replace(learned, model=_absolute(learned.model), data=_absolute(learned.data))
+        found = Sources(
+            model=self.model and _absolute(self.model),
+            data=_absolute(self.data),
+            triplets=self.triplets and _absolute(self.triplets),
+            queries=self.queries and str(Path(self.queries).resolve()),
+            learned=learned,
+            benched=self.benched and _absolute(self.benched),
+        )
+        super(Sources, found).write(path)
 
 
 Source = TypeVar("Source", ModelSource, DataSource, TripletSource)
