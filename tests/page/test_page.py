@@ -363,8 +363,8 @@ def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
     found = write_page(write_run(tmp_path / "run", lean, sweep=sweep))
     (again,) = [command for command in found.commands if " finetune " in command]
     assert again == (
-        "truncate-kit finetune 'mini <b>' --data PAIRS.csv --layer 1,2 --pick small --within 1.5 --objective paraphrase "
-        f"--epochs 2 --learning-rate 0.001 --seeds 3 --workspace {tmp_path / 'run'}"
+        "truncate-kit finetune 'mini <b>' --data PAIRS.csv --layer 1,2 --pick small --within 1.5 "
+        f"--objective paraphrase --epochs 2 --learning-rate 0.001 --seeds 3 --workspace {tmp_path / 'run'}"
     )
     bundled = replace(sweep, data="bundled")  # which need no name; of other pairs nobody noted the file here
     (again,) = [c for c in write_page(write_run(tmp_path / "b", lean, sweep=bundled)).commands if " finetune " in c]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.cells import TableCells
