@@ -138,7 +138,7 @@ def _scored_on(
     # A full model that comes from elsewhere has seen what is known where it lies.
     beside = [] if full is None or home_of(full) is None else [full]
     pairs = workspace.unseen(splits, ours, *beside).evaluation
-    if chosen := chosen_there(ours, pairs.name, pairs):
+    if chosen := chosen_there(ours, pairs):
         workspace.note(chosen)
     return pairs, pairs.texts()
 

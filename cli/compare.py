@@ -40,7 +40,7 @@ def compare(
 
     use_threads(threads)
     found = read_retrieval(data, split=split)
-    for chosen_here in dict.fromkeys(filter(None, (chosen_there(name, found.name) for name in (full, lean)))):
+    for chosen_here in dict.fromkeys(filter(None, (chosen_there(name, found) for name in (full, lean)))):
         note(chosen_here, quiet=as_json)
     first, second = (
         load_text_encoder(name, max_length=max_length, threads=threads, device=device) for name in (full, lean)

@@ -143,7 +143,7 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     from truncate_kit.workspace.leakage import chosen_there
 
     data = read_retrieval(run.data, split=split)
-    run.workspace.note(chosen_there(run.name, data.name))
+    run.workspace.note(chosen_there(run.name, data))
     for sentence in note_of_searched(run.name, run.encoder, data):
         run.workspace.note(sentence)
     with progress_bar(quiet=run.workspace.quiet) as progress:
@@ -165,7 +165,7 @@ def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "Vect
     from truncate_kit.workspace.seen import seen_among
 
     pairs = splits.split(split)
-    run.workspace.note(chosen_there(run.name, pairs.name, pairs))
+    run.workspace.note(chosen_there(run.name, pairs))
     run.workspace.note(seen_among(run.workspace, pairs, run.name))
     stored = StoredVectors(run.encoder, form)
     found = evaluate(stored, pairs.pairs)

@@ -45,6 +45,8 @@ def check_suite(name: str | None, data: str | None, own: Mapping[str, object]) -
 
 def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
     """Run the suite, write its result into the workspace, and show it."""
+    from truncate_kit.workspace.leakage import chosen_there
+
     suite, workspace = SUITES[name], model.workspace
     _, score = suite.load()
     run = SuiteRun(
@@ -56,7 +58,7 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
         threads=model.threads,
         work=workspace.folder / "trials",
         trained_on=lambda: _trained_on(model),
-        chosen_on=lambda data: _chosen_there(model, data),
+        chosen_on=lambda data: chosen_there(model.name, data),
         note=lambda text: workspace.note(in_options(text, "evaluate")),
     )
     with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
@@ -96,12 +98,6 @@ def _figure(report: SuiteReport, path: Path) -> Path | None:
     if drawn is None:
         path.unlink(missing_ok=True)  # that of a report whose place this one takes
     return drawn
-
-
-def _chosen_there(model: Evaluated, data: str) -> str | None:
-    from truncate_kit.workspace.leakage import chosen_there
-
-    return chosen_there(model.name, data)
 
 
 def _trained_on(model: Evaluated) -> "SeenPairs | None":

@@ -13,7 +13,7 @@ from tests.support.pairs import make_pairs
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.settings import CombineSettings
-from truncate_kit.data import PairSplits, TextPair, load_pairs, read_retrieval, split_pairs
+from truncate_kit.data import PairSplits, RetrievalSet, TextPair, load_pairs, read_retrieval, split_pairs
 from truncate_kit.data.learned import note_learned
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder
@@ -22,11 +22,21 @@ from truncate_kit.runs.cutting import cut
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.workspace.leakage import chosen_on, chosen_there, trained_on, unseen
+from truncate_kit.training.retrieval_evaluator import reporting_half
+from truncate_kit.workspace.leakage import chosen_on, chosen_there, trained_on, unasked, unseen
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.records import home_of
 from truncate_kit.workspace.seen import seen_among, seen_pairs
 from truncate_kit.workspace.sources import DataSource
+
+SEARCHED = RetrievalSet(
+    name="search/test",
+    document_ids=("d",),
+    documents=("a text",),
+    query_ids=("q",),
+    queries=("a query",),
+    relevance=({0: 1.0},),
+)
 
 
 def trained(folder: Path, model: Path, data: PairSplits, seed: int = 0) -> Workspace:
@@ -92,19 +102,33 @@ def test_pairs_of_which_some_were_held_out_are_known_again(file, tiny_folder, tm
         out=tmp_path / "work",
         settings=SweepSettings(layers="1", seeds=(0,)),
         training=TrainingSettings(epochs=1),
-        retrieval=replace(searched, queries=searched.queries * 2, query_ids=searched.query_ids * 2,
-                          relevance=searched.relevance * 2),
+        retrieval=(asked := replace(searched, queries=searched.queries * 2, query_ids=searched.query_ids * 2,
+                                    relevance=searched.relevance * 2)),
     )  # fmt: skip
     workspace = Workspace(tmp_path / "work")
     assert unseen(workspace, whole).evaluation.pairs == divided.test.pairs
-    lean, name = tmp_path / "work/lean", searched.name
+    lean, elsewhere = tmp_path / "work/lean", replace(asked, name="a copy", documents=asked.documents[::-1])
     said = "chosen by MRR@10 of half of these queries; on the other half the lean one has"
     said = f"The models here were {said} {result.lean.test:.2f}."
     for model in (lean, lean / "model.onnx", workspace.full):
-        assert chosen_on(workspace, model, name) == chosen_there(model, name) == said
-    assert chosen_there("lean", name) is None
-    assert chosen_on(workspace, lean, "another") is None
-    assert chosen_on(workspace, tmp_path, name) is None
+        for data in (asked, elsewhere):
+            assert chosen_on(workspace, model, data) == chosen_there(model, data) == said
+        assert unasked(elsewhere, model) == (
+            reporting_half(elsewhere),
+            f"19 of 38 queries of a copy chose {model}: only the others count.",
+        )
+    assert chosen_there("lean", asked) is None
+    # Queries of the same name that are others: half of those that were there then chose.
+    said = f"chosen by MRR@10 of half of the queries that {asked.name} had then: which of these are among them is not "
+    for data in (searched, replace(asked, queries=asked.queries[::-1])):
+        assert chosen_on(workspace, lean, data) == f"The models here were {said}known."
+        assert unasked(data, lean) == (data, f"The models here were {said}known.")
+    assert chosen_on(workspace, lean, replace(searched, name="another")) is None
+    assert chosen_on(workspace, tmp_path, asked) is None
+    # An earlier version noted the name alone.
+    replace(result, queries_fingerprint="").write(workspace.sweep_file)
+    assert chosen_on(workspace, lean, searched).endswith(f"the lean one has {result.lean.test:.2f}.")
+    assert chosen_on(workspace, lean, elsewhere) is None
 
 
 def test_each_model_has_seen_what_it_learned_from(workspace, file):
@@ -151,7 +175,7 @@ def test_what_a_distillation_replaced_has_seen_nothing(workspace, file):
         both = Both(workspace.folder, replace(workspace.sweep(), retrieval="search/test"), None, distilled)
         for model in (both.lean, both.full):
             assert unseen(both, whole, model).evaluation.pairs == expected
-        assert chosen_on(both, both.lean, "search/test") is None
+        assert chosen_on(both, both.lean, SEARCHED) is None
     said = "The models here were chosen by a part of the rest: only test counts."
     assert unseen(both, whole, both.lean).notes[-1].endswith(said)
 
@@ -169,8 +193,11 @@ def test_a_distillation_chose_the_lean_model_alone(workspace):
     )
     both = Both(workspace.folder, workspace.sweep(), None, replace(a_distillation(), scores=scores))
     said = "The lean model here was chosen by recall@10 of half of these queries; on the other half it has 71.23."
-    assert chosen_on(both, both.lean, "search/test") == said
-    assert chosen_on(both, both.full, "search/test") is None
+    assert chosen_on(both, both.lean, SEARCHED) == said
+    assert chosen_on(both, both.full, SEARCHED) is None
+    scores = replace(scores, data="elsewhere", queries_fingerprint=SEARCHED.queries_fingerprint())
+    both = Both(workspace.folder, workspace.sweep(), None, replace(a_distillation(), scores=scores))
+    assert chosen_on(both, both.lean, SEARCHED) == said
 
 
 def test_what_was_made_before_a_distillation_has_seen_what_it_learned_from(workspace, file):
@@ -385,23 +412,22 @@ def test_combined_layers_have_seen_what_their_model_had_wherever_it_lies(workspa
 
 
 def test_layers_that_were_chosen_on_the_same_pairs(tmp_path):
-    workspace = Workspace(tmp_path)
-    assert chosen_on(workspace, workspace.combined, "pairs") is None
+    workspace, pairs = Workspace(tmp_path), replace(make_pairs(40), name="pairs")
+    combined, others = workspace.combined, replace(pairs, name="other pairs")
+    assert chosen_on(workspace, combined, pairs) is None
     report, file = replace(COMBINED, unseen=71.234, num_unseen=1200), workspace.combination / "combination.json"
-    report.write(file)
+    report.write(file)  # as an earlier version, which noted no pairs
     said = "Its layers were chosen on a part of these pairs; on the 1,200 others it has 71.23."
-    assert chosen_on(workspace, workspace.combined, "pairs") == said
-    assert chosen_on(workspace, workspace.combined, "other pairs") is None
-    assert chosen_on(workspace, workspace.combined / "model.onnx", "pairs") == said
-    assert chosen_on(workspace, workspace.lean, "pairs") is None
-    pairs = make_pairs(40).pairs
-    assert chosen_on(workspace, workspace.combined, "pairs", pairs) == said  # an earlier version noted none
-    note_learned(file, report.identity, pairs[:30])
+    assert chosen_on(workspace, combined, pairs) == said
+    assert chosen_on(workspace, combined, others) is None
+    assert chosen_on(workspace, combined / "model.onnx", pairs) == said
+    assert chosen_on(workspace, workspace.lean, pairs) is None
+    note_learned(file, report.identity, pairs.pairs[:30])
     said = "Its layers were chosen on 30 of these 40 pairs."
-    assert chosen_on(workspace, workspace.combined, "renamed", pairs[::-1]) == said
-    assert chosen_on(workspace, workspace.combined, "pairs", pairs[30:]) is None
+    assert chosen_on(workspace, combined, replace(others, pairs=pairs.pairs[::-1])) == said
+    assert chosen_on(workspace, combined, replace(pairs, pairs=pairs.pairs[30:])) is None
     # The others have their score only where the whole set is there.
     replace(report, num_pairs=40, num_unseen=10).write(file)
-    note_learned(file, replace(report, num_pairs=40).identity, pairs[:30])
-    assert chosen_on(workspace, workspace.combined, "pairs", pairs).endswith("; on the 10 others it has 71.23.")
-    assert chosen_on(workspace, workspace.combined, "pairs", pairs[10:]).endswith("20 of these 30 pairs.")
+    note_learned(file, replace(report, num_pairs=40).identity, pairs.pairs[:30])
+    assert chosen_on(workspace, combined, pairs).endswith("; on the 10 others it has 71.23.")
+    assert chosen_on(workspace, combined, replace(pairs, pairs=pairs.pairs[10:])).endswith("20 of these 30 pairs.")

@@ -81,6 +81,10 @@ class RetrievalSet:
         metric = [] if self.metric == "ndcg" else [self.metric]
         return hashlib.sha256(json.dumps([*parts, grades, *metric]).encode()).hexdigest()
 
+    def queries_fingerprint(self) -> str:
+        """SHA-256 of the queries in order, by which they are divided into those that choose and those that report."""
+        return hashlib.sha256(json.dumps(self.queries).encode()).hexdigest()
+
     @property
     def own_documents(self) -> tuple[int | None, ...]:
         """The place of the document that each query itself is, None where it is none.

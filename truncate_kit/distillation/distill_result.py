@@ -125,6 +125,7 @@ class HeldOutScores(Result):
         low: Lower end of its 95 % interval, by a paired bootstrap over pairs or queries.
         high: The upper end.
         num_compared: Number of the pairs or queries; None in files of earlier versions.
+        queries_fingerprint: Of the queries, half of which chose; empty for pairs, and in files of earlier versions.
     """
 
     data: str
@@ -136,6 +137,7 @@ class HeldOutScores(Result):
     low: float
     high: float
     num_compared: int | None = None
+    queries_fingerprint: str = ""
 
     @property
     def too_few(self) -> str | None:

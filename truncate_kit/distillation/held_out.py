@@ -39,6 +39,7 @@ def held_out_scores(
             low=found.low,
             high=found.high,
             num_compared=len(lean_scores),
+            queries_fingerprint=data.queries_fingerprint(),
         )
     if not isinstance(data, PairSplits) or data.test is None:
         return None

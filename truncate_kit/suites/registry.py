@@ -14,7 +14,7 @@ from truncate_kit.measurement import Measurement
 from truncate_kit.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from truncate_kit.data import SeenPairs
+    from truncate_kit.data import RetrievalSet, SeenPairs
     from truncate_kit.evaluation import TextEncoder
 
 
@@ -38,7 +38,7 @@ def _nothing_known() -> None:
     return None
 
 
-def _not_chosen(data: str) -> None:
+def _not_chosen(data: "RetrievalSet") -> None:
     return None
 
 
@@ -59,7 +59,7 @@ class SuiteRun:
         threads: CPU threads as given, None where they were not.
         work: Folder that keeps what is finished, for whoever is interrupted; None keeps nothing.
         trained_on: The pairs that the model was trained on, where that is known; asked only by suites that tell.
-        chosen_on: What there is to say where the model was chosen by the set of this name, else None.
+        chosen_on: What there is to say where the model was chosen by queries of this set, else None.
         note: Takes sentences for whoever waits.
         progress: Called after each part of the work.
     """
@@ -72,7 +72,7 @@ class SuiteRun:
     threads: int | None = None
     work: Path | None = None
     trained_on: "Callable[[], SeenPairs | None]" = _nothing_known
-    chosen_on: Callable[[str], str | None] = _not_chosen
+    chosen_on: "Callable[[RetrievalSet], str | None]" = _not_chosen
     note: Callable[[str], None] = _silent_note
     progress: Progress = silent
 

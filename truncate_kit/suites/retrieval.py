@@ -106,7 +106,7 @@ def fitting_lists(num_texts: int, wanted: int = LISTS) -> int:
 def run_retrieval(run: SuiteRun) -> RetrievalReport:
     """The queries of a file among their answers; option: `corpus`, a file of more texts to search."""
     data = read_retrieval(run.data, corpus=run.options["corpus"])
-    if chosen_here := run.chosen_on(data.name):
+    if chosen_here := run.chosen_on(data):
         run.note(chosen_here)
     return score_retrieval(
         run.encoder, data, model=run.model, runtime=run.runtime, threads=run.threads or 1, progress=run.progress

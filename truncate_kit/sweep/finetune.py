@@ -1,7 +1,7 @@
 """TMFT from end to end: which layer, how good, against the full model; the lean model saved."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
@@ -84,8 +84,9 @@ def finetune(
     training, before, watcher = training or TrainingSettings(), before or Before(), watcher_of(progress)
     settings = settings or SweepSettings()
     layers = check_sweep(encoder, settings)
-    names = DataNames(data.fingerprint(), "" if retrieval is None else retrieval.name)
+    names = DataNames(data.fingerprint())
     if retrieval is not None:
+        names = replace(names, retrieval=retrieval.name, queries=retrieval.queries_fingerprint())
         data = data.without_texts(retrieval.held_out)
 
     def runner_of(model: Encoder) -> TrialRunner:

@@ -41,10 +41,12 @@ class DataNames:
     Attributes:
         given: Fingerprint of the pairs before any were left out.
         retrieval: Name of the retrieval set that chooses; empty where there is none.
+        queries: Fingerprint of its queries; empty where there are none.
     """
 
     given: str
-    retrieval: str
+    retrieval: str = ""
+    queries: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Sweep:
             data=self.data.name,
             data_fingerprint=self.names.given,
             retrieval=self.names.retrieval,
+            queries_fingerprint=self.names.queries,
             settings=replace(self.settings, strategy=self._strategy),
             training=training,
             learning_rate=training.rate(encoder.width),

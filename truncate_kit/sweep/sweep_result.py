@@ -73,6 +73,7 @@ class SweepResult(Result):
     # Which layers dev and seeds cannot tell apart; None where fewer than two were trained out.
     certainty: Certainty | None = None
     retrieval: str = ""  # name of the retrieval set by half of whose queries all was chosen; nothing where dev did
+    queries_fingerprint: str = ""  # of these queries; nothing where dev chose, and in files of earlier versions
 
     @property
     def lean(self) -> LayerScores:

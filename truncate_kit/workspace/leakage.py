@@ -1,13 +1,13 @@
 """What the models of a workspace were trained on, so that they are scored on what they have not seen."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from truncate_kit.data import SEARCH_METRICS, complete_splits, splits_for
+from truncate_kit.data import SEARCH_METRICS, RetrievalSet, complete_splits, splits_for
 from truncate_kit.data.learned import pair_keys, read_learned, without_learned
 from truncate_kit.errors import DataError
 from truncate_kit.wording import counted
@@ -22,7 +22,7 @@ from truncate_kit.workspace.records import (
 )
 
 if TYPE_CHECKING:
-    from truncate_kit.data import PairSplits, RetrievalSet, TextPair
+    from truncate_kit.data import PairSet, PairSplits
 
 _FEWEST = 3  # pairs of which there is a correlation
 
@@ -133,30 +133,27 @@ def _common(divisions: Sequence["PairSplits"]) -> "PairSplits":
     return replace(first, test=replace(first.test, pairs=pairs), notes=(f"{notes} {left}",))
 
 
-def chosen_on(
-    workspace: Workspace, model: str | Path, data: str, pairs: Iterable["TextPair"] | None = None
-) -> str | None:
-    """A sentence that says so where `model` was chosen on pairs or queries of the set `data`; else None.
-
-    pairs: Of the set; they are known one by one, whatever it is called now.
-    """
-    if is_model(model, workspace.combined) and (said := _chose_layers(workspace, data, pairs)):
-        return said
+def chosen_on(workspace: Workspace, model: str | Path, data: "PairSet | RetrievalSet") -> str | None:
+    """A sentence that says so where `model` was chosen on some of these pairs or queries; else None."""
+    if not isinstance(data, RetrievalSet):
+        return _chose_layers(workspace, data) if is_model(model, workspace.combined) else None
     by = _by_queries(workspace, data)
     if by is None or not by.chose(Path(model).resolve()):
         return None
     alone = len(by.models) == 1
-    how = f"The {'lean model here was' if alone else 'models here were'} chosen by {by.metric} of half of these queries"
-    return f"{how}; on the other half {'it' if alone else 'the lean one'} has {by.lean:.2f}."
+    how = f"The {'lean model here was' if alone else 'models here were'} chosen by {by.metric} of half of"
+    if not by.same:
+        return f"{how} the queries that {data.name} had then: which of these are among them is not known."
+    return f"{how} these queries; on the other half {'it' if alone else 'the lean one'} has {by.lean:.2f}."
 
 
-def _chose_layers(workspace: Workspace, data: str, pairs: Iterable["TextPair"] | None) -> str | None:
+def _chose_layers(workspace: Workspace, pairs: "PairSet") -> str | None:
     """What there is to say where a search of combinations chose layers on some of these pairs."""
     if (found := workspace.combinations()) is None:
         return None
-    noted = None if pairs is None else read_learned(workspace.combination / "combination.json", found.identity)
-    if pairs is None or noted is None:  # an earlier version noted none
-        part, same = "a part of these pairs", found.data == data
+    noted = read_learned(workspace.combination / "combination.json", found.identity)
+    if noted is None:  # an earlier version noted none
+        part, same = "a part of these pairs", found.data == pairs.name
         known = same
     else:
         here = np.isin(pair_keys(pairs), noted)
@@ -171,23 +168,28 @@ def _chose_layers(workspace: Workspace, data: str, pairs: Iterable["TextPair"] |
     return f"Its layers were chosen on {part}{rest}."
 
 
-def chosen_there(model: str | Path, data: str, pairs: Iterable["TextPair"] | None = None) -> str | None:
+def chosen_there(model: str | Path, data: "PairSet | RetrievalSet") -> str | None:
     """As `chosen_on`, in the workspace in which the model, or a graph beside it, lies."""
-    return next(filter(None, (chosen_on(home, model, data, pairs) for home in _homes(model))), None)
+    return next(filter(None, (chosen_on(home, model, data) for home in _homes(model))), None)
 
 
-def unasked(data: "RetrievalSet", *models: str | Path) -> "tuple[RetrievalSet, str | None]":
+def unasked(data: RetrievalSet, *models: str | Path) -> tuple[RetrievalSet, str | None]:
     """The queries by which none of these models was chosen, and a sentence where that is half of them."""
     from truncate_kit.training.retrieval_evaluator import reporting_half
 
+    said = None
     for model in models:
         place = Path(model).resolve()
-        found = (_by_queries(home, data.name) for home in _homes(model))
-        if any(by is not None and by.chose(place) for by in found):
-            left = reporting_half(data)
-            half = f"{len(data.queries) - len(left.queries):,} of {counted(len(data.queries), 'query', 'queries')}"
-            return left, f"{half} of {data.name} chose {model}: only the others count."
-    return data, None
+        for home in _homes(model):
+            by = _by_queries(home, data)
+            if by is None or not by.chose(place):
+                continue
+            if by.same:
+                left = reporting_half(data)
+                half = f"{len(data.queries) - len(left.queries):,} of {counted(len(data.queries), 'query', 'queries')}"
+                return left, f"{half} of {data.name} chose {model}: only the others count."
+            said = said or chosen_on(home, model, data)
+    return data, said
 
 
 def _homes(model: str | Path) -> list[Workspace]:
@@ -196,26 +198,39 @@ def _homes(model: str | Path) -> list[Workspace]:
 
 @dataclass(frozen=True, slots=True)
 class _ByQueries:
-    """Which models half of the queries of a set chose, by what, and the lean one's score on the other half."""
+    """Which models half of the queries of a set chose, by what, and the lean one's score on the other half.
+
+    same: Whether they are the queries of the set that is asked for, or only had its name.
+    """
 
     models: tuple[Path, ...]
     metric: str
     lean: float
+    same: bool
 
     def chose(self, model: Path) -> bool:
         """Whether this model, or a graph beside it, is one of them."""
         return any(model.is_relative_to(one.resolve()) for one in self.models)
 
 
-def _by_queries(workspace: Workspace, data: str) -> _ByQueries | None:
-    """What the queries of the retrieval set `data` chose here, None for other sets."""
+def _by_queries(workspace: Workspace, data: RetrievalSet) -> _ByQueries | None:
+    """What the queries of a retrieval set, or of one that had its name, chose here; None for other sets."""
+
+    def known(name: str, fingerprint: str) -> tuple[bool, bool]:
+        same = fingerprint == data.queries_fingerprint() if fingerprint else name == data.name  # or an earlier version
+        return same or name == data.name, same
+
     distilled, sweep = workspace.distilled(), workspace.sweep()
     if workspace.cut() is not None:  # of whose model there is no such score
         return None
     if distilled is not None:  # whose full model is as it came
         found = distilled.scores
-        searched = found is not None and found.data == data and found.metric in SEARCH_METRICS.values()
-        return _ByQueries((workspace.lean,), found.metric, found.lean) if found is not None and searched else None
-    if sweep is None or sweep.retrieval != data:
+        if found is None or found.metric not in SEARCH_METRICS.values():
+            return None
+        is_it, same = known(found.data, found.queries_fingerprint)
+        return _ByQueries((workspace.lean,), found.metric, found.lean, same) if is_it else None
+    if sweep is None or not sweep.retrieval:
         return None
-    return _ByQueries((workspace.lean, workspace.full), sweep.metric.partition(" of ")[0], sweep.lean.test)
+    is_it, same = known(sweep.retrieval, sweep.queries_fingerprint)
+    metric = sweep.metric.partition(" of ")[0]
+    return _ByQueries((workspace.lean, workspace.full), metric, sweep.lean.test, same) if is_it else None
