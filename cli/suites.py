@@ -57,7 +57,7 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
         options=own,
         threads=model.threads,
         work=workspace.folder / "trials",
-        trained_on=lambda: _trained_on(model),
+        trained_on=lambda: _trained_on(model, asks="seen" in suite.options),
         chosen_on=lambda data: chosen_there(model.name, data),
         note=lambda text: workspace.note(in_options(text, "evaluate")),
     )
@@ -100,8 +100,8 @@ def _figure(report: SuiteReport, path: Path) -> Path | None:
     return drawn
 
 
-def _trained_on(model: Evaluated) -> "SeenPairs | None":
-    """What the workspace knows of its own models; says which, or that it does not know."""
+def _trained_on(model: Evaluated, *, asks: bool) -> "SeenPairs | None":
+    """What the workspace knows of its own models. asks: to say where it does not know; an option may name it then."""
     from truncate_kit.workspace.records import home_of
     from truncate_kit.workspace.seen import seen_pairs
 
@@ -111,11 +111,6 @@ def _trained_on(model: Evaluated) -> "SeenPairs | None":
     if home is None:
         return None
     found = seen_pairs(home, model=model.name)
-    if found is None:
+    if found is None and asks:
         workspace.note(f"What {model.name} was trained on is not known here: name it with --seen.")
-    else:
-        workspace.note(
-            f"{model.name} was trained on or chosen by {found.name}: scored with and without those pairs (not counting "
-            "test)."
-        )
     return found

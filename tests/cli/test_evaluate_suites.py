@@ -172,6 +172,28 @@ def test_triplets_of_contrastive_training_count_as_seen(run, home, tiny_folder, 
     assert unseen()[1] == [42 - 3, 30 - 3]
 
 
+def test_transfer_says_that_a_model_learned_from_its_rows(run, home, tiny_folder):
+    """Paraphrases are trained on elsewhere in the product, and the classes of the suite are the same."""
+    rows = [",".join((*of_suite(place), str(place % 2))) for place in range(42)]
+    for folder, chosen in (("learned", rows[:30]), ("suite", rows[20:])):
+        (home / folder).mkdir()
+        (home / folder / "mrpc.csv").write_text("sentence1,sentence2,label\n" + "\n".join(chosen) + "\n")
+    own = home / "learned/mrpc.csv"
+    fast = ("--objective", "paraphrase", "--scale", "0,1", "--columns", "sentence1,sentence2,label", "--layer", 1)
+    code, _, err = run("finetune", tiny_folder("bert"), "--data", own, *fast, "--seeds", 1, "--epochs", 1)
+    assert code == 0, err
+    divided = complete_splits(load_pairs(own, columns=("sentence1", "sentence2", "label"), scale=(0, 1)))
+    learned = {(pair.first, pair.second) for part in (divided.train, divided.dev) for pair in part}
+    number = sum(of_suite(place) in learned for place in range(20, 42))
+    command = ("evaluate", "--suite", "transfer", "--data", "suite", "--quick")
+    _, _, err = run(*command)
+    assert 0 < number < 10
+    said = f"lean was trained on or chosen by {number} of the 22 rows of MRPC: accuracy there says little"
+    assert said in " ".join(err.split())
+    _, _, err = run(command[0], tiny_folder("bert"), *command[1:])
+    assert "trained on" not in err
+
+
 def test_transfer_writes_table_and_curve(run, home, tiny_folder):
     command = ("evaluate", tiny_folder("bert"), "--suite", "transfer", "--data", "data", "--quick")
     code, out, err = run(*command, "--fractions", "0.7,1")

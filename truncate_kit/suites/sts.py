@@ -70,6 +70,9 @@ def run_sts(run: SuiteRun) -> StsReport:
     """The sets of a folder; without the pairs that the option `seen` names, or those that the model was trained on."""
     sets, named = find_sts(run.data), run.options["seen"]
     seen = run.trained_on() if named is None else SeenPairs(named, read_seen(named))
+    if seen is not None and named is None:
+        how = "scored with and without those pairs (not counting test)"
+        run.note(f"{run.model} was trained on or chosen by {seen.name}: {how}.")
     return score_sts(
         run.encoder,
         sets,

@@ -23,15 +23,16 @@ from truncate_kit.data import LabelledSet, find_transfer
 from truncate_kit.encoders import Encoder, find_pooler_head, load_pooler_head
 from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.tail import Dense
-from truncate_kit.errors import DataError, ModelError
+from truncate_kit.errors import ModelError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.store import RunStore
 from truncate_kit.suites.fitting import Rows, accuracies, by_class, divisions, drawn_rows
 from truncate_kit.suites.registry import SuiteRun
-from truncate_kit.suites.settings import FEWEST_ROWS, TransferSettings
-from truncate_kit.suites.transfer_report import TooFewRows, TransferPoint, TransferReport, TransferScore, TransferSplit
+from truncate_kit.suites.settings import TransferSettings
+from truncate_kit.suites.transfer_checks import check_rows, seen_rows, too_few_rows
+from truncate_kit.suites.transfer_report import TransferPoint, TransferReport, TransferScore, TransferSplit
 from truncate_kit.suites.transfer_task import LayeredTask, Task, baselines, choose_layers, layered_task, prepare_task
 
 QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}
@@ -42,10 +43,12 @@ Value = TypeVar("Value")
 def run_transfer(run: SuiteRun) -> TransferReport:
     """The sets of a folder; options: `fractions` of the training rows, `head`, `quick` for a first look."""
     settings, sets = _chosen(**run.options), find_transfer(run.data)
-    _check_rows(sets, settings)
+    check_rows(sets, settings)
     for one in sets:
         for few in too_few_rows(one, settings):
             run.note(f"{one.name} leaves {few.train_rows} rows to train on at {few.fraction:g} of them: left out.")
+    for said in seen_rows(sets, run):
+        run.note(said)
     if settings.max_rows is None:
         run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
     named = load_pooler_head if settings.head else find_pooler_head  # without `head` a baseline alone
@@ -103,7 +106,7 @@ def score_transfer(
     progress = reporter(progress)
     settings, begin = settings or TransferSettings(), time.perf_counter()
     require("sklearn", extra="suites")
-    _check_rows(sets, settings)
+    check_rows(sets, settings)
     if settings.head and (pooler is None or not isinstance(encoder, Encoder)):
         raise ModelError(f"{model} comes without a pooler head.", hint="Leave out `head`.")
     scores, subsets = [], 0
@@ -143,25 +146,6 @@ def _report(
         mean_relative_error_reduction=_mean([point.relative_error_reduction for point in points]),
         seconds=seconds,
     )
-
-
-def too_few_rows(one: LabelledSet, settings: TransferSettings) -> tuple[TooFewRows, ...]:
-    """The shares of a set's training rows that are left out, rising."""
-    counts = [(share, settings.train_rows(len(one), share)) for share in sorted(settings.fractions)]
-    return tuple(TooFewRows(fraction=share, train_rows=rows) for share, rows in counts if rows < FEWEST_ROWS)
-
-
-def _check_rows(sets: Sequence[LabelledSet], settings: TransferSettings) -> None:
-    """Every set has two classes, and of one at least the largest share is enough to fit and to choose on."""
-    for one in sets:
-        if len(one.classes) < 2:
-            raise DataError(f"{one.name} has one class alone.", hint="Give a set with at least two classes.")
-    counts = {one.name: settings.train_rows(len(one), max(settings.fractions)) for one in sets}
-    name = max(counts, key=counts.__getitem__, default="")
-    if counts and counts[name] < FEWEST_ROWS:
-        others = ", and no other set more" if len(counts) > 1 else ""
-        hint = f"Take more rows, or a larger share: {FEWEST_ROWS} are the fewest that can be fitted on."
-        raise DataError(f"{name} leaves {counts[name]} rows to train on{others}.", hint=hint)
 
 
 def _key(task: Task, settings: TransferSettings) -> str:
