@@ -1,7 +1,7 @@
 """The library's parameters and functions in the words of a command: its options, and the commands themselves.
 
 Errors name a parameter in backticks, alone or with its value, and a function with its parentheses:
-`batch_size`, `device="cpu"`, `export_onnx(precision="int8")`.
+`batch_size`, `device="cpu"`, `export_onnx(settings=ExportSettings(precision="int8"))`.
 """
 
 import ast
@@ -38,7 +38,7 @@ FUNCTIONS = {
     "truncate": "truncate-kit cut MODEL --layer N",
 }
 _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
-_KEYWORD = re.compile(r"(\w+)=([^,]+)")
+_KEYWORD = re.compile(r"(\w+)=([^,()]+)(?=[,)]|$)")  # also inside the settings of a call
 
 
 def in_options(text: str, command: str | None = None) -> str:

@@ -534,7 +534,8 @@ def test_a_graph_that_is_missing_is_asked_for_in_its_folder(duo, tmp_path):
     for role, where in (("lean", ""), ("full", f" in {duo / 'full'}")):
         with pytest.raises(AbsentError) as absent:
             Subject(role, duo / role, tmp_path).graph(BACKENDS_KNOWN["onnx-int8"])
-        assert str(absent.value) == f'no model_int8.onnx{where}: make it with `export_onnx(precision="int8")`'
+        call = '`export_onnx(settings=ExportSettings(precision="int8"))`'
+        assert str(absent.value) == f"no model_int8.onnx{where}: make it with {call}"
 
 
 def test_other_runtimes_get_a_graph_of_standard_operators(duo, tmp_path):

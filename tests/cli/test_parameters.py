@@ -112,7 +112,7 @@ def test_a_command_names_options_of_its_own(capfd):
         ("Use `normalize=False`.", "export", "Use --no-normalize."),
         ("Give `model`.", "export", "Give MODEL."),
         ('Name them: `columns=("Ticket A", "B", "C")`.', "finetune", "Name them: --columns 'Ticket A,B,C'."),
-        ('Make one with `export_onnx(precision="int8")`.', "encode",
+        ('Make one with `export_onnx(settings=ExportSettings(precision="int8"))`.', "encode",
          "Make one with truncate-kit export MODEL --onnx --precision int8."),
         ("Start one with `ray start --head`; `shards` and `unknown()`.", "encode",
          "Start one with `ray start --head`; `shards` and `unknown()`."),

@@ -150,7 +150,7 @@ def test_a_graph_that_the_record_does_not_know(folder):
     (folder / "model.onnx").rename(folder / "model_int8.onnx")
     with pytest.raises(ModelError, match=r"does not know model_int8\.onnx") as problem:
         OnnxEncoder.load(folder)
-    assert problem.value.hint.endswith('`export_onnx(precision="int8")`.')
+    assert problem.value.hint.endswith('`export_onnx(settings=ExportSettings(precision="int8"))`.')
 
 
 def test_a_damaged_record_is_not_replaced(folder):

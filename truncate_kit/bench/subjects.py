@@ -12,7 +12,7 @@ from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, r
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
-from truncate_kit.export.record import check_record, digest_of, graph_sentence, is_graph_of, read_exports
+from truncate_kit.export.record import check_record, digest_of, export_call, graph_sentence, is_graph_of, read_exports
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.precisions import GRAPH_FILES, Precision, Target
 
@@ -110,7 +110,7 @@ class Subject:
         if precision != "fp32":
             name = GRAPH_FILES[precision]
             where = "" if self.folder is None or self.role == "lean" else f" in {self.folder}"
-            raise AbsentError(f'no {name}{where}: make it with `export_onnx(precision="{precision}")`')
+            raise AbsentError(f"no {name}{where}: make it with {export_call(precision)}")
         return self._export()
 
     def _export(self) -> Path:

@@ -14,7 +14,7 @@ from truncate_kit.wording import counted
 
 SMALLER = (
     "Give more `megabytes`; most of a small model is its vocabulary, which `keep_words()` cuts, and its eight-bit "
-    'graph is about a quarter of the size: `export_onnx(precision="int8")`.'
+    'graph is about a quarter of the size: `export_onnx(settings=ExportSettings(precision="int8"))`.'
 )
 
 
@@ -62,7 +62,8 @@ def within_limit(candidates: Sequence[Candidate], budget: Budget) -> Candidate:
         problem = (
             f"The fastest choice of blocks is {fastest / full.texts_per_second:.1f} times as fast as the full model"
         )
-        hint = 'Give a smaller `speedup`; `export_onnx(precision="int8")` makes any of them faster.'
+        eight_bits = 'export_onnx(settings=ExportSettings(precision="int8"))'
+        hint = f"Give a smaller `speedup`; `{eight_bits}` makes any of them faster."
     else:
         fitting = [row for row in candidates[:-1] if row.megabytes <= (budget.megabytes or 0)]
         problem = f"The smallest choice of blocks takes {candidates[0].megabytes:.1f} megabytes"

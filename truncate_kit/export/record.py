@@ -105,7 +105,7 @@ def check_record(graph: Path) -> ExportReport | None:
     if not record.exists():
         return None
     report = read_exports(graph.parent).of(graph.name)
-    command = _export_command(precision_of(graph, report) or "fp32")
+    command = export_call(precision_of(graph, report) or "fp32")
     again = f"Export the model again with {command}."
     if report is None:
         raise ModelError(f"{record} does not know {graph.name}, so that graph was not checked.", hint=again)
@@ -140,8 +140,10 @@ def is_graph_of(graph: Path, encoder: str) -> bool:
     return report is not None and report.encoder == encoder
 
 
-def _export_command(precision: str) -> str:
-    return "`export_onnx()`" if precision == "fp32" else f'`export_onnx(precision="{precision}")`'
+def export_call(precision: str) -> str:
+    """What makes a graph in this precision, for a hint."""
+    settings = "" if precision == "fp32" else f'settings=ExportSettings(precision="{precision}")'
+    return f"`export_onnx({settings})`"
 
 
 def check_runnable(graph: Path, device: str) -> ExportReport | None:
@@ -214,7 +216,7 @@ def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") 
     chosen = suited_precision(folder, device) if precision is None else check_graph_precision(precision)
     held = graphs_in(folder)
     if chosen is None and held:
-        other, command = _other(device), _export_command(precisions_for(device)[0])
+        other, command = _other(device), export_call(precisions_for(device)[0])
         raise DeviceError(
             f"{folder} has a graph in {held[0]} only, which is made for {_DEVICES[other]}.",
             hint=f'Use `device="{other}"`, or make one for {_DEVICES[device]} with {command}.',
@@ -223,6 +225,6 @@ def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") 
     if not wanted.is_file():
         raise ModelError(
             f"There is no exported graph {wanted}.",
-            hint=f"Make one with {_export_command(chosen or 'fp32')}, and name the folder that it writes.",
+            hint=f"Make one with {export_call(chosen or 'fp32')}, and name the folder that it writes.",
         )
     return wanted
