@@ -1,5 +1,6 @@
 """sentence-transformers models are truncated inside their pipeline, and saved ones load there."""
 
+import copy
 import json
 import shutil
 
@@ -9,10 +10,13 @@ from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers import models as modules
+from transformers import AutoModel
 
 from tests.support.fake_hub import COMMIT, logged_in
+from tests.support.families import TINY_CONFIGS
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.encoders.digest import encoder_digest
+from truncate_kit.encoders.tokenizer import position_limit
 from truncate_kit.errors import ModelError, UsageError
 
 TEXTS = ["The Cat sat on the mat", "a red dog", "the BIG cat and not the small dog ran"]
@@ -207,6 +211,19 @@ def test_a_model_without_tokenizer(tiny_folder, tmp_path):
 def test_a_maximum_length_beyond_the_positions(tiny_folder):
     with pytest.raises(UsageError, match="40 positions"):
         load_encoder(tiny_folder("bert"), max_length=41)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 4])
+@pytest.mark.parametrize("family", ["bert", "roberta", "xlm-roberta", "camembert", "mpnet"])
+def test_a_text_may_fill_the_positions_and_no_token_more(family, padding):
+    """RoBERTa and its kin count from the padding id on, so a higher one leaves fewer positions."""
+    config = copy.copy(TINY_CONFIGS[family])
+    config.pad_token_id = padding
+    model, limit = AutoModel.from_config(config).eval(), position_limit(config)
+    with torch.inference_mode():
+        model(torch.full((1, limit), 7))
+        with pytest.raises((IndexError, RuntimeError)):
+            model(torch.full((1, limit + 1), 7))
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ class Family:
     pooler: str | None = None
     # Positions follow the mask, and inference keeps no key-value cache; most attend to the left only.
     decoder: bool = False
-    # Positions that the position table holds but no token can use (RoBERTa counts from padding + 1).
-    position_offset: int = 0
+    # Positions that the position table holds but no token can use, where there are any.
+    position_offset: Callable[[PretrainedConfig], int] | None = None
     lowest_layer: int = 0  # smallest layer at which the ordinary classes can hold a truncated model
     # Whether ONNX Runtime has a fused kernel for this attention; one node per layer is expected.
     fused_attention: bool = True
@@ -51,6 +51,11 @@ def _albert_groups(config: PretrainedConfig) -> list[int]:
     """Group of each layer, by the arithmetic of ALBERT's own forward pass."""
     depth = config.num_hidden_layers
     return [int(index / (depth / config.num_hidden_groups)) for index in range(depth)]
+
+
+def _after_padding(config: PretrainedConfig) -> int:
+    """RoBERTa and its kin count positions from the padding id + 1."""
+    return (config.pad_token_id or 0) + 1
 
 
 def _keep_window(config: PretrainedConfig, blocks: Sequence[int]) -> None:
@@ -97,11 +102,12 @@ _ROTARY: dict[str, Any] = {
 _ROWS = (
     Family(name="bert", pooler="pooler"),
     Family(name="electra"),
-    Family(name="roberta", pooler="pooler", position_offset=2),
-    Family(name="xlm-roberta", pooler="pooler", position_offset=2),
-    Family(name="camembert", pooler="pooler", position_offset=2),
+    Family(name="roberta", pooler="pooler", position_offset=_after_padding),
+    Family(name="xlm-roberta", pooler="pooler", position_offset=_after_padding),
+    Family(name="camembert", pooler="pooler", position_offset=_after_padding),
     Family(name="distilbert", blocks="transformer.layer"),
-    Family(name="mpnet", pooler="pooler", position_offset=2, fused_attention=False),
+    # Its class takes 1 for the padding id, whatever the configuration says.
+    Family(name="mpnet", pooler="pooler", position_offset=lambda _: 2, fused_attention=False),
     Family(name="albert", blocks="encoder.albert_layer_groups", num_items="num_hidden_groups", item_of=_albert_groups,
            pooler="pooler"),
     Family(name="deberta", fused_attention=False, float32_scores=True),

@@ -74,7 +74,8 @@ def position_limit(config: PretrainedConfig) -> int | None:
     if getattr(config, "position_biased_input", True) is False:
         return None
     positions = getattr(config, "max_position_embeddings", None)
-    return None if positions is None else int(positions) - family_of(config).position_offset
+    offset = family_of(config).position_offset
+    return None if positions is None else int(positions) - (0 if offset is None else offset(config))
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
