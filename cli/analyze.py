@@ -57,6 +57,7 @@ def analyze(
     from truncate_kit.analysis.layer_profile import LayerProfile
     from truncate_kit.analysis.profiling import profile
     from truncate_kit.data import iter_texts, read_retrieval
+    from truncate_kit.workspace.leakage import chosen_there
     from truncate_kit.workspace.seen import seen_among
 
     kept = options.blocks_in(blocks)
@@ -76,6 +77,7 @@ def analyze(
     pairs, found = None, None
     if searched is not None:
         workspace.note(f"Analyzed: {searched.name}.")
+        workspace.note(chosen_there(source.name, searched))
     elif texts is None or data is not None:
         splits, found = workspace.data(data, columns, scale)
         pairs = splits.split(split)

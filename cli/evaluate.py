@@ -138,7 +138,7 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     """Search the documents of a folder for its queries, and show the scores."""
     from truncate_kit.data import read_retrieval
     from truncate_kit.distillation.notes import note_of_searched
-    from truncate_kit.report.search_tables import search_table
+    from truncate_kit.report.search_tables import search_sentences, search_table
     from truncate_kit.retrieval.evaluating import evaluate_retrieval
     from truncate_kit.workspace.leakage import chosen_there
 
@@ -153,6 +153,8 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
         return
     cells = search_table(score)
     table(cells.title, cells.columns, cells.rows, on_page=False)
+    for sentence in search_sentences(score):
+        say(sentence)
     if getattr(run.encoder, "heads", None) is not None:
         say(CODES)
 

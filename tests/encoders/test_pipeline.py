@@ -211,6 +211,13 @@ def test_a_model_without_tokenizer(tiny_folder, tmp_path):
 def test_a_maximum_length_beyond_the_positions(tiny_folder):
     with pytest.raises(UsageError, match="40 positions"):
         load_encoder(tiny_folder("bert"), max_length=41)
+    with pytest.raises(UsageError, match=r"A maximum length of 1 does not fit: this model has 40 positions\.") as short:
+        load_encoder(tiny_folder("bert"), max_length=1)
+    assert short.value.hint == "Use a number from 2 to 40."
+    # Positions that are relative alone end nowhere.
+    with pytest.raises(UsageError, match=r"^A maximum length of 1 does not fit\.") as endless:
+        load_encoder(tiny_folder("deberta-v3"), max_length=1)
+    assert endless.value.hint == "Use a number from 2 upwards."
 
 
 @pytest.mark.parametrize("padding", [0, 1, 4])

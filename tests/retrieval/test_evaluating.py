@@ -1,7 +1,7 @@
 """Search and its scores against sentence-transformers, a plain search, and published figures."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.report.search_tables import search_sentences, search_table
 from truncate_kit.retrieval import searching
 from truncate_kit.retrieval.evaluating import RetrievalScore, evaluate_retrieval
 from truncate_kit.retrieval.searching import MEASURES, SearchVectors, encode_set, search
@@ -45,7 +46,7 @@ def by_sentence_transformers(folder, data):
 
 def binary(data):
     """The same set with every answer graded 1, as that evaluator counts them."""
-    return dataclasses.replace(data, relevance=tuple(dict.fromkeys(grades, 1.0) for grades in data.relevance))
+    return replace(data, relevance=tuple(dict.fromkeys(grades, 1.0) for grades in data.relevance))
 
 
 PROMPTS = {"query": "the red ", "document": "a tree and ", "other": "not "}
@@ -160,6 +161,16 @@ def test_stored_vectors_keep_directions(prompting, data):
 class UnitLength(torch.nn.Module):
     def forward(self, vectors):
         return torch.nn.functional.normalize(vectors)
+
+
+def test_few_queries_have_no_interval(tiny_folder, data):
+    """Of three queries that all find their answer a bootstrap gives an interval without width."""
+    whole = evaluate_retrieval(load_encoder(tiny_folder("bert")), data, model="m")
+    for number in (1, 19, 20):
+        score = replace(whole, num_queries=number)
+        intervals, said = sum(" to " in str(cell) for cell in search_table(score).rows[0]), search_sentences(score)
+        assert (intervals, said == []) == ((3, True) if number == 20 else (0, False))
+        assert number != 1 or said == ["1 query is too few for an interval."]
 
 
 def test_what_cannot_be_searched(prompting, data):

@@ -4,21 +4,21 @@ from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.retrieval.comparing import RetrievalComparison
 from truncate_kit.retrieval.evaluating import RetrievalScore
 from truncate_kit.retrieval.scores import Estimate
-from truncate_kit.wording import counted, too_few
+from truncate_kit.wording import FEWEST_COMPARED, counted, too_few
 
 WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
 
 
 def search_table(score: RetrievalScore) -> TableCells:
-    """One row: the scores of a model with their intervals."""
-    top = score.top
+    """One row: the scores of a model with their intervals; of few queries without."""
+    top, few = score.top, score.num_queries < FEWEST_COMPARED
     return TableCells(
         f"{score.model} in {score.runtime}: {_searched(score)}, by {score.measure}, × 100",
         (f"nDCG@{top}", f"MRR@{top}", f"recall@{top}", "vectors", "dimensions", "bytes per vector"),
         [
             (
                 *(
-                    f"{one.value:.2f} ({one.low:.2f} to {one.high:.2f})"
+                    f"{one.value:.2f}" + ("" if few else f" ({one.low:.2f} to {one.high:.2f})")
                     for one in (score.ndcg, score.mrr, score.recall)
                 ),
                 score.vectors,
@@ -27,6 +27,14 @@ def search_table(score: RetrievalScore) -> TableCells:
             )
         ],
     )
+
+
+def search_sentences(score: RetrievalScore) -> list[str]:
+    """Why there are no intervals, where there are none."""
+    if score.num_queries >= FEWEST_COMPARED:
+        return []
+    queries = counted(score.num_queries, "query", "queries")
+    return [f"{queries} {'is' if score.num_queries == 1 else 'are'} too few for an interval."]
 
 
 def comparison_table(report: RetrievalComparison) -> TableCells:
