@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tests.support.records import HALF, INVARIANCE, QUANTIZED, TASK
 from truncate_kit.encoders import load_encoder, truncate
@@ -126,10 +126,46 @@ def test_weights_in_a_bin_file_are_known_by_their_bytes_where_they_are_read(tiny
 def test_a_graph_is_not_used_for_a_model_that_was_changed_since(folder, name):
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
-    with pytest.raises(ModelError, match=r"was changed after model\.onnx was made from it"):
+    with pytest.raises(ModelError, match=r"was changed after model\.onnx was made from the model here"):
         check_record(folder / "model.onnx")
-    (folder / name).unlink()
+    for path in (folder / name, folder / "model.safetensors"):
+        path.unlink(missing_ok=True)
     assert check_record(folder / "model.onnx") is not None  # a graph may be used without the model
+
+
+def test_a_configuration_counts_by_what_vectors_depend_on(folder):
+    """Whatever saves a model again names its own version there."""
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {"transformers_version": "9.9", "dtype": "float16"}))
+    assert check_record(folder / "model.onnx") is not None
+    (folder / "config.json").write_text(json.dumps(values | {"hidden_act": "relu"}))
+    with pytest.raises(ModelError, match=r"config\.json was changed after model\.onnx was made from the model here"):
+        check_record(folder / "model.onnx")
+
+
+def test_a_graph_is_not_used_for_a_model_to_which_something_came(tiny_folder, folder, tmp_path):
+    """Weights of a safer format are read instead of those there; a list of modules makes another pipeline."""
+    old = tmp_path / "old"
+    shutil.copytree(tiny_folder("bert"), old)
+    weights = load_file(old / "model.safetensors")
+    torch.save(weights, old / "pytorch_model.bin")
+    (old / "model.safetensors").unlink()
+    export_onnx(load_encoder(old), old)
+    (old / "checkpoint-5").mkdir()
+    (old / "checkpoint-5/config.json").write_text("{}")  # no module of the model
+    assert check_record(old / "model.onnx") is not None
+    save_file({name: weight + 1 for name, weight in weights.items()}, old / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"model\.safetensors came after model\.onnx was made from the model here"):
+        check_record(old / "model.onnx")
+    (old / "model.safetensors").unlink()
+    shutil.copytree(folder / "1_Pooling", old / "1_Pooling")
+    assert check_record(old / "model.onnx") is not None  # nothing names it
+    shutil.copy(folder / "modules.json", old)
+    with pytest.raises(ModelError, match=r"modules\.json came after"):
+        check_record(old / "model.onnx")
+    (folder / "modules.json").unlink()
+    with pytest.raises(ModelError, match=r"modules\.json was removed after"):
+        check_record(folder / "model.onnx")
 
 
 def test_a_graph_that_is_replaced_after_it_was_loaded_is_not_taken_for_the_one_that_runs(folder):

@@ -7,6 +7,7 @@ not found out.
 import functools
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,10 @@ from truncate_kit.precisions import (
 from truncate_kit.results import FORMAT, check_format
 
 REPORT_FILE = "export.json"
-_COMPUTED = ("*.safetensors", "modules.json", "*/config.json", "*/*.safetensors", "*.bin", "*/*.bin")
-"""What the graph holds as well; tokenizer, prompts and casing are read anew for it, so they may change."""
+_SUFFIXES = (".safetensors", ".bin")
+_CONFIG, _MODULES = "config.json", "modules.json"
+_UNREAD = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
+"""Of a configuration: saving it again may change them, and no vector."""
 _DIGEST = "digest"
 _DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
 _ALL_ANEW = "Remove that file, then export each graph again with `export_onnx()`."
@@ -48,9 +51,36 @@ def _digest_as_of(file: Path, inode: int, size: int, changed: tuple[int, int]) -
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of the files in a model's folder that its graph was made from, by their names in it."""
-    files = (file for pattern in _COMPUTED for file in sorted(folder.glob(pattern)) if file.is_file())
-    return {str(file.relative_to(folder)): digest_of(file) for file in files if not _is_passed_over(file)}
+    """SHA-256 of the files in a model's folder that its graph was made from, by their names in it.
+
+    They are weights, configurations and the list of modules. Tokenizer, prompts and casing are read anew for every
+    graph, so they may change.
+    """
+    files = [folder / _CONFIG, folder / _MODULES]
+    for place in (folder, *_module_folders(folder)):
+        files += [place / _CONFIG, *(file for suffix in _SUFFIXES for file in sorted(place.glob(f"*{suffix}")))]
+    kept = (file for file in dict.fromkeys(files) if file.is_file() and not _is_passed_over(file))
+    return {str(file.relative_to(folder)): _digest_in(folder, file) for file in kept}
+
+
+def _module_folders(folder: Path) -> list[Path]:
+    """The folders of a pipeline's modules but for the model's own; none where there is no readable list of them."""
+    try:
+        paths = [Path(module["path"]) for module in json.loads(read_text(folder / _MODULES))]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # who loads the model says what is wrong
+        return []
+    return [folder / path for path in paths if path.parts and not path.is_absolute() and ".." not in path.parts]
+
+
+def _digest_in(folder: Path, file: Path) -> str:
+    """SHA-256 of a file's bytes; of the model's own configuration that of all values which a vector may depend on."""
+    if file != folder / _CONFIG:
+        return digest_of(file)
+    try:
+        values = json.loads(read_text(file))
+        return _digest({name: value for name, value in values.items() if name not in _UNREAD})
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return digest_of(file)
 
 
 def _is_passed_over(file: Path) -> bool:
@@ -124,11 +154,30 @@ def check_record(graph: Path) -> ExportReport | None:
             raise ModelError(
                 f"{weights} does not hold the weights that {REPORT_FILE} describes: it was changed.", hint=again
             )
-    for name, digest in report.model_sha256.items():
-        file = graph.parent / name  # a graph may be used without the model beside it
-        if file.is_file() and digest_of(file) != digest:
-            raise ModelError(f"{file} was changed after {graph.name} was made from it.", hint=again)
+    if (changed := _changed_since(graph.parent, report.model_sha256)) is not None:
+        raise ModelError(f"{changed} after {graph.name} was made from the model here.", hint=again)
     return report
+
+
+def _changed_since(folder: Path, known: Mapping[str, str]) -> str | None:
+    """What became of the model in a graph's folder whose files these were; None where it is the same, or not there."""
+    for name, digest in known.items():
+        file = folder / name
+        if file.is_file() and _digest_in(folder, file) != digest:
+            return f"{file} was changed"
+    now = model_digests(folder)
+    if not any(map(_is_weights, now)):  # a graph may be used without the model beside it
+        return None
+    if _MODULES in known and _MODULES not in now:
+        return f"{folder / _MODULES} was removed"
+    # Earlier versions noted neither the configuration nor weights in .bin files.
+    noted = any(map(_is_weights, known))
+    new = [name for name in now if name not in (*known, _CONFIG) and (noted or not name.endswith(".bin"))]
+    return f"{folder / new[0]} came" if new else None
+
+
+def _is_weights(name: str) -> bool:
+    return name.endswith(_SUFFIXES)
 
 
 def is_graph_of(graph: Path, encoder: str) -> bool:
