@@ -158,6 +158,25 @@ def test_stored_vectors_keep_directions(prompting, data):
     assert (found.measure, found.ndcg.value) == ("cosine", pytest.approx(plain.ndcg.value, abs=5))
 
 
+@pytest.mark.parametrize("measure", ["dot", "euclidean", "manhattan", "cosine"])
+def test_fewer_dimensions_are_searched_as_they_are_written(prompting, data, measure, tmp_path):
+    """A model that gives vectors of length 1 gives them also where they are cut: else some count more than others."""
+    encoder = load_encoder(prompting(similarity_fn_name=measure))
+    encoder.tail.append(UnitLength())
+    form = VectorFormat(dimensions=5)
+    found = evaluate_retrieval(encoder, data, model="tiny", form=form)
+    assert found.measure == measure
+    sides = encode_set(encoder, data)
+    cut = [side[:, :5] / side[:, :5].norm(dim=1, keepdim=True) for side in (sides.queries, sides.documents)]
+    expected = SearchVectors(queries=cut[0], documents=cut[1], measure=measure)
+    stored = sides.stored(form)
+    torch.testing.assert_close(stored.documents, expected.documents)
+    assert search(stored, top=10).tolist() == search(expected, top=10).tolist()
+    if measure in ("dot", "euclidean"):  # of length 1, they order as the cosine does
+        by_cosine = evaluate_retrieval(encoder, data, model="tiny", form=replace(form, precision="int8"))
+        assert (by_cosine.measure, by_cosine.ndcg.value) == ("cosine", pytest.approx(found.ndcg.value, abs=5))
+
+
 class UnitLength(torch.nn.Module):
     def forward(self, vectors):
         return torch.nn.functional.normalize(vectors)

@@ -1,7 +1,7 @@
 """Queries and documents as vectors, each with its prompt, and exact search in blocks."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -48,13 +48,15 @@ class SearchVectors:
         return int(self.documents.shape[1])
 
     def stored(self, form: VectorFormat) -> "SearchVectors":
-        """Both sides stored in that form and read again.
+        """Both sides stored in that form and read again; vectors of length 1 have it also with fewer dimensions.
 
         Raises `UsageError` where the measure depends on lengths, which 8 bits and bits do not keep.
         """
-        measure = self.measure
-        if measure != "cosine" and (form.precision in ("int8", "binary") or form.normalize):
-            measure = "cosine" if measure != "manhattan" and self._of_length_1() else measure
+        measure, unit = self.measure, self._of_length_1()
+        if unit and form.kept(self.width) < self.width:
+            form = replace(form, normalize=True)  # as `encode_file` is asked to write those of such a model
+        if measure != "cosine" and (form.precision in ("int8", "binary") or (form.normalize and not unit)):
+            measure = "cosine" if measure != "manhattan" and unit else measure
             if measure != "cosine":
                 raise UsageError(
                     f"This model compares vectors by {measure} and their length, which {form.precision} does not keep.",
