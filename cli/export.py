@@ -104,6 +104,8 @@ def export(
         )
     own_model = Path(source.name).resolve() == place.resolve()
     workspace.remember(None if own_model else source, found)
+    if not own_model:
+        workspace.remember_copied(source.name)
     show(report, place, quiet=as_json)
     push(place, push_to, public, quiet=as_json)
 
@@ -176,7 +178,7 @@ def _source(workspace: Workspace, named: str | None) -> ModelSource:
 
 def _check_replaceable(workspace: Workspace, named: str | None) -> None:
     lean = workspace.lean
-    if named is not None and lean.is_dir() and not _inside(workspace, named) and named != _exported(lean):
+    if named is not None and lean.is_dir() and not _inside(workspace, named) and not workspace.is_copy_of(named):
         raise UsageError(
             f"{lean} holds another model, which exporting {named} would replace.",
             hint="Name another folder with --workspace, or leave MODEL out to export the one that is there.",
@@ -192,13 +194,6 @@ def _inside(workspace: Workspace, named: str) -> bool:
     """Whether this is the folder of one of the workspace's models."""
     models = (workspace.lean, workspace.full, workspace.combined, workspace.frozen)
     return any(model.is_dir() and Path(named).resolve() == model.resolve() for model in models)
-
-
-def _exported(folder: Path) -> str | None:
-    """The name of the model that an earlier export wrote to `folder`; `ModelError` where its record is damaged."""
-    from truncate_kit.export.record import read_exports
-
-    return next((report.model for report in read_exports(folder).graphs), None)
 
 
 def show(report: "ExportReport", place: Path, *, quiet: bool = False) -> None:

@@ -143,6 +143,12 @@ def local_path(name: str | Path) -> Path:
         return Path(name)
 
 
+def name_without_folders(name: str) -> str:
+    """The last part of a path, and any other name as it is: what goes to others does not say where something lay."""
+    path = local_path(name)
+    return real_path(path).name if path.is_absolute() or is_there(path) else name
+
+
 def real_path(path: str | Path) -> Path:
     """Absolute and without links. Raises ValueError for what is no path, unlike `Path.resolve` not for circles."""
     return Path(os.path.realpath(path))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.support.families import TINY_CONFIGS, WORDS
+from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.backends import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench.backends import select_backends
 from truncate_kit.bench.bench_report import BenchReport, Contestant
@@ -24,7 +25,7 @@ from truncate_kit.bench.running import AbsentError
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.bench.yardstick import _swept
-from truncate_kit.data import PairSet, TextPair, load_pairs
+from truncate_kit.data import PairSet, TextPair, load_pairs, read_retrieval
 from truncate_kit.encoders import (
     encoder_digest,
     load_config,
@@ -41,6 +42,7 @@ from truncate_kit.export.record import check_record
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.measurement import file_for
 from truncate_kit.report.bench_tables import bench_tables, scored_sentences
+from truncate_kit.retrieval.evaluating import evaluate_retrieval
 
 BACKENDS = ("torch-fp32", "onnx-fp32")
 
@@ -399,6 +401,25 @@ def test_a_runtime_that_fails_in_the_middle_leaves_the_others_their_figures(duo,
     assert reasons == ["while scoring: ONNX Runtime fp32 failed: CUDA error 700"]
     with pytest.raises(UsageError, match="No runtime could be measured: ONNX Runtime fp32: at one sentence"):
         bench(duo / "lean", texts=TEXTS, **{**options, "backends": ["onnx-fp32"]})
+
+
+def test_a_runtime_whose_vectors_are_no_numbers_is_not_scored_by_queries(duo, tmp_path, monkeypatch):
+    """A search would rank them first, and of a few bad texts take most of the score."""
+    data = read_retrieval(retrieval_folder(tmp_path / "set"))
+    encode = OnnxRunner.encode_ids
+
+    def some_wrong(runner, ids):
+        vectors = encode(runner, ids)
+        vectors[3, 1] = float("nan")
+        return vectors
+
+    monkeypatch.setattr(OnnxRunner, "encode_ids", some_wrong)
+    options = {**FEW, "lengths": (4,), "repeats": 1, "backends": BACKENDS, "memory": False}
+    rows = {row.backend: row for row in bench(duo / "lean", pairs=data, **options).contestants}
+    said = "while scoring: ONNX Runtime fp32 gives vectors that are not numbers for 1 of 75 texts"
+    assert (rows["onnx-fp32"].search, rows["onnx-fp32"].absent) == (None, said)
+    expected = evaluate_retrieval(load_encoder(duo / "lean"), data, model="lean").ndcg.value
+    assert rows["torch-fp32"].search == pytest.approx(expected)
 
 
 def test_a_runtime_that_fails_at_the_start_is_a_row_but_a_damaged_model_an_error(duo, monkeypatch):

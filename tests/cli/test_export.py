@@ -1,6 +1,7 @@
 """`truncate-kit export` and `truncate-kit evaluate` on real weights and in a workspace."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run
 from truncate_kit.data import read_pairs
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.files import run_lock
 from truncate_kit_cli.workspace import Workspace
 
@@ -76,6 +77,29 @@ def test_export_does_not_replace_a_model_that_something_else_left(workspace, tin
     assert "holds another model" in problem
     assert "--workspace" in problem
     assert {path: path.read_bytes() for path in workspace.rglob("*") if path.is_file()} == before
+
+
+def test_two_models_of_one_name_in_two_folders_do_not_replace_each_other(tiny_folder, tmp_path, monkeypatch, capsys):
+    """A name is that of the folder in which it was typed."""
+    data, lean = write_pairs(tmp_path / "pairs.csv"), tmp_path / "work/lean"
+    for place, family in (("one", "bert"), ("other", "electra")):
+        shutil.copytree(tiny_folder(family), tmp_path / place / "m")
+    command = ("export", "m", "--onnx", "--data", data, "--workspace", tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "one")
+    run(capsys, *command)
+    before = encoder_digest(load_encoder(lean))
+    run(capsys, *command)  # the same again
+    monkeypatch.chdir(tmp_path / "other")
+    assert "holds another model, which exporting m would replace" in refused(capsys, *command)
+    assert encoder_digest(load_encoder(lean)) == before
+    monkeypatch.chdir(tmp_path)
+    run(capsys, *(tmp_path / "one/m" if word == "m" else word for word in command))
+    # A model that something else left there is nobody's copy, whatever its graph was made of.
+    save_encoder(load_encoder(tiny_folder("electra")), lean)
+    assert "holds another model" in refused(capsys, *("one/m" if word == "m" else word for word in command))
+    noted = Workspace(tmp_path / "work")
+    shutil.copytree(tiny_folder("bert"), lean, dirs_exist_ok=True)
+    assert not noted.is_copy_of("one/m")
 
 
 @pytest.mark.parametrize("command", [("export", "--onnx"), ("cut", "--layer", 1), ("export", "--onnx", "--layer", 1)])

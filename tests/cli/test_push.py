@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
@@ -13,6 +14,7 @@ from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.pushing import push_folder
+from truncate_kit.runs.cutting import cut
 from truncate_kit_cli.app import main
 
 WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran"]
@@ -48,6 +50,20 @@ def test_a_folder_arrives_whole_and_private(hub, folder):
     }
     assert repo["files"] == expected
     assert {"model.onnx", "model.safetensors", "1_Pooling/config.json", "README.md"} <= set(expected)
+
+
+def test_no_file_says_where_something_lay_on_this_machine(hub, tiny_folder, tmp_path):
+    """The names of folders are those of users and their clients; the records for the workspace stay here."""
+    made = tmp_path / "lean"
+    Path(shutil.copytree(tiny_folder("bert"), tmp_path / "client/model"))
+    cut(load_encoder(tmp_path / "client/model"), (1, 2), out=tmp_path)
+    export_onnx(load_encoder(made), made)
+    assert (made / "cut.json").is_file()
+    push_folder(made, "me/lean")
+    files = hub.repos["me/lean"]["files"]
+    assert "export.json" in files
+    assert "cut.json" not in files
+    assert [name for name, content in files.items() if str(tmp_path).encode() in content] == []
 
 
 def test_public_only_when_told(hub, folder):

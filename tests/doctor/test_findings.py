@@ -254,6 +254,12 @@ def test_a_precision_of_graphs_is_none_of_torch():
         Request(precision="fp16", runtime="torch")
 
 
+def test_a_precision_of_torch_is_none_of_graphs():
+    with pytest.raises(UsageError, match="bf16 is no precision of exported graphs") as problem:
+        Request(precision="bf16", runtime="onnx")
+    assert problem.value.hint == "Leave out `runtime`, or use fp32 or fp16 or int8 as `precision`."
+
+
 def test_every_extra_of_the_project_can_be_asked_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]

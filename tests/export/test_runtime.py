@@ -10,6 +10,7 @@ import torch
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.record import check_record
 from truncate_kit.export.runtime import OnnxEncoder, bucket, load_text_encoder, token_batches
 from truncate_kit.export.sessions import CudaOptions, open_session, run_bound
 
@@ -58,6 +59,17 @@ def test_batches_of_few_shapes_give_the_same_vectors(prompted, batch_tokens):
     shapes = {bucket(batch, length, longest) for batch in range(1, 9) for length in range(1, longest + 1)}
     assert shapes == {(batch, length) for batch in (1, 2, 4, 8) for length in (8, 16, 32, longest)}
     assert set(loaded._fixed._held) <= shapes
+
+
+def test_a_graph_without_a_tokenizer_fills_up_to_its_own_length(prompted):
+    """Ids that are near the end of the positions have no power of two above them."""
+    encoder, folder = prompted
+    loaded = OnnxEncoder(folder / "model.onnx", None, report=check_record(folder / "model.onnx"), buckets=True)
+    ids = [[2, *[5] * (encoder.max_length - 3), 3]] * 2
+    torch.testing.assert_close(loaded.encode_ids(ids), encoder.encode_ids(ids), atol=1e-5, rtol=1e-4)
+    unknown = OnnxEncoder(folder / "model.onnx", None, buckets=True)
+    with pytest.raises(ModelError, match="ONNX Runtime cannot run the graph"):
+        unknown.encode_ids(ids)
 
 
 def test_threads_that_share_buckets_get_their_own_vectors(prompted):

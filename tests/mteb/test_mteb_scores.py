@@ -102,6 +102,12 @@ def test_as_mteb_scores_the_folder_by_sentence_transformers(mteb, prompting, tmp
         assert own_figures(load_encoder(folder), pairs, data) == pytest.approx(expected, abs=0.01)
 
 
+def test_a_prompt_that_is_null_is_none(mteb, prompting):
+    adapter = MtebEncoder(load_encoder(prompting(prompts={"query": "the red ", "STS": None})), "it")
+    assert adapter.prompt("STSBenchmark", "STS", None) == ""
+    assert adapter.prompt("Answers", "Retrieval", "query") == "the red "
+
+
 @pytest.mark.parametrize("measure", MEASURES)
 def test_the_protocol_and_the_measure(mteb, prompting, measure):
     adapter = MtebEncoder(load_encoder(prompting(similarity_fn_name=measure)), "it")

@@ -11,6 +11,7 @@ from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.bench_report import Key
 from truncate_kit.bench.running import Ids, Runner
 from truncate_kit.errors import TruncateKitError
+from truncate_kit.wording import counted
 
 Found = TypeVar("Found")
 
@@ -54,8 +55,12 @@ class Guarded:
         return partial(self._guard, self._guard(lambda: self.runner.prepare(ids)))
 
     def encode_ids(self, ids: Ids) -> Tensor:
-        """See `Runner`."""
-        return self._guard(lambda: self.runner.encode_ids(ids))
+        """See `Runner`; vectors that are not numbers are a failure, which a search would not notice."""
+        vectors = self._guard(lambda: self.runner.encode_ids(ids))
+        if bad := int((~vectors.isfinite().all(dim=1)).sum()):
+            of = f"{bad:,} of {counted(len(ids), 'text')}"
+            raise ContestantError(self.key, f"{self.backend.title} gives vectors that are not numbers for {of}")
+        return vectors
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `Runner`."""

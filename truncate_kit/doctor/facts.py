@@ -16,7 +16,7 @@ RUNTIMES = ("torch", "onnx")
 class Request(Result):
     """What has to run.
 
-    Raises `UsageError`: an unknown name, or a precision of graphs in torch.
+    Raises `UsageError`: an unknown name, a precision of graphs in torch, or one of torch in graphs.
     """
 
     # None asks for none in particular; one that is given has to run torch and exported graphs.
@@ -38,6 +38,12 @@ class Request(Result):
             raise UsageError(
                 f"{self.precision} is a precision of exported graphs, and torch runs none.",
                 hint=f"Leave out `runtime`, or use {' or '.join(TRAINING_PRECISIONS)} as `precision`.",
+            )
+
+        if self.runtime == "onnx" and self.precision is not None and self.precision not in GRAPH_FILES:
+            raise UsageError(
+                f"{self.precision} is no precision of exported graphs.",
+                hint=f"Leave out `runtime`, or use {' or '.join(GRAPH_FILES)} as `precision`.",
             )
 
     @property

@@ -30,7 +30,7 @@ from truncate_kit.export.searching import search_layers
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.extras import require
-from truncate_kit.files import replacing
+from truncate_kit.files import name_without_folders, replacing
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 
@@ -217,7 +217,7 @@ def _report(
     # fp32 is shown to be invariant by its checks, to their limit
     invariance = None if pairs is None or settings.precision == "fp32" else measure_invariance(exported, pairs)
     return ExportReport(
-        model=encoder.name,
+        model=name_without_folders(encoder.name),
         encoder=job.digest,
         precision=settings.precision,
         target=settings.target,

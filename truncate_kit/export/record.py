@@ -63,6 +63,11 @@ def model_digests(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): _digest_in(folder, file) for file in kept}
 
 
+def model_digest(folder: Path) -> str:
+    """One SHA-256 over all of these."""
+    return _digest(model_digests(folder))
+
+
 def _module_folders(folder: Path) -> list[Path]:
     """The folders of a pipeline's modules but for the model's own; none where there is no readable list of them."""
     try:
@@ -166,7 +171,7 @@ def _changed_since(folder: Path, known: Mapping[str, str]) -> str | None:
         if file.is_file() and _digest_in(folder, file) != digest:
             return f"{file} was changed"
     now = model_digests(folder)
-    if not any(map(_is_weights, now)):  # a graph may be used without the model beside it
+    if not known or not any(map(_is_weights, now)):  # a graph may be made or used without a model beside it
         return None
     if _MODULES in known and _MODULES not in now:
         return f"{folder / _MODULES} was removed"

@@ -77,7 +77,8 @@ class OnnxEncoder:
         self._sessions: dict[int, Any] = {}
         outputs = self._session(self.threads).get_outputs()
         self.width = next(int(value.shape[-1]) for value in outputs if value.name == OUTPUT)
-        self._longest = reader.max_length if reader is not None else None
+        noted = None if report is None else report.max_length
+        self._longest = noted if reader is None else reader.max_length
         self._fixed = FixedShapes(self._session(self.threads), self.device, self.width) if buckets else None
 
     @classmethod

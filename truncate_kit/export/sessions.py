@@ -2,7 +2,8 @@
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,14 +99,21 @@ def run_bound(session: Any, feeds: Mapping[str, NDArray[np.int64]], *, device: t
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(value, *place))
     binding.bind_output(OUTPUT, *place)
-    try:
+    with _running():
         session.run_with_iobinding(binding)
+    vectors: NDArray[np.float32] = binding.get_outputs()[0].numpy()
+    return vectors
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """Turn what a graph fails at into `ModelError`, but for a lack of memory, which smaller batches mend."""
+    try:
+        yield
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
         raise ModelError(f"ONNX Runtime cannot run the graph: {first_line(error)}.", hint=_EXPORT_HINT) from error
-    vectors: NDArray[np.float32] = binding.get_outputs()[0].numpy()
-    return vectors
 
 
 @dataclass(slots=True)
@@ -128,7 +136,8 @@ class FixedShapes:
             inputs, output, binding, options = self._buffers(next(iter(feeds.values())).shape)
             for name, value in feeds.items():
                 inputs[name].update_inplace(value)
-            self.session.run_with_iobinding(binding, options)
+            with _running():
+                self.session.run_with_iobinding(binding, options)
             vectors: NDArray[np.float32] = output.numpy()
             return vectors if self.device.type == "cuda" else vectors.copy()  # a view on the CPU
 

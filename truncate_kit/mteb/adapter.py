@@ -59,7 +59,7 @@ class MtebEncoder:
         prompts = settings_of(self.encoder).get("prompts") or {}
         for name in (f"{task}-{side}", task, f"{kind}-{side}", kind):
             if name in prompts:
-                return str(prompts[name])
+                return prompts[name] or ""  # null is none, as everywhere
         return None if side is None else side_prompt(self.encoder, _SIDES[side])
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:

@@ -1,5 +1,6 @@
 """Where everything stands in a workspace, and what is written there."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from truncate_kit.files import is_there, local_path, model_folder_above
 from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import Result, read_or_pass_over
-from truncate_kit.workspace.sources import DataSource, LearnedSource, ModelSource, Sources, TripletSource
+from truncate_kit.workspace.sources import CopiedSource, DataSource, LearnedSource, ModelSource, Sources, TripletSource
 
 if TYPE_CHECKING:
     from truncate_kit.combination.report import CombinationReport
@@ -119,6 +120,23 @@ class Workspace:
             learned=learned or last.learned,
         )
         found.write(self._sources)
+
+    def remember_copied(self, name: str) -> None:
+        """Note for the next export that `lean` is a copy of this model."""
+        from truncate_kit.export.record import model_digest
+
+        replace(self.remembered(), copied=CopiedSource(name, model_digest(self.lean))).write(self._sources)
+
+    def is_copy_of(self, name: str) -> bool:
+        """Whether `lean` is as an export copied it from the model of this name. Raises `ModelError`, see below."""
+        from truncate_kit.export.record import model_digest, read_exports
+
+        copied, path = self.remembered().copied, local_path(name)
+        if copied is not None and copied.digest == model_digest(self.lean):
+            return copied.name == (str(path.resolve()) if is_there(path) else name)
+        # An earlier version noted the name as it was typed, in the record of the graph.
+        unclear = is_there(path) and os.sep not in name
+        return not unclear and any(report.model == name for report in read_exports(self.lean).graphs)
 
     def remember_benched(self, data: DataSource | None) -> None:
         """Note for the page what a bench was given; other commands take what they took before."""

@@ -36,6 +36,14 @@ class TripletSource(Result):
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedSource(Result):
+    """The model of which `lean` is a copy, by name, and the digest of that copy."""
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class LearnedSource(Result):
     """The model and the pairs of a sweep, and the fingerprint by which its result knows these."""
 
@@ -51,6 +59,7 @@ class Sources(Result):
     queries: The folder of a retrieval set, where that was taken later than the pairs.
     learned: What the last sweep took, whatever other commands took since.
     benched: The pairs or the retrieval set that the last bench was given; None where it was given none.
+    copied: What the last export copied into the workspace, before it wrote the graph.
     """
 
     model: ModelSource | None = None
@@ -59,6 +68,7 @@ class Sources(Result):
     queries: str | None = None
     learned: LearnedSource | None = None
     benched: DataSource | None = None
+    copied: CopiedSource | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -77,11 +87,12 @@ class Sources(Result):
             queries=self.queries and str(Path(self.queries).resolve()),
             learned=learned,
             benched=self.benched and _absolute(self.benched),
+            copied=self.copied and _absolute(self.copied),
         )
         super(Sources, found).write(path)
 
 
-Source = TypeVar("Source", ModelSource, DataSource, TripletSource)
+Source = TypeVar("Source", ModelSource, DataSource, TripletSource, CopiedSource)
 
 
 def _absolute(source: Source) -> Source:
