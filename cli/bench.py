@@ -124,8 +124,9 @@ def _scored_on(
 ) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
     """What no model here has seen of the pairs, or a retrieval set, and the texts of either. named: as in `data`."""
     from truncate_kit.data import read_retrieval
-    from truncate_kit.workspace.leakage import chosen_there, unasked
-    from truncate_kit.workspace.records import home_of
+    from truncate_kit.workspace.leakage import chosen_there
+    from truncate_kit.workspace.queries import unasked
+    from truncate_kit.workspace.records import is_known
 
     (data, columns, scale), ours = named, str(lean or workspace.lean)
     if (queries := workspace.queries(data)) is not None:
@@ -136,7 +137,7 @@ def _scored_on(
         return found, [text for text in (*found.queries, *found.documents) if text]
     splits, _ = workspace.data(data, columns, scale)
     # A full model that comes from elsewhere has seen what is known where it lies.
-    beside = [] if full is None or home_of(full) is None else [full]
+    beside = [] if full is None or not is_known(full) else [full]
     pairs = workspace.unseen(splits, ours, *beside).evaluation
     if chosen := chosen_there(ours, pairs):
         workspace.note(chosen)

@@ -102,7 +102,7 @@ def evaluate(
 
     from truncate_kit.export.record import graph_sentence  # seconds, so after the mistakes that need none of it
     from truncate_kit.export.runtime import OnnxEncoder
-    from truncate_kit.workspace.records import home_of
+    from truncate_kit.workspace.records import is_known
 
     use_threads(threads)
     form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
@@ -129,7 +129,7 @@ def evaluate(
     splits, _ = workspace.data(data, columns, scale)
     measured = split is None or splits.split(split) is splits.evaluation  # whoever names another wants all of it
     inside = Path(source.name).resolve().is_relative_to(workspace.folder.resolve())
-    if measured and (inside or home_of(source.name) is not None):
+    if measured and (inside or is_known(source.name)):
         splits = workspace.unseen(splits, source.name)
     show(_scored(run, splits, split, form), workspace)
 

@@ -147,15 +147,16 @@ def finetune(
             progress=watcher,
             engine=at_work,
         )
-    # Classes are no scores: what comes next must not look for similarity in them.
-    workspace.remember(
-        source,
-        None if row.data == "classes" else found,
-        queries=str(retrieval) if retrieval else None,
-        learned=LearnedSource(result.data_fingerprint, source, found),
-    )
+    learned = LearnedSource(result.data_fingerprint, source, found)
+    _remember(workspace, learned, retrieval, classes=row.data == "classes")
     show(result, workspace)
     push(workspace.lean, push_to, public, quiet=as_json)
+
+
+def _remember(workspace: Workspace, learned: LearnedSource, retrieval: Path | None, *, classes: bool) -> None:
+    # Classes are no scores: what comes next must not look for similarity in them.
+    last, queries = None if classes else learned.data, None if retrieval is None else str(retrieval)
+    workspace.remember(learned.model, last, queries=queries, learned=learned)
 
 
 def _check_ignored(settings: SweepSettings, strategy: str | None, weight: float, metric: str | None) -> None:

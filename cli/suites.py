@@ -102,11 +102,12 @@ def _figure(report: SuiteReport, path: Path) -> Path | None:
 
 def _trained_on(model: Evaluated, *, asks: bool) -> "SeenPairs | None":
     """What the workspace knows of its own models. asks: to say where it does not know; an option may name it then."""
-    from truncate_kit.workspace.records import home_of
+    from truncate_kit.workspace.records import home_of, seen_by
     from truncate_kit.workspace.seen import seen_pairs
 
     workspace, home = model.workspace, home_of(model.name)
-    if home is None and Path(model.name).resolve().is_relative_to(workspace.folder.resolve()):
+    inside = Path(model.name).resolve().is_relative_to(workspace.folder.resolve())
+    if home is None and (inside or seen_by(model.name) is not None):
         home = workspace
     if home is None:
         return None

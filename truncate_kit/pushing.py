@@ -9,14 +9,14 @@ from huggingface_hub import HfApi, errors, metadata_load
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not declared so
 from yaml import YAMLError
 
-from truncate_kit.distillation.distill_result import DISTILL_FILE
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError
+from truncate_kit.pair_keys import SEEN_FILE
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.results import Result
 from truncate_kit.runs.cutting import CUT_FILE
 
-# Locks, half-written files, and records for the workspace, which name files of this machine.
-_LEFT_OUT = [".*", "**/.*", "*.tmp", CUT_FILE, DISTILL_FILE]
+# Locks, half-written files, records for the workspace, which name files of this machine, and what was learned from.
+_LEFT_OUT = [".*", "**/.*", "*.tmp", CUT_FILE, "distill.json", SEEN_FILE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

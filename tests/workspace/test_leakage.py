@@ -5,26 +5,35 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.support.files import pairs_file, words_folder
 from tests.support.made_results import a_distillation
-from tests.support.pairs import make_pairs
+from tests.support.pairs import WORDS, make_pairs
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.combination.report import CombinationReport
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSplits, RetrievalSet, TextPair, load_pairs, read_retrieval, split_pairs
-from truncate_kit.data.learned import note_learned
+from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.distillation.distill_result import HeldOutScores
-from truncate_kit.encoders import load_encoder
+from truncate_kit.distillation.distilling import distill
+from truncate_kit.distillation.settings import Budget, DistillSettings
+from truncate_kit.distillation.texts import RawTexts
+from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import DataError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.pair_keys import read_seen
+from truncate_kit.priors.words import WordPrior
 from truncate_kit.runs.cutting import cut
-from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.finetune import Before, finetune
 from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.retrieval_evaluator import reporting_half
-from truncate_kit.workspace.leakage import chosen_on, chosen_there, trained_on, unasked, unseen
+from truncate_kit.training.configuration import TrainingSettings, word_training
+from truncate_kit.training.retrieval_evaluator import reporting_half, with_queries
+from truncate_kit.training.tasks import Teacher
+from truncate_kit.workspace.leakage import chosen_on, chosen_there, trained_on, unseen
 from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.queries import unasked
 from truncate_kit.workspace.records import home_of
 from truncate_kit.workspace.seen import seen_among, seen_pairs
 from truncate_kit.workspace.sources import DataSource
@@ -75,6 +84,15 @@ def workspace(file, tiny_folder, tmp_path_factory):
     )
 
 
+@pytest.fixture
+def earlier(workspace, tmp_path):
+    """The same as an earlier version left it: no model's folder says what it has seen."""
+    folder = shutil.copytree(workspace.folder, tmp_path / "earlier")
+    for note in folder.glob("*/seen.pairs"):
+        note.unlink()
+    return Workspace(folder)
+
+
 def texts(pairs):
     return frozenset(frozenset((pair.first, pair.second)) for pair in pairs)
 
@@ -102,8 +120,8 @@ def test_pairs_of_which_some_were_held_out_are_known_again(file, tiny_folder, tm
         out=tmp_path / "work",
         settings=SweepSettings(layers="1", seeds=(0,)),
         training=TrainingSettings(epochs=1),
-        retrieval=(asked := replace(searched, queries=searched.queries * 2, query_ids=searched.query_ids * 2,
-                                    relevance=searched.relevance * 2)),
+        retrieval=(asked := replace(searched, queries=(*searched.queries, *(f"{text} 2" for text in searched.queries)),
+                                    query_ids=searched.query_ids * 2, relevance=searched.relevance * 2)),
     )  # fmt: skip
     workspace = Workspace(tmp_path / "work")
     assert unseen(workspace, whole).evaluation.pairs == divided.test.pairs
@@ -113,19 +131,34 @@ def test_pairs_of_which_some_were_held_out_are_known_again(file, tiny_folder, tm
     for model in (lean, lean / "model.onnx", workspace.full):
         for data in (asked, elsewhere):
             assert chosen_on(workspace, model, data) == chosen_there(model, data) == said
-        assert unasked(elsewhere, model) == (
-            reporting_half(elsewhere),
-            f"19 of 38 queries of a copy chose {model}: only the others count.",
-        )
+        left, how = unasked(elsewhere, model)
+        assert sorted(left.queries) == sorted(reporting_half(elsewhere).queries)
+        assert how == f"19 of 38 queries of a copy chose {model}: only the others count."
     assert chosen_there("lean", asked) is None
-    # Queries of the same name that are others: half of those that were there then chose.
+    # Each query is known wherever it stands, in whatever order and company, also by what is made from the model.
+    chose = {*asked.queries} - {*left.queries}
+    cut(load_encoder(lean), 0, out=tmp_path / "made")
+    for data in (searched, replace(asked, queries=asked.queries[::-1]), replace(searched, name="another")):
+        number, of = sum(query in chose for query in data.queries), f"these {len(data.queries)} queries"
+        for model in (lean, tmp_path / "made/lean"):
+            said = f"{model}, or what it was made from, was chosen by {number} of {of}: a score on them says little of"
+            assert chosen_there(model, data) == f"{said} others."
+            left, how = unasked(data, model)
+            assert left.queries == tuple(query for query in data.queries if query not in chose)
+            assert how.startswith(f"{number} of {len(data.queries)} queries of {data.name} chose {model}")
+    assert unasked(asked, lean, workspace.full)[0].queries == unasked(asked, lean)[0].queries
+    some = tuple(place for place, query in enumerate(asked.queries) if query in chose)
+    with pytest.raises(DataError, match=r"chose .*lean, and none is left"):
+        unasked(with_queries(asked, some), lean)
+    assert chosen_on(workspace, tmp_path, asked) is None
+    # An earlier version noted the set alone, by its fingerprint or its name.
+    (lean / "seen.pairs").unlink()
     said = f"chosen by MRR@10 of half of the queries that {asked.name} had then: which of these are among them is not "
     for data in (searched, replace(asked, queries=asked.queries[::-1])):
         assert chosen_on(workspace, lean, data) == f"The models here were {said}known."
         assert unasked(data, lean) == (data, f"The models here were {said}known.")
     assert chosen_on(workspace, lean, replace(searched, name="another")) is None
-    assert chosen_on(workspace, tmp_path, asked) is None
-    # An earlier version noted the name alone.
+    assert sorted(unasked(elsewhere, lean)[0].queries) == sorted(reporting_half(elsewhere).queries)
     replace(result, queries_fingerprint="").write(workspace.sweep_file)
     assert chosen_on(workspace, lean, searched).endswith(f"the lean one has {result.lean.test:.2f}.")
     assert chosen_on(workspace, lean, elsewhere) is None
@@ -167,7 +200,8 @@ def test_heads_over_a_model_that_learned_from_the_same_words_have_seen_what_both
         unseen(both, words, both.frozen)
 
 
-def test_what_a_distillation_replaced_has_seen_nothing(workspace, file):
+def test_what_a_distillation_replaced_has_seen_nothing(earlier, file):
+    workspace = earlier
     whole = load_pairs(file, divide=False)
     divided = split_pairs(whole.train)
     for fingerprint, expected in (("", whole.evaluation.pairs), (divided.fingerprint(), divided.test.pairs)):
@@ -180,7 +214,8 @@ def test_what_a_distillation_replaced_has_seen_nothing(workspace, file):
     assert unseen(both, whole, both.lean).notes[-1].endswith(said)
 
 
-def test_a_distillation_chose_the_lean_model_alone(workspace):
+def test_a_distillation_chose_the_lean_model_alone(earlier):
+    workspace = earlier
     scores = HeldOutScores(
         data="search/test",
         metric="recall@10",
@@ -333,11 +368,11 @@ def test_a_model_elsewhere_is_known_where_it_lies_and_so_is_what_was_made_from_i
     assert trained_on(workspace, workspace.lean) == trained_on(workspace)
 
 
-def test_a_source_is_found_from_any_directory_and_missed_where_it_is_gone(workspace, file, tmp_path, monkeypatch):
+def test_a_source_is_found_from_any_directory_and_missed_where_it_is_gone(earlier, file, tmp_path, monkeypatch):
     """Results name models as they were typed, in the directory of then."""
     whole = load_pairs(file, divide=False)
     expected = texts(split_pairs(whole.train).test)
-    shutil.copytree(workspace.folder, tmp_path / "first")
+    earlier.folder.rename(tmp_path / "first")
     monkeypatch.chdir(tmp_path)
     cut(load_encoder("first/lean"), 0, out=Path("second"))
     elsewhere = Workspace(tmp_path / "elsewhere")
@@ -355,8 +390,8 @@ def test_a_source_is_found_from_any_directory_and_missed_where_it_is_gone(worksp
 
 
 @pytest.mark.parametrize("damage", ["", "{}", "[" * 50])
-def test_a_damaged_result_says_that_nothing_is_known(damage, workspace, file, tmp_path):
-    whole, damaged = load_pairs(file, divide=False), Workspace(shutil.copytree(workspace.folder, tmp_path / "damaged"))
+def test_a_damaged_result_says_that_nothing_is_known(damage, earlier, file):
+    whole, damaged = load_pairs(file, divide=False), earlier
     damaged.sweep_file.write_text(damage)
     for model in (None, damaged.lean):
         found = unseen(damaged, whole, model)
@@ -392,12 +427,12 @@ COMBINED = CombinationReport(
 )  # fmt: skip
 
 
-def test_combined_layers_have_seen_what_their_model_had_wherever_it_lies(workspace, file, tmp_path):
+def test_combined_layers_have_seen_what_their_model_had_wherever_it_lies(earlier, file, tmp_path):
     """Also where nothing but the combination was made in their workspace; damaged, it is said to be unknown."""
     whole, second = load_pairs(file, divide=False), Workspace(tmp_path / "second")
-    shutil.copytree(workspace.lean, second.combined)
+    shutil.copytree(earlier.lean, second.combined)
     result = second.combination / "combination.json"
-    replace(COMBINED, model=str(workspace.lean)).write(result)
+    replace(COMBINED, model=str(earlier.lean)).write(result)
     elsewhere = Workspace(tmp_path / "elsewhere")
     assert home_of(second.combined).folder == second.folder
     for here in (second, elsewhere):
@@ -431,3 +466,93 @@ def test_layers_that_were_chosen_on_the_same_pairs(tmp_path):
     note_learned(file, replace(report, num_pairs=40).identity, pairs.pairs[:30])
     assert chosen_on(workspace, combined, pairs).endswith("; on the 10 others it has 71.23.")
     assert chosen_on(workspace, combined, replace(pairs, pairs=pairs.pairs[10:])).endswith("20 of these 30 pairs.")
+
+
+@pytest.fixture
+def sets():
+    """Two sets of pairs without a text in common, each divided."""
+    pairs = [replace(pair, target=float(place % 6)) for place, pair in enumerate(make_pairs(120).pairs)]
+    others = [replace(pair, first=f"{pair.first} 2", second=f"{pair.second} 2") for pair in pairs[60:]]
+    named = {"a": pairs[:60], "b": others}
+    return [split_pairs(replace(make_pairs(60), name=name, pairs=tuple(one))) for name, one in named.items()]
+
+
+def known_of(model, *sets):
+    """How many pairs of train and dev of each set a model has seen, by its own folder."""
+    seen = read_seen(model)
+    return [int(np.isin(keys_of(one.train, one.dev), seen).sum()) for one in sets]
+
+
+def test_what_a_model_has_seen_goes_where_it_goes(sets, tiny_folder, tmp_path, monkeypatch):
+    """Whatever becomes of the workspace in which it was made, and into whichever place it is copied."""
+    first, second = sets
+    number = [len(keys_of(one.train, one.dev)) for one in sets]
+    source = trained(tmp_path / "source", tiny_folder("bert"), first)
+    assert known_of(source.lean, *sets) == known_of(source.full, *sets) == [number[0], 0]
+    made = Workspace(tmp_path / "made")
+    cut(load_encoder(source.lean), 0, out=made.folder)
+    export_onnx(load_encoder(source.lean), tmp_path / "served")
+    distil(source.full, made.folder / "taught", sets[1])
+    # The place is taken by a model that learned from the other set.
+    shutil.rmtree(source.folder)
+    trained(source.folder, tiny_folder("bert"), second)
+    whole = [as_one_file(one) for one in sets]
+    for model in (made.lean, tmp_path / "served", tmp_path / "served/model.onnx"):
+        found = unseen(made, whole[0], model)
+        assert texts(found.evaluation) == texts(first.test)
+        said = f"{model} was trained on them or chosen by them. That leaves {len(first.test)} pairs."
+        assert found.notes[-1].endswith(said)
+        assert unseen(made, whole[1], model).evaluation == whole[1].evaluation  # which it never saw
+        assert seen_among(made, first.train, model).startswith(f"{model} was trained on or chosen by")
+        assert seen_among(made, second.train, model) is None
+        assert len(seen_pairs(made, model=model).pairs._keys) == number[0]
+    assert known_of(made.folder / "taught/lean", *sets) == [number[0], len(keys_of(second.dev))]
+
+
+def as_one_file(divided):
+    """All pairs of a set, not divided."""
+    train = replace(divided.train, pairs=(*divided.train, *divided.dev, *divided.test))
+    return PairSplits(name=divided.name, train=train, one_file=True)
+
+
+def distil(model, out, data):
+    """A student of a model, its blocks and epochs chosen by pairs."""
+    texts = RawTexts(texts=[f"{one} {two} {three}" for one in WORDS for two in WORDS for three in WORDS[:4]])
+    distill(load_encoder(model), texts, out=out, budget=Budget(blocks=2), data=data,
+            settings=DistillSettings(epochs=1))  # fmt: skip
+
+
+def test_a_model_has_seen_what_all_had_that_it_was_made_of(sets, tiny_folder, tmp_path):
+    """Also in one workspace, whose result is replaced; what a teacher had seen; and the words of a prior."""
+    first, second = sets
+    number = [len(keys_of(one.train, one.dev)) for one in sets]
+    place = trained(tmp_path / "one", tiny_folder("bert"), first)
+    again = load_encoder(place.lean)
+    save_encoder(again, place.combined)
+    trained(place.folder, place.combined, second)
+    assert known_of(place.lean, *sets) == number
+    assert known_of(place.full, *sets) == number
+    settings, training = SweepSettings(layers="1", seeds=(0,)), TrainingSettings(epochs=1)
+    words = load_pairs(words_folder(tmp_path / "words"))
+    model = load_encoder(tiny_folder("bert"))
+    before = Before(teacher=Teacher(again), prior=WordPrior(model, words, replace(word_training(), epochs=1)))
+    finetune(model, second, out=tmp_path / "taught", settings=settings, training=training, before=before)
+    for name in ("lean", "full"):
+        assert known_of(tmp_path / "taught" / name, *sets) == number
+        drawn = split_pairs(words.train, 0, words.shares)
+        assert known_of(tmp_path / "taught" / name, drawn) == [len(keys_of(drawn.train, drawn.dev))]
+    # Another method in the place of the lean one leaves the full one what it knows.
+    place.sweep_file.unlink()
+    found = unseen(place, of_pairs(first, first.train.pairs + first.test.pairs), place.full)
+    assert texts(found.evaluation) == texts(first.test)
+
+
+def test_a_damaged_note_says_nothing(workspace, file, tmp_path):
+    whole, copy = load_pairs(file, divide=False), Workspace(shutil.copytree(workspace.folder, tmp_path / "copy"))
+    note = copy.lean / "seen.pairs"
+    content = bytearray(note.read_bytes())
+    content[-3] ^= 1
+    note.write_bytes(content)
+    assert read_seen(copy.lean) is None
+    assert len(load_encoder(copy.lean).seen) == 0
+    assert texts(unseen(copy, whole, copy.lean).evaluation) == texts(split_pairs(whole.train).test)  # by the result

@@ -14,10 +14,11 @@ from truncate_kit.contrastive.diffcse import DifferenceTexts, Generator
 from truncate_kit.contrastive.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
 from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
 from truncate_kit.data import PairSet, PairSplits
-from truncate_kit.data.learned import note_learned
+from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
 from truncate_kit.errors import DataError
+from truncate_kit.pair_keys import merged
 from truncate_kit.priors.masked_head import masked_head_digest
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.diverging import DivergedTrials
@@ -197,6 +198,7 @@ class _Run:
         """Write the best model, the result and what was learned from; no other weights are kept."""
         lean = self.store.encoder(best.name, self.full.device)
         lean.name = self.full.name
+        lean.seen = merged(self.full.seen, keys_of(self.dev, texts=rows.pairs()))
         save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean))
         name = f"{result.data_fingerprint} {result.rows_fingerprint}"
         note_learned(out / RESULT_FILE, name, self.dev, texts=rows.pairs())

@@ -1,31 +1,12 @@
-"""Which pairs a model learned from or was chosen by, noted beside its result in eight bytes each.
+"""Which pairs a model learned from or was chosen by, noted beside its result and in its folder by their keys."""
 
-A fingerprint names a set as long as no row of it changes or moves; these know each pair again, wherever it stands.
-"""
-
-import hashlib
 from collections.abc import Container, Iterable
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from truncate_kit.data.types import PairSplits, TextPair
-from truncate_kit.files import read_bytes, replacing
-
-Keys = NDArray[np.uint64]
-_HEAD = "truncate-kit pairs 1"
-
-
-def pair_key(first: str, second: str) -> int:
-    """The first eight bytes of a digest of both texts, in either order: a cosine does not depend on their sides.
-
-    Texts are compared character by character; the score says nothing. That one of a thousand pairs has by chance the
-    key of one of a million others happens once in 10¹⁰ times.
-    """
-    one, other = sorted((first, second))
-    text = f"{len(one)} {one} {other}".encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+from truncate_kit.pair_keys import Keys, merged, pair_key, read_keys, write_keys
 
 
 def pair_keys(pairs: Iterable[TextPair]) -> Keys:
@@ -50,15 +31,17 @@ def note_learned(result: Path, name: str, *pairs: Iterable[TextPair], texts: Ite
     Raises:
         FileProblemError: They cannot be written.
     """
-    keys = np.concatenate([*map(pair_keys, pairs), _keys_of(texts)]).astype("<u8")
-    keys = np.unique(keys)
-    with replacing(learned_file(result)) as target:
-        target.write_bytes(_head(name, keys.tobytes()) + b"\n" + keys.tobytes())
+    write_keys(learned_file(result), name, keys_of(*pairs, texts=texts))
 
 
-def _head(name: str, keys: bytes) -> bytes:
-    """The first line: what the keys are of, and a digest of them that shows damage."""
-    return f"{_HEAD}, {name}, {hashlib.sha256(keys).hexdigest()}".encode()
+def keys_of(*pairs: Iterable[TextPair], texts: Iterable[frozenset[str]] = ()) -> Keys:
+    """The keys of sets of pairs, and of more pairs, each as the set of its texts; rising, each once."""
+    return merged(*map(pair_keys, pairs), _keys_of(texts))
+
+
+def query_keys(queries: Iterable[str]) -> Keys:
+    """The key of each query that chose a model, in order, (n,): that of a pair with nothing on the other side."""
+    return np.array([pair_key(query, "") for query in queries], dtype=np.uint64)
 
 
 class KnownPairs(Container[frozenset[str]]):
@@ -78,13 +61,7 @@ def _keys_of(texts: Iterable[frozenset[str]]) -> Keys:
 
 def read_learned(result: Path, name: str) -> Keys | None:
     """The keys beside a result, rising; None where there are none, they belong to another one, or are damaged."""
-    try:
-        head, _, rest = read_bytes(learned_file(result)).partition(b"\n")
-    except OSError:
-        return None
-    if head != _head(name, rest):
-        return None
-    return np.frombuffer(rest, dtype="<u8").astype(np.uint64)
+    return read_keys(learned_file(result), name)
 
 
 def without_learned(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from truncate_kit.data import PairSplits
-from truncate_kit.data.learned import note_learned
+from truncate_kit.data import PairSplits, RetrievalSet
+from truncate_kit.data.learned import keys_of, note_learned, query_keys
 from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.card import distill_card
 from truncate_kit.distillation.distill_result import DISTILL_FILE, Candidate, DistillResult, Sizes, Student, Tryout
@@ -25,8 +25,10 @@ from truncate_kit.distillation.speed import texts_per_second, timed_on
 from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetSearch
 from truncate_kit.distillation.subsets import compare_blocks, search_subsets
 from truncate_kit.encoders import Encoder, keep, save_encoder
+from truncate_kit.pair_keys import NO_KEYS, Keys, merged
 from truncate_kit.runs.cutting import VocabularyCut
 from truncate_kit.runs.store import RunStore
+from truncate_kit.training.retrieval_evaluator import choosing_queries
 
 AGREEMENT_PER_POINT = 3.0
 """Points of agreement that stand for a point of score: lean models of all-MiniLM-L6-v2 with agreements of 93.9 to 99.1
@@ -98,6 +100,7 @@ class Distillation(Learning):
             data_fingerprint=wanted.chosen_by if isinstance(self.data, PairSplits) and self.data.dev else "",
         )
         save_encoder(self.encoder, out / "full")
+        lean.seen = merged(self.encoder.seen, self._chose())
         if isinstance(self.data, PairSplits) and self.data.dev is not None:
             # Beside the model's folder, which may be uploaded.
             note_learned(out / DISTILL_FILE, result.data_fingerprint, self.data.dev)
@@ -105,6 +108,12 @@ class Distillation(Learning):
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean), records=records)
         self.runs.forget_weights({run_name(chosen)})
         return result
+
+    def _chose(self) -> Keys:
+        """The keys of the pairs or the queries by which blocks and epochs were chosen."""
+        if isinstance(self.data, RetrievalSet):
+            return query_keys(choosing_queries(self.data))
+        return NO_KEYS if self.data is None or self.data.dev is None else keys_of(self.data.dev)
 
     def _saved(self, student: Student, words: FewerWords | None) -> tuple[Encoder, VocabularyCut | None, Student]:
         """What a student is saved as, what is left of its vocabulary, and the student with the agreement of that."""

@@ -20,6 +20,7 @@ from truncate_kit.encoders.tail import tail_width
 from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 from truncate_kit.memory import in_halves
+from truncate_kit.pair_keys import NO_KEYS, Keys
 from truncate_kit.vectors import Rows
 
 Batch = dict[str, Tensor]
@@ -68,6 +69,7 @@ class Encoder(nn.Module):
         self.lower_case = lower_case
         self.settings = dict(settings or {})
         self.heads = heads
+        self.seen: Keys = NO_KEYS  # of what it learned from or was chosen by, as far as noted; goes with copies
         self.combination: tuple[int, ...] | None
         self.pooler: Pooler | None
         self.pool_with(pooler)
@@ -103,9 +105,9 @@ class Encoder(nn.Module):
             if not 0 <= layer <= self.depth:
                 raise LayerOutOfRangeError(layer, self.depth)
         if layers is not None and self.family.final_norm is not None:
+            shown = ", ".join(map(str, layers))
             raise ModelError(
-                f"A {self.family.name} model ends in a norm, and no ordinary model folder can apply it to each of "
-                f"the layers {', '.join(map(str, layers))} before their mean.",
+                f"A {self.family.name} model ends in a norm, which no ordinary folder applies to layers {shown} first.",
                 hint="Combine its layers with `combine()`: what that saves has a copy of the norm.",
             )
         self.combination = None if layers is None else tuple(layers)
@@ -153,8 +155,6 @@ class Encoder(nn.Module):
     def final_norm(self) -> nn.Module | None:
         """The norm after the last block, None where the family has none."""
         return self.backbone.get_submodule(self.family.final_norm) if self.family.final_norm else None
-
-    # Texts to ids
 
     @property
     def reader(self) -> TextReader:

@@ -17,6 +17,7 @@ from truncate_kit.encoders.unreplaced import unreplaced
 from truncate_kit.encoders.weights import check_finite, load_backbone
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.hardware import select_device
+from truncate_kit.pair_keys import read_seen
 
 
 def load_encoder(
@@ -66,6 +67,8 @@ def _loaded(
         pooler=pipeline.pooler,
         heads=pipeline.heads,
     )
+    if (seen := read_seen(folder)) is not None:
+        encoder.seen = seen
     if pipeline.combination is not None:
         encoder.combine_layers(pipeline.combination)
     check_widths(encoder.tail, _made_width(encoder), folder)

@@ -19,6 +19,7 @@ from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError
 from truncate_kit.files import replacing
 from truncate_kit.files import write_json as replace_json
+from truncate_kit.pair_keys import write_seen
 
 _READING_FILE = "sentence_bert_config.json"
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
@@ -48,6 +49,7 @@ def save_encoder(
         )  # a tokenizer writes down how it was called last: the file is the same each time
         encoder.tokenizer.save_pretrained(target)
         _write_pipeline(target, encoder)
+        write_seen(target, encoder.seen)
         card = {} if model_card is None else {"README.md": model_card}
         for name, text in (card | dict(records or {})).items():
             (target / name).write_text(text, encoding="utf-8")

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSet, PairSplits, splits_for
-from truncate_kit.data.learned import note_learned
+from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.encoders import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.encoders.layer_heads import read_layer_heads
 from truncate_kit.errors import ModelError, UsageError
@@ -32,6 +32,7 @@ from truncate_kit.frozen.heads import (
 )
 from truncate_kit.frozen.material import Material, check_pairs, draw_sentences, nli_scores, read_material
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
+from truncate_kit.pair_keys import merged
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.output import output_folder
@@ -57,14 +58,13 @@ def finetune_frozen(
     """Train heads over the states of the frozen blocks of `encoder` and save the best, with the blocks it needs.
 
     States are pooled as `encoder` pools; the paper takes the last token's. They are those of the blocks, see
-    `FrozenSettings.final_norm`. data: train, dev and test pairs with
-    scores. raw: sentences for the step `autoencoder`; those of dev and test are left out. nli: pairs with the classes
-    entailment, neutral and contradiction, on which heads are trained first. The step and number of blocks with the
-    best mean dev Spearman are taken, fewer blocks on a tie, with the seed that is best on dev.
-    out: gets `frozen/` (the model) and `frozen-heads/` (report, states, trials), from which the same call continues
-    after a kill. Raises `ModelError` for a model without blocks, `UsageError`, also for settings that say nothing to
-    this model, `DataError`, `FileProblemError`;
-    `DivergedError` of one trial, after all others were run and kept.
+    `FrozenSettings.final_norm`. data: train, dev and test pairs with scores. raw: sentences for the step `autoencoder`;
+    those of dev and test are left out. nli: pairs with the classes entailment, neutral and contradiction, on which
+    heads are trained first. The step and number of blocks with the best mean dev Spearman are taken, fewer blocks on a
+    tie, with the seed that is best on dev. out: gets `frozen/` (the model) and `frozen-heads/` (report, states,
+    trials), from which the same call continues after a kill.
+    Raises `ModelError` for a model without blocks, `UsageError`, also for settings that say nothing to this model,
+    `DataError`, `FileProblemError`; `DivergedError` of one trial, after all others were run and kept.
     """
     progress = reporter(progress)
     settings, begin = settings or FrozenSettings(), time.perf_counter()
@@ -95,9 +95,11 @@ def finetune_frozen(
         model.heads = run.heads(report.chosen).to(model.device)
         if model.family.final_norm is not None and not settings.final_norm:
             model.heads.raw = True
+        learned = (*splits[:2], *([nli] if nli is not None else []))
+        model.seen = merged(encoder.seen, keys_of(*learned))
         save_encoder(model, Path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model))
         name = f"{report.data_fingerprint} {settings.seeds[0]}"
-        note_learned(work / REPORT_FILE, name, *splits[:2], *([nli] if nli is not None else []))
+        note_learned(work / REPORT_FILE, name, *learned)
         for folder in (store.folder, work):  # what other settings left in theirs stays
             report.write(folder / REPORT_FILE)
         store.forget_weights({report.chosen.name, _AUTOENCODERS})

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from truncate_kit.data import PairSplits
+from truncate_kit.data import PairSplits, splits_for
+from truncate_kit.data.learned import keys_of
 from truncate_kit.encoders import Encoder
+from truncate_kit.pair_keys import Keys
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.configuration import TrainingSettings, word_training
 from truncate_kit.training.loop import TrainingRun
@@ -22,6 +24,10 @@ class WordPrior:
     def fingerprint(self) -> str:
         """Equal exactly when the same prior training would come out."""
         return f"words {self._words.fingerprint()} {self.settings.to_json()}"
+
+    def learned(self, seed: int) -> Keys:
+        """Of the word pairs that the seed draws to learn from and to choose the epoch by."""
+        return keys_of(*(pairs for name, pairs in splits_for(self._words, seed).items() if name != "test"))
 
     def train(
         self, encoder: Encoder, seed: int, *, checkpoint: Path | None = None, progress: Progress = silent

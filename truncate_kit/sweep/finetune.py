@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet
+from truncate_kit.data.learned import query_keys
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
+from truncate_kit.pair_keys import NO_KEYS, merged
 from truncate_kit.progress import WatchOption, watcher_of
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
@@ -20,7 +22,7 @@ from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.sweep.trials import TrialRunner, layers_named
 from truncate_kit.sweep.work import Prior
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.training.retrieval_evaluator import scored_as
+from truncate_kit.training.retrieval_evaluator import choosing_queries, scored_as
 from truncate_kit.training.tasks import LabelledTask, Teacher
 
 
@@ -84,9 +86,8 @@ def finetune(
     training, before, watcher = training or TrainingSettings(), before or Before(), watcher_of(progress)
     settings = settings or SweepSettings()
     layers = check_sweep(encoder, settings)
-    names = DataNames(data.fingerprint())
+    names = _names(data, before, retrieval)
     if retrieval is not None:
-        names = replace(names, retrieval=retrieval.name, queries=retrieval.queries_fingerprint())
         data = data.without_texts(retrieval.held_out)
 
     def runner_of(model: Encoder) -> TrialRunner:
@@ -103,6 +104,15 @@ def finetune(
             stores.enter_context(one.open())
         sweep = Sweep(runner, full, layers, settings, prediction, data, names, before.for_card(), before.blocks)
         return sweep.run(Path(out))
+
+
+def _names(data: PairSplits, before: Before, retrieval: RetrievalSet | None) -> DataNames:
+    """What the data, the queries and the teacher are known by afterwards."""
+    names = DataNames(data.fingerprint(), seen=NO_KEYS if before.teacher is None else before.teacher.encoder.seen)
+    if retrieval is None:
+        return names
+    chose = merged(names.seen, query_keys(choosing_queries(retrieval)))
+    return replace(names, retrieval=retrieval.name, queries=retrieval.queries_fingerprint(), seen=chose)
 
 
 def _key(

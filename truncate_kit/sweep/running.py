@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from truncate_kit.blocks import place_in_words
 from truncate_kit.data import PairSplits, splits_for
-from truncate_kit.data.learned import note_learned
+from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.encoders import save_encoder
+from truncate_kit.pair_keys import NO_KEYS, Keys, merged
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import sweep_card
@@ -42,11 +43,13 @@ class DataNames:
         given: Fingerprint of the pairs before any were left out.
         retrieval: Name of the retrieval set that chooses; empty where there is none.
         queries: Fingerprint of its queries; empty where there are none.
+        seen: Keys of what trials see beside their pairs: queries that choose, and what a teacher had seen.
     """
 
     given: str
     retrieval: str = ""
     queries: str = ""
+    seen: Keys = field(default_factory=lambda: NO_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,11 @@ class Sweep:
         for runner, trial, folder in ((self.runner, found.best, "lean"), (self.full, found.strongest, "full")):
             saved = runner.store.encoder(trial.name, runner.full.device)
             saved.name = runner.full.name
-            card = sweep_card(result, trial, saved, splits_for(self.data, trial.seed))
+            splits = splits_for(self.data, trial.seed)
+            before = NO_KEYS if runner.prior is None else runner.prior.learned(trial.seed)
+            pairs = keys_of(*(part for name, part in splits.items() if name != "test"))
+            saved.seen = merged(runner.full.seen, before, self.names.seen, pairs)
+            card = sweep_card(result, trial, saved, splits)
             save_encoder(saved, out / folder, model_card=card.text(saved))
         learned = splits_for(self.data, found.best.seed)
         sets = [pairs for name, pairs in learned.items() if name != "test"]

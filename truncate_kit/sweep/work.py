@@ -10,6 +10,7 @@ import torch
 from truncate_kit.encoders import Encoder, truncate
 from truncate_kit.engines import Send, Steps
 from truncate_kit.errors import DivergedError
+from truncate_kit.pair_keys import Keys
 from truncate_kit.progress import PlannedTrial, Progress
 from truncate_kit.runs.store import Checkpoints
 from truncate_kit.runs.trial import Trial, trial_name
@@ -25,6 +26,9 @@ class Prior(Protocol):
 
     def fingerprint(self) -> str:
         """Equal exactly when the same prior training would come out."""
+
+    def learned(self, seed: int) -> Keys:
+        """Of the labelled pairs that a trial of this seed learns from or is chosen by."""
 
     def train(self, encoder: Encoder, seed: int, *, checkpoint: Path | None, progress: Progress) -> float:
         """Train the truncated encoder in place; returns the score it reached."""

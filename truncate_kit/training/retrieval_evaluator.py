@@ -1,6 +1,6 @@
 """A retrieval set that evaluates training: one half of its queries chooses, the other reports."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -108,9 +108,18 @@ def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, Re
     return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
 
 
+def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
+    """The queries of the first of these halves, by which something is chosen."""
+    return tuple(data.queries[place] for place in _places_of_halves(data)[0].tolist())
+
+
 def reporting_half(data: RetrievalSet) -> RetrievalSet:
     """The set with the second of these halves alone, by which nothing is chosen, under a name that says so."""
-    places = _places_of_halves(data)[1].tolist()
+    return with_queries(data, _places_of_halves(data)[1].tolist())
+
+
+def with_queries(data: RetrievalSet, places: Sequence[int]) -> RetrievalSet:
+    """The set with some of its queries, those that chose nothing, under a name that says so."""
     return replace(
         data,
         name=f"{data.name} that chose nothing",

@@ -1,23 +1,26 @@
 """What the models of a workspace were trained on, so that they are scored on what they have not seen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from truncate_kit.data import SEARCH_METRICS, RetrievalSet, complete_splits, splits_for
+from truncate_kit.data import RetrievalSet, complete_splits, splits_for
 from truncate_kit.data.learned import pair_keys, read_learned, without_learned
 from truncate_kit.errors import DataError
+from truncate_kit.pair_keys import Keys
 from truncate_kit.wording import counted
 from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.queries import chosen_by_queries, chosen_there_by_queries, homes_of
 from truncate_kit.workspace.records import (
     Record,
     by_fingerprint,
     is_model,
     lost_sources,
     records_of,
+    seen_by,
     unreadable_results,
 )
 
@@ -49,11 +52,15 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
     Raises:
         DataError: Next to none is left.
     """
-    records, unknown = records_of(workspace, model), _unknown(workspace, model)
-    if unknown:
+    records, seen = records_of(workspace, model), seen_by(model)
+    if seen is None and (unknown := _unknown(workspace, model)):
         splits = replace(splits, notes=(*splits.notes, *unknown))
-    if not records:
-        return splits
+    splits = _by_records(splits, records, all_noted=seen is not None) if records else splits
+    return splits if seen is None else _without(splits, seen, f"{model} was trained on them or chosen by them")
+
+
+def _by_records(splits: "PairSplits", records: list[Record], *, all_noted: bool) -> "PairSplits":
+    """The set without what results of workspaces say of it."""
     try:
         divided = complete_splits(splits)
     except DataError:  # no train split, or too few pairs to have been trained on
@@ -65,7 +72,7 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
     whole = splits.one_file or (splits.test is None and splits.train is not None)
     if same and whole:
         splits = _divided(splits, divided, same)
-    return _without_known(splits, others)
+    return _without_known(splits, others, all_noted=all_noted)
 
 
 def _unknown(workspace: Workspace, model: str | Path | None) -> list[str]:
@@ -90,32 +97,39 @@ def _divided(splits: "PairSplits", divided: "PairSplits", same: list[Record]) ->
     return replace(divided, notes=(*splits.notes, *said))
 
 
-def _without_known(splits: "PairSplits", records: list[Record]) -> "PairSplits":
-    """The set without pairs that are noted beside results; a sentence where a result notes none."""
-    nameless, notes = set[str](), list[str]()
+def _without_known(splits: "PairSplits", records: list[Record], *, all_noted: bool) -> "PairSplits":
+    """The set without pairs that are noted beside results; a sentence where a result notes none, unless all are known.
+
+    all_noted: whether the model's folder notes them.
+    """
+    nameless = set[str]()
     for record in records:
         keys = read_learned(record.result, record.name)
         if keys is None:
             nameless.add(str(record.workspace))
             continue
-        number = len(splits.evaluation)
-        kept, known = without_learned(splits, keys)
-        if not known:
-            continue
-        splits = kept
-        left = number - known
         how = "trained on them or chosen by them" if record.learned else "chosen by them"
-        out = f"{known:,} of {counted(number, 'pair')} of {splits.name} {'is' if known == 1 else 'are'} left out"
-        said = f"{out}: models in {record.workspace} were {how}. That leaves {counted(left, 'pair')}."
-        if left < _FEWEST:
-            raise DataError(said, hint="Name another set as `data`.")
-        notes.append(said)
-    if nameless:
-        notes.append(
-            f"What is left in {' and '.join(sorted(nameless))}, by an earlier version or damaged, does not say which "
-            "pairs were learned from: whether some of these were is not known."
-        )
-    return replace(splits, notes=(*splits.notes, *notes)) if notes else splits
+        splits = _without(splits, keys, f"models in {record.workspace} were {how}")
+    if all_noted or not nameless:
+        return splits
+    said = (
+        f"What is left in {' and '.join(sorted(nameless))}, by an earlier version or damaged, does not say which "
+        "pairs were learned from: whether some of these were is not known."
+    )
+    return replace(splits, notes=(*splits.notes, said))
+
+
+def _without(splits: "PairSplits", keys: Keys, why: str) -> "PairSplits":
+    """The set without the pairs of these keys; a sentence where that is one or more. Raises `DataError`."""
+    number = len(splits.evaluation)
+    kept, known = without_learned(splits, keys)
+    if not known:
+        return splits
+    out = f"{known:,} of {counted(number, 'pair')} of {splits.name} {'is' if known == 1 else 'are'} left out"
+    said = f"{out}: {why}. That leaves {counted(number - known, 'pair')}."
+    if number - known < _FEWEST:
+        raise DataError(said, hint="Name another set as `data`.")
+    return replace(kept, notes=(*kept.notes, said))
 
 
 def _common(divisions: Sequence["PairSplits"]) -> "PairSplits":
@@ -135,16 +149,9 @@ def _common(divisions: Sequence["PairSplits"]) -> "PairSplits":
 
 def chosen_on(workspace: Workspace, model: str | Path, data: "PairSet | RetrievalSet") -> str | None:
     """A sentence that says so where `model` was chosen on some of these pairs or queries; else None."""
-    if not isinstance(data, RetrievalSet):
-        return _chose_layers(workspace, data) if is_model(model, workspace.combined) else None
-    by = _by_queries(workspace, data)
-    if by is None or not by.chose(Path(model).resolve()):
-        return None
-    alone = len(by.models) == 1
-    how = f"The {'lean model here was' if alone else 'models here were'} chosen by {by.metric} of half of"
-    if not by.same:
-        return f"{how} the queries that {data.name} had then: which of these are among them is not known."
-    return f"{how} these queries; on the other half {'it' if alone else 'the lean one'} has {by.lean:.2f}."
+    if isinstance(data, RetrievalSet):
+        return chosen_by_queries(workspace, model, data)
+    return _chose_layers(workspace, data) if is_model(model, workspace.combined) else None
 
 
 def _chose_layers(workspace: Workspace, pairs: "PairSet") -> str | None:
@@ -170,67 +177,6 @@ def _chose_layers(workspace: Workspace, pairs: "PairSet") -> str | None:
 
 def chosen_there(model: str | Path, data: "PairSet | RetrievalSet") -> str | None:
     """As `chosen_on`, in the workspace in which the model, or a graph beside it, lies."""
-    return next(filter(None, (chosen_on(home, model, data) for home in _homes(model))), None)
-
-
-def unasked(data: RetrievalSet, *models: str | Path) -> tuple[RetrievalSet, str | None]:
-    """The queries by which none of these models was chosen, and a sentence where that is half of them."""
-    from truncate_kit.training.retrieval_evaluator import reporting_half
-
-    said = None
-    for model in models:
-        place = Path(model).resolve()
-        for home in _homes(model):
-            by = _by_queries(home, data)
-            if by is None or not by.chose(place):
-                continue
-            if by.same:
-                left = reporting_half(data)
-                half = f"{len(data.queries) - len(left.queries):,} of {counted(len(data.queries), 'query', 'queries')}"
-                return left, f"{half} of {data.name} chose {model}: only the others count."
-            said = said or chosen_on(home, model, data)
-    return data, said
-
-
-def _homes(model: str | Path) -> list[Workspace]:
-    return [Workspace(folder) for folder in Path(model).resolve().parents[:2]]
-
-
-@dataclass(frozen=True, slots=True)
-class _ByQueries:
-    """Which models half of the queries of a set chose, by what, and the lean one's score on the other half.
-
-    same: Whether they are the queries of the set that is asked for, or only had its name.
-    """
-
-    models: tuple[Path, ...]
-    metric: str
-    lean: float
-    same: bool
-
-    def chose(self, model: Path) -> bool:
-        """Whether this model, or a graph beside it, is one of them."""
-        return any(model.is_relative_to(one.resolve()) for one in self.models)
-
-
-def _by_queries(workspace: Workspace, data: RetrievalSet) -> _ByQueries | None:
-    """What the queries of a retrieval set, or of one that had its name, chose here; None for other sets."""
-
-    def known(name: str, fingerprint: str) -> tuple[bool, bool]:
-        same = fingerprint == data.queries_fingerprint() if fingerprint else name == data.name  # or an earlier version
-        return same or name == data.name, same
-
-    distilled, sweep = workspace.distilled(), workspace.sweep()
-    if workspace.cut() is not None:  # of whose model there is no such score
-        return None
-    if distilled is not None:  # whose full model is as it came
-        found = distilled.scores
-        if found is None or found.metric not in SEARCH_METRICS.values():
-            return None
-        is_it, same = known(found.data, found.queries_fingerprint)
-        return _ByQueries((workspace.lean,), found.metric, found.lean, same) if is_it else None
-    if sweep is None or not sweep.retrieval:
-        return None
-    is_it, same = known(sweep.retrieval, sweep.queries_fingerprint)
-    metric = sweep.metric.partition(" of ")[0]
-    return _ByQueries((workspace.lean, workspace.full), metric, sweep.lean.test, same) if is_it else None
+    if isinstance(data, RetrievalSet):
+        return chosen_there_by_queries(model, data)
+    return next(filter(None, (chosen_on(home, model, data) for home in homes_of(model))), None)

@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
+from truncate_kit.data.learned import read_learned
 from truncate_kit.files import is_there, local_path, real_path
+from truncate_kit.pair_keys import SEEN_FILE, Keys, read_seen
 from truncate_kit.workspace.places import Workspace
 
 _MODELS = ("lean", "full", "combined", "frozen")  # folders of a workspace
@@ -46,6 +50,23 @@ def home_of(model: str | Path) -> Workspace | None:
     return next((home for home in homes if any(file.is_file() for file in _files(home))), None)
 
 
+def seen_by(model: str | Path | None) -> Keys | None:
+    """Keys of what a model learned from or was chosen by, also of what it was made from, as its own folder notes it.
+
+    model: Its folder, or a graph in it. Returns None where nothing is noted: of a model by an earlier version, of one
+    from elsewhere, and of one that has seen nothing.
+    """
+    if model is None:
+        return None
+    place = _real(model)
+    return read_seen(place if place.is_dir() else place.parent)
+
+
+def is_known(model: str | Path) -> bool:
+    """Whether its folder, or the workspace in which it lies, says what a model has seen."""
+    return seen_by(model) is not None or home_of(model) is not None
+
+
 def records_of(workspace: Workspace, model: str | Path | None = None) -> list[Record]:
     """What models have seen, also what those had that they were made from, in whichever workspace these lie.
 
@@ -65,7 +86,19 @@ def records_of(workspace: Workspace, model: str | Path | None = None) -> list[Re
             other = home_of(name)
             if other is not None and _real(other.folder) != key[0]:
                 waiting.append((other, name))
-    return list(dict.fromkeys(found))
+    seen = seen_by(model)
+    return [record for record in dict.fromkeys(found) if seen is None or _is_still_of(record, seen)]
+
+
+def _is_still_of(record: Record, seen: Keys) -> bool:
+    """Whether a model has seen what a record says: a result may since have been replaced by another training's.
+
+    Of a result whose pairs, or whose models, an earlier version noted nowhere, nobody knows better.
+    """
+    keys = read_learned(record.result, record.name)
+    if keys is None or not any((record.workspace / name / SEEN_FILE).is_file() for name in _MODELS):
+        return True
+    return bool(np.isin(keys, seen).all())
 
 
 def lost_sources(workspace: Workspace, model: str | Path | None = None) -> list[str]:

@@ -8,10 +8,11 @@ import numpy as np
 from truncate_kit.data import BUNDLED, SeenPairs, complete_splits, load_pairs, load_triplets
 from truncate_kit.data.learned import KnownPairs, pair_keys, read_learned
 from truncate_kit.errors import DataError, TruncateKitError
+from truncate_kit.pair_keys import merged
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.wording import counted
 from truncate_kit.workspace.places import Workspace
-from truncate_kit.workspace.records import Record, home_of, is_model, records_of
+from truncate_kit.workspace.records import Record, is_known, is_model, records_of, seen_by
 
 if TYPE_CHECKING:
     from truncate_kit.data import PairSet, PairSplits, TripletSet
@@ -22,14 +23,16 @@ def seen_among(workspace: Workspace, pairs: "PairSet", model: str | Path) -> str
 
     Of a model that lies neither in `workspace` nor in another one nothing is known.
     """
-    if home_of(model) is None and not Path(model).resolve().is_relative_to(workspace.folder.resolve()):
+    if not is_known(model) and not Path(model).resolve().is_relative_to(workspace.folder.resolve()):
         return None
-    here, records = pair_keys(pairs), records_of(workspace, model)
+    here, records, own = pair_keys(pairs), records_of(workspace, model), seen_by(model)
     noted = [read_learned(record.result, record.name) for record in records]
-    known = np.isin(here, np.concatenate([keys for keys in noted if keys is not None] or [here[:0]]))
+    by_results = np.isin(here, merged(*(keys for keys in noted if keys is not None)))
+    known = by_results if own is None else by_results | np.isin(here, own)
     if not known.any():
         return None
-    how = "trained on or chosen by" if any(record.learned for record in records) else "chosen by"
+    chosen = bool((known == by_results).all()) and not any(record.learned for record in records)
+    how = "chosen by" if chosen else "trained on or chosen by"
     part = f"{int(known.sum()):,} of these {counted(len(here), 'pair')}"
     return f"{model} was {how} {part}: a score on them says little of others."
 
@@ -85,13 +88,14 @@ def _contrasted(workspace: Workspace, rows: "TripletSet | None") -> "TripletSet 
 
 
 def _noted(workspace: Workspace, records: list[Record], model: str | Path | None) -> SeenPairs | None:
-    """What is noted pair by pair; None where there is nothing, or not for every result."""
-    noted = [read_learned(record.result, record.name) for record in records]
+    """What is noted pair by pair; None where there is nothing, or not for every result nor in the model's folder."""
+    own = seen_by(model)
+    noted = [own, *(read_learned(record.result, record.name) for record in records)]
     combination = workspace.combinations() if is_model(model, workspace.combined) else None
     if combination is not None:
         noted.append(read_learned(workspace.combination / "combination.json", combination.identity))
     known = [keys for keys in noted if keys is not None]
-    if not known or len(known) < len(noted):
+    if not known or (own is None and len(known) < len(noted) - 1):
         return None
     places = dict.fromkeys(str(record.workspace) for record in records) or {str(workspace.folder): None}
     name = f"pairs noted in {' and '.join(places)}"
