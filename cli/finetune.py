@@ -115,7 +115,7 @@ def finetune(
         pairs = workspace.divided(pairs)
         numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)
         training = replace(TRAINING if pairs.shares is None else WORDS, objective=objective, **numbers)
-        row.check_targets(pairs)
+        row.check_targets(pairs, scored=retrieval is None)
         searched = _searched(retrieval, search_metric, workspace)
         full = workspace.load(source, device=here, precision=precision)
         # All that can be wrong is said before an adaptation, which may take days.

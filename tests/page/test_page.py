@@ -184,8 +184,11 @@ def test_what_is_recommended_is_of_one_runtime(lean, tmp_path):
     assert "encodes 6.0 times the sentences a second, both in torch fp32, and no diff" in found.recommendations[0]
     assert any(f"lean scores {score - 8:.2f}: the interval is not of that" in line for line in found.grounds[0])
     text = page_of(tmp_path / "one").text
-    assert "[-1.0, +2.0]" not in text
-    assert "the score is of that one" in text
+    assert "6.0 × as many" in text  # all parts of the page are of the same runtime
+    assert "[-1.0, +2.0]" in text
+    assert "among those that timed both and score them as the interval says; score and interval are of that" in text
+    assert "Speed: 6.0 × by fewer blocks, both models in torch fp32." in found.grounds[0]
+    assert not any("full model was not timed there" in line for line in found.grounds[0])
     found = write_page(write_run(tmp_path / "two", lean, bench=with_8_bits(bench, score - 0.01)))
     assert "encodes 6.0 times the sentences a second, both in ONNX Runtime int8, and no" in found.recommendations[0]
     text = page_of(tmp_path / "two").text

@@ -83,6 +83,32 @@ def test_layers_that_were_not_trained_out_are_named():
     assert certainty(trials, (1, 2, 3, 8)).sentence.endswith("Layer 3 was not trained out: it is not compared.")
 
 
+def test_a_layer_with_fewer_seeds_takes_none_from_the_others():
+    """An earlier look at one layer with one seed, or with another one, is no reason to say less of all."""
+    of_two = [trial(layer, seed, 70.0 - layer, [70.0 - layer] * DRAWS) for layer in (2, 3) for seed in (0, 1)]
+    alone = certainty(of_two, (1, 2, 3), (0, 1))
+    assert (alone.seeds, alone.compared) == (2, (2, 3))
+    for seed in (0, 7):
+        more = certainty([trial(1, seed, 90.0, [90.0] * DRAWS), *of_two], (1, 2, 3), (0, 1))
+        assert more == alone
+        assert more.sentence.endswith("Layer 1 was not trained out: it is not compared.")
+    # Where a race left one layer alone with all seeds, those are compared that it shares with the others.
+    raced = certainty([of_two[0], of_two[1], of_two[2]], (2, 3), (0, 1))
+    assert (raced.seeds, raced.compared) == (1, (2, 3))
+
+
+def test_a_quick_look_before_takes_nothing_from_the_certainty(tiny_folder, tmp_path):
+    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
+    asked = SweepSettings(layers="1,2", seeds=(0, 1))
+    found = finetune(encoder, data, out=tmp_path / "alone", settings=asked, training=SHORT)
+    finetune(encoder, data, out=tmp_path / "again", settings=SweepSettings(layers="0", seeds=(7,)), training=SHORT)
+    finetune(encoder, data, out=tmp_path / "again", settings=SweepSettings(layers="1", seeds=(0,)), training=SHORT)
+    again = finetune(encoder, data, out=tmp_path / "again", settings=asked, training=SHORT)
+    assert again.certainty == found.certainty
+    assert found.certainty.seeds == 2
+    assert [row.layer for row in again.rows] == [0, 1, 2, 3]  # no row is taken away
+
+
 def test_the_means_vary_as_much_as_a_mean_over_seeds():
     """Against the variance of a mean by the textbook, s² / k, for few seeds."""
     for k in (2, 3, 5):

@@ -5,9 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from tests.support.pairs import labelled_splits
+from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SETTINGS
+from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.data.triplets import raw_texts
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.study.running import run_study
@@ -37,6 +39,22 @@ def row(monkeypatch):
     )
     monkeypatch.setitem(OBJECTIVES, added.name, added)
     return added
+
+
+def test_a_test_set_kept_secret_is_said_before_anything_is_trained(tiny_folder, tmp_path):
+    """Its scores are all the same number, and no correlation would be there at the end of the first trial."""
+    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
+    for name in ("dev", "test"):
+        pairs = getattr(data, name)
+        secret = dataclasses.replace(pairs, pairs=tuple(dataclasses.replace(pair, target=0.0) for pair in pairs))
+        hidden = dataclasses.replace(data, **{name: secret})
+        with pytest.raises(DataError, match=rf"{pairs.name} holds {len(pairs)} pairs with 1 score: nothing can be"):
+            finetune(encoder, hidden, out=tmp_path / name)
+        with pytest.raises(DataError, match="with 1 score"):
+            finetune_contrastive(encoder, raw_texts("texts", data.texts()), hidden, out=tmp_path / name,
+                                 settings=ContrastiveSettings(objective="dropout", dropout=0.1))  # fmt: skip
+        assert not (tmp_path / name).exists()
+        OBJECTIVES["cosine"].check_targets(hidden, scored=False)  # where queries choose and report
 
 
 def test_a_new_row_is_trained_scored_and_written_on_the_card(row, tiny_folder, tmp_path):

@@ -104,6 +104,7 @@ def _dev(data: PairSplits) -> PairSet:
     for pairs in (data.dev, data.test):
         if pairs is not None:
             pairs.check_graded()
+            pairs.check_ranked()
     return data.dev
 
 

@@ -98,6 +98,16 @@ class PairSet:
         }[self.scale_source]
         return f"Scores run from {low:g} to {high:g} ({reason})."
 
+    def check_ranked(self) -> None:
+        """Raise `DataError` for scores that nothing can be correlated with, such as those of a test set kept secret."""
+        different = len(set(self.scores()))
+        if len(self) < 3 or different < 2:
+            raise DataError(
+                f"{self.name} holds {counted(len(self), 'pair')} with {counted(different, 'score')}: nothing can be "
+                "learnt or correlated there.",
+                hint="Give at least three pairs with two different scores in each split; some hundred are better.",
+            )
+
     def check_graded(self) -> None:
         """Raise `DataError` where the targets are classes, whose numbers are no scores."""
         if self.classes:

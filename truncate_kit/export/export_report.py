@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from truncate_kit.precisions import Precision, Target
 from truncate_kit.results import Result
-from truncate_kit.wording import counted
+from truncate_kit.wording import FEWEST_COMPARED, counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,14 @@ class Quantization(Result):
     why: str  # the reason for the layers in float, one sentence
 
 
+def _of_few(found: Quantization) -> str:
+    """That a loss on a handful of pairs decides nothing; empty where there are enough."""
+    if found.num_pairs >= FEWEST_COMPARED:
+        return ""
+    pairs = counted(found.num_pairs, "pair")
+    return f" {pairs} {'is' if found.num_pairs == 1 else 'are'} too few for that to say what eight bits cost."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalfPrecision(Result):
     """What is in float16."""
@@ -127,7 +135,7 @@ class ExportReport(Result):
         if self.quantization is not None:
             names = ", ".join(layer.layer for layer in self.quantization.in_float) or "none"
             bits = "" if self.quantization.weight_bits == 8 else " Weights have 7 bits: the processor lacks VNNI."
-            sentences.append(f"{self.quantization.why} Layers in float: {names}.{bits}")
+            sentences.append(f"{self.quantization.why} Layers in float: {names}.{bits}{_of_few(self.quantization)}")
         if self.half is not None:
             sentences.append(
                 f"In float16 {self.half.why} The largest value in float16 is {self.half.largest_value:,.0f} of 65,504."

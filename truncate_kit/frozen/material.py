@@ -14,7 +14,6 @@ from truncate_kit.errors import DataError
 from truncate_kit.frozen.cache import cached_states
 from truncate_kit.frozen.heads import StatePairs
 from truncate_kit.progress import Progress, silent
-from truncate_kit.wording import counted
 
 NLI_SCORES = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
 FEWEST_SENTENCES = 20
@@ -44,12 +43,7 @@ def check_pairs(data: PairSplits, seed: int) -> tuple[PairSet, PairSet, PairSet]
     for pairs in found.values():
         if pairs.classes:
             raise DataError(f"{pairs.name} holds classes, not scores.", hint="Give pairs with classes as `nli`.")
-        if len(pairs) < 3 or len(set(pairs.scores())) < 2:
-            raise DataError(
-                f"{pairs.name} holds {counted(len(pairs), 'pair')} with {counted(len(set(pairs.scores())), 'score')}: "
-                "nothing can be learnt or correlated there.",
-                hint="Give at least three pairs with two different scores in each split; some hundred are better.",
-            )
+        pairs.check_ranked()
     return found["train"], found["dev"], found["test"]
 
 

@@ -92,13 +92,22 @@ def shared_runtimes(report: BenchReport) -> list[str]:
     return [row.backend for row in sorted(lean, key=lambda row: -row.sentences_per_second)]
 
 
+def compared_in(report: BenchReport) -> str | None:
+    """The one runtime in which a page compares both models; None where none timed both.
+
+    That in which lean is fastest, among those that score both as the interval says, where there are such.
+    """
+    shared = shared_runtimes(report)
+    return next((name for name in shared if has_interval(report, name)), next(iter(shared), None))
+
+
 def lean_and_full(report: BenchReport) -> tuple[Measures | None, Measures | None]:
-    """Both models in one runtime and precision, the fastest of the lean one.
+    """Both models in one runtime and precision, that of `compared_in`.
 
     Where none timed both, each in its own fastest: what they differ by is then not of fewer blocks alone.
     """
-    shared = shared_runtimes(report)
-    lean, full = (shared[0],) * 2 if shared else (best_runtime(report), best_runtime(report, "full") or BASE)
+    one = compared_in(report)
+    lean, full = (one, one) if one is not None else (best_runtime(report), best_runtime(report, "full") or BASE)
     return (None if lean is None else measures(report, "lean", lean)), measures(report, "full", full)
 
 

@@ -9,7 +9,7 @@ from truncate_kit.page.charts import speed_chart
 from truncate_kit.page.judging import PAIRS, bench_of, bundled, is_on_bundled, own_bench
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets, what_they_give
-from truncate_kit.page.measures import against_table, has_interval, lean_and_full
+from truncate_kit.page.measures import against_table, has_interval, lean_and_full, shared_runtimes
 from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.page.run import Run, named
 from truncate_kit.report.bench_tables import (
@@ -67,11 +67,12 @@ def _how_compared(bench: BenchReport) -> str:
             "No runtime timed both models: each stands in its own fastest one, so there is no factor of what depends "
             "on the runtime."
         )
-    scores = "score and interval are" if has_interval(bench, lean.backend) else "the score is"
-    return (
-        "Both in one runtime and precision, the fastest of lean among those that timed both; "
-        f"{scores} of that one, too."
-    )
+    held = has_interval(bench, lean.backend)
+    fastest = "the fastest of lean among those that timed both"
+    if held and lean.backend != shared_runtimes(bench)[0]:
+        fastest += " and score them as the interval says"
+    scores = "score and interval are" if held else "the score is"
+    return f"Both in one runtime and precision, {fastest}; {scores} of that one, too."
 
 
 def _unmeasured(run: Run) -> str:

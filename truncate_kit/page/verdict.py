@@ -14,7 +14,7 @@ from truncate_kit.page.judging import (
     unjudged_by_few,
 )
 from truncate_kit.page.layout import Verdict
-from truncate_kit.page.measures import gain_in, has_interval, lean_and_full, shared_runtimes
+from truncate_kit.page.measures import compared_in, gain_in, has_interval, lean_and_full, shared_runtimes
 from truncate_kit.page.run import Run
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.wording import counted, points
@@ -127,7 +127,7 @@ def _distilled(run: Run, result: DistillResult) -> str:
     if (scores := judged_scores(run)) is not None:
         return _by_interval(run, scores, _encodes(result.speedup, "texts", BASE), result.speedup)
     agreement, bench = result.student.agreement, run.bench
-    backend = next(iter(shared_runtimes(bench)), None) if bench is not None else None
+    backend = None if bench is None else compared_in(bench)
     # The distillation's own look at speeds is a short one.
     gain = gain_in(bench, backend) if bench is not None and backend is not None else None
     speed = _encodes(result.speedup, "texts", BASE) if gain is None else _encodes(gain, "sentences", backend)

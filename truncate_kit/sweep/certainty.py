@@ -26,7 +26,7 @@ class Certainty(Result):
     sentence: str
 
 
-def certainty(trials: Sequence[Trial], layers: Sequence[int] = ()) -> Certainty | None:
+def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequence[int] = ()) -> Certainty | None:
     """By a paired bootstrap over dev pairs and seeds, from the trials of one model with the full budget.
 
     In each draw all layers have the same resample of the dev pairs and the same resample of the seeds. A layer cannot
@@ -35,6 +35,8 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = ()) -> Certainty 
     Args:
         trials: Those without `dev_draws` are passed over.
         layers: All that could have been taken; those that were not trained out are named.
+        seeds: That were asked for. Where two layers or more have all of them, the others are none that were trained
+            out: a layer that an earlier run left with fewer seeds takes none from the rest.
 
     Returns:
         None where fewer than two layers share a seed and have resampled scores.
@@ -42,6 +44,10 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = ()) -> Certainty 
     could = layers
     held = {(trial.layer, trial.seed): trial for trial in trials if trial.dev_draws}
     layers = sorted({layer for layer, _ in held})
+    whole = [layer for layer in layers if all((layer, seed) in held for seed in seeds)]
+    if seeds and len(whole) >= 2:
+        held = {(layer, seed): held[layer, seed] for layer in whole for seed in seeds}
+        layers = whole
     seeds = [seed for seed in sorted({seed for _, seed in held}) if all((layer, seed) in held for layer in layers)]
     if len(layers) < 2 or not seeds:
         return None

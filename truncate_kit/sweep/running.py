@@ -88,7 +88,7 @@ class Sweep:
             layers=scores_by_layer(encoder, own),
             search=(*found.search.short, *found.search.stopped),
             trials=tuple(replace(trial, dev_draws=()) for trial in _unique([*own, *yardstick])),
-            certainty=certainty(own, self.layers),
+            certainty=certainty(self._compared(own, found.search.chosen), self.layers, self.settings.seeds),
             chosen=found.search.chosen,
             chosen_seed=found.best.seed,
             full=scores_by_layer(self.full.full, yardstick)[0],
@@ -107,6 +107,11 @@ class Sweep:
         )
         self._save(result, found, out)
         return result
+
+    def _compared(self, trials: Sequence[Trial], chosen: int) -> list[Trial]:
+        """Those among which this call chose, and of the full model; earlier ones of other layers are in the table."""
+        layers = {*self.layers, chosen, self.full.full.depth}
+        return [trial for trial in trials if trial.layer in layers]
 
     @property
     def _strategy(self) -> str:

@@ -63,8 +63,13 @@ class Objective:
         """Whether graded similarity is learned; of other tasks nobody knows beforehand whether the last layers fall."""
         return self.method == "tmft" and self.data == "scores"
 
-    def check_targets(self, data: "PairSplits") -> None:
-        """Raise `DataError` where the targets of a split do not suit an objective for labelled pairs."""
+    def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
+        """Raise `DataError` where the targets of a split do not suit an objective for labelled pairs.
+
+        scored: Whether pairs choose and report; else queries do, and dev and test may hold any scores.
+        """
+        from truncate_kit.data import splits_for
+
         for _, pairs in data.items() if self.method == "tmft" else ():
             if self.data == "classes" and not pairs.classes:
                 raise DataError(f"{pairs.name} holds scores, not classes.", hint="Load it with classes=True.")
@@ -80,6 +85,10 @@ class Objective:
                 if len({pair.target for pair in pairs}) < 2:
                     problem = f"{pairs.name} holds pairs labelled {pairs.pairs[0].target:g} only."
                     raise DataError(problem, hint="Both labels are needed in each of train, dev and test.")
+        if self.is_graded and scored:  # before the first trial, of which nobody would see the scores
+            for name, pairs in splits_for(data, seed=0).items():
+                if name != "train":
+                    pairs.check_ranked()
 
 
 def _graded(train: "TrainPairs") -> "Examples":

@@ -65,7 +65,7 @@ class LabelledTask:
         if len(splits_for(data, seed=0).items()) < 3:
             hint = "Give a folder with train, dev and test files; complete_splits takes missing ones out of train."
             raise DataError(f"{data.name} has no train, dev and test set to fine-tune with.", hint=hint)
-        row.check_targets(data)
+        row.check_targets(data, scored=retrieval is None)
         self.metric = row.metric
         self._halves: tuple[RetrievalEvaluator, RetrievalEvaluator] | None = None
         if retrieval is not None:

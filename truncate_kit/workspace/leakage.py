@@ -10,7 +10,7 @@ import numpy as np
 from truncate_kit.data import RetrievalSet, complete_splits, splits_for
 from truncate_kit.data.learned import pair_keys, read_learned, without_learned
 from truncate_kit.errors import DataError
-from truncate_kit.pair_keys import Keys
+from truncate_kit.pair_keys import NO_KEYS, Keys, merged
 from truncate_kit.wording import counted
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.queries import chosen_by_queries, chosen_there_by_queries, homes_of
@@ -55,12 +55,16 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
     records, seen = records_of(workspace, model), seen_by(model)
     if seen is None and (unknown := _unknown(workspace, model)):
         splits = replace(splits, notes=(*splits.notes, *unknown))
-    splits = _by_records(splits, records, all_noted=seen is not None) if records else splits
-    return splits if seen is None else _without(splits, seen, f"{model} was trained on them or chosen by them")
+    settled = NO_KEYS
+    if records:
+        splits, settled = _by_records(splits, records, all_noted=seen is not None)
+    if seen is None:
+        return splits
+    return _without(splits, np.setdiff1d(seen, settled), f"{model} was trained on them or chosen by them")
 
 
-def _by_records(splits: "PairSplits", records: list[Record], *, all_noted: bool) -> "PairSplits":
-    """The set without what results of workspaces say of it."""
+def _by_records(splits: "PairSplits", records: list[Record], *, all_noted: bool) -> tuple["PairSplits", Keys]:
+    """The set without what results of workspaces say of it, and the keys of what is as it was when that set taught."""
     try:
         divided = complete_splits(splits)
     except DataError:  # no train split, or too few pairs to have been trained on
@@ -72,7 +76,9 @@ def _by_records(splits: "PairSplits", records: list[Record], *, all_noted: bool)
     whole = splits.one_file or (splits.test is None and splits.train is not None)
     if same and whole:
         splits = _divided(splits, divided, same)
-    return _without_known(splits, others, all_noted=all_noted)
+    noted = (read_learned(record.result, record.name) for record in same)
+    settled = merged(*(keys for keys in noted if keys is not None))
+    return _without_known(splits, others, all_noted=all_noted), settled
 
 
 def _unknown(workspace: Workspace, model: str | Path | None) -> list[str]:

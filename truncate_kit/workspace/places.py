@@ -43,10 +43,10 @@ class Workspace:
     def located(self, name: str) -> str:
         """The name of a model as a result here has it, from wherever it is asked for.
 
-        Results name models as they were typed. A folder that is not there from the current directory is looked for from
-        those above this workspace: in one of them it was typed.
+        Results name models as they were typed, mostly in one of the folders above this workspace: there they are looked
+        for first, whatever has that name where the command is typed now.
         """
-        if is_there(local_path(name)) or miniature_path(name) is not None:
+        if local_path(name).is_absolute() or miniature_path(name) is not None:
             return name
         found = model_folder_above(name, self.folder)
         return name if found is None else str(found)
