@@ -67,7 +67,9 @@ def save_cut(
 def _check_replaceable(source: ModelSource, workspace: Workspace) -> None:
     lean = workspace.lean
     if lean.is_dir() and (workspace.cut() is None or Path(source.name).resolve() == lean.resolve()):
+        own = Path(source.name).resolve() == lean.resolve()
+        also = "" if own else f" To cut what {lean} holds, also name it as MODEL."
         raise UsageError(
-            f"{lean} holds another model, which a cut of {source.name} would replace.",
-            hint=f"Name another folder with --workspace. To cut what {lean} holds, also name it as MODEL.",
+            f"{lean} holds {'that model' if own else 'another model'}, which a cut of {source.name} would replace.",
+            hint=f"Name another folder with --workspace.{also}",
         )

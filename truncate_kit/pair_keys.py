@@ -17,6 +17,7 @@ NO_KEYS: Keys = np.empty(0, np.uint64)
 SEEN_FILE = "seen.pairs"
 """In a model's folder: what the model learned from and was chosen by, also what it was made from."""
 _HEAD, _SEEN = "truncate-kit pairs 1", "seen"
+_MOST = 800_000_000  # bytes: a hundred million pairs; a folder of somebody else's may hold a file of any size
 
 
 def pair_key(first: str, second: str) -> int:
@@ -43,8 +44,10 @@ def write_keys(path: Path, name: str, keys: Keys) -> None:
 
 
 def read_keys(path: Path, name: str) -> Keys | None:
-    """The keys in a file; None where there is none, it belongs to something else, or is damaged."""
+    """The keys in a file; None where there is none, it belongs to something else, is damaged, or absurdly large."""
     try:
+        if path.stat().st_size > _MOST:
+            return None
         head, _, rest = read_bytes(path).partition(b"\n")
     except OSError:
         return None

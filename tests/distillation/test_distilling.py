@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from tests.support.files import words_folder
 from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs, split_pairs
-from truncate_kit.data.learned import pair_keys, read_learned
+from truncate_kit.data.learned import keys_of, pair_keys, read_learned
 from truncate_kit.distillation import search_plan, teacher
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult, HeldOutScores
@@ -23,6 +23,7 @@ from truncate_kit.encoders import encoder_digest, keep, keep_words, load_encoder
 from truncate_kit.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.hardware import bf16_instructions
+from truncate_kit.pair_keys import read_seen
 from truncate_kit.progress import silent
 from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
 from truncate_kit.report.training_tables import rules_table, sizes_table
@@ -343,7 +344,8 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.data_fingerprint == pairs.fingerprint()
     (record,) = records_of(Workspace(tmp_path), tmp_path / "lean")
     assert set(read_learned(record.result, record.name).tolist()) == set(pair_keys(dev).tolist())
-    assert not [*(tmp_path / "lean").glob("*.pairs")]  # the folder may be uploaded
+    assert read_seen(tmp_path / "lean").tolist() == keys_of(dev).tolist()
+    assert read_seen(tmp_path / "full") is None  # which nothing chose
     assert result.texts.excluded >= 60
     assert result.texts.compared == len({text.lower() for part in (dev, test) for text in part.texts()})
     assert not result.notes

@@ -547,6 +547,14 @@ def test_a_model_has_seen_what_all_had_that_it_was_made_of(sets, tiny_folder, tm
     assert texts(found.evaluation) == texts(first.test)
 
 
+def test_a_note_of_absurd_size_is_not_read(tiny_folder, tmp_path):
+    """A file of holes takes no room on the disk, and all of the memory."""
+    folder = Path(shutil.copytree(tiny_folder("bert"), tmp_path / "model"))
+    with (folder / "seen.pairs").open("wb") as file:
+        file.truncate(10**12)
+    assert len(load_encoder(folder).seen) == 0
+
+
 def test_a_damaged_note_says_nothing(workspace, file, tmp_path):
     whole, copy = load_pairs(file, divide=False), Workspace(shutil.copytree(workspace.folder, tmp_path / "copy"))
     note = copy.lean / "seen.pairs"

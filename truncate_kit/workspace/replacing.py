@@ -24,7 +24,7 @@ def replaced_by(workspace: Workspace, model: str, *, distilled: bool = False) ->
             f"{workspace.lean} holds the model distilled from {made.model}, which would be replaced.",
             hint=f"Name another folder as `out`, or move {workspace.lean} away.",
         )
-    if same:
+    if same or any(_same(str(place), model) for place in (workspace.lean, workspace.full)):  # which is refused
         return None
     graphs = sorted(path.name for path in workspace.lean.glob("*.onnx"))
     lost = f", and its graphs go with it: {', '.join(graphs)}" if graphs else ""
