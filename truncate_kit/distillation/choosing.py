@@ -102,7 +102,6 @@ class Distillation(Learning):
         save_encoder(self.encoder, out / "full")
         lean.seen = merged(self.encoder.seen, self._chose())
         if isinstance(self.data, PairSplits) and self.data.dev is not None:
-            # Beside the model's folder, which may be uploaded.
             note_learned(out / DISTILL_FILE, result.data_fingerprint, self.data.dev)
         records = {DISTILL_FILE: result.sealed_text()}
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean), records=records)
