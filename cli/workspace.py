@@ -89,8 +89,11 @@ class Workspace(places.Workspace):
         """The encoder, on its device. Raises `DeviceError` where that cannot compute in `precision`."""
         from truncate_kit.encoders import load_encoder
         from truncate_kit.hardware import check_precision
+        from truncate_kit.pair_keys import merged
+        from truncate_kit.workspace.records import known_of
 
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
+        encoder.seen = merged(encoder.seen, known_of(source.name))
         check_precision(precision, encoder.device)
         if precision == "bf16" and encoder.device.type == "cpu":
             from truncate_kit.bench.roofline import slower_in_bf16

@@ -153,6 +153,8 @@ def test_a_graph_is_not_used_for_a_model_to_which_something_came(tiny_folder, fo
     export_onnx(load_encoder(old), old)
     (old / "checkpoint-5").mkdir()
     (old / "checkpoint-5/config.json").write_text("{}")  # no module of the model
+    for name in ("openvino_model.bin", "training_args.bin", "model_fp16.safetensors"):
+        (old / name).write_bytes(b"what no loader of ours reads")
     assert check_record(old / "model.onnx") is not None
     save_file({name: weight + 1 for name, weight in weights.items()}, old / "model.safetensors", {"format": "pt"})
     with pytest.raises(ModelError, match=r"model\.safetensors came after model\.onnx was made from the model here"):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForMaskedLM
@@ -119,6 +120,11 @@ def test_adapting_fills_in_held_out_words_better_and_leaves_the_model_alone(tiny
 def test_a_killed_adaptation_continues_and_ends_alike(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))  # with dropout: its draws must continue too
     whole, result = adapted(encoder, TEXTS, tmp_path / "whole", SHORT)
+    # Kept weights are those of every model with these weights, whatever it has seen.
+    same = truncate(encoder, encoder.depth)
+    same.seen = np.array([3, 5], np.uint64)
+    again, _ = adapted(same, TEXTS, tmp_path / "whole", SHORT)
+    assert (encoder.seen.size, again.seen.tolist()) == (0, [3, 5])
     steps = -(-result.num_texts // SHORT.batch_size)
 
     def stop(task, done, total):

@@ -34,9 +34,10 @@ from truncate_kit.training.tasks import Teacher
 from truncate_kit.workspace.leakage import chosen_on, chosen_there, trained_on, unseen
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.queries import unasked
-from truncate_kit.workspace.records import home_of
+from truncate_kit.workspace.records import home_of, is_known, seen_by
 from truncate_kit.workspace.seen import seen_among, seen_pairs
-from truncate_kit.workspace.sources import DataSource
+from truncate_kit.workspace.sources import DataSource, ModelSource
+from truncate_kit_cli.workspace import Workspace as CommandWorkspace
 
 SEARCHED = RetrievalSet(
     name="search/test",
@@ -500,8 +501,14 @@ def test_what_a_model_has_seen_goes_where_it_goes(sets, tiny_folder, tmp_path, m
     for model in (made.lean, tmp_path / "served", tmp_path / "served/model.onnx"):
         found = unseen(made, whole[0], model)
         assert texts(found.evaluation) == texts(first.test)
-        said = f"{model} was trained on them or chosen by them. That leaves {len(first.test)} pairs."
-        assert found.notes[-1].endswith(said)
+        assert found.notes[-1].endswith(f"{model} was trained on the rest: only test counts.")
+        more = as_one_file(replace(first, test=replace(first.test, pairs=(*first.test, *second.test))))
+        said = f"{model} was trained on them or chosen by them. That leaves {len(first.test) + len(second.test)} pairs."
+        assert (
+            unseen(made, replace(more, train=replace(more.train, pairs=more.train.pairs[::-1])), model)
+            .notes[-1]
+            .endswith(said)
+        )
         assert unseen(made, whole[1], model).evaluation == whole[1].evaluation  # which it never saw
         assert seen_among(made, first.train, model).startswith(f"{model} was trained on or chosen by")
         assert seen_among(made, second.train, model) is None
@@ -564,3 +571,36 @@ def test_a_damaged_note_says_nothing(workspace, file, tmp_path):
     assert read_seen(copy.lean) is None
     assert len(load_encoder(copy.lean).seen) == 0
     assert texts(unseen(copy, whole, copy.lean).evaluation) == texts(split_pairs(whole.train).test)  # by the result
+
+
+def test_a_copy_is_scored_on_what_its_model_is_scored_on(sets, tiny_folder, tmp_path):
+    """A set is divided as it was where all of train and dev are known; a test split with repeats is as it was given."""
+    (one, _), elsewhere = sets, Workspace(tmp_path / "elsewhere")
+    source = trained(tmp_path / "source", tiny_folder("bert"), one)
+    copy = shutil.copytree(source.lean, tmp_path / "copy")
+    whole = as_one_file(one)
+    found = unseen(elsewhere, whole, copy)
+    assert found.test.pairs == unseen(source, whole, source.lean).test.pairs == one.test.pairs
+    assert found.notes[-1].endswith(f"{copy} was trained on the rest: only test counts.")
+    repeats = replace(one, test=replace(one.test, pairs=(*one.test, *one.train.pairs[:3])), shares=None, one_file=False)
+    trained(source.folder, tiny_folder("bert"), repeats)
+    copy = shutil.copytree(source.lean, tmp_path / "second")
+    for here, model in ((source, source.lean), (elsewhere, copy)):
+        assert unseen(here, repeats, model).evaluation.pairs == repeats.test.pairs
+
+
+def test_a_name_is_not_the_folder_in_which_it_was_typed(workspace, monkeypatch):
+    monkeypatch.chdir(workspace.lean)
+    assert seen_by("mini-bert") is None
+    assert not is_known("mini-bert")
+    assert len(seen_by(workspace.lean / "config.json")) == len(seen_by(workspace.lean)) > 0
+
+
+def test_what_results_say_of_a_model_of_an_earlier_version_goes_with_what_is_made_of_it(earlier, file, tmp_path):
+    whole, said = load_pairs(file, divide=False), split_pairs(load_pairs(file, divide=False).train)
+    encoder = CommandWorkspace(tmp_path / "made", quiet=True).load(ModelSource(str(earlier.lean)))
+    assert encoder.seen.tolist() == keys_of(said.train, said.dev).tolist()
+    made = Workspace(tmp_path / "made")
+    cut(encoder, 0, out=made.folder)
+    shutil.rmtree(earlier.folder)
+    assert texts(unseen(made, whole, made.lean).evaluation) == texts(said.test)

@@ -31,6 +31,7 @@ from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
 from truncate_kit.extras import require
 from truncate_kit.files import name_without_folders, replacing
+from truncate_kit.pair_keys import merged, read_seen, write_seen
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 
@@ -95,7 +96,12 @@ def export_onnx(
     job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)
     if _saved_digest(folder) == job.digest:
         try:
-            return _export_into(job, folder, beside_model=True)
+            report = _export_into(job, folder, beside_model=True)
+            noted = read_seen(folder)  # an earlier version's copy has no note
+            both = encoder.seen if noted is None else merged(encoder.seen, noted)
+            if noted is None or len(both) > len(noted):
+                write_seen(folder, both)
+            return report
         except TruncateKitError:
             _check_unreplaced(job, folder)  # a folder that was replaced takes half-written files along
             raise

@@ -7,6 +7,7 @@ not found out.
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,12 @@ from truncate_kit.results import FORMAT, check_format
 REPORT_FILE = "export.json"
 _SUFFIXES = (".safetensors", ".bin")
 _CONFIG, _MODULES = "config.json", "modules.json"
-_UNREAD = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version"}
+_READ = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)")
+"""Weights that a model is loaded from; others may lie beside them, such as those of OpenVINO."""
+_UNREAD = {
+    "_attn_implementation_autoset", "_name_or_path", "architectures", "dtype", "export_model_type", "torch_dtype",
+    "transformers_version", "use_cache",
+}  # fmt: skip
 """Of a configuration: saving it again may change them, and no vector."""
 _DIGEST = "digest"
 _DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
@@ -178,6 +184,7 @@ def _changed_since(folder: Path, known: Mapping[str, str]) -> str | None:
     # Earlier versions noted neither the configuration nor weights in .bin files.
     noted = any(map(_is_weights, known))
     new = [name for name in now if name not in (*known, _CONFIG) and (noted or not name.endswith(".bin"))]
+    new = [name for name in new if not _is_weights(name) or _READ.fullmatch(Path(name).name)]
     return f"{folder / new[0]} came" if new else None
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from truncate_kit.data import RetrievalSet, complete_splits, splits_for
-from truncate_kit.data.learned import pair_keys, read_learned, without_learned
+from truncate_kit.data.learned import keys_of, pair_keys, read_learned, without_learned
 from truncate_kit.errors import DataError
 from truncate_kit.pair_keys import NO_KEYS, Keys, merged
 from truncate_kit.wording import counted
@@ -60,7 +60,26 @@ def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None 
         splits, settled = _by_records(splits, records, all_noted=seen is not None)
     if seen is None:
         return splits
-    return _without(splits, np.setdiff1d(seen, settled), f"{model} was trained on them or chosen by them")
+    splits, learned = _as_learned(splits, seen, model)
+    rest = np.setdiff1d(seen, merged(settled, learned))
+    return _without(splits, rest, f"{model} was trained on them or chosen by them")
+
+
+def _as_learned(splits: "PairSplits", seen: Keys, model: str | Path | None) -> tuple["PairSplits", Keys]:
+    """A set of which a model has seen all of train and dev, divided as it was then, and the keys of these."""
+    try:
+        divided = complete_splits(splits)
+    except DataError:  # no train split, or too few pairs to have been trained on
+        return splits, NO_KEYS
+    parts = [pairs for name, pairs in divided.items() if name != "test"]
+    learned = keys_of(*parts)
+    if divided.shares is not None or len(parts) < 2 or not np.isin(learned, seen).all():
+        return splits, NO_KEYS
+    if splits.test is not None or splits.train is None:
+        return splits, learned
+    new = divided.notes[len(splits.notes) :]
+    said = (f"{note} {model} was trained on the rest: only test counts." for note in new)
+    return replace(divided, notes=(*splits.notes, *said)), learned
 
 
 def _by_records(splits: "PairSplits", records: list[Record], *, all_noted: bool) -> tuple["PairSplits", Keys]:

@@ -134,7 +134,7 @@ class Workspace:
         copied, path = self.remembered().copied, local_path(name)
         if copied is not None and copied.digest == model_digest(self.lean):
             return copied.name == (str(path.resolve()) if is_there(path) else name)
-        # An earlier version noted the name as it was typed, in the record of the graph.
+        # An earlier version noted the name as it was typed, in the record of the graph; there may be many of one name.
         unclear = is_there(path) and os.sep not in name
         return not unclear and any(report.model == name for report in read_exports(self.lean).graphs)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from truncate_kit.data.learned import read_learned
 from truncate_kit.files import is_there, local_path, real_path
-from truncate_kit.pair_keys import SEEN_FILE, Keys, read_seen
+from truncate_kit.pair_keys import SEEN_FILE, Keys, merged, read_seen
 from truncate_kit.workspace.places import Workspace
 
 _MODELS = ("lean", "full", "combined", "frozen")  # folders of a workspace
@@ -59,7 +59,16 @@ def seen_by(model: str | Path | None) -> Keys | None:
     if model is None:
         return None
     place = _real(model)
-    return read_seen(place if place.is_dir() else place.parent)
+    if place.is_dir():
+        return read_seen(place)
+    return read_seen(place.parent) if place.is_file() else None  # no file has the name of a model on a hub
+
+
+def known_of(model: str | Path) -> Keys:
+    """What results where it lies say of a model without a note of its own; empty where none do."""
+    home = home_of(model) if seen_by(model) is None else None
+    noted = (read_learned(record.result, record.name) for record in (records_of(home, model) if home else ()))
+    return merged(*(keys for keys in noted if keys is not None))
 
 
 def is_known(model: str | Path) -> bool:

@@ -97,6 +97,7 @@ def _noted(workspace: Workspace, records: list[Record], model: str | Path | None
     known = [keys for keys in noted if keys is not None]
     if not known or (own is None and len(known) < len(noted) - 1):
         return None
-    places = dict.fromkeys(str(record.workspace) for record in records) or {str(workspace.folder): None}
+    folder = workspace.folder if own is None else model
+    places = dict.fromkeys(str(record.workspace) for record in records) or {str(folder): None}
     name = f"pairs noted in {' and '.join(places)}"
     return SeenPairs(name, KnownPairs(np.unique(np.concatenate(known))))
