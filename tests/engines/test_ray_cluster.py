@@ -158,7 +158,8 @@ class Killer(TrialWatcher):
         self._halting = threading.Thread(target=self._halt, daemon=True)
 
     def _halt(self) -> None:
-        heard = time.monotonic() + 0.5  # until what both nodes have sent is heard, and whatever they take up is halted
+        # Until what both nodes have sent is heard, beside tests that keep all cores busy; what they take up is halted.
+        heard = time.monotonic() + 3
         while time.monotonic() < heard:
             set_running(self._other, psutil.Process.suspend)
             set_running(self._node, psutil.Process.suspend)
