@@ -114,8 +114,9 @@ def bench(
                 graphs=workspace.graphs,
                 progress=progress,
             )
-        show(report, workspace)
+        # Before the tables, whose reader may go away.
         workspace.remember_benched(None if data is None else DataSource(data, names_in(columns), scale_in(scale)))
+        show(report, workspace)
     return report
 
 
