@@ -114,9 +114,7 @@ def bench(
                 graphs=workspace.graphs,
                 progress=progress,
             )
-        # Before the tables, whose reader may go away.
-        workspace.remember_benched(None if data is None else DataSource(data, names_in(columns), scale_in(scale)))
-        show(report, workspace)
+        show(report, workspace, None if data is None else DataSource(data, names_in(columns), scale_in(scale)))
     return report
 
 
@@ -180,8 +178,8 @@ def _pair(workspace: Workspace, lean: str | None, full: str | None, *, whole: bo
     return ours, None
 
 
-def show(report: "BenchReport", workspace: Workspace) -> None:
-    """The report into the workspace, and as JSON, or as tables and sentences."""
+def show(report: "BenchReport", workspace: Workspace, data: DataSource | None) -> None:
+    """The report into the workspace, with the data it was given, and as JSON, or as tables and sentences."""
     from truncate_kit.measurement import file_for
     from truncate_kit.report.bench_figure import draw_bench
     from truncate_kit.report.bench_tables import (
@@ -197,6 +195,7 @@ def show(report: "BenchReport", workspace: Workspace) -> None:
     figure = draw_bench(report, path.with_suffix(".png"))
     if figure is None:
         path.with_suffix(".png").unlink(missing_ok=True)  # that of the report that was replaced
+    workspace.remember_benched(data)
     if workspace.quiet:
         print_json(report)
         return
