@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.common import machine
 from benchmarks.gpu.mask_forms import FORMS, masked
-from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.bench.backends import BACKENDS, Backend
 from truncate_kit.bench.guarding import ContestantError, Guarded
 from truncate_kit.bench.runners import make_runner
 from truncate_kit.bench.running import Runner, random_ids
@@ -44,14 +44,12 @@ def time_masks(encoder: Encoder, work: Path, device: torch.device, repeats: int)
 
 def mask_runners(encoder: Encoder, work: Path, device: torch.device) -> tuple[dict[str, Runner], dict[str, str]]:
     """The encoder's graph with the mask in every form, and why the others do not start."""
-    backend = BACKENDS["onnx-fp16" if device.type == "cuda" else "onnx-fp32"]
+    backend = mask_backend(device.type)
     runners: dict[str, Runner] = {}
     absent = {}
     for form in FORMS:
-        file = work / f"masks-{form}" / GRAPH_FILES[backend.precision]
-        file.parent.mkdir(parents=True, exist_ok=True)
         try:
-            save_graph(masked(encoder, form, device.type), file)
+            file = mask_graph(encoder, work, form, device.type)
             made = make_runner(
                 backend,
                 encoder,
@@ -65,6 +63,20 @@ def mask_runners(encoder: Encoder, work: Path, device: torch.device) -> tuple[di
         else:
             runners[form] = Guarded(("lean", form), backend, made)
     return runners, absent
+
+
+def mask_backend(device: str) -> Backend:
+    """What runs these graphs on `cpu` or `cuda`."""
+    return BACKENDS["onnx-fp16" if device.startswith("cuda") else "onnx-fp32"]
+
+
+def mask_graph(encoder: Encoder, work: Path, form: str, device: str) -> Path:
+    """The file of the encoder's graph with the mask in that form, made where it is missing."""
+    file = work / f"masks-{form}" / GRAPH_FILES[mask_backend(device).precision]
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_graph(masked(encoder, form, device.partition(":")[0]), file)
+    return file
 
 
 def time_forms(

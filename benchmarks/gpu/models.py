@@ -5,6 +5,7 @@ import random
 import re
 from pathlib import Path
 
+import torch
 from transformers import BertConfig, DebertaV2Config, ElectraConfig, PretrainedConfig
 
 from truncate_kit.encoders import Encoder, load_encoder, random_encoder, save_encoder, truncate
@@ -66,6 +67,14 @@ class Models:
         """The layer after `cut` twelfths of the model's depth, at least the first."""
         return max(1, cut * int(self.configs[name].num_hidden_layers) // 12)
 
+    def encoder(self, name: str, layer: int | None) -> Encoder:
+        """The model with random weights, the same each time, cut at `layer`; None for all of it."""
+        torch.manual_seed(0)
+        full = random_encoder(self.configs[name], name=name)
+        full.tokenizer = load_encoder("mini-bert").tokenizer
+        full.max_length = min(512, self.configs[name].max_position_embeddings)
+        return full if layer is None else truncate(full, layer)
+
     def folder(self, name: str, layer: int | None) -> Path:
         """Where the model cut at `layer`, None for all of it, is saved with graphs for the device.
 
@@ -75,10 +84,7 @@ class Models:
         if place in self._made:
             return place
         if not place.exists():
-            full = random_encoder(self.configs[name], name=name)
-            full.tokenizer = load_encoder("mini-bert").tokenizer
-            full.max_length = min(512, self.configs[name].max_position_embeddings)
-            save_encoder(full if layer is None else truncate(full, layer), place)
+            save_encoder(self.encoder(name, layer), place)
         on_cuda = self.device.startswith("cuda")
         for precision in ("fp32", "fp16") if on_cuda else ("fp32",):
             if (place / GRAPH_FILES[precision]).exists():

@@ -3,6 +3,7 @@
     python -m benchmarks.gpu.run --work FOLDER                       # everything; continues where it was stopped
     python -m benchmarks.gpu.run --work FOLDER --quick               # what fits into 25 minutes on an H200
     python -m benchmarks.gpu.run --work FOLDER --parts masks,steps   # some of it
+    python -m benchmarks.gpu.run --work FOLDER --prepare             # models and graphs alone, a process for each
     python -m benchmarks.gpu.run --work FOLDER --device cpu --width 64 --lengths 8,16 --batch-sizes 2 …
 
 Parts: `shapes` times every model, full and cut, in every backend at fixed lengths and on sentences as long as those of
@@ -16,10 +17,12 @@ gets models and graphs and lies outside the repository. The last line of `--devi
 
 import argparse
 import json
+import multiprocessing
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -27,7 +30,8 @@ from statistics import median
 import torch
 
 from benchmarks.common import machine, names, new_parser, numbers
-from benchmarks.gpu.masks import time_masks
+from benchmarks.gpu.mask_forms import FORMS
+from benchmarks.gpu.masks import mask_graph, time_masks
 from benchmarks.gpu.models import Models, sentences, shapes
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.onnx_runner import OnnxRunner
@@ -38,7 +42,7 @@ from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.encoders import load_encoder
 from truncate_kit.files import write_json
-from truncate_kit.hardware import bf16_instructions
+from truncate_kit.hardware import bf16_instructions, usable_cores
 from truncate_kit.precisions import GRAPH_FILES
 from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
 
@@ -70,6 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run what has no figures yet; exit code 1 where something failed."""
     options = parsed(arguments)
     models = Models(options.work, shapes(options.width, options.layers), options.device)
+    if options.prepare:
+        prepare(options, models)
+        return
     begin, failed = time.perf_counter(), []
     for part in options.parts:
         path = options.out / f"{part}.json"
@@ -91,6 +98,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"{part}, {name}: after {time.perf_counter() - begin:.0f} s", flush=True)
     if failed:
         sys.exit("Failed:\n" + "\n".join(failed))
+
+
+def prepare(options: argparse.Namespace, models: Models) -> None:
+    """Make every folder and graph that is missing, which takes most of the time and no GPU."""
+    torch.set_num_threads(1)
+    layers = {name: [None, *(models.layer(name, cut) for cut in options.cuts)] for name in options.models}
+    jobs: list[Callable[[], object]] = [
+        partial(models.folder, name, layer) for name, depths in layers.items() for layer in depths
+    ]
+    if "masks" in options.parts:
+        jobs += [partial(make_mask_graph, options, models, form) for form in FORMS]
+    with ProcessPoolExecutor(usable_cores(), multiprocessing.get_context("fork")) as pool:
+        for done in [pool.submit(job) for job in jobs]:
+            print(done.result(), flush=True)
+
+
+def make_mask_graph(options: argparse.Namespace, models: Models, form: str) -> Path:
+    """The graph of one form of the mask, made where it is missing."""
+    encoder = models.encoder(STEPS_MODEL, models.layer(STEPS_MODEL, HALF))
+    return mask_graph(encoder, options.work, form, options.device)
 
 
 Job = tuple[str, Callable[[], dict[str, object]]]
@@ -219,6 +246,7 @@ PARSER.add_argument("--work", type=Path, required=True, help="folder for models 
 PARSER.add_argument("--out", type=Path, default=HERE / "results")
 PARSER.add_argument("--device", default="cuda")
 PARSER.add_argument("--quick", action="store_true", help="fewer of everything but what is named beside it")
+PARSER.add_argument("--prepare", action="store_true", help="make models and graphs, measure nothing")
 PARSER.add_argument("--stop-after", type=float, metavar="SECONDS", help="begin nothing after this time")
 PARSER.add_argument("--parts", type=names, default=list(PARTS))
 PARSER.add_argument("--models", type=names, default=list(MODELS))

@@ -35,6 +35,7 @@ PARSER.add_argument("--work", type=Path, required=True, help="folder of vectors,
 PARSER.add_argument("--blocks", default="full,5,4,3,2,1", help="numbers of blocks, or subsets such as 1-3-6")
 PARSER.add_argument("--name", default="default", help="of the variant, in the table")
 PARSER.add_argument("--texts", type=int, default=150_000)
+PARSER.add_argument("--texts-from", type=Path, help="a file that benchmarks.lean.texts made, instead of those numbers")
 PARSER.add_argument("--passages", type=float, default=0.1, help="share of passages of long lines")
 PARSER.add_argument("--joined", type=float, default=0.1, help="share of joined sentences")
 PARSER.add_argument("--epochs", type=int, default=1)
@@ -47,6 +48,8 @@ PARSER.add_argument("--precision", default="fp32")
 PARSER.add_argument("--seed", type=int, default=0)
 PARSER.add_argument("--max-length", type=int, default=256)
 PARSER.add_argument("--threads", type=int, default=2)
+PARSER.add_argument("--device", default="cpu")
+PARSER.add_argument("--out", type=Path, default=ROWS, help="the table; processes beside each other need one each")
 PARSER.add_argument("--untrained", action="store_true", help="score the choice without training")
 
 
@@ -60,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Add the rows that are missing."""
     given = PARSER.parse_args(arguments)
     torch.set_num_threads(given.threads)
-    full = load_encoder(given.model, max_length=given.max_length)
+    full = load_encoder(given.model, max_length=given.max_length, device=given.device)
     settings = DistillSettings(
         epochs=given.epochs,
         batch_size=given.batch_size,
@@ -71,27 +74,32 @@ def main(arguments: Sequence[str] | None = None) -> None:
         precision=given.precision,
         seed=given.seed,
     )
-    lines, exclude = learned_lines(given.data), evaluation_texts(given.data)
+    exclude = evaluation_texts(given.data)
+    if given.texts_from is not None:
+        texts = given.texts_from.read_text(encoding="utf-8").splitlines()
+    else:
+        texts = list(mixed(learned_lines(given.data), given.texts, given.passages, given.joined))
     for blocks in given.blocks.split(","):
-        rows = read_rows(ROWS) if ROWS.exists() else []
+        rows = read_rows(given.out) if given.out.exists() else []
         if any((row["name"], row["asked"], row["seed"]) == (given.name, blocks, str(given.seed)) for row in rows):
             continue
         if blocks == "full":
             row = {"name": given.name, "asked": blocks, "seed": given.seed, **scores_of(full, full, given.data).row()}
-            write_rows(ROWS, [*rows, dict.fromkeys(rows[0] if rows else COLUMNS, "") | row])
+            write_rows(given.out, [*rows, dict.fromkeys(rows[0] if rows else COLUMNS, "") | row])
             continue
         begin = time.perf_counter()
         budget = Budget(blocks=blocks.replace("-", ",") if "-" in blocks else blocks)
         result = distill(
             full,
-            RawTexts(texts=mixed(lines, given.texts, given.passages, given.joined), exclude=exclude),
+            RawTexts(texts=texts, exclude=exclude),
             out=given.work,
             budget=budget,
             settings=settings,
             progress=printed_progress,
         )
         minutes = (time.perf_counter() - begin) / 60
-        lean = keep(full, result.chosen) if given.untrained else load_encoder(given.work / "lean", max_length=256)
+        learned = load_encoder(given.work / "lean", max_length=256, device=given.device)
+        lean = keep(full, result.chosen) if given.untrained else learned
         student = result.student
         row = {
             "name": given.name,
@@ -100,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "seed": given.seed,
             "batch": given.batch_size,
             "epochs": given.epochs,
-            "threads": given.threads,
+            "threads": given.threads if given.device == "cpu" else given.device,
             "texts": result.texts.num_texts,
             "tokens": result.texts.tokens,
             "excluded": result.texts.excluded,
@@ -112,7 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             **scores_of(lean, full, given.data).row(),
         }
         print(row, flush=True)
-        write_rows(ROWS, [*rows, row])
+        write_rows(given.out, [*rows, row])
 
 
 if __name__ == "__main__":

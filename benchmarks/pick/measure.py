@@ -185,7 +185,7 @@ def run(jobs: Iterator[Job], options: argparse.Namespace) -> None:
         if tuple(str(value) for value in asdict(job).values()) in held:
             continue
         if loaded != job.model:
-            full, loaded = load(job.model, options.minilm), job.model
+            full, loaded = load(job.model, options.minilm).to(options.device), job.model
         assert full is not None
         if job.layer not in layers_held(full.backbone.config):
             continue
@@ -204,7 +204,7 @@ def rank(jobs: Iterator[Job], options: argparse.Namespace) -> None:
     for job in {(job.model, job.task, job.train_pairs, job.rate): job for job in jobs}.values():
         if (job.model, job.task, str(job.train_pairs), str(job.rate)) in done:
             continue
-        full, data = load(job.model, options.minilm), splits(options.data, job)
+        full, data = load(job.model, options.minilm).to(options.device), splits(options.data, job)
         work = RankingWork(full, LabelledTask(full, data, TASKS[job.task]), settings_of(job, options.precision))
         layers = layers_held(full.backbone.config)
         probe, exits = (
@@ -230,6 +230,7 @@ PARSER.add_argument("--models", type=names, default=list(MINIATURES), help="of t
 PARSER.add_argument("--sizes", type=whole_numbers, default=list(SIZES), help="training pairs of the sweeps")
 PARSER.add_argument("--seeds", type=int, default=SEEDS, help="of the sweeps")
 PARSER.add_argument("--threads", type=int, default=1)
+PARSER.add_argument("--device", default="cpu")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
