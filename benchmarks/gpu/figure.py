@@ -1,6 +1,6 @@
 """The lean graph against its best rivals, one panel for each model and cut.
 
-    python -m benchmarks.gpu.figure [--results benchmarks/gpu/results]
+    python -m benchmarks.gpu.figure [--results benchmarks/gpu/results.json]
 
 How many times as fast the lean ONNX graph is, at equal depth, as the best of torch, torch.compile and flash attention
 (solid), and as the best of sentence-transformers and TensorRT (dotted); dashed: as the full model in the best runtime
@@ -51,7 +51,7 @@ def read_reports(file: Path) -> dict[str, BenchReport]:
     if not file.is_file():
         sys.exit(f"There is no {file}: measure first with benchmarks.gpu.run --parts shapes.")
     found = {}
-    for name, values in json.loads(file.read_text()).items():
+    for name, values in json.loads(file.read_text()).get("shapes", {}).items():
         report = None if "error" in values else BenchReport.from_dict(values)
         if report is None or not fastest(report, "lean", "ours"):
             print(f"{name}: the lean graph was not measured.")
@@ -91,13 +91,13 @@ def draw(panel: Any, name: str, report: BenchReport) -> None:
 
 
 PARSER = new_parser(__doc__)
-PARSER.add_argument("--results", type=Path, default=HERE / "results")
+PARSER.add_argument("--results", type=Path, default=HERE / "results.json")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Draw what is there."""
     options = PARSER.parse_args(arguments)
-    reports = read_reports(options.results / "shapes.json")
+    reports = read_reports(options.results)
     columns = min(3, len(reports))
     rows = -(-len(reports) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.2 * rows), squeeze=False, layout="constrained")
@@ -107,9 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         draw(panel, name, report)
     for what, style in LINES.items():
         axes[0][0].plot([], [], style, color="black", label=RIVALS[what])
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=2 * columns, frameon=False)
     axes[0][0].set_ylabel("times as fast")
-    figure.savefig(options.results / "ratios.png", dpi=150)
+    figure.savefig(options.results.with_name("ratios.png"), dpi=150)
 
 
 if __name__ == "__main__":

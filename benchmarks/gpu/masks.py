@@ -1,24 +1,51 @@
-"""Which form of the mask runs which attention kernel, and how fast."""
+"""Which form of the mask runs which attention kernel, and how fast.
+
+The graph of one encoder is made with padding given to its fused attention in every form that ONNX Runtime takes. Which
+kernel runs which form on CUDA (contrib_ops/cuda/bert/attention.cc, multihead_attention.cc): flash attention takes no
+mask at all; TensorRT's fused kernels, on GPUs of SM 70 to 89, and cuDNN's, from SM 90 on, take lengths or none;
+CUTLASS's memory-efficient kernel takes lengths with starts or none; whatever is left runs unfused. `run.py` names the
+kernels that ran.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
+import numpy as np
+import onnx_ir as ir
 import torch
 
 from benchmarks.common import machine
-from benchmarks.gpu.mask_forms import FORMS, masked
 from truncate_kit.bench.backends import BACKENDS, Backend
 from truncate_kit.bench.guarding import ContestantError, Guarded
 from truncate_kit.bench.runners import make_runner
 from truncate_kit.bench.running import Runner, random_ids
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.encoders import Encoder
-from truncate_kit.export.graph_files import save_graph
+from truncate_kit.export.casting import narrow
+from truncate_kit.export.checks import odd_inputs
+from truncate_kit.export.embeddings import fuse_embeddings
+from truncate_kit.export.graph_files import STATES, save_graph
+from truncate_kit.export.half import to_half, wide_nodes
+from truncate_kit.export.masks import set_mask
+from truncate_kit.export.tracing import build_graph
 from truncate_kit.precisions import GRAPH_FILES
 
+# `multihead_…`: products for queries, keys and values outside the attention node, whose rules differ.
+FORMS = (
+    "bias",
+    "tokens",
+    "lengths",
+    "lengths_starts",
+    "multihead_lengths",
+    "multihead_lengths_starts",
+    "none",
+    "packed",
+)
+_MICROSOFT = "com.microsoft"
 MASK_SHAPES = ((1, 16), (1, 128), (32, 128), (32, 512), (256, 32))
 
 
@@ -59,7 +86,7 @@ def mask_runners(encoder: Encoder, work: Path, device: torch.device) -> tuple[di
                 threads=torch.get_num_threads(),
             )
         except Exception as error:  # packed attention has no kernel on the CPU; a fault of one form is not the others'
-            absent[form] = f"does not start: {error}"
+            absent[form] = f"does not start: {error}".replace(f"{work}/", "")
         else:
             runners[form] = Guarded(("lean", form), backend, made)
     return runners, absent
@@ -107,3 +134,94 @@ def row_names(row: dict[str, object]) -> list[str]:
     names = row["kernels"]
     assert isinstance(names, dict)
     return [name[:60] for name in names if re.search("fmha|flash|attention|sdpa|softmax", name, re.IGNORECASE)]
+
+
+def masked(encoder: Encoder, form: str, target: str) -> Any:
+    """The encoder's graph for the target with its mask in that form; in float16 for CUDA.
+
+    `none` is right only without padding; `packed` takes padding out before the first block and puts it back after the
+    last.
+    """
+    graph = build_graph(encoder, "cuda" if target == "cuda" or form == "packed" else "cpu")
+    if form == "none":
+        for node in attentions(graph):
+            for place in (3, 5):
+                if len(node.inputs) > place:
+                    node.replace_input_with(place, None)
+    else:
+        set_mask(graph, "lengths" if form == "packed" else form.removeprefix("multihead_"))
+    fuse_embeddings(graph, encoder.family, "fp32")
+    if form == "packed":
+        pack(graph)
+        if target == "cuda":
+            narrow(graph, wide_nodes(graph))  # not through `to_half`, whose checks run on the CPU
+        return graph
+    if form.startswith("multihead_"):
+        to_multihead(graph)
+    return to_half(graph, encoder.family, odd_inputs(encoder))[0] if target == "cuda" else graph
+
+
+def attentions(graph: Any) -> list[Any]:
+    """The nodes that compute a whole attention, its first products included."""
+    return [node for node in graph.graph if node.op_type == "Attention" and node.domain == _MICROSOFT]
+
+
+def to_multihead(graph: Any) -> None:
+    """Let every attention begin with one product for queries, keys and values outside of it, in place."""
+    for node in attentions(graph):
+        states, weights, bias, mask = node.inputs[:4]
+        product = ir.node("MatMul", [states, weights], name=f"{node.name}_product")
+        widths = np.array(node.attributes["qkv_hidden_sizes"].as_ints(), np.int64)
+        sizes = ir.Value(name=f"{node.name}_widths", const_value=ir.tensor(widths))
+        graph.graph.register_initializer(sizes)
+        split = ir.node(
+            "Split", [product.outputs[0], sizes], attributes={"axis": -1}, num_outputs=3, name=f"{node.name}_split"
+        )
+        kept = [
+            node.attributes[name] for name in ("num_heads", "scale", "mask_filter_value") if name in node.attributes
+        ]
+        made = ir.Node(_MICROSOFT, "MultiHeadAttention", [*split.outputs, bias, mask], kept, name=f"{node.name}_heads")
+        for value in (*product.outputs, *split.outputs, *made.outputs):
+            value.dtype = ir.DataType.FLOAT
+        graph.graph.insert_before(node, [product, split, made])
+        node.outputs[0].replace_all_uses_with(made.outputs[0])
+        graph.graph.remove(node, safe=True)
+
+
+def pack(graph: Any) -> None:
+    """Let all blocks work on (tokens, width), in place, by ONNX Runtime's packed attention."""
+    nodes = attentions(graph)
+    (states,) = (value for value in graph.graph.outputs if value.name == STATES)
+    entering, lengths = nodes[0].inputs[0], nodes[0].inputs[3]
+    remove = ir.Node(_MICROSOFT, "RemovePadding", [entering, lengths], num_outputs=4, name="remove_padding")
+    packed, offsets, starts, longest = remove.outputs
+    packed.dtype = entering.dtype
+    for value in (offsets, starts, longest):
+        value.dtype = ir.DataType.INT32
+    for reader, place in list(entering.uses()):
+        if reader is not remove:
+            reader.replace_input_with(place, packed)
+    graph.graph.insert_before(nodes[0], remove)
+    for node in nodes:
+        kept = [node.attributes[name] for name in ("num_heads", "scale", "qkv_hidden_sizes") if name in node.attributes]
+        inputs = [*node.inputs[:3], offsets, starts]
+        made = ir.Node(_MICROSOFT, "PackedAttention", inputs, kept, name=f"{node.name}_packed")
+        made.outputs[0].dtype = node.outputs[0].dtype
+        graph.graph.insert_before(node, made)
+        node.outputs[0].replace_all_uses_with(made.outputs[0])
+        graph.graph.remove(node, safe=True)
+    last = states.producer()
+    restore = ir.Node(_MICROSOFT, "RestorePadding", [states, offsets], name="restore_padding")
+    restored = restore.outputs[0]
+    restored.dtype, restored.shape = states.dtype, states.shape
+    graph.graph.insert_after(last, restore)
+    for reader, place in list(states.uses()):
+        if reader is not restore:
+            reader.replace_input_with(place, restored)
+    for node in graph.graph:  # the trace's shapes have a batch and a length
+        for value in node.outputs:
+            if value is not restored and not value.is_graph_output():
+                value.shape = None
+    states.shape = None
+    graph.graph.outputs[list(graph.graph.outputs).index(states)] = restored
+    restored.name, states.name = STATES, f"{STATES}_packed"

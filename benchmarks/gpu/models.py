@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -12,7 +13,7 @@ from truncate_kit.encoders import Encoder, load_encoder, random_encoder, save_en
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.precisions import GRAPH_FILES
+from truncate_kit.precisions import GRAPH_FILES, Precision
 
 LENGTHS = Path(__file__).with_name("lengths.json")
 
@@ -59,8 +60,10 @@ def sentences(name: str, encoder: Encoder, count: int) -> list[str]:
 class Models:
     """Folders of random models, full and cut, with their graphs, made when they are first asked for."""
 
-    def __init__(self, work: Path, configs: dict[str, PretrainedConfig], device: str) -> None:
-        self.work, self.configs, self.device = work, configs, device
+    def __init__(
+        self, work: Path, configs: dict[str, PretrainedConfig], device: str, precisions: Sequence[Precision]
+    ) -> None:
+        self.work, self.configs, self.device, self.precisions = work, configs, device, precisions
         self._made: set[Path] = set()
 
     def layer(self, name: str, cut: int) -> int:
@@ -86,7 +89,7 @@ class Models:
         if not place.exists():
             save_encoder(self.encoder(name, layer), place)
         on_cuda = self.device.startswith("cuda")
-        for precision in ("fp32", "fp16") if on_cuda else ("fp32",):
+        for precision in self.precisions:
             if (place / GRAPH_FILES[precision]).exists():
                 continue
             try:

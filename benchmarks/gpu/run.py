@@ -9,13 +9,14 @@
 Parts: `shapes` times every model, full and cut, in every backend at fixed lengths and on sentences as long as those of
 the STS Benchmark; `sets` does the latter for captions and paragraphs; `steps` turns one thing after the other from the
 full model in torch into the cut one as a graph, and says what each gained; `masks` times the forms in which padding is
-given to fused attention, and names the kernels that ran. Each part is one JSON file. What fails is there as an error
+given to fused attention, and names the kernels that ran. All go into one JSON file. What fails is there as an error
 with its reason, the rest goes on, and the next run tries it again. Weights are random (speed does not depend on them),
 sentences are words of the miniatures' vocabulary, as many as the real sentences have tokens (`lengths.json`). FOLDER
 gets models and graphs and lies outside the repository. The last line of `--device cpu` tries the script without a GPU.
 """
 
 import argparse
+import dataclasses
 import json
 import multiprocessing
 import sys
@@ -30,8 +31,7 @@ from statistics import median
 import torch
 
 from benchmarks.common import machine, names, new_parser, numbers
-from benchmarks.gpu.mask_forms import FORMS
-from benchmarks.gpu.masks import mask_graph, time_masks
+from benchmarks.gpu.masks import FORMS, mask_graph, time_masks
 from benchmarks.gpu.models import Models, sentences, shapes
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.onnx_runner import OnnxRunner
@@ -43,7 +43,7 @@ from truncate_kit.bench.timing import interleaved
 from truncate_kit.encoders import load_encoder
 from truncate_kit.files import write_json
 from truncate_kit.hardware import bf16_instructions, usable_cores
-from truncate_kit.precisions import GRAPH_FILES
+from truncate_kit.precisions import GRAPH_FILES, Precision
 from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
 
 HERE = Path(__file__).parent
@@ -73,14 +73,14 @@ ALL_AT_ONCE = 1 << 40  # tokens; more than any batch has
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what has no figures yet; exit code 1 where something failed."""
     options = parsed(arguments)
-    models = Models(options.work, shapes(options.width, options.layers), options.device)
+    models = Models(options.work, shapes(options.width, options.layers), options.device, precisions_of(options))
     if options.prepare:
         prepare(options, models)
         return
     begin, failed = time.perf_counter(), []
+    parts = json.loads(options.out.read_text()) if options.out.exists() else {}
     for part in options.parts:
-        path = options.out / f"{part}.json"
-        results = json.loads(path.read_text()) if path.exists() else {}
+        results = parts.setdefault(part, {})
         for name, measure in JOBS[part](options, models):
             if "error" not in results.get(name, {"error": "not measured yet"}):
                 print(f"{part}, {name}: is there.")
@@ -94,10 +94,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 traceback.print_exc()
                 results[name] = {"error": f"{type(error).__name__}: {error}"}
                 failed.append(f"{part}, {name}: {error}")
-            write_json(path, results)
+            write_json(options.out, parts)
             print(f"{part}, {name}: after {time.perf_counter() - begin:.0f} s", flush=True)
     if failed:
         sys.exit("Failed:\n" + "\n".join(failed))
+
+
+def precisions_of(options: argparse.Namespace) -> tuple[Precision, ...]:
+    """Of the graphs that the rows run; the steps run those in float16 on a GPU."""
+    if not options.device.startswith("cuda"):
+        return ("fp32",)
+    return ("fp16", "fp32") if options.backends is None or "onnx-fp32" in options.backends else ("fp16",)
 
 
 def prepare(options: argparse.Namespace, models: Models) -> None:
@@ -163,7 +170,8 @@ def whole_bench(
     print(
         "\n".join((machine_sentence(report), *ceiling_sentences(report), *absences(report), *report.notes)), flush=True
     )
-    return report.to_dict()
+    named = [dataclasses.replace(model, name=Path(model.name).name) for model in report.models]
+    return dataclasses.replace(report, models=named).to_dict()
 
 
 def step_jobs(options: argparse.Namespace, models: Models) -> Iterator[Job]:
@@ -243,7 +251,7 @@ JOBS = {"shapes": shape_jobs, "sets": set_jobs, "steps": step_jobs, "masks": mas
 
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--work", type=Path, required=True, help="folder for models and graphs")
-PARSER.add_argument("--out", type=Path, default=HERE / "results")
+PARSER.add_argument("--out", type=Path, default=HERE / "results.json")
 PARSER.add_argument("--device", default="cuda")
 PARSER.add_argument("--quick", action="store_true", help="fewer of everything but what is named beside it")
 PARSER.add_argument("--prepare", action="store_true", help="make models and graphs, measure nothing")

@@ -18,8 +18,8 @@ from torch import nn
 
 from benchmarks.common import machine, new_parser
 from benchmarks.miniatures.corpus import learn_vocabulary, pieces, read_lines
+from benchmarks.miniatures.objectives import ElectraHeads, electra_loss
 from benchmarks.miniatures.pretrain import MAX_LENGTH, SHAPES, VOCABULARY, bert_config, electra_config, new_encoder
-from benchmarks.miniatures.replaced import ElectraHeads, electra_loss
 from truncate_kit.bench.machine import OtherWork
 from truncate_kit.encoders import Encoder
 from truncate_kit.files import write_json

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 
-from benchmarks.gpu import figure, mask_forms
+from benchmarks.gpu import figure
 from benchmarks.gpu import masks as mask_timing
 from benchmarks.gpu import models as random_models
 from benchmarks.gpu import run as gpu
@@ -25,7 +25,7 @@ FEW = {
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Models and results of one small run of the three parts that take no set of their own."""
-    work, out = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("out")
+    work, out = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("out") / "results.json"
     options = [f"--{name}={value}" for name, value in FEW.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mask_timing, "FORMS", ("tokens", "multihead_lengths_starts", "packed"))
@@ -34,15 +34,17 @@ def folders(tmp_path_factory):
     return work, out, options
 
 
-def test_each_part_is_one_file_with_raw_seconds(folders):
-    _, out, _ = folders
-    assert sorted(path.name for path in out.iterdir()) == ["masks.json", "shapes.json", "steps.json"]
-    report = BenchReport.from_dict(json.loads((out / "shapes.json").read_text())["bert-base-1"])
+def test_each_part_has_its_raw_seconds(folders):
+    work, out, _ = folders
+    parts = json.loads(out.read_text())
+    assert list(parts) == ["shapes", "steps", "masks"]
+    assert str(work) not in out.read_text()
+    report = BenchReport.from_dict(parts["shapes"]["bert-base-1"])
     assert {row.backend for row in report.measured()} == {"torch-fp32", "st-fp32", "onnx-fp32"}
-    steps = json.loads((out / "steps.json").read_text())["steps"]
+    steps = parts["steps"]["steps"]
     low = ["+ precision"] if bf16_instructions(torch.device("cpu")) else []
     assert [name.split(":")[0] for name in steps["seconds"]][2:-2] == [*low, "+ kernels", "+ batches by tokens"]
-    masks = json.loads((out / "masks.json").read_text())["masks"]
+    masks = parts["masks"]["masks"]
     assert {(row["mask"], row["batch_size"], row["padded"]) for row in masks["rows"]} >= {
         ("tokens", 1, False),
         ("tokens", 2, True),
@@ -53,7 +55,7 @@ def test_each_part_is_one_file_with_raw_seconds(folders):
 def test_the_step_of_precision_needs_its_instructions(folders, monkeypatch):
     work, out, options = folders
     options = gpu.parsed([f"--work={work}", f"--out={out}", *options])
-    models = gpu.Models(work, gpu.shapes(options.width, options.layers), options.device)
+    models = gpu.Models(work, gpu.shapes(options.width, options.layers), options.device, ("fp32",))
     for flags, shown in (("avx2", False), ("avx2 avx512_bf16", True)):
         monkeypatch.setenv(INSTRUCTIONS, flags)
         assert ("+ precision: bf16" in gpu.steps(options, models)["seconds"]) == shown
@@ -66,19 +68,41 @@ def test_what_is_there_is_not_measured_again_and_what_fails_is_written_down(fold
         yield from (("bad", lambda: 1 / 0), ("good", lambda: {"seconds": [1.0]}))
 
     monkeypatch.setitem(gpu.JOBS, "sets", jobs)
-    before = (out / "shapes.json").read_bytes()
+    before = json.loads(out.read_text())
     with pytest.raises(SystemExit, match="sets, bad: division by zero"):
         gpu.main([f"--work={work}", f"--out={out}", "--parts=shapes,sets", *options])
-    assert (out / "shapes.json").read_bytes() == before
     assert "shapes, bert-base-1: is there." in capsys.readouterr().out
-    found = json.loads((out / "sets.json").read_text())
-    assert found == {"bad": {"error": "ZeroDivisionError: division by zero"}, "good": {"seconds": [1.0]}}
+    found = json.loads(out.read_text())
+    assert {part: found[part] for part in before} == before
+    assert found["sets"] == {"bad": {"error": "ZeroDivisionError: division by zero"}, "good": {"seconds": [1.0]}}
     monkeypatch.setitem(gpu.JOBS, "sets", lambda options, models: iter([("bad", lambda: {"seconds": [2.0]})]))
     gpu.main([f"--work={work}", f"--out={out}", "--parts=sets", "--stop-after=0", *options])
     assert "sets, bad: left to the next run." in capsys.readouterr().out
     gpu.main([f"--work={work}", f"--out={out}", "--parts=sets", *options])
-    assert json.loads((out / "sets.json").read_text())["bad"] == {"seconds": [2.0]}
-    (out / "sets.json").unlink()
+    assert json.loads(out.read_text())["sets"]["bad"] == {"seconds": [2.0]}
+
+
+def test_models_and_graphs_are_made_beforehand(folders, tmp_path, monkeypatch, capfd):
+    _, _, options = folders
+    monkeypatch.setattr(gpu, "FORMS", ("tokens",))
+    gpu.main([f"--work={tmp_path}", f"--out={tmp_path / 'none.json'}", "--prepare", *options])
+    assert not (tmp_path / "none.json").exists()
+    made = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("model.onnx")}
+    assert made == {"bert-base-1/model.onnx", "bert-base-full/model.onnx", "masks-tokens/model.onnx"}
+    assert set(capfd.readouterr().out.split()) >= {str(tmp_path / "bert-base-full"), str(tmp_path / "bert-base-1")}
+    stamps = {name: (tmp_path / name).stat().st_mtime_ns for name in made}
+    gpu.main([f"--work={tmp_path}", f"--out={tmp_path / 'none.json'}", "--prepare", *options])
+    assert {name: (tmp_path / name).stat().st_mtime_ns for name in made} == stamps
+
+
+def test_graphs_that_no_row_runs_are_not_made():
+    def precisions(*more):
+        options = gpu.parsed(["--work=x", *more])
+        return gpu.precisions_of(options)
+
+    assert precisions("--quick") == ("fp16",)
+    assert precisions("--backends=onnx-fp32") == precisions() == ("fp16", "fp32")
+    assert precisions("--device=cpu") == ("fp32",)
 
 
 def test_quick_gives_way_to_what_is_named():
@@ -92,7 +116,7 @@ def test_a_model_whose_graph_cannot_be_made_is_there_without_it(tmp_path, monkey
         raise random_models.TruncateKitError("too old.", hint="Upgrade it.")
 
     monkeypatch.setattr(random_models, "export_onnx", refused)
-    folder = gpu.Models(tmp_path, gpu.shapes(32, 2), "cpu").folder("bert-base", 1)
+    folder = gpu.Models(tmp_path, gpu.shapes(32, 2), "cpu", ("fp32",)).folder("bert-base", 1)
     assert load_encoder(folder).depth == 1
     assert "bert-base-1 has no fp32 graph: too old. Upgrade it." in capsys.readouterr().out
 
@@ -103,22 +127,23 @@ def test_the_figure_keeps_torch_and_other_rivals_apart(folders, capsys):
     printed = capsys.readouterr().out
     for rival in ("torch", "others", "full"):
         assert f"bert-base-1, batch 2, against {rival}: " in printed
-    assert (out / "ratios.png").stat().st_size > 1000
-    (out / "ratios.png").unlink()
+    assert out.with_name("ratios.png").stat().st_size > 1000
 
 
 def test_missing_results_are_an_error_in_a_sentence(tmp_path):
-    with pytest.raises(SystemExit, match=r"shapes\.json: measure first"):
-        figure.main([f"--results={tmp_path}"])
-    (tmp_path / "shapes.json").write_text(json.dumps({"bert-base-6": {"error": "no memory"}}))
-    with pytest.raises(SystemExit, match="nothing to draw"):
-        figure.main([f"--results={tmp_path}"])
+    results = tmp_path / "results.json"
+    with pytest.raises(SystemExit, match=r"results\.json: measure first"):
+        figure.main([f"--results={results}"])
+    for parts in ({}, {"shapes": {"bert-base-6": {"error": "no memory"}}}):
+        results.write_text(json.dumps(parts))
+        with pytest.raises(SystemExit, match="nothing to draw"):
+            figure.main([f"--results={results}"])
 
 
 @pytest.mark.parametrize("form", ["multihead_lengths", "multihead_lengths_starts"])
 def test_products_outside_the_attention_give_the_same_vectors(form, tiny_folder, tmp_path):
     encoder = truncate(load_encoder(tiny_folder("bert")), 2)
-    save_graph(mask_forms.masked(encoder, form, "cpu"), tmp_path / "model.onnx")
+    save_graph(mask_timing.masked(encoder, form, "cpu"), tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     ids = np.random.default_rng(0).integers(5, 20, (4, 9))
     mask = (np.arange(9) < np.array([9, 4, 1, 6])[:, None]).astype(np.int64)

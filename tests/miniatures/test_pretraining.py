@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForPreTraining, AutoTokenizer
 
-from benchmarks.miniatures import causal, corpus, pretrain, replaced
+from benchmarks.miniatures import corpus, objectives, pretrain
 from tests.support.families import WORDS
 from truncate_kit.encoders import load_encoder
 from truncate_kit.priors.masking import IGNORED, HiddenWords
@@ -51,7 +51,7 @@ def finished(text, tmp_path_factory):
 
 def test_words_are_drawn_by_their_chances():
     logits = torch.tensor([2.0, -1.0, 0.5, 0.0, -20.0])
-    drawn = replaced.draw_words(logits.expand(40_000, 5), torch.Generator().manual_seed(0))
+    drawn = objectives.draw_words(logits.expand(40_000, 5), torch.Generator().manual_seed(0))
     shares = drawn.bincount(minlength=5) / len(drawn)
     # Four standard deviations of a share: 4·√(¼ / 40,000) = 0.01.
     torch.testing.assert_close(shares, logits.softmax(dim=0), atol=0.01, rtol=0)
@@ -66,7 +66,7 @@ def test_losses_are_those_of_the_paper(finished):
     tokenizer = AutoTokenizer.from_pretrained(out / "electra-discriminator")
     parts = [load_encoder(out / f"electra-{name}") for name in ("discriminator", "generator")]
     parts[1].backbone.embeddings = parts[0].backbone.embeddings
-    heads = replaced.ElectraHeads(*parts, pretrain.load_masked_head(parts[1]))
+    heads = objectives.ElectraHeads(*parts, pretrain.load_masked_head(parts[1]))
     heads.replaced.load_state_dict(discriminator.discriminator_predictions.state_dict())
     batch = dict(tokenizer([" ".join(WORDS[:6]), " ".join(WORDS[4:8])], padding=True, return_tensors="pt"))
     batch.pop("token_type_ids", None)
@@ -76,16 +76,16 @@ def test_losses_are_those_of_the_paper(finished):
         batch["input_ids"][row, place] = tokenizer.mask_token_id
     with torch.no_grad():
         hidden = HiddenWords.of(labels)
-        found = replaced.electra_losses(parts[0], heads, batch, hidden, torch.Generator().manual_seed(3))
+        found = objectives.electra_losses(parts[0], heads, batch, hidden, torch.Generator().manual_seed(3))
         torch.manual_seed(5)
-        parted = replaced.electra_losses(parts[0], heads, batch, hidden)
+        parted = objectives.electra_losses(parts[0], heads, batch, hidden)
         torch.manual_seed(5)
-        whole = replaced.electra_loss(parts[0], heads, batch, hidden, weight=7.0)
+        whole = objectives.electra_loss(parts[0], heads, batch, hidden, weight=7.0)
         torch.testing.assert_close(whole, parted.words + 7 * parted.replaced)
         logits = generator(**batch).logits[labels != IGNORED].log_softmax(dim=1)
         truth = labels[labels != IGNORED]
         torch.testing.assert_close(found.words, -logits[torch.arange(3), truth].mean())
-        drawn = replaced.draw_words(logits, torch.Generator().manual_seed(3))
+        drawn = objectives.draw_words(logits, torch.Generator().manual_seed(3))
         ids = batch["input_ids"].clone()
         ids[labels != IGNORED] = drawn
         chance = discriminator(input_ids=ids, attention_mask=batch["attention_mask"]).logits.sigmoid()
@@ -110,12 +110,12 @@ def test_the_next_word_is_that_of_transformers(finished):
     with torch.no_grad():
         labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)
         expected = model(**batch, labels=labels).loss
-        torch.testing.assert_close(causal.causal_loss(encoder, batch), expected)
+        torch.testing.assert_close(objectives.causal_loss(encoder, batch), expected)
         alone = [float(model(torch.tensor([row]), labels=torch.tensor([row])).loss) for row in ids]
     weighted = sum(loss * (len(row) - 1) for loss, row in zip(alone, ids, strict=True)) / sum(
         len(row) - 1 for row in ids
     )
-    assert causal.CausalEvaluator(ids).score(encoder) == (pytest.approx(-weighted, rel=1e-5), None)
+    assert objectives.CausalEvaluator(ids).score(encoder) == (pytest.approx(-weighted, rel=1e-5), None)
 
 
 @pytest.mark.parametrize("model", ["bert", "electra", "gpt2"])

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 import time
 from pathlib import Path
 
@@ -49,6 +50,14 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
         python=platform.python_version(),
         torch=str(torch.__version__),  # a subclass of str
         transformers=str(installed_version("transformers")),
-        onnxruntime=installed_version("onnxruntime") or installed_version("onnxruntime-gpu"),
+        onnxruntime=_onnxruntime_version(),
         others_busy=others_busy,
     )
+
+
+def _onnxruntime_version() -> str | None:
+    """Of what is loaded, since two distributions install it; None where neither is there."""
+    loaded = sys.modules.get("onnxruntime")
+    if loaded is not None:
+        return str(loaded.__version__)
+    return installed_version("onnxruntime") or installed_version("onnxruntime-gpu")

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from truncate_kit import __version__
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.encoders.saving import load_by_any_runtime
@@ -35,7 +36,7 @@ from truncate_kit.pair_keys import merged, read_seen, write_seen
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 
-_VERSIONS = ("truncate-kit", "torch", "transformers", "onnx", "onnxscript")
+_VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
 
 
@@ -237,7 +238,9 @@ def _report(
         file_bytes=sum(file.stat().st_size for file in (graph, data) if file is not None),
         opset=int(made.graph.opset_imports[""]),
         # The GPU build of ONNX Runtime has a name of its own.
-        versions={name: version(name) for name in _VERSIONS} | {"onnxruntime": runtime.__version__},
+        versions={"truncate-kit": __version__}
+        | {name: version(name) for name in _VERSIONS}
+        | {"onnxruntime": runtime.__version__},
         fused_attention_expected=made.fused_expected,
         fused_attention_found=count_fused_attention(made.graph),
         fused_nodes=count_fused_nodes(made.graph),

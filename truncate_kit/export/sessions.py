@@ -63,6 +63,7 @@ def open_session(file: Path, *, device: torch.device, threads: int, cuda_options
     options.log_severity_level = 4  # what goes wrong is raised as well
     providers: list[Any] = ["CPUExecutionProvider"]
     if cuda:
+        runtime.set_default_logger_severity(3)  # since 1.31 a warning for each session says that no plugin is there
         _check_active(runtime, runtime.get_available_providers())
         providers = cuda_options.providers(device.index or 0) + providers
     try:
