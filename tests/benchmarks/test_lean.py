@@ -14,12 +14,19 @@ def rounded(number: str, unit: str) -> str:
     return str(Decimal(number).quantize(Decimal(unit), ROUND_HALF_UP))
 
 
-def test_the_table_of_blocks_is_that_of_its_rows():
-    text = (LEAN / "README.md").read_text(encoding="utf-8")
-    lines = text.split("\n## Blocks\n", 1)[1].strip().split("\n\n", 1)[0].splitlines()[3:]  # after the full model
-    shown = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+def cells(heading: str) -> list[list[str]]:
+    """The rows of the first table below a heading of the page."""
+    text = (LEAN / "README.md").read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1]
+    lines = [line for line in text[: text.index("\n- ")].splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def measured_rows(*, on_a_gpu: bool) -> list[dict[str, str]]:
     with (LEAN / "rows.csv").open(encoding="utf-8", newline="") as file:
-        measured = [row for row in csv.DictReader(file) if row["blocks"]]
+        return [row for row in csv.DictReader(file) if row["blocks"] and (row["threads"] == "cuda") == on_a_gpu]
+
+
+def test_the_table_of_blocks_is_that_of_its_rows():
     expected = [
         [
             row["blocks"].replace(" ", ", "),
@@ -28,9 +35,18 @@ def test_the_table_of_blocks_is_that_of_its_rows():
             f"{rounded(row['speedup'], '0.1')} ×",
             rounded(row["learning_minutes"], "1"),
         ]
-        for row in measured
+        for row in measured_rows(on_a_gpu=False)
     ]
-    assert sorted([row[0], *row[2:]] for row in shown) == sorted(expected)
+    assert sorted([row[0], *row[2:]] for row in cells("Blocks")[1:]) == sorted(expected)  # after the full model
+
+
+def test_the_table_of_subsets_is_that_of_the_rows_of_a_gpu():
+    expected = [
+        [row["blocks"].replace(" ", ", "), *(row[name] for name in ("seed", *SCORES, "agreement"))]
+        for row in measured_rows(on_a_gpu=True)
+    ]
+    shown = [[row[0].split(" and ")[0], *row[1:]] for row in cells("Subsets of the same size")]
+    assert sorted(shown) == sorted(expected)
 
 
 def test_no_text_holds_one_of_an_evaluation_set():
