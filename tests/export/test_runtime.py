@@ -9,10 +9,12 @@ import torch
 
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.export import runtime
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import check_record
-from truncate_kit.export.runtime import OnnxEncoder, bucket, load_text_encoder, token_batches
+from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
 from truncate_kit.export.sessions import CudaOptions, open_session, run_bound
+from truncate_kit.export.shapes import bucket, filled, stepped, token_batches
 
 TEXTS = [
     "a",
@@ -88,6 +90,43 @@ def test_a_bucket_holds_its_batch():
             size, width = bucket(batch, length, 512)
             assert batch <= size < 2 * batch
             assert length <= width <= max(8, 2 * length)
+
+
+def test_batches_on_a_gpu_have_few_shapes_and_the_same_vectors(prompted, monkeypatch):
+    """Whatever is encoded: each shape that is met for the first time costs as much as a batch of thousands."""
+    encoder, folder = prompted
+    loaded = OnnxEncoder.load(folder, threads=1, batch_tokens=64)
+    loaded._few_shapes = True  # as on CUDA
+    shapes = set()
+
+    def seen(session, feeds, **more):
+        shapes.add(feeds["input_ids"].shape)
+        return run_bound(session, feeds, **more)
+
+    monkeypatch.setattr(runtime, "run_bound", seen)
+    draw = np.random.default_rng(0)
+    for number in (1, 2, 3, 5, 8, 13, 40, 200):
+        ids = [[2, *draw.integers(5, 20, length - 2), 3] for length in draw.integers(3, encoder.max_length + 1, number)]
+        torch.testing.assert_close(loaded.encode_ids(ids), encoder.encode_ids(ids), atol=1e-5, rtol=1e-4)
+    lengths = {stepped(length, encoder.max_length) for length in range(1, encoder.max_length + 1)}
+    assert {length for _, length in shapes} <= lengths
+    for size, length in shapes:
+        assert size == 64 // length or size & (size - 1) == 0
+        assert size * length <= 64
+
+
+def test_steps_of_lengths_add_at_most_an_eighth():
+    steps = [stepped(length, 512) for length in range(1, 513)]
+    assert len(set(steps)) == 56
+    for length, step in enumerate(steps, 1):
+        assert length <= step <= length * 9 / 8
+    assert stepped(510, 511) == 511  # no more than the graph takes
+    assert stepped(510, None) == 510
+
+
+def test_a_batch_is_filled_up_to_no_more_than_a_whole_one():
+    assert [filled(batch, 100) for batch in (1, 2, 3, 33, 64, 65, 100)] == [1, 2, 4, 64, 64, 100, 100]
+    assert filled(3, 2) == 3  # one text that is longer than a batch
 
 
 def test_what_a_session_is_told_on_cuda():

@@ -12,8 +12,9 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.errors import ModelError, TruncateKitError
 from truncate_kit.export.graph_files import OUTPUT
 from truncate_kit.export.record import check_runnable
-from truncate_kit.export.runtime import OnnxEncoder, padded
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session
+from truncate_kit.export.shapes import padded
 from truncate_kit.extras import require
 
 TENSORRT_TEXTS = 512  # of one batch, at most

@@ -1,6 +1,6 @@
 """An exported encoder in ONNX Runtime: texts in, sentence vectors out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -18,9 +18,10 @@ from truncate_kit.encoders.tokenizer import load_reader
 from truncate_kit.encoders.unreplaced import check_unreplaced, state_of, unreplaced
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.export_report import ExportReport
-from truncate_kit.export.graph_files import INPUTS, OUTPUT, graph_files
+from truncate_kit.export.graph_files import OUTPUT, graph_files
 from truncate_kit.export.record import check_runnable, find_graph
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
+from truncate_kit.export.shapes import bucket, filled, padded, stepped, token_batches
 from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores
 from truncate_kit.memory import in_halves
@@ -72,6 +73,8 @@ class OnnxEncoder:
         check_threads(threads)
         self.threads = threads or usable_cores()
         self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
+        # cuDNN, whose attention runs on Hopper, plans 60 ms and more for each new shape (benchmarks/gpu).
+        self._few_shapes = self.device.type == "cuda"
         self._cuda_options = cuda_options or CudaOptions(captured=buckets)
         self._state = state_of(file.parent, graph_files(file))
         self._sessions: dict[int, Any] = {}
@@ -179,7 +182,8 @@ class OnnxEncoder:
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """`vectors` of texts that are already ids, as `token_ids` gives them."""
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
-        batches = list(token_batches([len(row) for row in ids], self.batch_tokens))
+        lengths = [stepped(len(row), self._longest) if self._few_shapes else len(row) for row in ids]
+        batches = list(token_batches(lengths, self.batch_tokens))
         if self._fixed is None and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2:
             run = self._runner(self._session(1), ids, vectors)
             with ThreadPoolExecutor(self.threads) as pool:
@@ -205,17 +209,25 @@ class OnnxEncoder:
         vectors: Vectors = self._session(self.threads).run([OUTPUT], feeds)[0]
         return vectors
 
+    def _shape(self, batch: int, length: int) -> tuple[int, int]:
+        """The shape that a batch is brought to."""
+        if self._fixed is not None:
+            return bucket(batch, length, self._longest)
+        if not self._few_shapes:
+            return batch, length
+        length = stepped(length, self._longest)
+        return filled(batch, self.batch_tokens // length), length
+
     def _runner(self, session: Any, ids: Sequence[Sequence[int]], vectors: Vectors) -> Callable[[Sequence[int]], None]:
         padding = self.reader.padding_id if self.reader is not None else 0
 
         def compute(places: Sequence[int]) -> None:
             rows = [ids[place] for place in places]
-            if self._fixed is None:
-                vectors[places] = run_bound(session, padded(rows, padding), device=self.device)
-                return
-            batch, length = bucket(len(rows), max(map(len, rows)), self._longest)
-            filled = [*rows, *[rows[0][:1]] * (batch - len(rows))]  # one token, so that no text is empty
-            vectors[places] = self._fixed.run(padded(filled, padding, length))[: len(rows)]
+            batch, length = self._shape(len(rows), max(map(len, rows)))
+            rows += [rows[0][:1]] * (batch - len(rows))  # one token, so that no text is empty
+            feeds = padded(rows, padding, length)
+            found = run_bound(session, feeds, device=self.device) if self._fixed is None else self._fixed.run(feeds)
+            vectors[places] = found[: len(places)]
 
         def run(places: Sequence[int]) -> None:
             for _ in in_halves(compute, places):
@@ -252,32 +264,3 @@ def load_text_encoder(
     if pooling is not None or max_length is not None:
         raise UsageError("A graph has its pooling and its length inside.", hint="Leave out `pooling` and `max_length`.")
     return OnnxEncoder.load(name, precision=precision, threads=threads, device=device)
-
-
-def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Places of the texts, longest first, in batches of at most `tokens` tokens, padding included, or one text."""
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    start = 0
-    while start < len(order):
-        size = max(1, tokens // max(1, lengths[order[start]]))
-        yield order[start : start + size]
-        start += size
-
-
-def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
-    """The shape that a batch of this number of texts is brought to: the next power of two of both, at least 8 tokens.
-
-    longest: most tokens that the graph takes, None where it is not known; one that takes 512 has seven lengths.
-    """
-    width = max(8, 1 << (length - 1).bit_length())
-    return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))
-
-
-def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
-    """Right-padded ids and their mask, each (b, t), named as the graph's inputs; t None is the longest row."""
-    shape = (len(rows), length or max(len(row) for row in rows))
-    ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
-        mask[place, : len(row)] = 1
-    return dict(zip(INPUTS, (ids, mask), strict=True))

@@ -17,7 +17,8 @@ from truncate_kit.export.calibrating import calibrate
 from truncate_kit.export.export_report import FloatLayer, Quantization
 from truncate_kit.export.graph_files import save_graph
 from truncate_kit.export.quantizing import Quantizable, quantizable, quantize
-from truncate_kit.export.runtime import OnnxEncoder, padded
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.shapes import padded
 from truncate_kit.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.progress import Progress, silent
 from truncate_kit.wording import in_points

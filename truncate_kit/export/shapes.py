@@ -1,0 +1,53 @@
+"""Batches of few shapes: how many texts run together, and to how many tokens they are filled up."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from truncate_kit.export.graph_files import INPUTS
+
+
+def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
+    """Places of the texts, longest first, in batches of at most `tokens` tokens, padding included, or one text."""
+    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
+    start = 0
+    while start < len(order):
+        size = max(1, tokens // max(1, lengths[order[start]]))
+        yield order[start : start + size]
+        start += size
+
+
+def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
+    """The shape that a batch of this number of texts is brought to: the next power of two of both, at least 8 tokens.
+
+    longest: most tokens that the graph takes, None where it is not known; one that takes 512 has seven lengths.
+    """
+    width = max(8, 1 << (length - 1).bit_length())
+    return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))
+
+
+def stepped(length: int, longest: int | None) -> int:
+    """The length, at most an eighth above it, that texts of `length` tokens are filled up to: 56 lengths up to 512.
+
+    longest: most tokens that the graph takes; None where it is not known, and then the length stays as it is.
+    """
+    if longest is None:
+        return length
+    step = 1 << max(0, length.bit_length() - 4)
+    return max(length, min(-(-length // step) * step, longest))
+
+
+def filled(batch: int, most: int) -> int:
+    """The number of texts that a batch is filled up to: the next power of two, but no more than a whole batch has."""
+    return max(batch, min(1 << (batch - 1).bit_length(), most))
+
+
+def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
+    """Right-padded ids and their mask, each (b, t), named as the graph's inputs; t None is the longest row."""
+    shape = (len(rows), length or max(len(row) for row in rows))
+    ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+        mask[place, : len(row)] = 1
+    return dict(zip(INPUTS, (ids, mask), strict=True))
