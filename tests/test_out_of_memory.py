@@ -44,6 +44,13 @@ def test_what_allocators_say_is_known():
         np.empty(TOO_MUCH, np.uint8)
     assert is_out_of_memory(torchs.value)
     assert is_out_of_memory(numpys.value)
+    for said in (
+        "CUDA error: out of memory",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "Non-zero status code returned: CUDA failure 2: out of memory ; GPU=0",
+    ):
+        assert is_out_of_memory(RuntimeError(said))
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 

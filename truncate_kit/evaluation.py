@@ -58,6 +58,10 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     Each distinct text is encoded once. Raises `DataError` where a correlation is not defined: fewer than three pairs,
     or one value only among targets or cosines.
     """
+    if pairs and all(pair.first == pair.second for pair in pairs):
+        raise DataError(
+            "The two texts of every pair are the same.", hint="Check that the columns are those of two texts."
+        )
     places = PlacedPairs.of(pairs)
     vectors = torch.as_tensor(encoder.encode(places.texts))
     return correlate(pair_similarities(vectors, places, encoder), [pair.target for pair in pairs])

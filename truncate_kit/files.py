@@ -247,15 +247,21 @@ def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Work in `folder`, which is marked until it ends well or is refused: what was stopped goes on there."""
     # The same call would end so again; after a divergence one with other settings goes on with what they share.
     refused = (UsageError, DataError, ModelError, *([] if shared else [DivergedError]))
-    folder.mkdir(parents=True, exist_ok=True)
-    mark = folder / _UNFINISHED
-    mark.touch()
+    mark = mark_unfinished(folder)
     try:
         yield
     except refused:
         mark.unlink(missing_ok=True)
         raise
     mark.unlink(missing_ok=True)
+
+
+def mark_unfinished(folder: Path) -> Path:
+    """Say that work in `folder` goes on with another call, which takes the mark away; the file that says so."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder / _UNFINISHED
+    mark.touch()
+    return mark
 
 
 def is_unfinished(folder: Path) -> bool:

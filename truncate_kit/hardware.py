@@ -48,7 +48,8 @@ def bf16_instructions(device: "torch.device") -> str | None:
     if device.type == "cuda":
         import torch
 
-        return "tensor cores" if torch.cuda.is_bf16_supported(including_emulation=False) else None
+        with torch.cuda.device(device):
+            return "tensor cores" if torch.cuda.is_bf16_supported(including_emulation=False) else None
     return _first_of(_BF16_FLAGS)
 
 

@@ -16,6 +16,10 @@ Found = TypeVar("Found")
 _WORDS = (
     "DefaultCPUAllocator",
     "Failed to allocate memory",
+    "CUDA error: out of memory",
+    "failure 2: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
     "bad_alloc",
     "could not create a memory",
 )

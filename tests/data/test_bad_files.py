@@ -251,3 +251,8 @@ def test_rows_behind_damage_in_a_packed_file_are_missed(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match="the packed data is broken"):
             read_texts(path)
+
+
+def test_a_name_with_a_null_character_is_no_file():
+    with pytest.raises(DataError, match="does not exist"):
+        load_pairs("a\0b")

@@ -63,6 +63,21 @@ def test_csv_with_byte_order_mark_blank_lines_and_line_breaks(tmp_path):
     assert read_pairs(path).pairs == (TextPair("one\r\ntwo", "b", 1.0),)
 
 
+def test_spaces_behind_commas_are_not_part_of_quoted_cells(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text('sentence1, sentence2, score\n"He said hi", "She left, too", 3\n"a", "a", 5\n')
+    found = [(pair.first, pair.second, pair.target) for pair in read_pairs(path)]
+    assert found == [("He said hi", "She left, too", 3), ("a", "a", 5)]
+
+
+def test_scores_that_may_be_classes_are_said_to_be_that(tmp_path):
+    path = tmp_path / "test.csv"
+    path.write_text("premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2\n")
+    assert [line for line in load_pairs(tmp_path).statements() if "the objective is entailment" in line]
+    path.write_text("premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2.5\n")
+    assert not [line for line in load_pairs(tmp_path).statements() if "objective" in line]
+
+
 @pytest.mark.parametrize("dev", ["dev", "validation", "valid"])
 def test_folder_of_splits(tmp_path, dev):
     for name in ("train.csv", f"{dev}.parquet", "test.jsonl.gz"):

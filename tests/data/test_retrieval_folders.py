@@ -40,6 +40,14 @@ def test_titles_stand_before_texts_and_grades_of_0_answer_nothing(folder):
     assert found.own_documents == (None, 1)  # the same id and text
 
 
+def test_a_title_may_be_a_number(folder):
+    write_lines(folder / "corpus.jsonl", [*CORPUS[:2], {"_id": "d3", "title": 1984, "text": "a book"}])
+    assert read_retrieval(folder).documents[2] == "1984 a book"
+    write_lines(folder / "corpus.jsonl", [*CORPUS[:2], {"_id": "d3", "title": ["x"], "text": "a book"}])
+    with pytest.raises(RowError, match="line 3"):
+        read_retrieval(folder)
+
+
 def test_nothing_learns_from_a_long_title_or_a_text_alone(folder):
     title, text = "The flow of air about a thin wing", "It was measured at low speeds."
     write_lines(folder / "corpus.jsonl", [*CORPUS, {"_id": "d4", "title": title, "text": text}])

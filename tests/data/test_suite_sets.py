@@ -1,6 +1,7 @@
 """The sets of the suites are found under their usual names and hold what was published."""
 
 import csv
+import json
 
 import pytest
 
@@ -79,6 +80,50 @@ def test_a_folder_without_sets_names_those_that_are_looked_for(find, tmp_path):
     assert "test.csv" in problem.value.hint
     with pytest.raises(DataError, match="not a folder"):
         find(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "classes"),
+    [
+        ("-1 1", "-1.0 1.0", ("-1", "1")),
+        ("0 100", "0.0 100.0", ("0", "100")),
+        ("false true", "false true", ("false", "true")),
+    ],
+)
+def test_a_class_is_one_however_a_file_writes_it(train, test, classes, tmp_path):
+    for name, labels in (("train", train), ("test", test)):
+        rows = "".join(f"text {label},{label}\n" for label in labels.split())
+        write(tmp_path / "mr" / f"{name}.csv", f"text,label\n{rows}")
+    rows = [{"text": "more", "label": label == "true"} for label in train.split()] if "true" in train else []
+    if rows:
+        write(tmp_path / "mr" / "dev.jsonl", "\n".join(map(json.dumps, rows)))
+    assert find_transfer(tmp_path)[0].classes == classes
+
+
+def test_what_is_trained_on_alone_is_not_scored(tmp_path):
+    for name, said in (("stsb", "holds no test split"), ("sts12", "holds a train split only")):
+        write(tmp_path / name / name / "train.csv", PAIRS)
+        with pytest.raises(DataError, match=said):
+            find_sts(tmp_path / name)
+
+
+def test_hints_of_suites_name_no_columns_and_no_scale(tmp_path):
+    """Neither goes with a suite."""
+    twice = "sentence1,sentence2,relatedness,score\na cat,a dog,2,2\n"
+    for number, rows in enumerate((twice, PAIRS + "a,b,-2\n")):
+        write(tmp_path / str(number) / "sts12" / "test.csv", rows)
+        with pytest.raises(DataError) as problem:
+            find_sts(tmp_path / str(number))
+        assert problem.value.hint.startswith("Mend the file")
+    write(tmp_path / "two" / "mr" / "all.csv", "text,label,class\ngood,1,1\n")
+    with pytest.raises(ColumnsError, match="more than one choice for the label") as refused:
+        find_transfer(tmp_path / "two")
+    assert refused.value.hint == "Rename or remove all of them but one."
+
+
+def test_a_text_of_spaces_is_as_good_as_an_empty_one(tmp_path):
+    write(tmp_path / "mr" / "all.csv", 'text,label\n"  ",1\ngood,0\n')
+    assert find_transfer(tmp_path)[0].first == ("", "good")
 
 
 def test_broken_sets_are_named(tmp_path):

@@ -82,6 +82,14 @@ def test_built_from_nli(tmp_path, numbers):
     assert both.fingerprint() != found.fingerprint()
 
 
+@pytest.mark.parametrize("labels", ["0.0 1.0 2.0 -1.0", "0 1 2 nan", "entailment neutral contradiction", "0 1 2"])
+def test_labels_of_nli_as_tables_write_them(tmp_path, labels):
+    path = tmp_path / "nli.csv"
+    rows = [*zip(("a", "b", "c", "d"), labels.split(), strict=False), ("e", "")]  # one on which nobody agrees
+    path.write_text("premise,hypothesis,label\n" + "".join(f"p,{text},{label}\n" for text, label in rows))
+    assert load_triplets(path).rows == (Triplet("p", "a", "c"),)
+
+
 def test_a_real_nli_set(shared_data):
     found = load_triplets(shared_data / "sick")  # the train split, with a score column beside the labels
     assert len(found) == 1299  # the entailments of SICK's train split

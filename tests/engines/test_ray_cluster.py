@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import os
 import shutil
 import socket
@@ -91,9 +92,11 @@ def test_what_cannot_be_reached_is_said():
         RayCluster("nowhere at all").__enter__()
     with pytest.raises(UsageError, match="for Ray's client"):
         RayCluster("ray://127.0.0.1:10001")
-    for gpus in (-1, 1.5):
-        with pytest.raises(UsageError, match="GPUs for a task"):
-            RayCluster(gpus=gpus)
+    with pytest.raises(UsageError, match=r"1\.5 GPUs for a task"):
+        RayCluster(gpus=1.5)
+    for numbers in ({"gpus": -1}, {"gpus": math.inf}, {"gpus": math.nan}, {"cpus": 0}, {"cpus": -1}, {"cpus": 1.5}):
+        with pytest.raises(UsageError, match=f"`{next(iter(numbers))}`"):
+            RayCluster(**numbers)
 
 
 def test_a_cluster_without_room_is_said_and_left(cluster):

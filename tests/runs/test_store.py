@@ -1,8 +1,10 @@
 """Records, weights and checkpoints of runs: what a kill leaves, what is damaged, what one process may do."""
 
+import contextlib
 import dataclasses
 import multiprocessing
 import pickle
+import shutil
 
 import pytest
 import torch
@@ -104,6 +106,28 @@ def test_records_come_back_equal_and_the_first_stays(tmp_path):
     assert Journal(tmp_path / "trials.jsonl").read()[0][0] == {
         "store": store.key, "kind": "settings", "format": FORMAT, "model": "m",
     }  # fmt: skip
+
+
+def test_a_run_that_is_done_again_for_its_weights_goes_on_where_it_was_stopped(tmp_path):
+    store, name = RunStore(tmp_path, KEY), trial().name
+    with store.open():
+        store.write(name, trial(), lambda folder: (folder.mkdir(), (folder / "model.bin").write_bytes(b"weights")))
+    shutil.rmtree(store.weights(name))  # as `clean` does
+    with contextlib.suppress(KeyboardInterrupt), store.open():
+        file = store.checkpoints.of(name)
+        file.write_bytes(b"three of four epochs")
+        raise KeyboardInterrupt
+    with store.open():
+        assert file.exists()
+        store.write(name, trial(), lambda folder: (folder.mkdir(), (folder / "model.bin").write_bytes(b"weights")))
+        assert not file.exists()
+        file.write_bytes(b"killed before it was removed")
+    assert not file.exists()
+    with contextlib.suppress(KeyboardInterrupt), store.open():
+        file.write_bytes(b"killed before it was removed")
+        raise KeyboardInterrupt
+    with store.open():
+        assert not file.exists()
 
 
 def test_stores_share_a_file_and_nothing_else(tmp_path):

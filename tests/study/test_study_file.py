@@ -166,6 +166,11 @@ BOTH = '[[models]]\nmodel = "a"\n[[models]]\nmodel = "b"\n'
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\ntasks = ["x"]', "tasks names 'x', which the study does not have"),
         (f'{BOTH}[[tasks]]\ndata = "d"\nmodels = "a"', "models is 'a', which is of the wrong type"),
         (f'{BOTH}[[tasks]]\ndata = "d"\nepochs = true', "epochs is True, which is of the wrong type"),
+        (
+            '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A, x first"\n'
+            '[[tasks]]\ndata = "d"\n[[priors]]\n[[priors]]\nname = "x"\ntexts = "t"',
+            "would call two of its models 'A, x first'",
+        ),
         (f'{BOTH}pooling = 3\n[[tasks]]\ndata = "d"', "pooling is 3, which is of the wrong type"),
         (f'training = 3\n{BOTH}[[tasks]]\ndata = "d"', r"\[training\] is 3"),
         (f'{BOTH}[[tasks]]\ndata = "d"\n[[priors]]\nbatch_size = 8', "has batch_size but no texts"),

@@ -14,7 +14,14 @@ from truncate_kit.errors import DataError
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.training.retrieval_evaluator import halves, metric_of, scored_as
+from truncate_kit.training.retrieval_evaluator import (
+    check_queries,
+    choosing_queries,
+    halves,
+    metric_of,
+    reporting_half,
+    scored_as,
+)
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -172,3 +179,19 @@ def test_training_pairs_with_a_text_that_is_held_out_are_left_out():
     assert data.without_texts({"nothing of these"}).notes == data.notes
     with pytest.raises(DataError, match="All training pairs"):
         data.without_texts(data.train.texts())
+
+
+def test_queries_of_one_text_are_all_in_one_half():
+    plain = a_set(24)
+    twice = dataclasses.replace(
+        plain,
+        query_ids=tuple(f"q{place}" for place in range(48)),
+        queries=plain.queries * 2,
+        relevance=plain.relevance * 2,
+    )
+    chose, rest = choosing_queries(twice), reporting_half(twice)
+    assert len(chose) == len(rest.queries) == 24
+    assert not set(chose) & set(rest.queries)
+    assert set(choosing_queries(plain)) == set(chose)  # a set without repeats is divided as before
+    with pytest.raises(DataError, match="10 judged queries"):
+        check_queries(dataclasses.replace(plain, queries=plain.queries[:10] * 2))

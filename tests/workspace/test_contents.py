@@ -131,6 +131,25 @@ def test_an_adapted_model_stays_while_trials_wait(workspace):
     assert not list(home.rglob("weights.safetensors"))
 
 
+def test_what_was_written_in_part_goes_wherever_it_lies(workspace):
+    """Also behind a kill in the middle of a graph of gigabytes; what another process writes stays."""
+    places = [workspace.folder, workspace.lean, workspace.study, next((workspace.folder / "trials").glob("*/"))]
+    parts = [place / ".scores.csv._2iw61bn.tmp" for place in places]
+    for part in parts:
+        part.mkdir(parents=True)
+        (part / "scores.csv").write_text("half of it")
+    assert not [name for name in contents(workspace).reports if ".tmp" in name]
+    clean(workspace)
+    assert not [part for part in parts if part.exists()]
+
+
+def test_a_folder_that_only_a_study_wrote_to_is_a_workspace(tmp_path):
+    workspace = Workspace(tmp_path / "work")
+    with run_lock(workspace.study):
+        pass
+    assert clean(workspace).freed_bytes == 0
+
+
 def test_a_workspace_inside_may_be_called_study(workspace):
     shutil.copytree(workspace.folder, workspace.study)
     inner = Workspace(workspace.study)

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
-import torch
 from torch import Tensor
 
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.bench_report import Key
 from truncate_kit.bench.running import Ids, Runner
 from truncate_kit.errors import TruncateKitError
+from truncate_kit.memory import is_out_of_memory
 from truncate_kit.wording import counted
 
 Found = TypeVar("Found")
@@ -26,7 +26,7 @@ class ContestantError(Exception):
 
 def failure_reason(backend: Backend, error: Exception) -> str:
     """Why a runtime failed, in one line. Runtimes and compilers raise classes of their own, many plain exceptions."""
-    if isinstance(error, torch.OutOfMemoryError):
+    if is_out_of_memory(error):
         return "the GPU's memory does not hold it"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     found = lines[0].rstrip(".") if lines else type(error).__name__

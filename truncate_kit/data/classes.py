@@ -37,10 +37,7 @@ def class_sets(name: str, tables: Mapping[str, Table], columns: Sequence[str] | 
 
 
 def _labels(table: Table, column: str) -> list[str]:
-    labels = [
-        text_of(table, row, column, str(value) if isinstance(value, int) else value)
-        for row, value in enumerate(table.columns[column])
-    ]
+    labels = [text_of(table, row, column, _written(value)) for row, value in enumerate(table.columns[column])]
     if len(set(labels)) > MOST_CLASSES:
         raise ColumnsError(
             table.source,
@@ -49,6 +46,13 @@ def _labels(table: Table, column: str) -> list[str]:
             hint='Name the column of the classes: `columns=("first", "second", "class")`.',
         )
     return labels
+
+
+def _written(value: object) -> object:
+    """A whole number as its digits, also where a column of them was read as 1.0."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value) if isinstance(value, int) else value
 
 
 def _pairs(

@@ -62,6 +62,7 @@ _HEADERS = {
 Choice = TypeVar("Choice")
 
 _HINT = 'Name them: `columns=("first", "second", "score")`.'
+_ONE_HINT = "Rename or remove all of them but one."
 
 
 def find_columns(
@@ -108,19 +109,24 @@ def find_score_column(columns: Sequence[str]) -> str | None:
     return next(iter(_called(_by_plain_name(columns), _SCORES)), None)
 
 
-def find_text_column(source: str, columns: Sequence[str], given: str | None = None) -> str | None:
-    """The name of the one column of raw text, or None where no column is called that. Raises `ColumnsError`."""
+def find_text_column(
+    source: str, columns: Sequence[str], given: str | None = None, *, hint: str = _ONE_HINT
+) -> str | None:
+    """The name of the one column of raw text, or None where no column is called that.
+
+    Raises `ColumnsError`, with `hint` where more than one is.
+    """
     if given is not None:
         check_columns(source, columns, [given])
         return given
     found = _called(_by_plain_name(columns), _TEXTS)
-    return _only_one(source, columns, found, "the text") if found else None
+    return _only_one(source, columns, found, "the text", hint) if found else None
 
 
 def find_label_column(source: str, columns: Sequence[str]) -> str | None:
     """The name of the column of class labels, or None where no column is called that. Raises `ColumnsError`."""
     found = _called(_by_plain_name(columns), _CLASSES)
-    return _only_one(source, columns, found, "the label") if found else None
+    return _only_one(source, columns, found, "the label", _ONE_HINT) if found else None
 
 
 def check_columns(source: str, columns: Iterable[str], wanted: Iterable[str]) -> None:

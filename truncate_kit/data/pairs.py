@@ -1,5 +1,6 @@
 """Tables as sentence pairs with graded scores, all on one scale."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ def read_pairs(
 
 def short_name(path: Path) -> str:
     """The last two parts, "stsb/en": enough to recognise the set, and no user's home folder in a model card."""
-    return "/".join(path.resolve().parts[-2:])
+    with contextlib.suppress(ValueError):  # a null character
+        path = path.resolve()
+    return "/".join(path.parts[-2:])
 
 
 def pair_sets(

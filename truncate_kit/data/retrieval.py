@@ -21,7 +21,7 @@ from truncate_kit.data.judgements import (
     two_grades,
 )
 from truncate_kit.data.pairs import short_name
-from truncate_kit.data.tables import Table, read_table
+from truncate_kit.data.tables import MISSING, Table, read_table
 from truncate_kit.data.texts import read_texts
 from truncate_kit.errors import ColumnsError, DataError, UsageError
 from truncate_kit.files import is_folder
@@ -211,7 +211,8 @@ def _texts_by_id(folder: Path, name: str) -> tuple[dict[str, str], tuple[str, ..
 
 
 def _text_or_empty(table: Table, row: int, column: str, value: object) -> str:
-    absent = column == "title" and not isinstance(value, str)
+    absent = column == "title" and (value is None or value is MISSING)
+    value = str(value) if column == "title" and type(value) is int else value
     return "" if absent or (isinstance(value, str) and not value.strip()) else text_of(table, row, column, value)
 
 

@@ -35,7 +35,7 @@ _STS: dict[str, tuple[int, tuple[str, ...]]] = {
 _TRANSFER: dict[str, tuple[str, ...]] = {
     name: (name.lower(),) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC")
 }
-_WHOLE = re.compile(r"(?<=^\d)\.0$|(?<=^\d\d)\.0$")  # of class 1 in a column that was read as numbers
+_WHOLE = re.compile(r"^(-?\d+)\.0+$")  # class 1 in a column that was read as numbers
 _PAIR_HINT = "Call the columns of its texts sentence1 and sentence2."
 _TEXT_HINT = "Call the column of texts text, or those of pairs sentence1 and sentence2."
 _LANGUAGE = "en"  # the published figures are for English; taken where a set comes in several languages
@@ -82,9 +82,7 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[StsSet, ...]:
     sets = tuple(
         StsSet(
             name=name,
-            pairs=tuple(
-                pair for file in (files if joined else _sts_files(name, files)) for pair in read_pairs(file).pairs
-            ),
+            pairs=tuple(pair for file in (files if joined else _sts_files(name, files)) for pair in _graded(file)),
             published_pairs=_STS[name][0],
         )
         for name, files in found.items()
@@ -150,23 +148,38 @@ def _files(folder: Path, names: Iterable[str]) -> list[Path]:
     return [file for file in data_files(folder) if _plain(stem_of(file)) in names][:1]
 
 
+def _graded(file: Path) -> tuple[TextPair, ...]:
+    """The pairs of a file of a suite, which takes neither columns nor a scale."""
+    try:
+        return tuple(read_pairs(file).pairs)
+    except DataError as error:
+        if "`columns" in error.hint or "`scale`" in error.hint:
+            hint = "Mend the file: columns sentence1, sentence2 and score, and scores on one of the usual scales."
+            raise DataError(str(error), hint=hint) from error
+        raise
+
+
 def _sts_files(name: str, files: list[Path]) -> list[Path]:
-    if len(files) == 1 or name == "SICK-R":
+    alone = len(files) == 1 and stem_of(files[0]) not in ("train", "dev", "validation")
+    if alone or name == "SICK-R":
         return files
     if name == "STSB":
         test = [file for file in files if stem_of(file) == "test"]
         if not test:
             raise DataError(f"{files[0].parent} holds no test split.", hint="Call it test.csv, .tsv or .jsonl.")
         return test
-    return [file for file in files if stem_of(file) != "train"]
+    others = [file for file in files if stem_of(file) != "train"]
+    if not others:
+        raise DataError(f"{files[0].parent} holds a train split only.", hint="Call what is scored test.csv.")
+    return others
 
 
 def _class_of(table: Table, row: int, value: object) -> str:
     """The label of a row as text. Raises `RowError` where there is none."""
-    label = str(value).strip()
+    label = str(value).lower() if isinstance(value, bool) else str(value).strip()
     if value is None or value is MISSING or label in ("", "nan"):
         raise table.problem(row, "there is no label.", hint="Name the class, or leave the row out.")
-    return _WHOLE.sub("", label)
+    return _WHOLE.sub(r"\1", label)
 
 
 def _labelled(name: str, files: list[Path]) -> LabelledSet:
@@ -201,7 +214,8 @@ def _labelled(name: str, files: list[Path]) -> LabelledSet:
 
 def _texts_or_empty(table: Table, column: str) -> list[str]:
     return [
-        "" if value == "" else text_of(table, row, column, value) for row, value in enumerate(table.columns[column])
+        "" if isinstance(value, str) and not value.strip() else text_of(table, row, column, value)
+        for row, value in enumerate(table.columns[column])
     ]
 
 

@@ -86,7 +86,7 @@ def _read_csv(path: Path, size: int, *, counted: bool) -> Iterator[Table]:
 
 def _csv_rows(path: Path, lines: Iterator[str]) -> Iterable[tuple[int, list[str]]]:
     first = next(lines, "")
-    reader = csv.reader(chain([first], lines), strict=True)
+    reader = csv.reader(chain([first], lines), strict=True, skipinitialspace=True)
     start, separator = 1, None
     try:
         for row in reader:

@@ -63,7 +63,7 @@ def _column(path: Path, given: str | None) -> Iterator[str]:
     name: str | None = None
     for table in iter_tables(path, rows=_ROWS_AT_ONCE, counted=True):
         if name is None:
-            name = find_text_column(table.source, tuple(table.columns), given)
+            name = find_text_column(table.source, tuple(table.columns), given, hint="Name it as `column`.")
         if name is None:
             hint = misread_header(table.source, tuple(table.columns)) or "Name it as `column`."
             raise ColumnsError(table.source, "no column name says where the texts are.", table.columns, hint=hint)

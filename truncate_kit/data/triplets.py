@@ -1,6 +1,7 @@
 """Anchors with positives and, where there are some, hard negatives: from columns of texts, or built from an NLI set."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from truncate_kit.data.columns import (
     find_triplet_columns,
 )
 from truncate_kit.data.loading import read_tables
-from truncate_kit.data.tables import Table
+from truncate_kit.data.tables import MISSING, Table
 from truncate_kit.data.types import pairs_in_rows
 from truncate_kit.errors import ColumnsError, DataError
 from truncate_kit.wording import counted
@@ -24,7 +25,7 @@ ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 # As numbers they have this order in SNLI, MultiNLI and GLUE; -1 and "-" mark pairs without agreement.
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
 _HINT = "Call the columns anchor, positive and, where there are any, negative; or say which they are."
-_LABELS = {ENTAILMENT: ENTAILMENT, NEUTRAL: NEUTRAL, CONTRADICTION: CONTRADICTION, "-": "", "-1": ""}
+_LABELS = {ENTAILMENT: ENTAILMENT, NEUTRAL: NEUTRAL, CONTRADICTION: CONTRADICTION, "-": "", "-1": "", "": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +138,13 @@ def _find(table: Table) -> tuple[str, ...]:
 
 def _nli_labels(values: Sequence[Any]) -> list[str] | None:
     """The relation of each row, empty where annotators did not agree; None where these are no NLI labels."""
-    plain = [str(value).strip().lower() for value in values]
+    plain = ["" if value is None or value is MISSING else str(value).strip().lower() for value in values]
+    # A column of numbers with gaps is read as 0.0, 1.0, nan.
+    plain = ["" if value == "nan" else re.sub(r"^(-?\d+)\.0+$", r"\1", value) for value in plain]
     distinct = set(plain)
     if distinct <= _LABELS.keys() and distinct & {ENTAILMENT, NEUTRAL, CONTRADICTION}:
         return [_LABELS[value] for value in plain]
-    if distinct <= {*_NUMBERS, "-1"} and len(distinct & _NUMBERS.keys()) == 3:
+    if distinct <= {*_NUMBERS, "-1", ""} and len(distinct & _NUMBERS.keys()) == 3:
         return [_NUMBERS.get(value, "") for value in plain]
     return None
 

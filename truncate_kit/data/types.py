@@ -123,6 +123,15 @@ class PairSet:
         return digest.hexdigest()
 
 
+SHARES = (0.70, 0.15, 0.15)  # of train, dev and test, where word sets are divided anew for every seed
+# What whole sets of scores may be instead, said and not decided.
+_CODES: dict[frozenset[float], str] = {
+    frozenset({0, 1}): "All scores are 0 or 1: where they mark paraphrases, the objective is paraphrase.",
+    frozenset({0, 1, 2}): "All scores are 0, 1 or 2: where they are classes, such as entailment, neutral and "
+    "contradiction, the objective is entailment.",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSplits:
     """The splits of one set, all on the same scale; each may be missing, at least one is there."""
@@ -196,9 +205,10 @@ class PairSplits:
 
     def fingerprint(self) -> str:
         """SHA-256 over the names and fingerprints of the splits."""
-        return hashlib.sha256(
-            " ".join(f"{name} {split.fingerprint()}" for name, split in self.items()).encode()
-        ).hexdigest()
+        parts = [f"{name} {split.fingerprint()}" for name, split in self.items()]
+        if self.shares not in (None, SHARES):  # the usual ones are not named, as in what earlier versions kept
+            parts.append(repr(self.shares))
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
 
     def statements(self) -> tuple[str, ...]:
         """Sentences about the data for every command: sizes, scale, notes, and the overlap warning if there is one."""
@@ -207,11 +217,11 @@ class PairSplits:
         if self.one_file:  # of no split until it is divided
             sizes = f"{len(self.evaluation):,}"
         warning = self.overlap.warning()
-        binary = not self.evaluation.classes and {pair.target for _, pairs in self.items() for pair in pairs} == {0, 1}
+        values = set[float]() if self.evaluation.classes else {one.target for _, pairs in self.items() for one in pairs}
         return (
             f"Data: {self.name} ({sizes} {word}).",
             self.evaluation.scale_sentence(),
-            *(["All scores are 0 or 1: where they mark paraphrases, the objective is paraphrase."] if binary else []),
+            *([_CODES[frozenset(values)]] if frozenset(values) in _CODES else []),
             *self.notes,
             *([warning] if warning else []),
         )

@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from truncate_kit.data.pairs import read_pairs, short_name
-from truncate_kit.data.types import PairSet, PairSplits, TextPair
+from truncate_kit.data.types import SHARES, PairSet, PairSplits, TextPair
 from truncate_kit.errors import DataError
 
 PART, WHOLE = "wordsim353_sim", "wordsim353"
 SCALES = {"rg65": (0, 4), PART: (0, 10), WHOLE: (0, 10), "simlex999": (0, 10), "simverb3500": (0, 10)}
-SHARES = (0.70, 0.15, 0.15)
 
 
 def load_words(folder: Path) -> PairSplits:

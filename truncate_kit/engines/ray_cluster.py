@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import torch
 
+from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.engines.base import Attempt, Found, Pending, Send, Task, Work
 from truncate_kit.engines.messages import Answer, last_answer, packed, throttled, unpacked
 from truncate_kit.errors import DeviceError, UsageError, first_line
@@ -20,6 +21,9 @@ from truncate_kit.extras import require
 REACHED_WITHIN = 10.0  # seconds; Ray itself would try for minutes
 LOOK_AGAIN = 5.0  # seconds without any message until the cluster is looked at
 AHEAD = 2  # tasks handed over for each that the cluster can run at once: none of it waits for us
+
+
+_GPUS, _CPUS = Bounds(0, 10_000, whole=False), Bounds(1, 10_000)
 
 
 class RayCluster:
@@ -36,7 +40,9 @@ class RayCluster:
     """
 
     def __init__(self, address: str = "auto", *, gpus: float = 0.0, cpus: int = 1) -> None:
-        if gpus < 0 or (gpus > 1 and gpus != int(gpus)):
+        check_number("gpus", gpus, _GPUS)
+        check_number("cpus", cpus, _CPUS)
+        if gpus > 1 and gpus != int(gpus):
             raise UsageError(f"{gpus:g} GPUs for a task cannot be had.", hint="Use a fraction such as 0.5, or 1, 2, …")
         if address.startswith("ray://"):
             raise UsageError(

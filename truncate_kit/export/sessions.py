@@ -108,12 +108,17 @@ def run_bound(session: Any, feeds: Mapping[str, NDArray[np.int64]], *, device: t
 
 @contextmanager
 def _running() -> Iterator[None]:
-    """Turn what a graph fails at into `ModelError`, but for a lack of memory, which smaller batches mend."""
+    """Turn what a graph fails at into `ModelError` or `DeviceError`, but for a lack of memory, which is halved."""
     try:
         yield
     except RuntimeError as error:
         if is_out_of_memory(error):
             raise
+        if _GPU_FAILURE.search(str(error)):
+            raise DeviceError(
+                f"The GPU fails while the graph runs: {first_line(error)}.",
+                hint="Look at what `diagnose()` finds.",
+            ) from error
         raise ModelError(f"ONNX Runtime cannot run the graph: {first_line(error)}.", hint=_EXPORT_HINT) from error
 
 

@@ -53,6 +53,8 @@ class StoredRows:
 
     def _known(self, made_from: dict[str, Any]) -> tuple[dict[int, int], int]:
         """The checksums by the first row of their chunks, and the number of those that cannot be read."""
+        if not self.file.exists():  # what it tells of was moved away when it was whole
+            self._journal.file.unlink(missing_ok=True)
         records, damaged = self._journal.read()
         settings = next((record for record in records if _has_format(record)), None)
         chunks = {record["start"]: record for record in records if self._is_chunk(record)}

@@ -53,6 +53,10 @@ class Checkpoints:
             file.unlink(missing_ok=True)
         remove_leftovers(self.folder, name)  # of a worker that was lost while it wrote
 
+    def names(self) -> set[str]:
+        """The runs of which there are some."""
+        return {file.name.partition(".")[0] for file in self.folder.glob("*.checkpoint")}
+
     def tidy(self, finished: Collection[str]) -> None:
         """Remove those of finished runs: a process was killed between the end of a run and their removal."""
         for file in self.folder.glob("*.checkpoint"):
@@ -85,9 +89,14 @@ class RunStore:
         with run_lock(self.folder):
             self._loaded = None
             remove_leftovers(self.folder)
-            self.checkpoints.tidy(self._records)
+            # A run that has a record and no weights may be done again for them, and was stopped in between.
+            self.checkpoints.tidy({name for name in self.checkpoints.names() if self._is_whole(name)})
             with unfinished(self.folder):
                 yield
+            self.checkpoints.tidy(self._records)
+
+    def _is_whole(self, name: str) -> bool:
+        return name in self._records and self.has_weights(name)
 
     @property
     def _records(self) -> dict[str, dict[str, Any]]:

@@ -31,6 +31,7 @@ from truncate_kit.serving.encoded_file import EncodedFile, EncodingJob, Encoding
 from truncate_kit.serving.work import Chunk, EncodingWork
 from truncate_kit.vectors import VectorFormat
 
+_ROWS = "vectors.npy"
 _STEP = 100_000  # texts between two messages while they are counted
 CHUNK = 4096  # rows: enough to sort by length and to fill all cores, and seconds of work at most to do again
 
@@ -73,6 +74,8 @@ def encode_file(
     resumed, cut = count, None
     if not _is_done(out, job):
         resumed, cut = _encode(encoder, iter_rows(source, column=column), out, job, engine or Sequential(), progress)
+    elif (work := _work_folder(out)).is_dir() and not (work / _ROWS).exists():  # killed before that went
+        shutil.rmtree(work, ignore_errors=True)
     return EncodedFile(
         file=str(out),
         source=str(source),
@@ -118,6 +121,11 @@ def _is_done(out: Path, job: EncodingJob) -> bool:
     return True
 
 
+def _work_folder(out: Path) -> Path:
+    """Where rows are written before all are there."""
+    return out.with_name(f".{out.name}.part")
+
+
 def _encode(
     encoder: Encoder | OnnxEncoder,
     texts: Iterator[str],
@@ -127,12 +135,12 @@ def _encode(
     progress: Progress,
 ) -> tuple[int, int]:
     """Write what is missing of the output; returns the number of rows that were there already, and of texts cut."""
-    work = out.with_name(f".{out.name}.part")
+    work = _work_folder(out)
     if work.is_symlink():
         raise UsageError(f"{work} is a link, which is not followed.", hint="Remove it, or name another file as `out`.")
     with run_lock(work):
         stored = StoredRows(
-            work / "vectors.npy",
+            work / _ROWS,
             job.to_dict(),
             num_rows=job.num_texts,
             row_bytes=job.form.bytes_per_vector(job.width),

@@ -65,6 +65,11 @@ def figure_name(task: str, kind: str) -> str:
     return f"{kind}-{name}.png"
 
 
+def part_label(model: "StudyModel", prior: "StudyPrior") -> str:
+    """What tables call a model after a prior."""
+    return f"{model.name}, {prior.name} first" if prior.name else model.name
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyModel(Result):
     """One model."""

@@ -10,7 +10,7 @@ from truncate_kit.data import read_texts
 from truncate_kit.encoders import Encoder, paper_parameters
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import DivergedError
-from truncate_kit.files import run_lock, unfinished
+from truncate_kit.files import mark_unfinished, run_lock, unfinished
 from truncate_kit.priors.adapting import adapted
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
@@ -20,7 +20,7 @@ from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial
 from truncate_kit.study.alignment import LayerStates, cka_rows
 from truncate_kit.study.loading import check_study, load_model, prior_words, study_layers, task_data
-from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask
+from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask, part_label
 from truncate_kit.study.published import Place, Published, prior_setting, published_name, read_published
 from truncate_kit.study.study_result import STUDY_FILE, CKARow, StudyResult, StudyRow
 from truncate_kit.sweep.sweep_result import scores_by_layer
@@ -93,8 +93,11 @@ def run_study(
 
 def _needed(study: Study, out: Path) -> AbstractContextManager[None]:
     """Adapted models stay until all trials have ended that begin with one, and for the next call where one diverged."""
-    adapts = any(prior.texts is not None for prior in study.priors)
-    return unfinished(out / "adapted", shared=True) if adapts else nullcontext()
+    return unfinished(out / "adapted", shared=True) if _adapts(study) else nullcontext()
+
+
+def _adapts(study: Study) -> bool:
+    return any(prior.texts is not None for prior in study.priors)
 
 
 class _Notifier:
@@ -126,11 +129,15 @@ def adapt_all(
 ) -> None:
     """Only the adaptations to raw text of a study, shared by the processes of `group`: `run_study` finds them done."""
     check_study(study, device)
-    for model in study.models:
-        loaded = load_model(model, device)
-        for prior in study.priors:
-            if study.tasks_of(model, prior):
-                _adapted(loaded, prior, Path(out), progress, group)
+    with run_lock(Path(out)) if group.leads else nullcontext():
+        with _needed(study, Path(out)) if group.leads else nullcontext():
+            for model in study.models:
+                loaded = load_model(model, device)
+                for prior in study.priors:
+                    if study.tasks_of(model, prior):
+                        _adapted(loaded, prior, Path(out), progress, group)
+        if group.leads and _adapts(study):
+            mark_unfinished(Path(out) / "adapted")  # until `run_study` has had them
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +152,7 @@ class _Part:
     @property
     def name(self) -> str:
         """What tables call the model after the prior."""
-        return f"{self.model.name}, {self.prior.name} first" if self.prior.name else self.model.name
+        return part_label(self.model, self.prior)
 
     def rows(self, study: Study, published: Published, states: LayerStates | None) -> list[StudyRow]:
         """Run what is missing; states: collected as well, where the model is compared with others."""

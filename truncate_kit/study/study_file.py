@@ -16,7 +16,7 @@ from truncate_kit.data.loading import BUNDLED, holds_words
 from truncate_kit.encoders import kept_config, load_config
 from truncate_kit.errors import DataError, ModelError, UsageError, first_line
 from truncate_kit.files import is_there, local_path, read_text
-from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask, figure_name
+from truncate_kit.study.plan import Study, StudyModel, StudyPrior, StudyTask, figure_name, part_label
 from truncate_kit.training.configuration import WORD_BATCH_SIZE, WORD_EPOCHS, TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
 
@@ -197,6 +197,10 @@ def _check_names(study: Study) -> None:
                 raise UsageError(
                     f"{key} names {name!r}, which the study does not have.", hint=f"Name one of: {', '.join(known)}."
                 )
+    labels = [part_label(model, prior) for model in study.models for prior in study.priors]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UsageError(f"tables would call two of its models {label!r}.", hint=_OTHER_NAME)
     runs = [(model, task) for model in study.models for prior in study.priors for task in study.tasks_of(model, prior)]
     running = {part.name for pair in runs for part in pair}
     for name in (*models, *tasks):

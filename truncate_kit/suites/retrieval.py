@@ -203,6 +203,7 @@ def _encodes_one(encoder: TextEncoder, data: RetrievalSet) -> Callable[[int], ob
 
 def _inverted(faiss: Any, texts: Vectors, lists: int, probes: int) -> Any:
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(texts.shape[1]), texts.shape[1], lists, faiss.METRIC_INNER_PRODUCT)
+    index.cp.min_points_per_centroid = 1  # below 39 it warns on standard error
     index.train(texts)
     index.add(texts)
     index.nprobe = min(probes, lists)

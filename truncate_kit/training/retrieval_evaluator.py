@@ -94,9 +94,9 @@ def metric_of(data: RetrievalSet) -> str:
 
 def check_queries(data: RetrievalSet) -> None:
     """Raise `DataError` for a handful of queries, of which no half can choose."""
-    if len(data.queries) < 2 * FEWEST_QUERIES:
+    if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
         raise DataError(
-            f"{data.name} has {len(data.queries)} judged queries: too few to choose by one half and report the other.",
+            f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
             hint=f"Give at least {2 * FEWEST_QUERIES}, or choose by something else.",
         )
 
@@ -130,6 +130,13 @@ def with_queries(data: RetrievalSet, places: Sequence[int]) -> RetrievalSet:
 
 
 def _places_of_halves(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    order = torch.randperm(len(data.queries), generator=torch.Generator().manual_seed(0)).numpy()
+    """Places of the queries in a random order, cut in the middle; those of one text are all on its side."""
+    distinct = list(dict.fromkeys(data.queries))
+    order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()
+    places: dict[str, list[int]] = {query: [] for query in distinct}
+    for place, query in enumerate(data.queries):
+        places[query].append(place)
     middle = len(order) // 2
-    return order[:middle], order[middle:]
+    sides = ([place for one in half for place in places[distinct[one]]] for half in (order[:middle], order[middle:]))
+    first, second = (np.array(side, np.int64) for side in sides)
+    return first, second

@@ -15,7 +15,7 @@ from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.workspace.places import Workspace
 
 # One beside the runs says that they ended.
-_OURS = ("workspace.json", ".lock")  # one is in every folder that a command wrote results to
+_OURS = ("workspace.json", ".lock", "study/.lock")  # one is in every folder that a command wrote results to
 ADAPTED = "adapted"  # the folder of models that were adapted to raw text
 _DIGEST = re.compile("[0-9a-f]{16,64}(-cuda)?")
 _RESULTS = ("sweep.json", "contrastive.json", "study.json", "frozen.json", "lean/distill.json")
@@ -132,7 +132,8 @@ def _reports(workspace: Workspace, without: set[Path]) -> Iterator[str]:
     inside = {*models, *without, workspace.graphs, workspace.distillation}
     kinds = (".json", ".md", ".csv", ".png", ".html")
     for path in sorted(path for path in all_below(workspace.folder) if path.name.endswith(kinds)):
-        if path.suffix and not inside.intersection(path.parents):
+        half_written = any(re.fullmatch(r"\..*\.tmp", part) for part in path.parts)
+        if path.suffix and not half_written and not inside.intersection(path.parents):
             yield str(path.relative_to(workspace.folder))
 
 
@@ -152,7 +153,7 @@ def clean(workspace: Workspace, *, within: bool = True) -> Contents:
     with run_lock(workspace.folder), _study_lock(workspace, inside):
         for inner in inside:
             clean(inner, within=False)
-        remove_leftovers(workspace.folder)
+        _remove_leftovers(workspace.folder, [inner.folder for inner in _inside(workspace)])
         for graph in _graphs(workspace):
             shutil.rmtree(graph, ignore_errors=True)
         with suppress(OSError):  # something else lies in it
@@ -161,10 +162,17 @@ def clean(workspace: Workspace, *, within: bool = True) -> Contents:
             shutil.rmtree(workspace.distillation, ignore_errors=True)
         for run in _runs(workspace):
             with run_lock(run):
-                remove_leftovers(run)
                 for path in _spare(run):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
     return contents(workspace, freed_bytes=before - _size(workspace.folder), within=within)
+
+
+def _remove_leftovers(folder: Path, others: Sequence[Path]) -> None:
+    """What killed processes left half-written in `folder` and all folders in it, but for workspaces of their own."""
+    folders = [folder, *(path for path in all_below(folder) if path.is_dir() and not path.is_symlink())]
+    for one in folders:
+        if not any(one == other or other in one.parents for other in others):
+            remove_leftovers(one)
 
 
 def _study_lock(workspace: Workspace, inside: Sequence[Workspace]) -> AbstractContextManager[None]:
