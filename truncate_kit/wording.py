@@ -1,6 +1,7 @@
 """Numbers with their nouns, and texts from outside, as users read them."""
 
 import re
+from collections.abc import Sequence
 
 # Controls of a terminal but for the end of a line, other ends of lines, marks that turn the direction of writing, and
 # halves of characters.
@@ -10,6 +11,11 @@ _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 def counted(number: int, one: str, many: str | None = None) -> str:
     """The number with its noun: "1 list", "2,758 texts". many: None adds an s."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def layers_in_words(layers: Sequence[int]) -> str:
+    """The numbers with their noun: "layer 1", "layers 1, 2"."""
+    return f"layer{'' if len(layers) == 1 else 's'} {', '.join(map(str, layers))}"
 
 
 FEWEST_COMPARED = 20

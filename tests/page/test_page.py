@@ -32,6 +32,7 @@ from truncate_kit.page.charts import layers_chart
 from truncate_kit.page.measures import against_table
 from truncate_kit.page.origins import origins
 from truncate_kit.page.run import read_run
+from truncate_kit.page.sections import speed
 from truncate_kit.page.writing import PageReport, write_page
 from truncate_kit.runs.cutting import CutResult
 from truncate_kit.sweep.settings import SweepSettings
@@ -193,7 +194,7 @@ def test_what_is_recommended_is_of_one_runtime(lean, tmp_path):
     assert "encodes 6.0 times the sentences a second, both in ONNX Runtime int8, and no" in found.recommendations[0]
     text = page_of(tmp_path / "two").text
     assert "[-1.0, +2.0]" in text
-    assert "score and interval are of that one, too." in text
+    assert "; the interval is of torch fp32, where both score within 0.1 points of these." in text
 
 
 def test_what_a_runtime_gives_to_both_is_no_gain_of_the_lean_model(lean, tmp_path):
@@ -367,7 +368,8 @@ def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
     (again,) = [command for command in found.commands if " finetune " in command]
     assert again == (
         "truncate-kit finetune 'mini <b>' --data PAIRS.csv --layer 1,2 --pick small --within 1.5 "
-        f"--objective paraphrase --epochs 2 --learning-rate 0.001 --seeds 3 --workspace {tmp_path / 'run'}"
+        "--objective paraphrase --epochs 2 --batch-size 32 --learning-rate 0.001 --seeds 3 "
+        f"--workspace {tmp_path / 'run'}"
     )
     bundled = replace(sweep, data="bundled")  # which need no name; of other pairs nobody noted the file here
     (again,) = [c for c in write_page(write_run(tmp_path / "b", lean, sweep=bundled)).commands if " finetune " in c]
@@ -389,16 +391,17 @@ def test_more_seeds_are_asked_for_on_the_same_data_read_alike(lean, tmp_path):
     (again,) = [command for command in write_page(run).commands if " finetune " in command]
     assert again == (
         "truncate-kit finetune 'mini <b>' --pooling cls --max-length 64 --data pairs.csv --columns 'a,b,how alike' "
-        f"--scale 0,5 --seeds 3 --workspace {run}"
+        f"--scale 0,5 --epochs 10 --batch-size 32 --seeds 3 --workspace {run}"
     )
     training = TrainingSettings(objective="entailment")
     replace(sweep, training=training, metric=OBJECTIVES["entailment"].metric).write(run / "sweep.json")
     (again,) = [command for command in write_page(run).commands if " finetune " in command]
-    assert "--scale 0,5 --objective entailment --seeds 3" in again
+    assert "--scale 0,5 --objective entailment --epochs 10 --batch-size 32 --seeds 3" in again
     # Another sweep has taken the place of the one whose pairs were noted.
     replace(sweep, data_fingerprint="other").write(run / "sweep.json")
     (again,) = [command for command in write_page(run).commands if " finetune " in command]
-    assert again == f"truncate-kit finetune 'mini <b>' --data PAIRS.csv --seeds 3 --workspace {run}"
+    more = "--epochs 10 --batch-size 32 --seeds 3"
+    assert again == f"truncate-kit finetune 'mini <b>' --data PAIRS.csv {more} --workspace {run}"
 
 
 def test_the_bench_is_asked_for_on_what_it_was_given(lean, tmp_path):
@@ -498,6 +501,15 @@ def test_of_several_benches_the_one_of_these_weights_counts(lean, tmp_path):
     run = read_run(folder)
     assert run.bench == second
     assert not [note for note in run.notes if "measured other weights" in note]
+    page = page_of(folder)
+    assert page.text.count("1 bench of weights that are no longer here: left out.") == 1
+    named = [cells.title for cells in speed(run).tables]
+    assert len(named) == 1
+    (folder / "bench-2.json").unlink()  # the model was trained again, and nothing was measured since
+    assert read_run(folder).bench is None
+    found = write_page(folder)
+    assert "has not been measured" in found.recommendations[0]
+    assert any("bench.json measured other weights" in line for line in found.grounds[0])
 
 
 @pytest.mark.parametrize("hours", [-1000, 0, 1000])
@@ -766,6 +778,21 @@ def test_sweeps_by_other_measures_are_not_compared(lean, tmp_path, searched, sai
     text = page_of(*runs).text
     assert f"{said}: scores of A and B cannot be compared." in text
     assert "Nothing in the results speaks against" not in text
+
+
+def test_runs_in_two_runtimes_or_of_gone_weights_are_not_called_alike(lean, tmp_path):
+    bench = bench_of(a_quality(1, 3))
+    score = next(row.spearman for row in bench.measured() if (row.role, row.backend) == ("lean", bench.quality.backend))
+    faster = with_8_bits(bench, score)
+    gone = replace(bench, models=tuple(replace(row, weights_sha256="0" * 64) for row in bench.models))
+    for name, second, said in (
+        ("runtimes", faster, "Each is shown in its own fastest runtime: A in torch fp32; B in ONNX Runtime int8."),
+        ("gone", gone, "B: bench.json measured other weights than those of the model here. Run bench again."),
+    ):
+        runs = [write_run(tmp_path / name / letter, lean, bench=one) for letter, one in (("a", bench), ("b", second))]
+        text = page_of(*runs).text
+        assert said in text
+        assert "Nothing in the results speaks against" not in text
 
 
 def test_two_runs_are_called_alike_only_where_both_were_measured(lean, tmp_path):

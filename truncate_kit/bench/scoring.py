@@ -10,8 +10,8 @@ from truncate_kit.progress import Progress
 from truncate_kit.wording import counted, too_few
 
 _BUNDLED = (
-    "These scores are of the bundled pairs, which a grammar made: they say little of your task. Name pairs of your own "
-    "as `pairs`."
+    "These scores are of the bundled pairs, which a grammar made: they say little of your task. Pairs of your own say "
+    "more."
 )
 
 

@@ -30,6 +30,7 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import ProgressOption, reporter
+from truncate_kit.wording import FEWEST_COMPARED
 
 RANDOM_DRAWS = 100
 
@@ -184,6 +185,6 @@ def _unseen(
     rest = sorted(set(range(len(pairs))).difference(*(division.dev for division in divisions)))
     every = pairs.scores()
     scores = [every[place] for place in rest]
-    if len(set(scores)) < 2 or len(rest) < 3:
+    if len(set(scores)) < 2 or len(rest) < FEWEST_COMPARED:
         return None, len(rest)
     return _points(RankCorrelation(scores), scorer.cosines(layers)[rest]), len(rest)

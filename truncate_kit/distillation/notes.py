@@ -25,7 +25,7 @@ def note_of_unlearned(student: Student) -> tuple[str, ...]:
         return ()
     return (
         f"These blocks had {student.best:.2f} before learning and at most {max(student.scores):.2f} in it, so they "
-        "are saved as they came: the vectors of the model's end are no aim. `finetune()` trains them on labels.",
+        "are saved as they came: the vectors of the model's end are no aim. Labels can train them further.",
     )
 
 

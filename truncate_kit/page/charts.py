@@ -26,6 +26,7 @@ from truncate_kit.report.frozen_figures import plot_correlations, plot_depths, p
 from truncate_kit.report.panel import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, whole_axis
 from truncate_kit.report.sweep_figure import plot_sweep
 from truncate_kit.sweep.sweep_result import SweepResult
+from truncate_kit.wording import layers_in_words
 
 _STYLE: Any = {
     "font.size": 11,
@@ -194,8 +195,7 @@ def heads_charts(report: FrozenReport) -> list[Chart]:
 
 def combined_charts(report: CombinationReport) -> list[Chart]:
     """The best combination of each size, and what leaving out each layer changes."""
-    chosen = ", ".join(map(str, report.chosen))
-    label = f"Score of the best combination of each number of layers. Chosen: layers {chosen}."
+    label = f"Score of the best combination of each number of layers. Chosen: {layers_in_words(report.chosen)}."
     caption = "The best combination of each number of layers, chosen on dev."
     charts = [_chart("combined-sizes", label, caption, lambda axes: plot_sizes(axes, report))]
     if report.effects():

@@ -1,5 +1,6 @@
 """Two runs side by side."""
 
+from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.page.charts import speed_chart
 from truncate_kit.page.judging import bench_of
 from truncate_kit.page.layout import Page, Section
@@ -49,6 +50,11 @@ def _cautions(runs: dict[str, Run]) -> list[str]:
     if len({row.num_texts for row in benches}) > 1:
         found.append("Timed on sets of different sizes, and so perhaps of different lengths.")
     found += _other_pairs(runs)
+    found += [f"{letter}: {note}" for letter, run in runs.items() for note in run.notes]
+    timed = {letter: lean for letter, run in runs.items() if run.bench and (lean := lean_and_full(run.bench)[0])}
+    if len({lean.backend for lean in timed.values()}) > 1:
+        named = "; ".join(f"{letter} in {BACKENDS[lean.backend].title}" for letter, lean in timed.items())
+        found.append(f"Each is shown in its own fastest runtime: {named}.")
     if any((row.machine.others_busy or 0.0) >= 0.1 for row in benches):
         found.append("Other processes were busy while one of them was timed: speeds are rough.")
     if found:

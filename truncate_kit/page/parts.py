@@ -29,7 +29,7 @@ from truncate_kit.report.training_tables import check_table, frontier_table, siz
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.sweep.sweep_result import SweepResult
-from truncate_kit.wording import counted, points
+from truncate_kit.wording import counted, layers_in_words, points
 
 _LONGEST = 80  # characters of a value in a table of fields
 
@@ -160,7 +160,7 @@ def combined_part(report: CombinationReport) -> Section:
         if row is not None
     ]
     effects = [(str(effect.layer), f"{effect.dev:+.2f}", f"{effect.test:+.2f}") for effect in report.effects()]
-    chosen = f"Chosen: layers {', '.join(map(str, report.chosen))}, dev {report.chosen_dev:.2f} over the splits."
+    chosen = f"Chosen: {layers_in_words(report.chosen)}, dev {report.chosen_dev:.2f} over the splits."
     unseen = "" if report.unseen is None else f" On the {report.num_unseen:,} that none chose on: {report.unseen:.2f}."
     return Section(
         key="combined",

@@ -53,6 +53,7 @@ class Run:
     benches: tuple[BenchReport, ...]
     graphs: tuple[ExportReport, ...]
     notes: tuple[str, ...] = ()  # what a reader has to know of the files themselves
+    weights: str | None = None  # SHA-256 of those of `model`, None where there are none in one file
 
     @property
     def name(self) -> str:
@@ -72,8 +73,19 @@ class Run:
         return next((report for report in self.benches if self._is_of_model(report)), None)
 
     def _is_of_model(self, report: BenchReport) -> bool:
-        known = self.parameters
-        return not _is_of_another(self.workspace, self.model, report) and known in (None, report.lean.parameters)
+        another = _is_of_another(self.workspace, self.model, report) or self.is_of_gone_weights(report)
+        return not another and self.parameters in (None, report.lean.parameters)
+
+    def is_of_gone_weights(self, report: BenchReport) -> bool:
+        """Whether a bench measured a model that stood in the place of this one, with other weights."""
+        measured = report.lean.weights_sha256
+        other = None not in (measured, self.weights) and measured != self.weights
+        return other and not _is_of_another(self.workspace, self.model, report)
+
+    @property
+    def current_benches(self) -> tuple[BenchReport, ...]:
+        """Those whose models are still there, as far as the files say."""
+        return tuple(report for report in self.benches if not self.is_of_gone_weights(report))
 
     @property
     def parameters(self) -> int | None:
@@ -162,6 +174,7 @@ def read_run(folder: Path) -> Run:
         benches=tuple(sorted(benches, key=order)),
         graphs=() if model is None else read_exports(model).graphs,
         notes=(*_unreadable(read), *_of_others(workspace, model, read, own)),
+        weights=own,
     )
     if model is None and run.profile is None and not run.benches:
         raise _nothing_to_show(workspace)

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.cells import TableCells
 from truncate_kit.page.charts import speed_chart
 from truncate_kit.page.judging import PAIRS, bench_of, bundled, is_on_bundled, own_bench
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets, what_they_give
-from truncate_kit.page.measures import against_table, has_interval, lean_and_full, shared_runtimes
+from truncate_kit.page.measures import ALIKE, against_table, has_interval, lean_and_full, shared_runtimes
 from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.page.run import Run, named
 from truncate_kit.report.bench_tables import (
@@ -24,7 +25,7 @@ from truncate_kit.sweep.strategies import STRATEGIES
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES
-from truncate_kit.wording import capitalized
+from truncate_kit.wording import capitalized, counted
 
 _SWEEP, _TRAINING = SweepSettings(), TrainingSettings()
 
@@ -72,6 +73,13 @@ def _how_compared(bench: BenchReport) -> str:
     if held and lean.backend != shared_runtimes(bench)[0]:
         fastest += " and score them as the interval says"
     scores = "score and interval are" if held else "the score is"
+    quality = bench.quality
+    if held and quality is not None and quality.backend != lean.backend:
+        runtime = BACKENDS[quality.backend].title
+        return (
+            f"Both in one runtime and precision, {fastest}; the interval is of {runtime}, where both score within "
+            f"{ALIKE:g} points of these."
+        )
     return f"Both in one runtime and precision, {fastest}; {scores} of that one, too."
 
 
@@ -87,23 +95,26 @@ def _unmeasured(run: Run) -> str:
 
 def speed(run: Run) -> Section | None:
     """Every depth, runtime and precision that was measured."""
-    if not run.benches:
+    benches = run.current_benches
+    if not benches:
         return None
-    first = run.benches[0].machine
+    first = benches[0].machine
     here = [
         row
-        for row in run.benches
+        for row in benches
         if (row.machine.processor, row.machine.threads, row.machine.device)
         == (first.processor, first.threads, first.device)
     ]
-    pairs = run.benches[0].scored
+    pairs = benches[0].scored
     same = [row for row in here if row.scored == pairs]
     chart = speed_chart(same)
     more: tuple[tuple[str, str], ...] = ()
     if run.model is not None and first.device == "cpu" and all(report.precision != "int8" for report in run.graphs):
         commands = run.command_on_model("export", "--onnx", "--precision", "int8"), run.bench_command
         more = (("No int8 graph was measured, often the fastest on a CPU", " && ".join(commands)),)
-    others = [f"Measured elsewhere, so not drawn: {row.machine.processor}." for row in run.benches if row not in here]
+    others = [f"Measured elsewhere, so not drawn: {row.machine.processor}." for row in benches if row not in here]
+    if gone := len(run.benches) - len(benches):
+        others.append(f"{capitalized(counted(gone, 'bench', 'benches'))} of weights that are no longer here: left out.")
     apart = {"that names none" if row.scored is None else f"on {row.scored.words}" for row in here if row not in same}
     others += [f"Scored on other pairs, so not drawn: a bench {words}." for words in sorted(apart)]
     return Section(
@@ -111,7 +122,7 @@ def speed(run: Run) -> Section | None:
         title="Speed against quality",
         sentences=tuple(others),
         charts=() if chart is None else (chart,),
-        tables=tuple(bench_tables(row)[0] for row in run.benches),
+        tables=tuple(bench_tables(row)[0] for row in benches),
         missing=more,
     )
 
@@ -137,8 +148,8 @@ def _finetune_again(run: Run, sweep: SweepResult) -> tuple[str, ...] | None:
         ("--pick", settings.pick, _SWEEP.pick),
         ("--within", settings.within, _SWEEP.within),
         ("--objective", training.objective, _TRAINING.objective),
-        ("--epochs", training.epochs, _TRAINING.epochs),
-        ("--batch-size", training.batch_size, _TRAINING.batch_size),
+        ("--epochs", training.epochs, None),  # word sets have other defaults
+        ("--batch-size", training.batch_size, None),
         ("--learning-rate", training.learning_rate, _TRAINING.learning_rate),
         ("--precision", training.precision, _TRAINING.precision),
     )

@@ -77,7 +77,8 @@ def frontier_table(frontier: Frontier, metric: str) -> TableCells:
     full = frontier.points[0]
     rest = "" if frontier.words is None else f"; {frontier.covered:.1f} % of held-out texts need no further words"
     return TableCells(
-        f"Graphs that no other beats in score ({metric}), speed, size and dimensions together{rest}",
+        f"The full model's graph, and those that no other beats in score ({metric}), speed, size and dimensions "
+        f"together{rest}",
         ("blocks", "precision", "dimensions", "words", "score", "speed", "MB"),
         [
             (

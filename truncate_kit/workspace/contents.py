@@ -12,6 +12,7 @@ from truncate_kit.errors import UsageError
 from truncate_kit.files import all_below, is_unfinished, remove_leftovers, run_lock
 from truncate_kit.results import Result
 from truncate_kit.runs.journal import RECORDS_FILE, Journal
+from truncate_kit.wording import layers_in_words
 from truncate_kit.workspace.places import Workspace
 
 # One beside the runs says that they ended.
@@ -201,8 +202,7 @@ def _origins(workspace: Workspace) -> dict[Path, str]:
     """What results say of the models."""
     found: dict[Path, str] = {}
     if (combined := workspace.combinations()) is not None:
-        layers = ", ".join(map(str, combined.chosen))
-        found[workspace.combined] = f"{combined.model}, layers {layers} combined"
+        found[workspace.combined] = f"{combined.model}, {layers_in_words(combined.chosen)} combined"
     if (heads := workspace.heads()) is not None:
         found[workspace.frozen] = f"{heads.model}, heads on {heads.chosen_layer} of {heads.depth} frozen blocks"
     if (contrast := workspace.contrast()) is not None:
