@@ -86,7 +86,7 @@ def test_the_pairs_are_named_and_bundled_ones_said_to_be_no_task(run, workspace,
     assert f"Scored on 21 pairs of {found.name} (fingerprint {found.fingerprint[:12]})." in out
     assert "bundled" not in out
     out = " ".join(run("--data", "bundled", "--quick", *FAST)[1].split())
-    assert "they say little of your task. Name pairs of your own as --data." in out
+    assert "they say little of your task. Pairs of your own say more." in out
     assert "Scored on 500 pairs of bundled/test, synthetic" in out
     assert BenchReport.read(workspace / "bench-2.json").scored.bundled
     assert BenchReport.read(workspace / "bench.json").scored == found
