@@ -129,7 +129,8 @@ def test_the_page_asks_for_more_seeds_on_what_the_sweep_learned_from(run, tiny_f
     assert Path(workspace.remembered().data.name).name == "others.csv"
     trials = workspace.sweep().trials
     (again,) = [line for line in write_page(workspace.folder).commands if " finetune " in line]
-    assert f"--max-length 9 --data {single_file.resolve()} --scale 0,5 --layer 1 --epochs 1 --seeds 3" in again
+    trained = "--layer 1 --epochs 1 --batch-size 32 --seeds 3"
+    assert f"--max-length 9 --data {single_file.resolve()} --scale 0,5 {trained}" in again
     code, _, err = run(*shlex.split(again)[1:])
     assert code == 0, err
     assert set(trials) < set(workspace.sweep().trials)

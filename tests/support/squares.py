@@ -1,5 +1,6 @@
 """Work for engines that needs no model: it squares numbers, and dies, raises or waits when a number says so."""
 
+import logging
 import os
 import signal
 import tempfile
@@ -13,7 +14,7 @@ import torch
 from truncate_kit.engines import Steps
 from truncate_kit.errors import TruncateKitError
 
-DEADLY, WRONG, ODD = 100, 200, 300
+DEADLY, WRONG, ODD, TOLD = 100, 200, 300, 400
 
 
 class OddError(Exception):
@@ -48,6 +49,8 @@ class Squares:
             raise TruncateKitError("Diverged in epoch 1, step 3.", hint="Use a smaller `learning_rate`.")
         if number == ODD:
             raise OddError(1, 2)
+        if number == TOLD:
+            logging.getLogger("truncate_kit.memory").warning("Not enough memory for a batch of %d.", number)
         for step in range(1, 4):
             send(Steps(f"number {number}", step, 3))
         send(("squared", number))

@@ -1,11 +1,13 @@
 """What is sent between a process and its workers: work, messages of running tasks, answers."""
 
 import io
+import logging
 import pickle
 import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +31,43 @@ class Answer:
         if self.problem is not None:
             raise self.problem
         return self.found
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """What a task logged in another process, such as that it goes on in parts."""
+
+    name: str
+    level: int
+    text: str
+
+
+class _Sender(logging.Handler):
+    def __init__(self, send: Send) -> None:
+        super().__init__()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._send(Logged(record.name, record.levelno, record.getMessage()))
+
+
+@contextmanager
+def logs_sent(send: Send) -> Iterator[None]:
+    """What the package logs meanwhile is sent: nobody reads the standard error of another process."""
+    logger, sender = logging.getLogger("truncate_kit"), _Sender(send)
+    logger.addHandler(sender)
+    try:
+        yield
+    finally:
+        logger.removeHandler(sender)
+
+
+def pass_on(message: Any, send: Send) -> None:
+    """Log what a task logged elsewhere; any other message goes to `send`."""
+    if isinstance(message, Logged):
+        logging.getLogger(message.name).log(message.level, "%s", message.text)
+    else:
+        send(message)
 
 
 def packed(work: Work[Any, Any]) -> bytes:

@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 import torch
 
 from truncate_kit.engines.base import Attempt, Found, Pending, Send, Task, Work
-from truncate_kit.engines.messages import TERMINATED, Answer, packed
+from truncate_kit.engines.messages import TERMINATED, Answer, packed, pass_on
 from truncate_kit.errors import DeviceError
 from truncate_kit.hardware import check_threads, select_device
 
@@ -70,7 +70,7 @@ class Processes:
                         attempt = busy.pop(place)
                         yield attempt.task, message.result()
                     else:
-                        send(message)
+                        pass_on(message, send)
         finally:
             for place in busy:
                 self._workers[place].process.terminate()

@@ -14,7 +14,7 @@ import torch
 
 from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.engines.base import Attempt, Found, Pending, Send, Task, Work
-from truncate_kit.engines.messages import Answer, last_answer, packed, throttled, unpacked
+from truncate_kit.engines.messages import Answer, last_answer, logs_sent, packed, pass_on, throttled, unpacked
 from truncate_kit.errors import DeviceError, UsageError, first_line
 from truncate_kit.extras import require
 
@@ -94,7 +94,7 @@ class RayCluster:
                         attempt = running.pop(stream)
                         yield attempt.task, message.result()
                     else:
-                        send(message)
+                        pass_on(message, send)
         finally:
             for stream in running:
                 with contextlib.suppress(Exception):  # the cluster may be what is gone
@@ -165,7 +165,8 @@ def _messages(task: object, parcel: _Parcel, device: str, threads: int) -> Itera
         if parcel.key not in _held:
             _held.clear()
             _held[parcel.key] = unpacked(ray.get(parcel.reference), device)
-        return _held[parcel.key].perform(task, send)
+        with logs_sent(send):
+            return _held[parcel.key].perform(task, send)
 
     threading.Thread(target=lambda: messages.put(last_answer(perform)), daemon=True).start()
     while True:

@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from truncate_kit.engines.base import Work
-from truncate_kit.engines.messages import TERMINATED, Answer, answer, throttled, unpacked
+from truncate_kit.engines.messages import TERMINATED, Answer, answer, logs_sent, throttled, unpacked
 
 
 def serve(connection: "Connection[Answer, tuple[bytes | None, object]]", device: str) -> None:
@@ -24,7 +24,8 @@ def serve(connection: "Connection[Answer, tuple[bytes | None, object]]", device:
         if payload is not None:
             work = unpacked(payload, device)
         assert work is not None
-        return work.perform(task, send)
+        with logs_sent(send):
+            return work.perform(task, send)
 
     send = throttled(connection.send)
     while True:

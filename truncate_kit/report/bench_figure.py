@@ -1,8 +1,9 @@
 """Speed against quality: every model in every runtime as one point."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -10,7 +11,7 @@ from matplotlib.lines import Line2D
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.precisions import PRECISIONS
-from truncate_kit.report.panel import TIP, write_figure
+from truncate_kit.report.panel import TIP, label_points, write_figure
 from truncate_kit.wording import counted
 
 # Colour is the precision, shape the runtime; filled is lean, hollow is full; an arrow joins the two models in one
@@ -40,8 +41,7 @@ def plot_points(axes: Axes, *benches: list[Point], metric: str) -> None:
 
     metric: What all scores are.
     """
-    for points in benches:
-        _draw(axes, points, metric)
+    gains = [gain for points in benches for gain in _draw(axes, points, metric)]
     points = [point for bench in benches for point in bench]
     axes.set_xlabel("sentences per second, tokeniser included")
     axes.set_ylabel(f"{metric} × 100")
@@ -50,6 +50,9 @@ def plot_points(axes: Axes, *benches: list[Point], metric: str) -> None:
     margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # rounding between runtimes must not look like a cliff
     axes.set_ylim(min(scores) - margin, max(scores) + margin)
     axes.grid(alpha=0.3)
+    heads = {gain[:2] for gain in gains}
+    arrows = [place for points in benches for place in _along(points)]
+    label_points(axes, gains, beside=[*(point[2:] for point in points if point[2:] not in heads), *arrows])
 
 
 def point_keys(points: list[Point], roles: Mapping[str, str]) -> list[Line2D]:
@@ -69,7 +72,8 @@ def quality_points(report: BenchReport) -> list[Point]:
     ]
 
 
-def _draw(axes: Axes, points: list[Point], metric: str) -> None:
+def _draw(axes: Axes, points: list[Point], metric: str) -> list[tuple[float, float, str]]:
+    """Marks and arrows; where the arrows end, with the gains."""
     for role, backend, speed, score in points:
         axes.plot(
             speed,
@@ -81,22 +85,24 @@ def _draw(axes: Axes, points: list[Point], metric: str) -> None:
             markerfacecolor=_color(backend) if role == "lean" else "none",
             gid=f"{TIP}{role}, {BACKENDS[backend].title}: {speed:,.0f} sentences/s, {metric} {score:.2f}",
         )
-    for place, backend in enumerate(dict.fromkeys(point[1] for point in points)):
+    gains = []
+    for backend in dict.fromkeys(point[1] for point in points):
         pair = {point[0]: point[2:] for point in points if point[1] == backend}
         if len(pair) < 2:
             continue
         arrow = {"arrowstyle": "->", "color": _color(backend), "alpha": 0.6, "shrinkA": 9, "shrinkB": 9}
         axes.annotate("", xy=pair["lean"], xytext=pair["full"], arrowprops=arrow)
-        gain = pair["lean"][0] / pair["full"][0]
-        side = 1 if gain >= 1 else -1  # the arrow comes from the other one
-        axes.annotate(
-            f"×{gain:.1f}",
-            xy=pair["lean"],
-            xytext=(9 * side, 6 if place % 2 == 0 else -16),  # neighbours often lie side by side
-            textcoords="offset points",
-            color=_color(backend),
-            ha="left" if side > 0 else "right",
-        )
+        gains.append((*pair["lean"], f"×{pair['lean'][0] / pair['full'][0]:.1f}"))
+    return gains
+
+
+def _along(points: list[Point]) -> Iterator[tuple[float, float]]:
+    """Places on the arrows, on which no text may stand."""
+    for backend in dict.fromkeys(point[1] for point in points):
+        pair = {point[0]: point[2:] for point in points if point[1] == backend}
+        if len(pair) == 2:
+            (x, y), (end_x, end_y) = pair["full"], pair["lean"]
+            yield from ((x + share * (end_x - x), y + share * (end_y - y)) for share in np.linspace(0, 0.98, 50))
 
 
 def _color(name: str) -> str:
