@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.support.processes import ForkedWorker, Program
-from tests.support.squares import DEADLY, ODD, TOLD, WRONG, Squares
+from tests.support.squares import DEADLY, LOGGED, ODD, WRONG, Squares
 from truncate_kit.encoders import load_encoder
 from truncate_kit.engines import Lost, Processes, Sequential, Steps, processes
 from truncate_kit.errors import DeviceError, TruncateKitError, UsageError
@@ -94,11 +94,11 @@ def test_errors_of_tasks_arrive_as_they_are(two_processes):
 
 def test_what_a_task_logs_is_logged_here(engine, caplog):
     """Nobody sees a worker's own standard error: that a batch went on in parts would never be said."""
-    told = []
-    assert len(list(engine.run(Squares(WEIGHTS), [TOLD, 1], told.append))) == 2
+    sent = []
+    assert len(list(engine.run(Squares(WEIGHTS), [LOGGED, 1], sent.append))) == 2
     assert [record.getMessage() for record in caplog.records] == ["Not enough memory for a batch of 400."]
     assert caplog.records[0].name == "truncate_kit.memory"
-    assert all(isinstance(message, Steps | tuple) for message in told)
+    assert all(isinstance(message, Steps | tuple) for message in sent)
 
 
 def test_what_still_runs_is_stopped_when_the_caller_leaves(engine, monkeypatch, tmp_path):

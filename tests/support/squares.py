@@ -14,7 +14,7 @@ import torch
 from truncate_kit.engines import Steps
 from truncate_kit.errors import TruncateKitError
 
-DEADLY, WRONG, ODD, TOLD = 100, 200, 300, 400
+DEADLY, WRONG, ODD, LOGGED = 100, 200, 300, 400
 
 
 class OddError(Exception):
@@ -49,7 +49,7 @@ class Squares:
             raise TruncateKitError("Diverged in epoch 1, step 3.", hint="Use a smaller `learning_rate`.")
         if number == ODD:
             raise OddError(1, 2)
-        if number == TOLD:
+        if number == LOGGED:
             logging.getLogger("truncate_kit.memory").warning("Not enough memory for a batch of %d.", number)
         for step in range(1, 4):
             send(Steps(f"number {number}", step, 3))
