@@ -167,8 +167,11 @@ class Killer(TrialWatcher):
         self._going, self._killing = {}, threading.Thread(target=self._halt_and_kill, daemon=True)
 
     def _halt_and_kill(self) -> None:
-        set_running(self._node, psutil.Process.suspend)
+        halted = set_running(self._node, psutil.Process.suspend)
         self._kill()
+        for worker in halted:  # it cannot see that its node is gone
+            with contextlib.suppress(psutil.Error):
+                worker.kill()
 
     def epoch(self, layer, seed, epochs, done, loss, dev) -> None:
         self._going[layer, seed] = done / epochs
