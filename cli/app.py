@@ -16,8 +16,8 @@ from .problems import EXIT_INTERRUPTED, check_arguments, describe, interruption
 from .streams import prepare_streams
 
 PANELS = {
-    "Main job": ("analyze", "finetune", "export", "bench", "demo"),
-    "Other training": ("distill", "contrast", "freeze", "combine", "cut"),
+    "Main jobs": ("analyze", "finetune", "distill", "export", "bench", "demo"),
+    "Other training": ("contrast", "freeze", "combine", "cut"),
     "Measure and use": ("evaluate", "compare", "encode", "study", "report", "status", "doctor"),
 }
 """Every command by panel of the help; each is a function of the module that has its name."""
@@ -51,7 +51,7 @@ def options(
         bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Find the best layer of a text encoder, fine-tune it there, strip the rest, export it, and measure the gain."""
+    """Find the best layer of a text encoder, or the few blocks that are enough; train, export, and measure the gain."""
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Find the best layer of a pretrained text encoder, fine-tune it there, strip the rest, export, and measure the gain.
+"""Find the best layer of a pretrained text encoder, or the few blocks that are enough; train, export, measure the gain.
 
 The public names are loaded when first used: importing the package imports no torch.
 """
