@@ -10,10 +10,12 @@ import torch
 from onnx import TensorProto
 
 from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.encoders.tail import Normalize
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph_files import save_graph
 from truncate_kit.export.masks import set_mask
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph
 
@@ -39,6 +41,26 @@ def test_float16_stays_close_and_says_what_is_wide(name, tiny_folder, tmp_path):
     assert report.half.islands["ReduceSum"] >= 1  # the mean over tokens
     assert report.mask == ("lengths" if encoder.family.fused_attention else "unfused")
     assert 0 < report.half.largest_value < 65504
+
+
+@pytest.mark.parametrize(("name", "pooling"), [("bert", "cls"), ("bert", "last"), ("bert", "max"), ("llama", "last")])
+def test_every_pooling_is_exported_and_what_follows_it_is_wide(name, pooling, tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder(name), pooling=pooling), 1)
+    encoder.tail.append(Normalize())
+    report = export_onnx(encoder, tmp_path / "out", ExportSettings(precision="fp16", target="cuda"))
+    assert report.half.islands["Div"] == 1  # the vector by its length
+    assert "ReduceSum" not in report.half.islands
+    texts = ["a cat sat on the mat", "the dog"]
+    found = OnnxEncoder.load(tmp_path / "out", precision="fp16").encode(texts)
+    np.testing.assert_allclose(found, encoder.encode(texts), atol=5e-3)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, atol=1e-6)  # 5e-4 where a length is taken in float16
+
+
+def test_pooling_that_ends_the_graph_is_exported(tiny_folder, tmp_path):
+    encoder = truncate(load_encoder(tiny_folder("bert"), pooling="cls"), 1)
+    export_onnx(encoder, tmp_path / "out", ExportSettings(precision="fp16", target="cuda"))
+    graph = onnx.load(tmp_path / "out/model_fp16.onnx").graph
+    assert [value.type.tensor_type.elem_type for value in graph.output] == [TensorProto.FLOAT] * 2
 
 
 def test_a_value_beyond_float16_is_found_in_float32(tiny_folder, tmp_path):

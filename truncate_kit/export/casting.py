@@ -58,7 +58,7 @@ def narrow(model: Any, wide: set[str]) -> None:
         value.dtype = half
     for place, value in enumerate(model.graph.outputs):
         if value in small:
-            cast = ir.node("Cast", [value], attributes={"to": full.value}, name="output_cast")
+            cast = ir.node("Cast", [value], attributes={"to": full.value}, name=f"{value.name}_cast")
             cast.outputs[0].name, value.name = value.name, f"{value.name}_{half.name.lower()}"
             cast.outputs[0].shape, cast.outputs[0].dtype = value.shape, full
             model.graph.append(cast)

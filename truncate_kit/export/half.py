@@ -20,6 +20,8 @@ _MASKED = -1e30  # below it, a score is masked
 _WIDE_OPERATORS = frozenset(
     ("Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Reciprocal", "Sqrt", "Range", "CumSum", "Max", "Min")
 )
+# Pooling that takes the states as they are, of one token or the largest: nothing is gained by widening them before it.
+_CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 
 def to_half(
@@ -49,6 +51,8 @@ def wide_nodes(model: Any) -> set[str]:
     """Names of the nodes that stay in float32 in every family: squares, sums, and all that follows pooling."""
     nodes = list(model.graph)
     pooling = [node for node in nodes if node.op_type == "ReduceSum" and _is_float(node.inputs[0])]
+    chosen = [node for node in nodes if node.op_type in _CHOOSING and _is_float(node.inputs[0])]
+    pooling += [reader for node in chosen for reader in _readers(node)]
     found = {str(node.name) for node in nodes if node.op_type in _WIDE_OPERATORS} | _downstream(pooling)
     for node in nodes:
         before = {str(maker.name) for maker in (value.producer() for value in node.inputs if value) if maker}
@@ -69,8 +73,12 @@ def _downstream(nodes: Sequence[Any]) -> set[str]:
         node = waiting.pop()
         if node.name not in found:
             found.add(str(node.name))
-            waiting.extend(reader for value in node.outputs for reader, _ in value.uses())
+            waiting.extend(_readers(node))
     return found
+
+
+def _readers(node: Any) -> list[Any]:
+    return [reader for value in node.outputs for reader, _ in value.uses()]
 
 
 def score_nodes(model: Any) -> set[str]:
