@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -292,6 +293,18 @@ def test_what_cannot_be_analysed(encoder):
         profile(encoder, TEXTS, settings=AnalysisSettings(max_texts=3))
     with pytest.raises(DataError, match="two different scores"):
         profile(encoder, pairs=[TextPair(text, TEXTS[0], 1.0) for text in TEXTS])
+
+
+@pytest.mark.parametrize("given", ["texts.txt", Path("texts.txt")])
+def test_the_name_of_a_file_is_not_read_letter_by_letter(given, encoder):
+    with pytest.raises(UsageError, match="Several texts are needed") as refused:
+        profile(encoder, given)
+    assert "read_texts(path)" in refused.value.hint
+
+
+def test_a_pooling_that_is_not_known_is_no_setting():
+    with pytest.raises(UsageError, match="no pooling 'avg'"):
+        AnalysisSettings(pooling="avg")
 
 
 def test_nothing_is_foretold_from_pairs_that_are_only_labelled(encoder):

@@ -1,11 +1,14 @@
 """States of every layer: those of transformers itself, whatever the batch, and no block run in vain."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 
 from tests.support.families import TINY_CONFIGS, make_tiny
 from truncate_kit.encoders import layers_held, load_encoder, truncate
-from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError
+from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, UsageError
 from truncate_kit.representations import (
     BATCH_TOKENS,
     WINDOW_TEXTS,
@@ -169,3 +172,36 @@ def test_two_encoders_with_different_tokenizers_share_batches(tiny_folder, tmp_p
 
 def test_no_texts_give_no_states(tiny_folder):
     assert layer_states(load_encoder(tiny_folder("bert")), []).shape == (4, 0, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"pooling": "MEAN"}, "no pooling 'MEAN'"),
+        ({"pooling": "lasttoken"}, "no pooling 'lasttoken'"),
+        ({"batch_size": 0}, "`batch_size` 0 is too small"),
+        ({"batch_size": -1}, "`batch_size` -1 is too small"),
+        ({"batch_size": 2.5}, "`batch_size` 2.5 is no whole number"),
+    ],
+)
+def test_what_no_states_can_be_read_with(options, message, tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    with pytest.raises(UsageError, match=message):
+        layer_states(encoder, TEXTS, **options)
+    if "batch_size" in options:
+        for texts in (TEXTS, []):
+            with pytest.raises(UsageError, match=message):
+                encoder.encode(texts, **options)
+
+
+def test_a_size_of_numpy_is_a_size(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    torch.testing.assert_close(
+        layer_states(encoder, np.array(TEXTS), batch_size=np.int64(2)), layer_states(encoder, TEXTS)
+    )
+
+
+@pytest.mark.parametrize("one", ["a red dog", Path("texts.txt"), None])
+def test_one_text_or_a_path_is_not_read_letter_by_letter(one, tiny_folder):
+    with pytest.raises(UsageError, match=f"not one {type(one).__name__}"):
+        layer_states(load_encoder(tiny_folder("bert")), one)

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.encoders import Encoder, PoolingMode, evaluating, length_batches, pool, truncate
+from truncate_kit.encoders import Encoder, PoolingMode, check_pooling, evaluating, length_batches, pool, truncate
 from truncate_kit.encoders.encoder import RawStates
 from truncate_kit.memory import in_halves
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.text_lists import listed_texts
 
 # Texts that are tokenised and sorted by length at a time: enough for batches of like length, flat in memory.
 WINDOW_TEXTS = 16_384
@@ -45,7 +46,8 @@ def iter_states(
     `Encoder.hidden_states`. up_to: the highest layer wanted, None for all; blocks above it are not run.
     prompt: put the model's default prompt before each text. batch_size: texts in a batch at most; see also
     `BATCH_TOKENS`.
-    Raises `LayerOutOfRangeError`, and `LayerNotHeldError` where the family has no model that ends at `up_to`.
+    Raises `LayerOutOfRangeError`, `LayerNotHeldError` where the family has no model that ends at `up_to`, and
+    `UsageError` for what is no pooling, no size of a batch or no text.
     """
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)
@@ -66,6 +68,8 @@ def iter_states_together(
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
     """`iter_states` of several encoders over the same texts in the same batches, whatever their tokenizers."""
+    if pooling is not None:
+        check_pooling(pooling)
     task = "Reading states of " + " and ".join(encoder.name for encoder in encoders)
     done = 0
     for start in range(0, len(texts), WINDOW_TEXTS):
@@ -98,7 +102,7 @@ def layer_states(
     progress: ProgressOption = False,
 ) -> Tensor:
     """States of all layers in the order of `texts`, (L', n, d) float32 on the CPU; options as in `iter_states`."""
-    progress = reporter(progress)
+    progress, texts = reporter(progress), listed_texts(texts)
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)
     states = torch.empty(encoder.depth + 1, len(texts), encoder.width)

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from truncate_kit.data import Triplet, load_triplets, raw_texts
-from truncate_kit.errors import ColumnsError, DataError, RowError
+from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 
 ROWS = [("a cat", "one cat", "no cat"), ("a dog", "one dog", "no dog"), ("it rains", "rain falls", "it is dry")]
 NLI = [
@@ -98,6 +98,12 @@ def test_a_real_nli_set(shared_data):
 
 def test_texts_are_their_own_positives_once_each():
     assert raw_texts("mine", ["a", "b", "a"]).rows == (Triplet("a", "a"), Triplet("b", "b"))
+
+
+@pytest.mark.parametrize("wrong", ["texts.txt", [None, "a"], ["a", "half \ud800"]])
+def test_what_is_no_list_of_texts(wrong):
+    with pytest.raises(UsageError, match=r"Several texts are needed|Text [12] of 2"):
+        raw_texts("some", wrong)
 
 
 def test_what_cannot_be_learned_from(tmp_path, shared_data):

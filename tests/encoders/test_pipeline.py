@@ -242,3 +242,8 @@ def test_what_is_no_text_is_not_the_fault_of_the_model(tiny_folder, wrong, kind,
     encoder.lower_case = lower_case
     with pytest.raises(UsageError, match=f"Text 2 of 3 is of the type {kind}, not str"):
         encoder.encode(["the cat", wrong, "the cat"])
+
+
+def test_half_a_character_is_not_the_fault_of_the_model(tiny_folder):
+    with pytest.raises(UsageError, match=r"Text 2 of 2 holds half a character \(\\ud83d\)"):
+        load_encoder(tiny_folder("bert")).encode(["the \U0001f600 cat", "the \ud83d cat"])

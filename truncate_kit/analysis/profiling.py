@@ -20,6 +20,7 @@ from truncate_kit.retrieval.layers import Reader, search_layers
 from truncate_kit.retrieval.scores import QueryScores
 from truncate_kit.similarity.drop import DropPrediction, predict_drop
 from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
+from truncate_kit.text_lists import listed_texts
 
 IN_MEMORY_BYTES = 512 << 20  # states of both models that are held; comparing them takes about four times that
 IN_MEMORY_TEXTS = 10_000  # beyond, comparing in memory takes longer than a second pass: it is quadratic in the texts
@@ -59,6 +60,7 @@ def profile(
     if texts is None and pairs is None and retrieval is not None:
         texts = [text for text in (*retrieval.queries, *retrieval.documents) if text]
     full_depth = encoder.depth
+    texts = None if texts is None else listed_texts(texts)
     if settings.blocks is not None:
         encoder = keep(encoder, settings.blocks, copy_weights=False)
     drawn = _drawn(texts, None if pairs is None else list(pairs), settings)

@@ -35,7 +35,7 @@ class AnalysisSettings:
         batch_size: Texts that are encoded at a time.
 
     Raises:
-        UsageError: There would be too few texts, or another number is out of its bounds.
+        UsageError: There would be too few texts, another number is out of its bounds, or there is no such pooling.
     """
 
     estimator: "Estimator" = "debiased"
@@ -53,6 +53,10 @@ class AnalysisSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self, outliers=_COUNT, intervals=_COUNT, level=_LEVEL, seed=SEED, batch_size=BATCH)
+        if self.pooling is not None:
+            from truncate_kit.encoders.pooling import check_pooling
+
+            check_pooling(self.pooling)
         if self.max_texts is not None and self.max_texts < FEWEST_TEXTS:
             raise UsageError(
                 f"{counted(self.max_texts, 'text is', 'texts are')} too few.",

@@ -19,6 +19,7 @@ from truncate_kit.data.loading import read_tables
 from truncate_kit.data.tables import MISSING, Table
 from truncate_kit.data.types import pairs_in_rows
 from truncate_kit.errors import ColumnsError, DataError
+from truncate_kit.text_lists import listed_texts
 from truncate_kit.wording import counted
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
@@ -64,8 +65,11 @@ class TripletSet:
 
 
 def raw_texts(name: str, texts: Sequence[str]) -> TripletSet:
-    """Distinct texts as their own positives, for the objective whose only variation is dropout."""
-    distinct = dict.fromkeys(texts)
+    """Distinct texts as their own positives, for the objective whose only variation is dropout.
+
+    Raises `UsageError` for what is no text.
+    """
+    distinct = dict.fromkeys(listed_texts(texts))
     return TripletSet(
         name=name,
         rows=tuple(Triplet(text, text) for text in distinct),

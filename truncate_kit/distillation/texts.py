@@ -20,6 +20,7 @@ from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import sealed, unsealed
 from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
+from truncate_kit.text_lists import check_several, check_text
 from truncate_kit.training.examples import Ids
 from truncate_kit.wording import counted
 
@@ -37,12 +38,19 @@ class RawTexts:
         queries: Texts that will be searched with; they get the model's prompt for queries.
         exclude: Texts that must not be learned from.
         vocabulary: Texts whose word pieces alone the lean model keeps; None keeps all.
+
+    Raises:
+        UsageError: One text, or the path of a file, stands where several texts belong.
     """
 
     texts: Iterable[str]
     queries: Iterable[str] = ()
     exclude: Collection[str] = ()
     vocabulary: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        for texts in (self.texts, self.queries, self.exclude):
+            check_several(texts)
 
 
 class TextStore:
@@ -194,7 +202,8 @@ class _Distinct:
         self.compared = len(exclude)
 
     def of(self, texts: Iterable[str]) -> Iterator[str]:
-        for text in texts:
+        for number, text in enumerate(texts, start=1):
+            check_text(text, f"Text {number:,}")
             if " ".join(words_of(text)) in self._exclude:
                 self.excluded += 1
                 continue

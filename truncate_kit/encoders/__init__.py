@@ -6,7 +6,7 @@ from truncate_kit.encoders.evaluating import evaluating, length_batches
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.loading import find_pooler_head, load_encoder, load_pooler_head, random_encoder
 from truncate_kit.encoders.model_folder import load_config, resolve
-from truncate_kit.encoders.pooling import PoolingMode, pool
+from truncate_kit.encoders.pooling import PoolingMode, check_pooling, pool
 from truncate_kit.encoders.saving import save_encoder
 from truncate_kit.encoders.truncation import (
     check_layer,
@@ -28,6 +28,7 @@ __all__ = [
     "LayerHeads",
     "PoolingMode",
     "check_layer",
+    "check_pooling",
     "default_reference",
     "encoder_digest",
     "evaluating",

@@ -15,7 +15,7 @@ from truncate_kit.encoders.evaluating import evaluating, length_batches
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooler_files import LayerPooler
-from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool, pooled_width
+from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, check_pooling, pool, pooled_width
 from truncate_kit.encoders.tail import tail_width
 from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
@@ -63,7 +63,7 @@ class Encoder(nn.Module):
         self.backbone = backbone
         self.family = family_of(backbone.config)
         self.tokenizer = tokenizer
-        self.pooling: PoolingMode = pooling
+        self.pooling: PoolingMode = check_pooling(pooling)
         self.tail = nn.ModuleList(tail)
         self.max_length = max_length
         self.lower_case = lower_case

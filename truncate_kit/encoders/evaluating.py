@@ -2,8 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from numbers import Integral
 
 from torch import nn
+
+from truncate_kit.bounds import BATCH, check_number
 
 
 @contextlib.contextmanager
@@ -21,6 +24,10 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Places of the texts in batches of like length, longest first (a lack of memory shows at once)."""
+    """Places of the texts in batches of like length, longest first (a lack of memory shows at once).
+
+    Raises `UsageError` for a size that none can have.
+    """
+    check_number("batch_size", int(batch_size) if isinstance(batch_size, Integral) else batch_size, BATCH)
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from transformers import PreTrainedTokenizerBase
 
-from truncate_kit.errors import ModelError, UsageError, first_line
+from truncate_kit.errors import ModelError, first_line
+from truncate_kit.text_lists import listed_texts
 
 _MOST_SPECIAL = 8  # tokens that a tokenizer puts around a text
 
@@ -33,8 +34,7 @@ class TextReader:
 
         Raises `UsageError` for what is no text, `ModelError` where the tokenizer fails.
         """
-        texts = list(texts)
-        check_texts(texts)
+        texts = listed_texts(texts)
         if not texts:
             return []
         prefix = self._default_prompt if prompt else ""
@@ -81,16 +81,6 @@ class TextReader:
         """The ids of a text, cut to a number of tokens as the tokenizer would: the one that closes a text is kept."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
-
-
-def check_texts(texts: Sequence[object]) -> None:
-    """Raise `UsageError` where one of the texts is no str."""
-    for number, text in enumerate(texts, start=1):
-        if not isinstance(text, str):
-            raise UsageError(
-                f"Text {number:,} of {len(texts):,} is of the type {type(text).__name__}, not str.",
-                hint="Give each text as a str; leave out what is missing.",
-            )
 
 
 def is_of_tokenizer(error: BaseException) -> bool:

@@ -21,6 +21,7 @@ from truncate_kit.encoders.tokenizer import load_tokenizer
 from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.encoders.truncation import keep
 from truncate_kit.errors import ModelError
+from truncate_kit.text_lists import listed_texts
 
 State = dict[str, Any]  # of a tokenizer, as tokenizer.json has it
 _WHOLE_TEXT = 10**9
@@ -32,6 +33,7 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
     A text all of whose pieces are kept has the same vector, bitwise on a CPU in float32; another one is split into
     pieces that are kept. Raises `ModelError` where the tokenizer is of a kind that this is not known to hold for.
     """
+    texts = listed_texts(texts)
     before = piece_ids(encoder, texts)
     pieces = kept_pieces(encoder, set().union(*before))
     kept = keep_pieces(encoder, pieces)

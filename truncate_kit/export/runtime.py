@@ -13,7 +13,7 @@ from torch import Tensor
 from truncate_kit.encoders import Encoder, LayerHeads, load_encoder
 from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pipeline import read_pipeline
-from truncate_kit.encoders.text_reader import TextReader, check_texts
+from truncate_kit.encoders.text_reader import TextReader
 from truncate_kit.encoders.tokenizer import load_reader
 from truncate_kit.encoders.unreplaced import check_unreplaced, state_of, unreplaced
 from truncate_kit.errors import ModelError, UsageError
@@ -25,6 +25,7 @@ from truncate_kit.export.shapes import bucket, filled, padded, stepped, token_ba
 from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores
 from truncate_kit.memory import in_halves
+from truncate_kit.text_lists import listed_texts
 from truncate_kit.vectors import Rows
 
 RUNTIMES = ("torch", "onnx")
@@ -171,7 +172,7 @@ class OnnxEncoder:
         """As `encode`, a tensor on the CPU."""
         if self.reader is None:
             raise ModelError(f"{self.file} has no tokenizer beside it.", hint="Export a model that has one.")
-        check_texts(texts)  # by their places here, not among the distinct ones
+        texts = listed_texts(texts)  # checked by their places here, not among the distinct ones
         distinct = list(dict.fromkeys(texts))
         vectors = self.encode_ids(self.reader.token_ids(distinct, prompt=prompt))
         if len(distinct) == len(texts):

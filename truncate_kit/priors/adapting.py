@@ -15,6 +15,7 @@ from truncate_kit.priors.masking import MaskedEvaluator, MaskedTexts
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.runs.store import RunStore, run_key
+from truncate_kit.text_lists import listed_texts
 from truncate_kit.training.configuration import TrainingSettings, scaled_learning_rate
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.loop import TrainingRun
@@ -88,7 +89,7 @@ def adapt(
     progress = reporter(progress)
     settings = settings or AdaptationSettings()
     training = _settled(settings, encoder).training()
-    texts = list(dict.fromkeys(texts))
+    texts = list(dict.fromkeys(listed_texts(texts)))
     if len(texts) < FEWEST_TEXTS:
         raise DataError(f"Only {len(texts)} distinct texts to adapt to.", hint=f"Give at least {FEWEST_TEXTS}.")
     start = time.perf_counter()
