@@ -85,6 +85,30 @@ def test_an_adapter_beside_the_weights_is_refused_and_its_base_is_not_loaded(fol
         load_encoder(folder)
 
 
+def test_an_adapter_alone_is_called_that(folder):
+    changed(folder / "adapter_config.json", peft_type="LORA", base_model_name_or_path="bert-base-uncased")
+    (folder / "config.json").unlink()
+    with pytest.raises(ModelError, match="holds an adapter"):
+        load_encoder(folder)
+
+
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "awq", "fp8", "torchao"])
+def test_quantised_weights_are_called_that_and_no_package_is_asked_for(folder, method):
+    changed(folder / "config.json", quantization_config={"quant_method": method})
+    with pytest.raises(ModelError, match=rf"quantised \(quantization_config: {method}\)") as refused:
+        load_encoder(folder)
+    assert "the checkpoint that is not quantised" in refused.value.hint
+
+
+@pytest.mark.parametrize("form", ["model.gguf", "onnx/model.onnx", "tf_model.h5"])
+def test_weights_of_other_forms_are_not_called_cut_short(folder, form):
+    (folder / form).parent.mkdir(exist_ok=True)
+    (folder / "model.safetensors").rename(folder / form)
+    with pytest.raises(ModelError, match="no weights of a form that is read") as refused:
+        load_encoder(folder)
+    assert "model.safetensors or pytorch_model.bin" in refused.value.hint
+
+
 def test_weights_of_another_name_outside_the_folder_are_refused(folder):
     changed(folder / "config.json", transformers_weights="../outside/model.safetensors")
     with pytest.raises(ModelError, match="inside the model directory"):

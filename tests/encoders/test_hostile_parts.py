@@ -100,6 +100,14 @@ ELSEWHERE = [
 ]
 
 
+@pytest.mark.parametrize(("key", "value", "cuts"), [("truncate_dim", 4, True), ("model_type", "CrossEncoder", False)])
+def test_only_a_model_that_cuts_its_vectors_is_led_to_dimensions(folder, key, value, cuts):
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({key: value}))
+    with pytest.raises(ModelError, match=key) as refused:
+        load_encoder(folder)
+    assert ("`dimensions`" in refused.value.hint) is cuts
+
+
 @pytest.mark.parametrize(("name", "key", "value"), ELSEWHERE, ids=[key for _, key, _ in ELSEWHERE])
 def test_settings_by_which_sentence_transformers_gives_other_vectors_are_refused(folder, name, key, value):
     add_dense(folder)

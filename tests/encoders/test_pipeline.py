@@ -4,6 +4,7 @@ import copy
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
@@ -16,6 +17,7 @@ from tests.support.fake_hub import COMMIT, logged_in
 from tests.support.families import TINY_CONFIGS
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.encoders.digest import encoder_digest
+from truncate_kit.encoders.pooling import POOLING_MODES
 from truncate_kit.encoders.tokenizer import position_limit
 from truncate_kit.errors import ModelError, UsageError
 
@@ -158,6 +160,27 @@ def test_a_pooling_that_is_not_known_is_refused(pipeline, tmp_path):
     )
     with pytest.raises(ModelError, match="pools by cls \\+ max"):
         load_encoder(changed)
+
+
+@pytest.mark.parametrize("modes", [["mean", "max"], "weightedmean", "mean_sqrt_len_tokens"])
+def test_a_pooling_that_cannot_be_kept_is_replaced_by_one_that_is_named(pipeline, tmp_path, modes):
+    folder = _copy(pipeline[0], tmp_path / "m")
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 16, "pooling_mode": modes}))
+    with pytest.raises(ModelError, match="which cannot be kept") as refused:
+        load_encoder(folder)
+    assert refused.value.hint == f"Name one of {', '.join(POOLING_MODES)} as `pooling` to replace it."
+    texts = ["a cat", "the dog sat"]
+    expected = load_encoder(pipeline[0], pooling="cls").encode(texts)
+    np.testing.assert_array_equal(load_encoder(folder, pooling="cls").encode(texts), expected)
+
+
+@pytest.mark.parametrize("kind", ["Router", "StaticEmbedding"])
+def test_a_kind_of_module_that_is_not_known_is_named_before_their_order(pipeline, tmp_path, kind):
+    folder = _copy(pipeline[0], tmp_path / "m")
+    row = {"idx": 0, "name": "0", "path": "", "type": f"sentence_transformers.models.{kind}"}
+    (folder / "modules.json").write_text(json.dumps([row]))
+    with pytest.raises(ModelError, match=f"names a module '{kind}'"):
+        load_encoder(folder)
 
 
 def test_an_activation_is_never_imported_by_name(pipeline, tmp_path):

@@ -81,11 +81,11 @@ def check_shards(folder: Path) -> None:
 
 
 def check_no_adapter(folder: Path) -> None:
-    """Raise `ModelError` where an adapter lies beside the weights, which counts where peft is installed only."""
+    """Raise `ModelError` where an adapter lies in the folder, which counts where peft is installed only."""
     if (folder / "adapter_config.json").exists():
         raise ModelError(
-            f"{folder} has an adapter beside its weights (adapter_config.json), which is not applied here.",
-            hint="Merge it into the weights first (merge_and_unload of peft), or remove it.",
+            f"{folder} holds an adapter (adapter_config.json), which is not applied here.",
+            hint="Merge it into its base model (merge_and_unload of peft), or remove it where the weights are whole.",
         )
 
 

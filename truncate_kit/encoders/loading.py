@@ -51,6 +51,8 @@ def _loaded(
     name: str | Path, folder: Path, pooling: str | None, max_length: int | None, attention: str | None
 ) -> Encoder:
     pipeline = read_pipeline(folder)
+    if pipeline.unkept is not None and pooling is None:
+        raise pipeline.unkept
     config = load_config(pipeline.transformer)
     reader = reader_of(pipeline, config, max_length)
     backbone = load_backbone(pipeline.transformer, config, attention=attention)

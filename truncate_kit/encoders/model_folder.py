@@ -12,13 +12,14 @@ from huggingface_hub import snapshot_download
 from transformers import AutoConfig, PretrainedConfig
 
 from truncate_kit.bounds import Bounds, shown
-from truncate_kit.encoders.confinement import check_no_kernel
+from truncate_kit.encoders.confinement import check_no_adapter, check_no_kernel
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.module_files import read_json
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.files import is_folder, is_there, local_path, read_text, without_repeats
 from truncate_kit.miniatures import is_almost_miniature, miniature_names, miniature_path
+from truncate_kit.wording import harmless
 
 # Fields that say how many parts of a model are built one after another, under the names of all families.
 _COUNTS = ("num_hidden_layers", "n_layers", "n_layer", "num_hidden_groups", "inner_group_num")
@@ -112,6 +113,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
     if not path.is_file():
         path = read_pipeline(resolve(name)).transformer / "config.json"
     if not path.is_file():
+        check_no_adapter(path.parent)
         raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
     try:
         values = json.loads(read_text(path), object_pairs_hook=without_repeats)
@@ -123,6 +125,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
     family_of(family)
     check_no_kernel(path, values)
     _check_names(path, values)
+    _check_not_quantised(path, values)
     say_of_own_code(path, values)
     _check_counts(path, values)
     try:
@@ -143,6 +146,18 @@ def _check_names(path: Path, values: dict[str, Any]) -> None:
     wrong = next((name for name in values if callable(getattr(PretrainedConfig, name, None))), None)
     if wrong is not None:
         raise ModelError(f"{path} has the key {wrong!a}, which is no setting.", hint="Download or save it again.")
+
+
+def _check_not_quantised(path: Path, values: dict[str, Any]) -> None:
+    """Raise `ModelError` for weights in whole numbers or 8-bit floats, whatever made them."""
+    settings = values.get("quantization_config")
+    if settings:
+        method = settings.get("quant_method") if isinstance(settings, dict) else None
+        found = f"quantization_config: {method}" if isinstance(method, str) else "quantization_config"
+        raise ModelError(
+            f"{path} says that the weights are quantised ({harmless(found)}).",
+            hint="Use the checkpoint that is not quantised; graphs in int8 are made of it by `export`.",
+        )
 
 
 def _check_counts(path: Path, values: dict[str, Any]) -> None:

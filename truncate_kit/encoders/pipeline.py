@@ -17,7 +17,7 @@ from truncate_kit.encoders.confinement import check_links, check_module_type, mo
 from truncate_kit.encoders.layer_heads import LayerHeads, read_layer_heads
 from truncate_kit.encoders.module_files import read_json, read_weights
 from truncate_kit.encoders.pooler_files import LAYER_POOLERS, LayerPooler, read_layer_pooler, type_of
-from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode
+from truncate_kit.encoders.pooling import POOLING_MODES, ConcatPooling, PoolingMode
 from truncate_kit.encoders.tail import TAIL_MODULES, read_tail_module
 from truncate_kit.errors import ModelError
 
@@ -59,6 +59,7 @@ class Pipeline:
     combined_depth: int | None = None  # of the model they were stated for
     pooler: LayerPooler | ConcatPooling | None = None  # instead of a single pooling
     heads: LayerHeads | None = None  # over the states of all blocks
+    unkept: ModelError | None = None  # why its own pooling cannot be kept; another has to replace it
 
 
 def read_pipeline(folder: Path) -> Pipeline:
@@ -66,6 +67,7 @@ def read_pipeline(folder: Path) -> Pipeline:
 
     Every path out of a model folder comes from here. Raises `ModelError` for a path or a link that leads out of the
     folder, for modules or settings that would change the vectors and are not known here, and for damaged files.
+    A pooling that cannot be kept is noted in `unkept`.
     """
     check_links(folder, folder)
     listing = folder / "modules.json"
@@ -98,7 +100,7 @@ def _read_modules(folder: Path, listing: Path) -> Pipeline:
         elif kind == "WeightedLayerPooling" and pipeline.pooling is None:
             pipeline.combination, pipeline.combined_depth = _read_combination(place)
         elif kind == "Pooling":
-            pipeline.pooling, pipeline.pooler = _read_pooling(place / "config.json")
+            _read_pooling(pipeline, place / "config.json")
         elif kind in LAYER_POOLERS and pipeline.pooling is None and pipeline.combination is None:
             pooler = read_layer_pooler(kind, place)
             pipeline.pooling, pipeline.pooler = pooler.state_pooling, pooler
@@ -107,21 +109,31 @@ def _read_modules(folder: Path, listing: Path) -> Pipeline:
         elif kind in TAIL_MODULES:
             pipeline.tail.append(read_tail_module(kind, place))
         elif kind != "Dropout":  # does nothing outside training
-            raise ModelError(
-                f"{listing} names a module {kind!r} that cannot be truncated and kept exactly.",
-                hint=f"Known modules: Transformer, WeightedLayerPooling (before Pooling), Pooling or one of "
-                f"{', '.join(LAYER_POOLERS)}, LayerHeads, {', '.join(TAIL_MODULES)}, Dropout.",
-            )
+            raise _unknown_module(listing, kind)
     return pipeline
 
 
+def _unknown_module(listing: Path, kind: str) -> ModelError:
+    return ModelError(
+        f"{listing} names a module {kind!r} that cannot be truncated and kept exactly.",
+        hint=f"Known modules: Transformer, WeightedLayerPooling (before Pooling), Pooling or one of "
+        f"{', '.join(LAYER_POOLERS)}, LayerHeads, {', '.join(TAIL_MODULES)}, Dropout.",
+    )
+
+
 def _modules(listing: Path) -> list[dict[str, Any]]:
-    """What `modules.json` lists. Raises `ModelError` where it leaves open in which order vectors go through it."""
+    """What `modules.json` lists.
+
+    Raises `ModelError` for a module that is not known, and where it leaves open in which order vectors go through it.
+    """
     modules: list[dict[str, Any]] = read_json(listing)
     if len(modules) > _MOST_MODULES:
         raise ModelError(f"{listing} names {len(modules):,} modules.", hint=f"At most {_MOST_MODULES} are read.")
     numbers = [int(module["idx"]) for module in modules]
     kinds = [module["type"].rpartition(".")[2] for module in modules]
+    unknown = next((kind for kind in kinds if kind not in _KNOWN), None)
+    if unknown is not None:
+        raise _unknown_module(listing, unknown)
     stages = [_STAGES[kind] for kind in kinds if kind in _STAGES]
     if numbers != sorted(numbers) or stages != sorted(stages) or kinds.count("Transformer") != 1:
         raise ModelError(
@@ -139,11 +151,15 @@ def _checked_settings(path: Path, values: Any) -> dict[str, Any]:
     if not all(isinstance(text, str | None) for text in texts) or not isinstance(default, str | None):
         raise ModelError(f"{path} holds no prompts by name.", hint="Download or save the model again.")
     kind, dimensions = known.get("model_type", _MODEL_TYPE), known.get("truncate_dim")
-    if kind != _MODEL_TYPE or dimensions is not None:
-        wrong = f"truncate_dim {shown(dimensions)}" if kind == _MODEL_TYPE else f"model_type {shown(kind)}"
+    if kind != _MODEL_TYPE:
         raise ModelError(
-            f"{path} says {wrong}, which cannot be kept.",
-            hint=f"Models of the type {_MODEL_TYPE} are read; `dimensions` of encode and evaluate cuts vectors.",
+            f"{path} says model_type {shown(kind)}, which cannot be kept.",
+            hint=f"Use a model of the type {_MODEL_TYPE}: it gives one dense vector for each text.",
+        )
+    if dimensions is not None:
+        raise ModelError(
+            f"{path} says truncate_dim {shown(dimensions)}, which cannot be kept.",
+            hint="Remove it there; `dimensions` of encode and evaluate cuts vectors.",
         )
     return known if isinstance(prompts, dict) else known | {"prompts": {}}
 
@@ -175,7 +191,8 @@ def _readings(place: Path) -> Iterator[tuple[Path, Any]]:
     return ((file, read_json(file)) for file in files if file.exists())
 
 
-def _read_pooling(path: Path) -> tuple[PoolingMode, ConcatPooling | None]:
+def _read_pooling(pipeline: Pipeline, path: Path) -> None:
+    """How the tokens are pooled, or why that cannot be kept; raises `ModelError` for what no other pooling replaces."""
     values = read_json(path)
     modes = values.get("pooling_mode")
     if modes is None:
@@ -184,16 +201,17 @@ def _read_pooling(path: Path) -> tuple[PoolingMode, ConcatPooling | None]:
         modes = ["lasttoken" if mode == "last" else mode for mode in modes]
     modes = [modes] if isinstance(modes, str) else list(modes)
     if modes != ["cls", "mean"] and (len(modes) != 1 or modes[0] not in _POOLING_NAMES):
-        raise ModelError(
+        pipeline.unkept = ModelError(
             f"{path} pools by {' + '.join(modes)}, which cannot be kept.",
-            hint=f"Known poolings: {', '.join(_POOLING_NAMES)} and cls + mean; name one as `pooling` to replace it.",
+            hint=f"Name one of {', '.join(POOLING_MODES)} as `pooling` to replace it.",
         )
+    else:
+        pipeline.pooling, pipeline.pooler = _POOLING_NAMES[modes[0]], ConcatPooling() if len(modes) > 1 else None
     if values.get("include_prompt", True) is False:
         raise ModelError(
             f"{path} leaves prompts out of pooling, which cannot be kept.",
             hint="Use a model that pools over the whole input.",
         )
-    return _POOLING_NAMES[modes[0]], ConcatPooling() if len(modes) > 1 else None
 
 
 def _read_combination(place: Path) -> tuple[tuple[int, ...], int]:

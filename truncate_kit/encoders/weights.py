@@ -22,6 +22,7 @@ from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.wording import harmless
 
+_WEIGHTS = ("*.safetensors", "*.bin")
 _MOST_WEIGHTS = 50_000  # of a file; a block has some twenty
 # Inside blocks: buffers that earlier versions stored, and what attends to another text, of which there is none.
 _UNNEEDED = re.compile(
@@ -35,6 +36,7 @@ def load_backbone(
     """The base model in float32, its pooler head left out or kept where there is one. Raises `ModelError`."""
     check_shards(folder)
     check_no_adapter(folder)
+    _check_there(folder)
     _check_positions(folder, config)
     _check_types(folder)
     _check_size(folder, config)
@@ -82,6 +84,16 @@ def check_finite(module: nn.Module, folder: Path) -> None:
             )
 
 
+def _check_there(folder: Path) -> None:
+    """Raise `ModelError` where there are no weights of a form that is read, as beside a graph or a GGUF file."""
+    if not any(file.is_file() for kind in _WEIGHTS for file in folder.glob(kind)):
+        raise ModelError(
+            f"{folder} has no weights of a form that is read.",
+            hint="They are model.safetensors or pytorch_model.bin, or several files of these kinds with an index; "
+            "download or save the model so.",
+        )
+
+
 def _check_types(folder: Path) -> None:
     """Raise `ModelError` where a weight is of whole numbers: as floats these would be any weights at all.
 
@@ -108,16 +120,14 @@ def _check_size(folder: Path, config: PretrainedConfig) -> None:
 
     A weight takes a byte or more, whatever its format; so no more memory is asked for than four times those files.
     """
-    stored = sum(
-        file.stat().st_size for kind in ("*.safetensors", "*.bin") for file in folder.glob(kind) if file.is_file()
-    )
+    stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
     try:
         described = _described(config.to_json_string(use_diff=False))
     except Exception as error:  # sizes that do not fit together are found by each layer in its own way
         raise ModelError(
             f"No model can be built from {folder / 'config.json'}: {first_line(error)}.", hint="Check its sizes."
         ) from error
-    if stored and described > stored:  # that there are none is said when they are read
+    if stored and described > stored:  # that they are empty is said when they are read
         raise ModelError(
             f"{folder / 'config.json'} describes {described:,} weights, but the files of weights beside it have "
             f"{stored:,} bytes only.",
