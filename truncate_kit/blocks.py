@@ -1,6 +1,6 @@
 """Which blocks of a model are kept, as text; importing this imports no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from truncate_kit.errors import UsageError
 
@@ -21,7 +21,7 @@ def numbers_named(text: str) -> list[int]:
 
 def as_text(named: object) -> str:
     """A number, several of them, or text that says the same, as text: 3, [3, 6], range(2, 5) and "2..4" alike."""
-    several = named if isinstance(named, list | tuple | range) else [named]
+    several = named if isinstance(named, Iterable) and not isinstance(named, str) else [named]
     return ",".join(map(str, several))
 
 

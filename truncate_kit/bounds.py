@@ -1,7 +1,9 @@
 """The values that numbers of settings may have: the same for a command, a study and a call."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from truncate_kit.errors import UsageError
@@ -54,13 +56,19 @@ def check_number(name: str, value: Any, allowed: Bounds) -> None:
         raise UsageError(f"`{name}` {shown(value)} {_wrong(value, allowed)}.", hint=f"Use {allowed}.")
 
 
-def check_seeds(seeds: tuple[int, ...]) -> None:
-    """Raise `UsageError` where there are no seeds, too many, or one that is none."""
+def seeds_of(given: Iterable[int]) -> tuple[int, ...]:
+    """The seeds, of whatever kind of list; raises `UsageError` where there are none, too many, or one that is none."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise UsageError(
+            f"`seeds` {shown(given)} is no list of numbers.", hint="Give a list, such as (0, 1, 2) or (0,)."
+        )
+    seeds = tuple(int(seed) if isinstance(seed, Integral) and seed is not True else seed for seed in given)
     if not seeds:
         raise UsageError("No seeds were given.", hint="Give one or more `seeds`.")
     check_number("seeds", len(seeds), SEEDS)
     for seed in seeds:
         check_number("seeds", seed, SEED)
+    return seeds
 
 
 def first_seeds(count: int) -> tuple[int, ...]:

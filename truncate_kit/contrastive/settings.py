@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import get_args
 
-from truncate_kit.bounds import BATCH, STEPS, WEIGHT, Bounds, check_numbers, check_seeds
+from truncate_kit.bounds import BATCH, STEPS, WEIGHT, Bounds, check_numbers, seeds_of
 from truncate_kit.contrastive.budgets import default_budget
 from truncate_kit.contrastive.poolings import POOLINGS, ContrastivePooling, Over
 from truncate_kit.errors import UsageError
@@ -125,7 +125,7 @@ class ContrastiveSettings(Result):
                 hint='Leave out `hard_negative_weight`, or use `objective="hard-negatives"`.',
             )
         check_numbers(self, hard_negative_weight=WEIGHT, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
-        check_seeds(self.seeds)
+        object.__setattr__(self, "seeds", seeds_of(self.seeds))
 
     def _check_difference(self) -> None:
         if self.objective != "diffcse":

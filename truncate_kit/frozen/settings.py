@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbers, check_seeds
+from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbers, seeds_of
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
@@ -80,7 +80,7 @@ class FrozenSettings(Result):
             hint = f"Use some of {', '.join(STEPS)} as `steps`."
             raise UsageError(f"There is no step {unknown[0]!r}." if unknown else "No step is named.", hint=hint)
         self.training(self.epochs)  # its errors are raised before any state is computed
-        check_seeds(self.seeds)
+        object.__setattr__(self, "seeds", seeds_of(self.seeds))
         check_numbers(
             self, hidden=_UNITS, depth=_DEPTH, raw_sentences=TEXTS, nli_epochs=EPOCHS, pretraining_epochs=EPOCHS
         )

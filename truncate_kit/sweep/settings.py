@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from truncate_kit.blocks import as_text
-from truncate_kit.bounds import check_seeds
+from truncate_kit.bounds import seeds_of
 from truncate_kit.results import Result
 from truncate_kit.sweep.picking import DEFAULT_RULE
 
@@ -32,4 +32,4 @@ class SweepSettings(Result):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_text(self.layers))
-        check_seeds(self.seeds)
+        object.__setattr__(self, "seeds", seeds_of(self.seeds))
