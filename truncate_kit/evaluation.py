@@ -9,7 +9,8 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from truncate_kit.data import PlacedPairs, TextPair
+from truncate_kit.data import PlacedPairs, TextPair, listed_pairs
+from truncate_kit.data.types import check_scores
 from truncate_kit.errors import DataError
 from truncate_kit.results import Result
 from truncate_kit.vectors import Rows, similarities
@@ -56,8 +57,9 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     """Spearman and Pearson correlation (× 100) between target and cosine, or the encoder's own measure if it has one.
 
     Each distinct text is encoded once. Raises `DataError` where a correlation is not defined: fewer than three pairs,
-    or one value only among targets or cosines.
+    or one value only among targets or cosines, and for a score that is no number; `UsageError` for what are no pairs.
     """
+    pairs = listed_pairs(pairs)
     if pairs and all(pair.first == pair.second for pair in pairs):
         raise DataError(
             "The two texts of every pair are the same.", hint="Check that the columns are those of two texts."
@@ -76,6 +78,7 @@ def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = No
 
 def require_ranks(targets: Sequence[float]) -> None:
     """Raise `DataError` for scores that nothing can be correlated with."""
+    check_scores(targets)
     different = len(set(targets))
     if len(targets) < 3 or different < 2:
         found = counted(len(targets), "pair") + (f", all of the score {targets[0]:g}" if different == 1 else "")

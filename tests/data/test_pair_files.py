@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from truncate_kit.data import TextPair, load_pairs, read_pairs
+from truncate_kit.data import TextPair, load_pairs, load_triplets, read_pairs
 from truncate_kit.errors import ColumnsError, DataError, RowError, UsageError
 
 ROWS = [
@@ -204,6 +205,16 @@ def test_a_row_is_no_header(tmp_path, name, rows, example, columns):
         read_pairs(tmp_path / name, columns=columns)
     assert "seems to have no header" in caught.value.hint
     assert caught.value.hint.endswith(example)
+
+
+@pytest.mark.parametrize("load", [load_pairs, read_pairs, load_triplets])
+def test_a_data_frame_is_no_place_and_goes_by_a_file(tmp_path, load):
+    frame = pd.DataFrame({"first": ["a", "b"], "second": ["c", "d"], "score": [0.0, 5.0]})
+    with pytest.raises(UsageError, match="not from an object of the type DataFrame") as refused:
+        load(frame)
+    assert "`frame.to_csv(path, index=False)`" in refused.value.hint
+    frame.to_csv(tmp_path / "pairs.csv", index=False)
+    assert read_pairs(tmp_path / "pairs.csv", columns=("first", "second", "score")).scores() == [0, 5]
 
 
 def test_one_pair_is_a_pair(tmp_path):

@@ -6,6 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from huggingface_hub import ModelCard as HubCard
@@ -182,6 +183,24 @@ def exhaustive(tiny_folder, tmp_path_factory):
     return finetune(
         load_encoder(tiny_folder("electra")), word_splits(), out=out, settings=settings, training=SHORT
     ), out
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_layers_and_seeds_of_any_list_are_the_same_settings(kind):
+    assert SweepSettings(layers=kind([1, 2]), seeds=kind([0, 3])) == SweepSettings(layers="1,2", seeds=(0, 3))
+
+
+@pytest.mark.parametrize(("seeds", "said"), [(3, "is no list of numbers"), ([], "No seeds"), ([True], "is no number")])
+def test_seeds_that_are_none(seeds, said):
+    with pytest.raises(UsageError, match=said):
+        SweepSettings(seeds=seeds)
+
+
+@pytest.mark.parametrize("kind", ["a single set", "an object of the type dict"])
+def test_what_are_no_splits_is_refused_in_words(kind, tiny_folder, tmp_path):
+    given = {} if kind.endswith("dict") else word_splits().train
+    with pytest.raises(UsageError, match=f"as `data`, not {kind}"):
+        finetune(load_encoder(tiny_folder("bert")), given, out=tmp_path)
 
 
 def test_exhaustive_sweep_reports_means_over_seeds(exhaustive, tiny_folder):

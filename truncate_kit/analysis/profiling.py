@@ -10,7 +10,7 @@ from truncate_kit.analysis.layer_profile import LayerProfile, called
 from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
-from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts
+from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts, listed_pairs
 from truncate_kit.encoders import Encoder, keep, parameters_kept
 from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.errors import UsageError, too_few_texts
@@ -53,7 +53,7 @@ def profile(
     Raises:
         UsageError: There is nothing to read, or a setting is impossible.
         ModelError: States are no numbers, or the model has no such blocks.
-        DataError: There are too few texts, or scores such that no correlation is defined.
+        DataError: There are too few texts, or scores that are no numbers or such that no correlation is defined.
     """
     progress = reporter(progress)
     settings = settings or AnalysisSettings()
@@ -63,7 +63,7 @@ def profile(
     texts = None if texts is None else listed_texts(texts)
     if settings.blocks is not None:
         encoder = keep(encoder, settings.blocks, copy_weights=False)
-    drawn = _drawn(texts, None if pairs is None else list(pairs), settings)
+    drawn = _drawn(texts, None if pairs is None else listed_pairs(pairs), settings)
     count = len(drawn.texts)
     _check(encoder, reference, settings, count)
     streamed = _is_streamed(settings, [encoder] if reference is None else [encoder, reference], count)

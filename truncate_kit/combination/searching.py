@@ -13,7 +13,7 @@ from truncate_kit.combination.pair_states import Scorer, read_grams, read_state_
 from truncate_kit.combination.ranking import RankCorrelation
 from truncate_kit.combination.settings import MOST_EXACT, MOST_LAYERS, CombineSettings
 from truncate_kit.combination.statewise import MOST_SUBSETS, Head, Maximum, largest_size, search_states
-from truncate_kit.data import PairSet, split_pairs
+from truncate_kit.data import PairSet, check_set, split_pairs
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import DataError, ModelError, UsageError
@@ -50,7 +50,11 @@ def divide(pairs: PairSet, seed: int, dev_pairs: int) -> Division:
 
 
 def draw_divisions(pairs: PairSet, settings: CombineSettings) -> Divisions:
-    """One for each split, with as many dev pairs as wanted, at most half of all. Raises `DataError`."""
+    """One for each split, with as many dev pairs as wanted, at most half of all.
+
+    Raises `UsageError` for what is no set of pairs, `DataError` for too few.
+    """
+    check_set(pairs)
     if len(pairs) < 8:
         raise DataError(
             f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to choose a combination on some and test it on "

@@ -13,7 +13,7 @@ from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.diffcse import DifferenceTexts, Generator
 from truncate_kit.contrastive.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
 from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
-from truncate_kit.data import PairSet, PairSplits
+from truncate_kit.data import PairSet, PairSplits, check_splits
 from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
@@ -99,6 +99,7 @@ def finetune_contrastive(
 
 def _dev(data: PairSplits) -> PairSet:
     """What chooses. Raises `DataError` where it is missing, or dev or test hold classes."""
+    check_splits(data)
     if data.dev is None:
         raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
     for pairs in (data.dev, data.test):

@@ -1,5 +1,6 @@
 """Files and hub sets in, typed pairs and texts out. Importing this imports neither torch nor datasets."""
 
+from truncate_kit.data.given import check_set, check_splits, listed_pairs
 from truncate_kit.data.loading import BUNDLED, is_bundled, load_pairs
 from truncate_kit.data.overlap import Overlap, SharedPairs, overlap_of
 from truncate_kit.data.pairs import read_pairs
@@ -41,6 +42,8 @@ __all__ = [
     "TextPair",
     "Triplet",
     "TripletSet",
+    "check_set",
+    "check_splits",
     "complete_splits",
     "distinct_texts",
     "find_sts",
@@ -49,6 +52,7 @@ __all__ = [
     "is_retrieval_folder",
     "iter_rows",
     "iter_texts",
+    "listed_pairs",
     "load_pairs",
     "load_triplets",
     "load_words",

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from truncate_kit.data.classes import class_sets
 from truncate_kit.data.files import COMPRESSIONS, PAIR_FORMATS, data_files, stem_of
+from truncate_kit.data.given import check_place
 from truncate_kit.data.hub import hub_name, is_hub_name, known_scale, read_hub
 from truncate_kit.data.pairs import pair_sets, short_name
 from truncate_kit.data.retrieval import is_retrieval_folder
@@ -47,6 +48,7 @@ def load_pairs(
         DataError: The message names file, row and what is wrong, or there are too few pairs to divide.
         UsageError: The scale is impossible.
     """
+    check_place(name_or_path)
     given = None if scale is None else given_scale(scale)
     if classes and given is not None:
         raise UsageError("Classes have no scale.", hint="Leave out `scale`.")
@@ -86,6 +88,7 @@ def holds_words(folder: Path) -> bool:
 
 def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
     """The set's name, and its tables by split: a file, a folder of splits, the bundled set or a hub name."""
+    check_place(name_or_path)
     path = Path(name_or_path)
     if str(name_or_path) == BUNDLED:
         return BUNDLED, _folder_tables(BUNDLED_FOLDER)

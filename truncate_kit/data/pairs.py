@@ -7,6 +7,7 @@ from typing import Any
 
 from truncate_kit.data.cells import score_of, texts_of
 from truncate_kit.data.columns import find_columns
+from truncate_kit.data.given import check_place
 from truncate_kit.data.scales import USUAL_SCALES, Scale, given_scale, infer_scale
 from truncate_kit.data.tables import Table, read_table
 from truncate_kit.data.types import PairSet, TextPair
@@ -19,6 +20,7 @@ def read_pairs(
     path: str | Path, *, columns: Sequence[str] | None = None, scale: Sequence[float] | None = None
 ) -> PairSet:
     """Read one file of sentence pairs; columns, scale and errors as in `load_pairs`."""
+    check_place(path)
     path = Path(path)
     known = None if scale is None else given_scale(scale)
     return pair_sets(short_name(path), {"train": read_table(path)}, columns, known)["train"]

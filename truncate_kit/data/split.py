@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from truncate_kit.data.given import check_splits
 from truncate_kit.data.types import SPLIT_NAMES, PairSet, PairSplits, TextPair
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.wording import counted
@@ -83,6 +84,7 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
 def splits_for(splits: PairSplits, seed: int) -> PairSplits:
     """The splits that a run with this seed uses: the ones there are, or those that `shares` draws from train."""
+    check_splits(splits)
     if splits.shares is None or splits.train is None:
         return splits
     return split_pairs(splits.train, seed, splits.shares)

@@ -1,11 +1,14 @@
 """Sentence pairs with a graded score: one pair, one set, the splits of a set."""
 
 import hashlib
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from numbers import Real
 from typing import Literal, NamedTuple
 
+from truncate_kit.bounds import shown
 from truncate_kit.data.overlap import Overlap, overlap_of
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.wording import counted
@@ -54,9 +57,19 @@ class PlacedPairs(NamedTuple):
         return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
 
 
+def check_scores(scores: Iterable[object], source: str = "") -> None:
+    """Raise `DataError` for the first score that is no finite number; source: what the pairs are called."""
+    for number, score in enumerate(scores, start=1):
+        if not isinstance(score, Real) or not math.isfinite(score):
+            place = f"{source}, pair {number:,}: the" if source else f"Pair {number:,}: the"
+            raise DataError(
+                f"{place} score {shown(score)} is no finite number.", hint="Give a number, or leave the pair out."
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSet:
-    """Pairs of one file or split, on a scale that is known."""
+    """Pairs of one file or split, on a scale that is known. Raises `DataError` for a score that is no number."""
 
     name: str
     pairs: tuple[TextPair, ...] = field(repr=False)  # thousands, which nobody reads in a notebook
@@ -66,6 +79,9 @@ class PairSet:
     path: str
     columns: tuple[str, str, str]  # names of the columns of first text, second text and score
     classes: tuple[str, ...] = ()  # names of the classes, whose places are then the targets; empty for graded pairs
+
+    def __post_init__(self) -> None:
+        check_scores((pair.target for pair in self.pairs), self.name)
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from truncate_kit.data import PairSplits, RetrievalSet, splits_for
+from truncate_kit.data import PairSplits, RetrievalSet, check_splits, splits_for
 from truncate_kit.distillation.budget import check_number_of_blocks, check_size
 from truncate_kit.distillation.choosing import Distillation, Wanted
 from truncate_kit.distillation.distill_result import DistillResult
@@ -96,8 +96,9 @@ def _divided(
 
     Raises `DataError` where there is nothing to choose by.
     """
-    if not isinstance(data, PairSplits):
+    if data is None or isinstance(data, RetrievalSet):
         return data, ""
+    check_splits(data)
     fingerprint = data.fingerprint()
     data = splits_for(data, settings.seed)
     parts = [part for part in (data.dev, data.test) if part is not None]

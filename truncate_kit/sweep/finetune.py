@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from truncate_kit.data import PairSplits, RetrievalSet
+from truncate_kit.data import PairSplits, RetrievalSet, check_splits
 from truncate_kit.data.learned import query_keys
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.engines import Engine, Sequential
@@ -83,6 +83,7 @@ def finetune(
         FileProblemError: `out` cannot be written, or another process works there.
         TruncateKitError: Training diverged, or the engine lost a trial several times.
     """
+    check_splits(data)
     training, before, watcher = training or TrainingSettings(), before or Before(), watcher_of(progress)
     settings = settings or SweepSettings()
     layers = check_sweep(encoder, settings)
