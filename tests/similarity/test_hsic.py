@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 import torch
+from scipy.spatial.distance import pdist
 
 from tests.support import cka as reference
 from truncate_kit.errors import DataError
@@ -50,6 +52,13 @@ def test_unbiased_hsic_is_the_inner_product_of_u_centred_grams(grams):
 def test_the_bandwidth_of_rbf_is_the_median_of_distinct_pairs():
     x = torch.tensor([[[0.0], [1.0], [3.0]], [[0.0], [3.0], [9.0]]], dtype=torch.float64)  # distances 1, 2, 3; 3, 6, 9
     assert median_distance(x).tolist() == [2.0, 6.0]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 6])
+def test_the_median_is_the_usual_one(count):
+    x = torch.randn(2, count, 3, generator=torch.Generator().manual_seed(count))
+    expected = [np.median(pdist(layer)) for layer in x.numpy()]
+    np.testing.assert_allclose(median_distance(x), expected, rtol=1e-6)
 
 
 def test_unbiased_hsic_of_independent_states_averages_to_zero_and_biased_does_not():

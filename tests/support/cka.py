@@ -12,7 +12,7 @@ def gram(states: Tensor, kernel: str = "linear", bandwidth: float = 1.0) -> Tens
         return states @ states.T
     distances = torch.cdist(states, states, compute_mode="donot_use_mm_for_euclid_dist")
     upper = distances[torch.triu_indices(len(states), len(states), 1).unbind()]
-    return torch.exp(-(distances**2) / (2 * (bandwidth * upper.median()) ** 2))
+    return torch.exp(-(distances**2) / (2 * (bandwidth * upper.quantile(0.5)) ** 2))
 
 
 def hsic(k: Tensor, m: Tensor, estimator: str) -> Tensor:

@@ -40,7 +40,8 @@ def cka_matrix(
             random states when n ≪ d.
         kernel: "linear", or "rbf" with σ = bandwidth × median distance of the layer.
         bandwidth: Unitless factor of the RBF kernel.
-        undefined: "nan" leaves NaN for layers whose states are constant or all equally far apart.
+        undefined: "nan" leaves NaN for layers whose states are constant or all equally far apart, and under the RBF
+            kernel for those in which most texts have the same.
 
     Returns:
         (Lx, Ly) float64; debiased values can be slightly below 0 or above 1.

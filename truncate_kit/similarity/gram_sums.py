@@ -90,13 +90,23 @@ def gram_sums(models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: fl
 
 
 def median_distance(states: Tensor) -> Tensor:
-    """Median Euclidean distance (L,) of the pairs of distinct rows of each layer, states (L, n, d), in their units."""
+    """Median Euclidean distance (L,) of the pairs of distinct rows of each layer, states (L, n, d), in their units.
+
+    Of an even number of pairs it is the mean of the two in the middle.
+    """
     count = states.shape[1]
     if count < 2:
         raise too_few_texts(count, needed=2)
     if count > MEDIAN_TEXTS:
         states = states[:, torch.linspace(0, count - 1, MEDIAN_TEXTS).long()]
-    return torch.stack([torch.pdist(layer).median() for layer in states])
+    return torch.stack([_median(torch.pdist(layer)) for layer in states])
+
+
+def _median(values: Tensor) -> Tensor:
+    """The usual one: `Tensor.median` takes the lower of the two values in the middle."""
+    count = values.numel()
+    lower = values.kthvalue((count + 1) // 2).values
+    return lower if count % 2 else (lower + values.kthvalue(count // 2 + 1).values) / 2
 
 
 def _linear_rows(models: Sequence[Tensor], norms: Tensor, edges: Sequence[int]) -> Tensor:

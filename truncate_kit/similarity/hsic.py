@@ -36,7 +36,8 @@ def normalised(cross: Tensor, own_x: Tensor, own_y: Tensor) -> Tensor:
 
 
 def require_positive(own: Tensor, side: str) -> None:
-    """Raise `DataError` naming the layers whose HSIC with themselves is 0. own: (L,); side: whose layers."""
-    nothing = [int(layer) for layer in (own == 0).nonzero()]
+    """Raise `DataError` naming the layers whose HSIC with themselves is 0 or none. own: (L,); side: whose layers."""
+    nothing = [int(layer) for layer in (~(own > 0)).nonzero()]
     if nothing:
-        raise undefined_cka(nothing, side, "its states there are the same for every text, or all equally far apart")
+        same = "the same for every text (for most texts, under the RBF kernel)"
+        raise undefined_cka(nothing, side, f"its states there are {same}, or all equally far apart")

@@ -1,5 +1,7 @@
 """Getting states ready to be compared: checks, centring, scaling, the variants without outliers."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -44,14 +46,26 @@ def require_finite(values: Tensor) -> None:
         raise not_finite(_where(~values.isfinite()))
 
 
+def unit_scale(states: Tensor) -> Tensor:
+    """Powers of two, (L, 1, 1), that bring the largest magnitude of each layer of states (L, n, d) near 1.
+
+    Squares of float32 states below 1e-19 would be 0, those above 1e19 infinite. A power of two rounds nothing.
+    """
+    largest = torch.maximum(states.amax((1, 2)), -states.amin((1, 2)))
+    limit = int(-math.log2(torch.finfo(states.dtype).tiny))
+    exponents = torch.frexp(largest).exponent.clamp(-limit, limit).tolist()
+    return states.new_tensor([2.0**-exponent for exponent in exponents])[:, None, None]
+
+
 def prepare(states: Tensor) -> tuple[Tensor, list[int]]:
     """Centre each layer and scale it to mean squared length 1; CKA ignores both, float32 products do not.
 
     states: (L, n, d). Returns the new states and the layers that are constant (see `ROUNDING`), which become zeros.
     Raises `ModelError`.
     """
-    mean = states.mean(1, keepdim=True)
-    centred = states - mean
+    mean, scale = states.mean(1, keepdim=True), unit_scale(states)
+    centred = (states - mean).mul_(scale)
+    mean = mean * scale
     # Norms per text first: their squares are added in float64, where even large outlier dimensions do not overflow.
     length = torch.linalg.vector_norm(centred, dim=-1).double().square().mean(1).sqrt()
     require_finite(length)

@@ -17,7 +17,14 @@ from torch import Tensor
 
 from truncate_kit.errors import LayerOutOfRangeError, UsageError, too_few_texts
 from truncate_kit.similarity.hsic import biased_from_sums, meaningful, normalised, require_positive, unbiased_from_sums
-from truncate_kit.similarity.preparing import ROUNDING, check_pair, check_same_model, check_states, require_finite
+from truncate_kit.similarity.preparing import (
+    ROUNDING,
+    check_pair,
+    check_same_model,
+    check_states,
+    require_finite,
+    unit_scale,
+)
 
 # Texts gathered before the sums are touched: adding to L² d² float64 sums costs as much as a product of some 200.
 BUFFERED_TEXTS = 2048
@@ -28,6 +35,7 @@ class _Layers:
     """The states of one model: gathered, shifted, and their own sums."""
 
     def __init__(self, states: Tensor) -> None:
+        self.scale = unit_scale(states)
         self.shift = states.mean(1, keepdim=True)
         self.shape, self.dtype = (states.shape[0], states.shape[2]), states.dtype
         self.total = torch.zeros(self.shape, dtype=torch.float64)  # Σ z
@@ -36,7 +44,7 @@ class _Layers:
 
     def add(self, states: Tensor) -> None:
         check_same_model(states, self.shape)
-        self.pending.append(states.to(self.dtype) - self.shift)
+        self.pending.append((states.to(self.dtype) - self.shift).mul_(self.scale))
 
     def take(self) -> tuple[Tensor, Tensor]:
         """The gathered states (L, b, d) and their squared lengths (L, b) in float64."""
@@ -54,7 +62,8 @@ class _Layers:
         values[[i for i, _ in sums.pairs]] = sums.hsic(count, debiased=debiased)
         mean = self.total / count
         spread = self.squares / count - mean.square().sum(1)
-        constant = spread <= ROUNDING**2 * (mean + self.shift[:, 0].double()).square().sum(1)
+        whole = mean + (self.shift * self.scale)[:, 0].double()
+        constant = spread <= ROUNDING**2 * whole.square().sum(1)
         return torch.where(constant, 0.0, meaningful(values, spread, torch.finfo(self.dtype).eps))
 
 
@@ -185,7 +194,7 @@ class StreamedCKA:
         for (layers, side), sums in zip(models, self._own, strict=True):
             values = layers.own_hsic(sums, self.count, debiased=self._debiased)
             if undefined == "raise":
-                require_positive(values, side)
+                require_positive(values.nan_to_num(1.0), side)  # layers that are in no pair have none
             own.append(values)
         pairs = torch.tensor(self._cross.pairs)
         hsic = self._cross.hsic(self.count, debiased=self._debiased)
