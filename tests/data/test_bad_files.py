@@ -5,6 +5,8 @@ import lzma
 import math
 import re
 
+import datasets
+import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -85,6 +87,22 @@ def test_missing_file_and_folder_in_place_of_a_file(tmp_path):
             load_pairs(tmp_path / wrong)
     with pytest.raises(DataError, match="is a folder"):
         read_texts(tmp_path)
+
+
+def test_truth_values_are_led_to_numbers(tmp_path):
+    pandas.DataFrame({"sentence1": ["a"], "sentence2": ["b"], "label": [True]}).to_parquet(tmp_path / "p.parquet")
+    with pytest.raises(RowError, match="holds bool True") as refused:
+        load_pairs(tmp_path / "p.parquet", columns=("sentence1", "sentence2", "label"))
+    assert refused.value.hint == "Write 1 for true and 0 for false."
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_what_datasets_saved_to_disk_is_called_that(tmp_path, several):
+    one = datasets.Dataset.from_dict({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]})
+    (datasets.DatasetDict(train=one) if several else one).save_to_disk(tmp_path / "saved")
+    with pytest.raises(DataError, match="`save_to_disk`") as refused:
+        load_pairs(tmp_path / "saved")
+    assert "to_parquet" in refused.value.hint
 
 
 def test_folder_without_splits_or_with_two_for_one(tmp_path):

@@ -62,4 +62,6 @@ def _wrong_kind(table: Table, row: int, column: str, value: Any, wanted: str) ->
     if value is None:
         return table.problem(row, f"column {column!r} is null.", hint="Fill it in or remove the row.")
     found = f"{type(value).__name__} {str(value)[:40]}"
-    return table.problem(row, f"column {column!r} holds {found}, not {wanted}.", hint="Mend or remove the row.")
+    truth = isinstance(value, bool) and wanted == "a number"
+    hint = "Write 1 for true and 0 for false." if truth else "Mend or remove the row."
+    return table.problem(row, f"column {column!r} holds {found}, not {wanted}.", hint=hint)

@@ -21,6 +21,7 @@ BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 _BUNDLED_SCALE = Scale(0.0, 5.0, "known")
 _SPLIT_STEMS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
+_ON_DISK = ("dataset_dict.json", "state.json")  # what `save_to_disk` of datasets writes beside its tables
 
 
 def load_pairs(
@@ -116,6 +117,11 @@ def find_split_files(folder: Path) -> dict[str, Path]:
 
 def _folder_tables(folder: Path) -> dict[str, Table]:
     found = find_split_files(folder)
+    if not found and any((folder / name).is_file() for name in _ON_DISK):
+        raise DataError(
+            f"{folder} was written by `save_to_disk` of datasets, whose files are not read.",
+            hint="Write each split to a file of a folder, as by `dataset.to_parquet(folder / 'train.parquet')`.",
+        )
     if not found:
         formats = ", ".join(PAIR_FORMATS)
         raise DataError(
