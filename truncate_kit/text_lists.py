@@ -14,7 +14,7 @@ def check_several(texts: object) -> None:
     if texts is None or isinstance(texts, str | bytes | PathLike):
         raise UsageError(
             f"Several texts are needed, not one {type(texts).__name__}.",
-            hint="Give a list of texts; `read_texts(path)` makes one of a file.",
+            hint="Give a list of texts; read_texts(path) makes one of a file.",
         )
 
 

@@ -100,7 +100,7 @@ def test_truth_values_are_led_to_numbers(tmp_path):
 def test_what_datasets_saved_to_disk_is_called_that(tmp_path, several):
     one = datasets.Dataset.from_dict({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]})
     (datasets.DatasetDict(train=one) if several else one).save_to_disk(tmp_path / "saved")
-    with pytest.raises(DataError, match="`save_to_disk`") as refused:
+    with pytest.raises(DataError, match="by save_to_disk of datasets") as refused:
         load_pairs(tmp_path / "saved")
     assert "to_parquet" in refused.value.hint
 

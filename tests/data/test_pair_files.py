@@ -212,7 +212,7 @@ def test_a_data_frame_is_no_place_and_goes_by_a_file(tmp_path, load):
     frame = pd.DataFrame({"first": ["a", "b"], "second": ["c", "d"], "score": [0.0, 5.0]})
     with pytest.raises(UsageError, match="not from an object of the type DataFrame") as refused:
         load(frame)
-    assert "`frame.to_csv(path, index=False)`" in refused.value.hint
+    assert "frame.to_csv(path, index=False)" in refused.value.hint
     frame.to_csv(tmp_path / "pairs.csv", index=False)
     assert read_pairs(tmp_path / "pairs.csv", columns=("first", "second", "score")).scores() == [0, 5]
 

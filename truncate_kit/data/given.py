@@ -7,7 +7,7 @@ from typing import Any
 from truncate_kit.data.types import PairSet, PairSplits, TextPair, check_scores
 from truncate_kit.errors import UsageError
 
-_FRAME = "a data frame is written to a file first, as by `frame.to_csv(path, index=False)`."
+_FRAME = "a data frame is written to a file first, as by frame.to_csv(path, index=False)."
 
 
 def check_place(place: object) -> None:
@@ -24,7 +24,7 @@ def check_splits(data: object) -> None:
     if not isinstance(data, PairSplits):
         raise UsageError(
             f"Splits of a set of pairs are needed as `data`, not {_called(data)}.",
-            hint=f"`load_pairs(path)` gives them; {_FRAME}",
+            hint=f"load_pairs(path) gives them; {_FRAME}",
         )
 
 
@@ -34,7 +34,7 @@ def check_set(pairs: object) -> None:
     if not isinstance(pairs, PairSet):
         raise UsageError(
             f"A set of pairs is needed as `pairs`, not {_called(pairs)}.",
-            hint=f"`read_pairs(path)` gives one; {_FRAME}",
+            hint=f"read_pairs(path) gives one; {_FRAME}",
         )
 
 
@@ -49,7 +49,7 @@ def listed_pairs(pairs: Iterable[TextPair]) -> list[TextPair]:
     if wrong is not None:
         raise UsageError(
             f"Graded pairs are needed as `pairs`; number {wrong:,} of those given is {_called(found[wrong - 1])}.",
-            hint=f"Give a `TextPair` for each, or the set that `read_pairs(path)` gives; {_FRAME}",
+            hint=f"Give a TextPair for each, or the set that read_pairs(path) gives; {_FRAME}",
         )
     if not isinstance(pairs, PairSet):  # which was checked when it was made
         check_scores(pair.target for pair in found)

@@ -119,8 +119,8 @@ def _folder_tables(folder: Path) -> dict[str, Table]:
     found = find_split_files(folder)
     if not found and any((folder / name).is_file() for name in _ON_DISK):
         raise DataError(
-            f"{folder} was written by `save_to_disk` of datasets, whose files are not read.",
-            hint="Write each split to a file of a folder, as by `dataset.to_parquet(folder / 'train.parquet')`.",
+            f"{folder} was written by save_to_disk of datasets, whose files are not read.",
+            hint="Write each split to a file of a folder, as by dataset.to_parquet(folder / 'train.parquet').",
         )
     if not found:
         formats = ", ".join(PAIR_FORMATS)

@@ -156,7 +156,7 @@ def _check_not_quantised(path: Path, values: dict[str, Any]) -> None:
         found = f"quantization_config: {method}" if isinstance(method, str) else "quantization_config"
         raise ModelError(
             f"{path} says that the weights are quantised ({harmless(found)}).",
-            hint="Use the checkpoint that is not quantised; graphs in int8 are made of it by `export`.",
+            hint="Use the checkpoint that is not quantised; `export_onnx()` makes graphs in int8 of it.",
         )
 
 
