@@ -33,7 +33,7 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
         say(NOT_FORETOLD)
     cells, layers = sweep_table(result), [row.layer for row in result.rows]
     table(cells.title, cells.columns, cells.rows, marked=layers.index(result.chosen))
-    for sentence in result.choice_sentences:
+    for sentence in (*result.choice_sentences, *filter(None, [result.seen_before])):
         say(sentence)
     if result.search_cost:
         share = 100 * result.search_cost / max(1, result.exhaustive_cost)

@@ -14,7 +14,7 @@ from truncate_kit.contrastive.diffcse import DifferenceTexts, Generator
 from truncate_kit.contrastive.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
 from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
 from truncate_kit.data import PairSet, PairSplits
-from truncate_kit.data.learned import keys_of, note_learned
+from truncate_kit.data.learned import keys_of, note_learned, seen_before
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
 from truncate_kit.errors import DataError
@@ -291,6 +291,7 @@ def _result(
         test=fmean(tests) if tests else None,
         test_std=stdev(tests) if len(tests) > 1 else None,
         test_texts=len(test_texts),
+        seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
         seen=len(test_texts.intersection(text for column in run.columns for text in column)),
         processes=run.group.size,
         seconds=seconds,

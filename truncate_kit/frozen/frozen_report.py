@@ -118,6 +118,13 @@ class FrozenReport(Result):
         columns = zip(*(trial.blocks for trial in self.of(step, layer)), strict=True)
         return tuple(None if None in column else fmean(value or 0.0 for value in column) for column in columns)
 
+    @property
+    def plain(self) -> str:
+        """What the last block's states score on test as they are, in words: what heads have to be better than."""
+        score = self.states[-1]
+        said = "have no score" if score is None else f"have {score:.2f}"
+        return f"the states of the last block {said} as they are"
+
     def leakage(self) -> str:
         """What test shares with all that the heads were trained on."""
         found = self.overlap.warning() or "Overlap: train and test share no sentence."

@@ -131,6 +131,7 @@ def contrast_part(result: ContrastiveResult) -> Section:
             f"{points(result.test, result.test_std)}, {counted(len(result.trials), 'seed')}. Saved: seed "
             f"{result.chosen_seed}.",
             *([seen] if result.seen else []),
+            *filter(None, [result.seen_before]),
         ),
         charts=(attempts_chart(result),),
         tables=(_trials_table("Every seed, Spearman × 100", result.trials),),

@@ -56,7 +56,10 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder, pairs: PairS
             rows=cells,
             marked=layers.index(trial.layer),
         ),
-        notes=(f"These weights: dev {trial.dev:.2f}, test {points(trial.test)}.", *([shared] if shared else [])),
+        notes=(
+            f"These weights: dev {trial.dev:.2f}, test {points(trial.test)}.",
+            *filter(None, (shared, result.seen_before)),
+        ),
         tags=() if uncut else ("truncated",),
         evaluations=_evaluations(result, trial),
     )

@@ -74,6 +74,8 @@ class SweepResult(Result):
     certainty: Certainty | None = None
     retrieval: str = ""  # name of the retrieval set by half of whose queries all was chosen; nothing where dev did
     queries_fingerprint: str = ""  # of these queries; nothing where dev chose, and in files of earlier versions
+    # That the model or its teacher had seen test pairs before, in words; nothing where neither had.
+    seen_before: str = ""
 
     @property
     def lean(self) -> LayerScores:
