@@ -188,12 +188,10 @@ def show(report: "FrozenReport", workspace: Workspace) -> None:
     if workspace.quiet:
         print_json(report)
         return
-    for statement in report.statements():
-        say(statement)
+    say(*report.statements())
     cells, chosen = step_table(report)
-    table(cells.title, cells.columns, cells.rows, marked=chosen)
-    worst = worst_table(report)
-    table(worst.title, worst.columns, worst.rows, detail=True)
+    table(*cells, marked=chosen)
+    table(*worst_table(report), detail=True)
     say(report.leakage())
     say(
         f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "

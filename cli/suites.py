@@ -83,11 +83,9 @@ def show_report(report: SuiteReport, workspace: Workspace, path: Path, *, codes:
     if workspace.quiet:
         print_json(report)
         return
-    cells = report.table()
-    table(cells.title, cells.columns, cells.rows)
+    table(*report.table())
     drawn = [f"Drawn: {figure}"] if figure else []
-    for sentence in (*report.sentences(), *drawn, *([CODES] if codes else []), f"Saved: {path}"):
-        say(sentence)
+    say(*report.sentences(), *drawn, *([CODES] if codes else []), f"Saved: {path}")
 
 
 def _figure(report: SuiteReport, path: Path) -> Path | None:
@@ -106,8 +104,7 @@ def _trained_on(model: Evaluated, *, asks: bool) -> "SeenPairs | None":
     from truncate_kit.workspace.seen import seen_pairs
 
     workspace, home = model.workspace, home_of(model.name)
-    inside = Path(model.name).resolve().is_relative_to(workspace.folder.resolve())
-    if home is None and (inside or seen_by(model.name) is not None):
+    if home is None and (workspace.holds(model.name) or seen_by(model.name) is not None):
         home = workspace
     if home is None:
         return None

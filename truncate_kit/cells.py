@@ -1,13 +1,12 @@
 """Tables as text, for whoever draws them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 NONE = "–"
 
 
-@dataclass(frozen=True, slots=True)
-class TableCells:
+class TableCells(NamedTuple):
     """A title, the names of the columns, and the rows as text."""
 
     title: str

@@ -188,7 +188,7 @@ def side_by_side(found: Mapping[str, Measures]) -> TableCells:
 
 
 def _measured(cells: TableCells) -> TableCells:
-    return TableCells(cells.title, cells.columns, [row for row in cells.rows if set(row[1:]) != {NONE}])
+    return cells._replace(rows=[row for row in cells.rows if set(row[1:]) != {NONE}])
 
 
 def _side_by_side(found: Mapping[str, Measures]) -> TableCells:

@@ -51,6 +51,10 @@ class Workspace:
         found = model_folder_above(name, self.folder)
         return name if found is None else str(found)
 
+    def holds(self, model: str | Path) -> bool:
+        """Whether a model of this name lies in the workspace."""
+        return Path(model).resolve().is_relative_to(self.folder.resolve())
+
     def suite(self, name: str) -> Path:
         """The scores of one suite."""
         return self.folder / f"suite-{name}.json"

@@ -23,7 +23,7 @@ def seen_among(workspace: Workspace, pairs: "PairSet", model: str | Path) -> str
 
     Of a model that lies neither in `workspace` nor in another one nothing is known.
     """
-    if not is_known(model) and not Path(model).resolve().is_relative_to(workspace.folder.resolve()):
+    if not is_known(model) and not workspace.holds(model):
         return None
     here, records, own = pair_keys(pairs), records_of(workspace, model), seen_by(model)
     noted = [read_learned(record.result, record.name) for record in records]
