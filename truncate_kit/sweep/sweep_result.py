@@ -12,6 +12,7 @@ from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.certainty import Certainty
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.wording import points
 
 if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
@@ -32,6 +33,12 @@ class LayerScores(Result):
     test_pearson_std: float | None
     dev_pearson: float | None = None
     dev_pearson_std: float | None = None
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Dev, test, and Pearson's correlation on test, each with its deviation, as tables have them."""
+        pearson = points(self.test_pearson, self.test_pearson_std)
+        return points(self.dev, self.dev_std), points(self.test, self.test_std), pearson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
