@@ -16,7 +16,7 @@ from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.text_reader import TextReader, check_texts
 from truncate_kit.encoders.tokenizer import load_reader
 from truncate_kit.encoders.unreplaced import check_unreplaced, state_of, unreplaced
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.errors import ModelError, UsageError, unknown_name
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.graph_files import OUTPUT, graph_files
 from truncate_kit.export.record import check_runnable, find_graph
@@ -254,7 +254,7 @@ def load_text_encoder(
     """
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
     if chosen not in RUNTIMES:
-        raise UsageError(f"There is no runtime {chosen!r}.", hint=f"Use one of: {', '.join(RUNTIMES)}.")
+        raise unknown_name("runtime", chosen, RUNTIMES)
     if chosen == "torch":
         if precision is not None:
             raise UsageError(
