@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.encoders import length_batches
+from truncate_kit.encoders import length_batches, original_order
 from truncate_kit.errors import TruncateKitError
 
 Ids = Sequence[Sequence[int]]
@@ -50,7 +50,7 @@ def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Te
     """Vectors (n, d) in the order of `ids`, by calls of `encode` with at most `size` texts of like length each."""
     chunks = length_batches([len(row) for row in ids], size)
     vectors = torch.cat([encode([ids[place] for place in chunk]) for chunk in chunks])
-    return vectors[torch.tensor([place for chunk in chunks for place in chunk]).argsort()]
+    return vectors[original_order(chunks)]
 
 
 def first_calls(calls: Sequence[Callable[[], object]]) -> None:

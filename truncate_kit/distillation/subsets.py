@@ -9,7 +9,7 @@ from torch import Tensor
 from truncate_kit.distillation.baselines import baseline_blocks, changes
 from truncate_kit.distillation.search_plan import BATCH, SEARCHED_TOKENS, plan_search
 from truncate_kit.distillation.step_results import LEADING, Blocks, SubsetScore, SubsetSearch
-from truncate_kit.encoders import Encoder, evaluating, keep, kept_config, length_batches
+from truncate_kit.encoders import Encoder, evaluating, keep, kept_config, length_batches, original_order
 from truncate_kit.encoders.block_runner import BlockRunner
 from truncate_kit.errors import LayerNotHeldError, ModelError
 from truncate_kit.progress import Progress, ProgressOption, announce, reporter
@@ -143,7 +143,7 @@ class _Tree:
         self.encoder, self._evaluator = encoder, evaluator
         ids = evaluator.texts()
         self._runners = list(_runners(encoder, ids))
-        self._order = torch.tensor([place for places in _batches(ids) for place in places]).argsort()
+        self._order = original_order(_batches(ids))
         self._held: dict[Blocks, bool] = {}
 
     def held(self, blocks: Blocks) -> bool:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.encoders.capturing import forget_capturing
 from truncate_kit.encoders.entering import entering
-from truncate_kit.encoders.evaluating import evaluating, length_batches
+from truncate_kit.encoders.evaluating import evaluating, length_batches, original_order
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooler_files import LayerPooler
@@ -289,7 +289,7 @@ class Encoder(nn.Module):
                 rows += in_halves(lambda part: self(**self.pad([ids[place] for place in part])).float().cpu(), batch)
         if not rows:
             return torch.empty((0, self.vector_width))
-        return torch.cat(rows)[torch.tensor([place for batch in batches for place in batch]).argsort()]
+        return torch.cat(rows)[original_order(batches)]
 
     @torch.inference_mode()
     def similarities(self, first: Rows, second: Rows) -> Tensor:

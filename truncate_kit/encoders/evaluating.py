@@ -3,7 +3,8 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 
 @contextlib.contextmanager
@@ -24,3 +25,8 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Places of the texts in batches of like length, longest first (a lack of memory shows at once)."""
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def original_order(batches: Sequence[Sequence[int]]) -> Tensor:
+    """What puts the rows of all batches, one batch after another, in the order of the texts, (n,)."""
+    return torch.tensor([place for batch in batches for place in batch]).argsort()

@@ -11,15 +11,15 @@ from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from truncate_kit.encoders.module_files import loaded, write_json
+from truncate_kit.encoders.module_files import WEIGHTS_FILE, loaded, write_json, write_weights
 from truncate_kit.errors import ModelError, unknown_name
 
 ScoreKind = Literal["exp", "sigmoid"]
 SCORE_KINDS: tuple[str, ...] = get_args(ScoreKind)
-WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
+CONFIG_FILE = "config.json"
 _AGAIN = "Save or train the model again."
 
 
@@ -214,8 +214,7 @@ def write_layer_heads(place: Path, heads: LayerHeads) -> None:
         "raw": heads.raw,
     }
     write_json(place / CONFIG_FILE, values)
-    weights = {name: value.detach().contiguous().cpu() for name, value in heads.state_dict().items()}
-    save_file(weights, place / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_weights(place, heads)
 
 
 def read_layer_heads(place: Path) -> LayerHeads:

@@ -93,13 +93,19 @@ def open_session(file: Path, *, device: torch.device, threads: int, cuda_options
     return session
 
 
-def run_bound(session: Any, feeds: Mapping[str, NDArray[np.int64]], *, device: torch.device) -> NDArray[np.float32]:
-    """Sentence vectors (b, out) of one batch by IO binding: ids go to the device once, only the vectors come back."""
+def bound_to(session: Any, feeds: Mapping[str, NDArray[np.int64]], device: torch.device) -> Any:
+    """A binding whose inputs are on the device, and whose vectors stay there."""
     runtime = require("onnxruntime", extra="cpu")
     binding, place = session.io_binding(), (device.type, device.index or 0)
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(value, *place))
     binding.bind_output(OUTPUT, *place)
+    return binding
+
+
+def run_bound(session: Any, feeds: Mapping[str, NDArray[np.int64]], *, device: torch.device) -> NDArray[np.float32]:
+    """Sentence vectors (b, out) of one batch by IO binding: ids go to the device once, only the vectors come back."""
+    binding = bound_to(session, feeds, device)
     with _running():
         session.run_with_iobinding(binding)
     vectors: NDArray[np.float32] = binding.get_outputs()[0].numpy()
