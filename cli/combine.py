@@ -102,7 +102,7 @@ def combine(
             report = run(
                 encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
             )
-        write_combination(report, pairs, workspace.combination / "combination.json")
+        write_combination(report, pairs, workspace.combination_file)
         saved = _save(encoder, report, trained if head else None, workspace)
         workspace.remember(None if workspace.holds(source.name) else source, named)
     if report.method == "exact" and width != SETTINGS.width:
