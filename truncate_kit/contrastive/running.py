@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from truncate_kit.contrastive.card import contrastive_card
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
@@ -25,6 +25,7 @@ from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial, trial_name
+from truncate_kit.spans import standard_deviation
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group
@@ -287,9 +288,9 @@ def _result(
         trials=tuple(trials),
         chosen_seed=best.seed,
         dev=fmean(devs),
-        dev_std=stdev(devs) if len(devs) > 1 else None,
+        dev_std=standard_deviation(devs),
         test=fmean(tests) if tests else None,
-        test_std=stdev(tests) if len(tests) > 1 else None,
+        test_std=standard_deviation(tests),
         test_texts=len(test_texts),
         seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
         seen=len(test_texts.intersection(text for column in run.columns for text in column)),

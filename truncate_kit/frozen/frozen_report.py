@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
-from truncate_kit.combination.report import Span
 from truncate_kit.data import Overlap
 from truncate_kit.frozen.settings import AUTOENCODER, FrozenSettings
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import BaseTrial
+from truncate_kit.spans import Span
 
 
 def frozen_name(step: str, layer: int, seed: int) -> str:
@@ -110,8 +110,7 @@ class FrozenReport(Result):
 
     def score(self, step: str, layer: int, measure: str) -> Span:
         """`dev`, `dev_pearson`, `test` or `test_pearson` over the seeds."""
-        values = [float(getattr(trial, measure)) for trial in self.of(step, layer)]
-        return Span(mean=fmean(values), std=stdev(values) if len(values) > 1 else None)
+        return Span.of([float(getattr(trial, measure)) for trial in self.of(step, layer)])
 
     def codes_by_block(self, step: str, layer: int) -> tuple[float | None, ...]:
         """Mean over the seeds of `FrozenTrial.blocks`."""

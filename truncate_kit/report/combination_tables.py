@@ -1,7 +1,8 @@
 """The cells of the tables of layer combinations; the command line and the page draw them."""
 
 from truncate_kit.cells import TableCells
-from truncate_kit.combination.report import CombinationReport, Span
+from truncate_kit.combination.report import CombinationReport
+from truncate_kit.spans import Span
 from truncate_kit.wording import points
 
 

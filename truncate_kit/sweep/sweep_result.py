@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import place_in_words
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.spans import standard_deviation
 from truncate_kit.sweep.certainty import Certainty
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
@@ -137,8 +138,3 @@ def scores_by_layer(encoder: "Encoder", trials: Sequence[Trial]) -> tuple[LayerS
             )
         )
     return tuple(rows)
-
-
-def standard_deviation(values: Sequence[float]) -> float | None:
-    """Of a sample; None for a single value."""
-    return stdev(values) if len(values) > 1 else None
