@@ -17,7 +17,7 @@ from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, pool, pooled_width
 from truncate_kit.encoders.tail import tail_width
-from truncate_kit.encoders.text_reader import TextReader
+from truncate_kit.encoders.text_reader import TextReader, padded
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 from truncate_kit.memory import in_halves
 from truncate_kit.pair_keys import NO_KEYS, Keys
@@ -181,14 +181,8 @@ class Encoder(nn.Module):
 
     def padded(self, ids: Sequence[Sequence[int]]) -> Batch:
         """As `pad`, on the CPU."""
-        longest = max(len(row) for row in ids)
-        fill = self.tokenizer.pad_token_id if self.tokenizer is not None else 0
-        padded = torch.full((len(ids), longest), int(fill or 0), dtype=torch.long)
-        mask = torch.zeros((len(ids), longest), dtype=torch.long)
-        for place, row in enumerate(ids):
-            padded[place, : len(row)] = torch.tensor(row, dtype=torch.long)
-            mask[place, : len(row)] = 1
-        return {"input_ids": padded, "attention_mask": mask}
+        filled = padded(ids, 0 if self.tokenizer is None else self.reader.padding_id)
+        return {name: torch.from_numpy(part) for name, part in filled.items()}
 
     def tokenize(self, texts: Sequence[str], *, prompt: bool = True) -> Batch:
         """`token_ids` and `pad` in one: a batch for `forward` and `hidden_states`."""

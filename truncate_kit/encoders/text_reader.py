@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.errors import ModelError, UsageError, first_line
@@ -81,6 +83,16 @@ class TextReader:
         """The ids of a text, cut to a number of tokens as the tokenizer would: the one that closes a text is kept."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
+
+
+def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
+    """Right-padded ids and their mask, each (b, t), named as a model's inputs; t None is the longest row."""
+    shape = (len(rows), length or max(len(row) for row in rows))
+    ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+        mask[place, : len(row)] = 1
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 def check_texts(texts: Sequence[object]) -> None:

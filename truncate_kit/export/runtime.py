@@ -13,7 +13,7 @@ from torch import Tensor
 from truncate_kit.encoders import Encoder, LayerHeads, load_encoder
 from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pipeline import read_pipeline
-from truncate_kit.encoders.text_reader import TextReader, check_texts
+from truncate_kit.encoders.text_reader import TextReader, check_texts, padded
 from truncate_kit.encoders.tokenizer import load_reader
 from truncate_kit.encoders.unreplaced import check_unreplaced, state_of, unreplaced
 from truncate_kit.errors import ModelError, UsageError, unknown_name
@@ -21,7 +21,7 @@ from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.graph_files import OUTPUT, graph_files
 from truncate_kit.export.record import check_runnable, find_graph
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
-from truncate_kit.export.shapes import bucket, filled, padded, stepped, token_batches
+from truncate_kit.export.shapes import bucket, filled, stepped, token_batches
 from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores
 from truncate_kit.memory import in_halves
