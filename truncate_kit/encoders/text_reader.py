@@ -72,10 +72,13 @@ class TextReader:
     def num_cut(self, texts: Sequence[str]) -> int:
         """How many of the texts have more than `max_length` tokens; those of fewer bytes than that are taken to fit."""
         room = self.max_length - len(self._default_prompt.encode()) - _MOST_SPECIAL
-        long = [text for text in texts if len(text.encode()) > room]
+        return self.num_longer([text for text in texts if len(text.encode()) > room])
+
+    def num_longer(self, texts: Sequence[str], *, prompt: bool = True) -> int:
+        """How many of the texts have more than `max_length` tokens; prompt: as in `token_ids`."""
+        one_more = replace(self, max_length=self.max_length + 1)
         try:
-            one_more = replace(self, max_length=self.max_length + 1)
-            return sum(len(ids) > self.max_length for ids in one_more.token_ids(long))
+            return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
         finally:
             self.token_ids(["a"])  # a tokenizer is saved with the maximum length of its last call
 
