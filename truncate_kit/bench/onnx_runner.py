@@ -13,7 +13,7 @@ from truncate_kit.encoders.text_reader import padded
 from truncate_kit.errors import ModelError, TruncateKitError
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.sessions import CudaOptions, FixedShapes, bound_to, open_session
+from truncate_kit.export.sessions import CudaOptions, FixedShapes, bound_to, open_session, repeated
 
 TENSORRT_TEXTS = 512  # of one batch, at most
 # What TensorRT builds its engines for: one for all shapes, or each new one would take it minutes.
@@ -70,13 +70,7 @@ class OnnxRunner:
         """See `Runner`: inputs and outputs stay on the device, as they do for torch."""
         if self.fixed is not None:
             return self.fixed.bound(padded(ids, self.padding))
-        binding = bound_to(self.session, padded(ids, self.padding), self.device)
-
-        def call() -> None:
-            self.session.run_with_iobinding(binding)
-            binding.synchronize_outputs()
-
-        return call
+        return repeated(self.session, bound_to(self.session, padded(ids, self.padding), self.device))
 
     def encode_ids(self, ids: Ids) -> Tensor:
         """See `Runner`."""
