@@ -759,7 +759,7 @@ def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_pat
     assert page.text.count("onerror=alert(1)") >= 8  # it is shown as it is
 
 
-def test_the_same_run_gives_the_same_bytes(lean, looked_at, tmp_path):
+def test_the_same_run_gives_the_same_bytes(lean, looked_at, tmp_path, drawn):
     run = write_run(tmp_path / "run", lean, profile=looked_at)
     first = write_page(run)
     content = (run / "report.html").read_bytes()
