@@ -76,13 +76,11 @@ def analyze(
         workspace.note(f"{encoder.name} has no final norm: its states are the same without --raw.")
     pairs, found = None, None
     if searched is not None:
-        workspace.note(f"Analyzed: {searched.name}.")
-        workspace.note(chosen_there(source.name, searched))
+        workspace.note(f"Analyzed: {searched.name}.", chosen_there(source.name, searched))
     elif texts is None or data is not None:
         splits, found = workspace.data(data, columns, scale)
         pairs = splits.split(split)
-        workspace.note(f"Analyzed: {pairs.name}.")
-        workspace.note(seen_among(workspace, pairs, source.name))
+        workspace.note(f"Analyzed: {pairs.name}.", seen_among(workspace, pairs, source.name))
     with workspace.held(), progress_bar(quiet=as_json) as progress:
         result = profile(
             encoder,
@@ -139,12 +137,10 @@ def show(result: "LayerProfile", workspace: Workspace, path: Path) -> None:
     if workspace.quiet:
         print_json(result)
         return
-    for statement in result.statements():
-        note(statement)
+    note(*result.statements())
     if result.reference is None:
         note("Name a model that does not fall, best a masked language model of the same depth, with --reference.")
-    cells = analysis_table(result)
-    table(cells.title, cells.columns, cells.rows)
+    table(*analysis_table(result))
     if result.best_sentence is not None:
         say(result.best_sentence)
     say(result.sentence)

@@ -131,15 +131,13 @@ def _scored_on(
     if (queries := workspace.queries(data)) is not None:
         refuse("graded pairs", columns=columns, scale=scale)
         found, chosen = unasked(read_retrieval(queries), ours, *([] if full is None else [full]))
-        if chosen is not None:
-            workspace.note(chosen)
+        workspace.note(chosen)
         return found, [text for text in (*found.queries, *found.documents) if text]
     splits, _ = workspace.data(data, columns, scale)
     # A full model that comes from elsewhere has seen what is known where it lies.
     beside = [] if full is None or not is_known(full) else [full]
     pairs = workspace.unseen(splits, ours, *beside).evaluation
-    if chosen := chosen_there(ours, pairs):
-        workspace.note(chosen)
+    workspace.note(chosen_there(ours, pairs))
     return pairs, pairs.texts()
 
 
@@ -202,10 +200,9 @@ def show(report: "BenchReport", workspace: Workspace, data: DataSource | None) -
     if path != workspace.bench:
         workspace.note(f"{workspace.bench} {_why_kept(report, workspace)} and stays as it is.")
     for place, cells in enumerate(bench_tables(report)):
-        table(cells.title, cells.columns, cells.rows, detail=place > 0)
+        table(*cells, detail=place > 0)
     beside = machine_sentence(report), *ceiling_sentences(report), *scored_sentences(report), *absences(report)
-    for sentence in (*beside, *report.notes):
-        say(in_options(sentence, "bench"))
+    say(*(in_options(sentence, "bench") for sentence in (*beside, *report.notes)))
     say(f"Saved: {path}" + (f", {figure}" if figure else " (no figure without scores)"))
 
 

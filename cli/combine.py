@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from truncate_kit.combination.settings import CombineSettings
+from truncate_kit.wording import layers_in_words
 
 from . import options
 from .options import data_option, layers_option, refuse, use_threads
@@ -14,7 +15,7 @@ from .parameters import in_options
 from .workspace import Workspace
 
 if TYPE_CHECKING:
-    from truncate_kit.combination.report import CombinationReport, Span
+    from truncate_kit.combination.report import CombinationReport
     from truncate_kit.encoders import Encoder
     from truncate_kit.encoders.tail import Dense
 
@@ -101,10 +102,9 @@ def combine(
             report = run(
                 encoder, pairs, settings=settings, head=trained, threads=threads or usable_cores(), progress=progress
             )
-        write_combination(report, pairs, workspace.combination / "combination.json")
+        write_combination(report, pairs, workspace.combination_file)
         saved = _save(encoder, report, trained if head else None, workspace)
-        own = Path(source.name).resolve().is_relative_to(workspace.folder.resolve())
-        workspace.remember(None if own else source, named)
+        workspace.remember(None if workspace.holds(source.name) else source, named)
     if report.method == "exact" and width != SETTINGS.width:
         workspace.note("The search was exact: --beam-width goes with a beam search only.")
     show(report, workspace, saved)
@@ -135,43 +135,18 @@ def _save(encoder: "Encoder", report: "CombinationReport", head: "Dense | None",
 
 def show(report: "CombinationReport", workspace: Workspace, saved: str) -> None:
     """The report as JSON, or as sentences and tables."""
+    from truncate_kit.report.combination_tables import best_of_sizes_table, effects_table, scores_table
+
     if workspace.quiet:
         print_json(report)
         return
-    for statement in report.statements():
-        say(statement)
-    names = [row.name for row in report.splits[0].baselines]
-    rows = [("best combination", _points(report.best("dev")), _points(report.best("test")))]
-    rows += [(name, _points(report.baseline(name, "dev")), _points(report.baseline(name, "test"))) for name in names]
-    table(f"{Path(report.model).name} on {report.data}, Spearman × 100", ("vectors", "dev", "test"), rows, marked=0)
-    table(
-        "The best of each size",
-        ("layers", "dev", "test", "first split's"),
-        [
-            (str(size), _points(report.size(size, "dev")), _points(report.size(size, "test")), _layers(row.layers))
-            for size, row in enumerate(report.splits[0].by_size, 1)
-            if row is not None
-        ],
-        detail=True,
-    )
-    table(
-        "Without a layer: change of the best, in points",
-        ("layer", "dev", "test"),
-        [(str(effect.layer), f"{effect.dev:+.2f}", f"{effect.test:+.2f}") for effect in report.effects()],
-        detail=True,
-    )
+    say(*report.statements())
+    title = f"{Path(report.model).name} on {report.data}, Spearman × 100"
+    table(*scores_table(report, title), marked=0)
+    table(*best_of_sizes_table(report, with_layers=True), detail=True)
+    table(*effects_table(report), detail=True)
     unseen = "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen} that none chose on"
-    kind = "layers" if len(report.chosen) > 1 else "layer"
-    say(f"Chosen: {kind} {_layers(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen}).")
+    chosen = layers_in_words(report.chosen)
+    say(f"Chosen: {chosen} (dev {report.chosen_dev:.2f} over the splits{unseen}).")
     say(saved)
     say(f"Figures: {workspace.combination / 'sizes.png'}, {workspace.combination / 'without.png'}")
-
-
-def _points(span: "Span | None") -> str:
-    from truncate_kit.wording import points
-
-    return points(None, None) if span is None else points(span.mean, span.std)
-
-
-def _layers(layers: tuple[int, ...]) -> str:
-    return ", ".join(map(str, layers))

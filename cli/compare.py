@@ -40,13 +40,11 @@ def compare(
 
     use_threads(threads)
     found = read_retrieval(data, split=split)
-    for chosen_here in dict.fromkeys(filter(None, (chosen_there(name, found) for name in (full, lean)))):
-        note(chosen_here, quiet=as_json)
+    note(*dict.fromkeys(chosen_there(name, found) for name in (full, lean)), quiet=as_json)
     first, second = (
         load_text_encoder(name, max_length=max_length, threads=threads, device=device) for name in (full, lean)
     )
-    for sentence in note_of_searched(lean, second, found):
-        note(sentence, quiet=as_json)
+    note(*note_of_searched(lean, second, found), quiet=as_json)
     with progress_bar(quiet=as_json) as progress:
         report = run(first, second, found, names=(full, lean), top=top, progress=progress)
     if as_json:
@@ -61,7 +59,5 @@ def show(report: "RetrievalComparison") -> None:
     """The comparison as a table and sentences."""
     from truncate_kit.report.search_tables import comparison_sentences, comparison_table
 
-    cells = comparison_table(report)
-    table(cells.title, cells.columns, cells.rows, on_page=False)
-    for sentence in comparison_sentences(report):
-        say(sentence)
+    table(*comparison_table(report), on_page=False)
+    say(*comparison_sentences(report))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from truncate_kit.bounds import first_seeds
 from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.contrastive.settings import ContrastiveSettings
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import UsageError, unknown_name
 from truncate_kit.training.objectives import OBJECTIVES, described, objective_names
 from truncate_kit.wording import counted
 from truncate_kit.workspace.sources import TripletSource
@@ -201,7 +201,7 @@ def _pooling(name: str, attend: str | None, last_cls: bool | None) -> dict[str, 
     """The settings of a row of `TABLE_2`, with what the options change in them. Raises `UsageError`."""
     row = TABLE_2.get(name)
     if row is None:
-        raise UsageError(f"There is no pooling {name!r}.", hint=f"Use one of: {', '.join(TABLE_2)}.")
+        raise unknown_name("pooling", name, TABLE_2)
     changes = {"over": attend, "last_cls": last_cls}
     asked = {option: value for option, value in changes.items() if value is not None}
     if asked and name != "layer-attention":
@@ -293,6 +293,8 @@ def show(result: "ContrastiveResult", workspace: Workspace, drawn: Path | None) 
     )
     if result.seen:
         say(f"{result.seen:,} of {result.test_texts:,} test sentences are among the training texts.")
+    if result.seen_before:
+        say(result.seen_before)
     say(f"Saved: {workspace.lean} (seed {result.chosen_seed})" + (f", {drawn}" if drawn else ""))
     if result.settings.keep_pooler and result.settings.pooling in ("layer-attention", "mean-first-last"):
         say("sentence-transformers loads it with trust_remote_code=True: it has no such pooling of its own.")

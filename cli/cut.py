@@ -39,9 +39,7 @@ def cut(
     if as_json:
         print_json(result)
     else:
-        for sentence in result.sentences:
-            say(sentence)
-        say(f"Saved: {workspace.lean}")
+        say(*result.sentences, f"Saved: {workspace.lean}")
     push(workspace.lean, push_to, public, quiet=as_json)
 
 

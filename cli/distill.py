@@ -181,8 +181,7 @@ def _held_out(
     if is_retrieval_folder(data):
         refuse("graded pairs", columns=columns, scale=scale)
         searched = read_retrieval(data, chooses=True, **given(metric=search_metric))
-        if searched.note:
-            workspace.note(searched.note)
+        workspace.note(searched.note)
         return searched, None
     refuse("a retrieval folder", search_metric=search_metric)
     pairs, found = workspace.data(data, columns, scale)
@@ -244,21 +243,16 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     if workspace.quiet:
         print_json(result)
         return
-    say(f"Texts: {result.texts.sentence}")
-    for sentence in result.vocabulary.sentences if result.vocabulary is not None else ():
-        say(sentence)
-    for sentence in result.notes:
-        say(in_options(sentence, "distill"))
-    cells, sizes = sizes_table(result), [row.blocks for row in result.candidates]
+    say(f"Texts: {result.texts.sentence}", *(result.vocabulary.sentences if result.vocabulary is not None else ()))
+    say(*(in_options(sentence, "distill") for sentence in result.notes))
+    sizes = [row.blocks for row in result.candidates]
     measured = result.frontier is not None  # whose table holds what these rows are for
-    table(cells.title, cells.columns, cells.rows, marked=sizes.index(result.chosen), detail=measured)
-    rules = rules_table(result.search, result.metric)
-    table(rules.title, rules.columns, rules.rows, detail=True)
+    table(*sizes_table(result), marked=sizes.index(result.chosen), detail=measured)
+    table(*rules_table(result.search, result.metric), detail=True)
     say(result.search_sentence)
     if result.tryout_sentence:
         say(result.tryout_sentence)
     if result.frontier is not None:
-        graphs = frontier_table(result.frontier, result.metric)
-        table(graphs.title, graphs.columns, graphs.rows)
+        table(*frontier_table(result.frontier, result.metric))
     say(result.sentence)
     say(f"Saved: {workspace.lean}, {workspace.full}, {figure}")

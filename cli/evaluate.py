@@ -1,6 +1,5 @@
 """`truncate-kit evaluate`."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.errors import UsageError
@@ -128,8 +127,7 @@ def evaluate(
         return
     splits, _ = workspace.data(data, columns, scale)
     measured = split is None or splits.split(split) is splits.evaluation  # whoever names another wants all of it
-    inside = Path(source.name).resolve().is_relative_to(workspace.folder.resolve())
-    if measured and (inside or is_known(source.name)):
+    if measured and (workspace.holds(source.name) or is_known(source.name)):
         splits = workspace.unseen(splits, source.name)
     show(_scored(run, splits, split, form), workspace)
 
@@ -143,18 +141,14 @@ def _search(run: Evaluated, split: str | None, form: "VectorFormat") -> None:
     from truncate_kit.workspace.leakage import chosen_there
 
     data = read_retrieval(run.data, split=split)
-    run.workspace.note(chosen_there(run.name, data))
-    for sentence in note_of_searched(run.name, run.encoder, data):
-        run.workspace.note(sentence)
+    run.workspace.note(chosen_there(run.name, data), *note_of_searched(run.name, run.encoder, data))
     with progress_bar(quiet=run.workspace.quiet) as progress:
         score = evaluate_retrieval(run.encoder, data, model=run.name, runtime=run.runtime, form=form, progress=progress)
     if run.workspace.quiet:
         print_json(score)
         return
-    cells = search_table(score)
-    table(cells.title, cells.columns, cells.rows, on_page=False)
-    for sentence in search_sentences(score):
-        say(sentence)
+    table(*search_table(score), on_page=False)
+    say(*search_sentences(score))
     if getattr(run.encoder, "heads", None) is not None:
         say(CODES)
 
@@ -167,8 +161,7 @@ def _scored(run: Evaluated, splits: "PairSplits", split: str | None, form: "Vect
     from truncate_kit.workspace.seen import seen_among
 
     pairs = splits.split(split)
-    run.workspace.note(chosen_there(run.name, pairs))
-    run.workspace.note(seen_among(run.workspace, pairs, run.name))
+    run.workspace.note(chosen_there(run.name, pairs), seen_among(run.workspace, pairs, run.name))
     stored = StoredVectors(run.encoder, form)
     found = evaluate(stored, pairs.pairs)
     return ModelScore(

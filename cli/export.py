@@ -83,8 +83,7 @@ def export(
         _check_searchable(given)
     if kept is not None or vocabulary_from is not None:
         cut = save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
-        for sentence in cut.sentences:
-            workspace.note(sentence)
+        workspace.note(*cut.sentences)
         model = None
     source = _source(workspace, model)
     place = _place(workspace, source)
@@ -117,8 +116,7 @@ def _own_pairs(workspace: Workspace, model: str | None) -> "PairSplits | None":
     if model is not None and Path(model).resolve() != workspace.lean.resolve():
         return None
     found = own_pairs_of(workspace)
-    for statement in () if found is None else found.statements():
-        workspace.note(statement)
+    workspace.note(*(() if found is None else found.statements()))
     return found
 
 
@@ -143,8 +141,7 @@ def _pairs(given: "PairSplits | RetrievalSet", encoder: "Encoder", workspace: Wo
     if isinstance(given, PairSplits):
         return given
     found = search_pairs_of(encoder, given)
-    for statement in found.statements():
-        workspace.note(statement)
+    workspace.note(*found.statements())
     return found
 
 
@@ -203,10 +200,8 @@ def show(report: "ExportReport", place: Path, *, quiet: bool = False) -> None:
     if quiet:
         print_json(report)
         return
-    cells = check_table(report)
-    table(cells.title, cells.columns, cells.rows)
-    for sentence in (report.fusion_sentence(), *report.precision_sentences()):
-        say(sentence)
+    table(*check_table(report))
+    say(report.fusion_sentence(), *report.precision_sentences())
     say(
         f"Exported: {place / report.file} ({report.file_bytes / 1e6:.1f} MB), vectors of {report.width} "
         f"numbers{' and length 1' if report.normalized else ''}."

@@ -188,8 +188,7 @@ def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) 
         return None
     found = read_retrieval(retrieval, chooses=True, **given(metric=metric))
     check_queries(found)
-    if found.note:
-        workspace.note(found.note)
+    workspace.note(found.note)
     return found
 
 

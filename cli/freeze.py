@@ -175,6 +175,7 @@ def show(report: "FrozenReport", workspace: Workspace) -> None:
     """The figures, and the report as JSON or as sentences and tables."""
     from truncate_kit.report.frozen_figures import draw_correlations, draw_depths, draw_reconstruction
     from truncate_kit.report.frozen_tables import step_table, worst_table
+    from truncate_kit.wording import points
 
     folder = workspace.frozen_heads
     figures = [draw_correlations(report, folder / "correlation.png")]
@@ -187,16 +188,15 @@ def show(report: "FrozenReport", workspace: Workspace) -> None:
     if workspace.quiet:
         print_json(report)
         return
-    for statement in report.statements():
-        say(statement)
+    say(*report.statements())
     cells, chosen = step_table(report)
-    table(cells.title, cells.columns, cells.rows, marked=chosen)
-    worst = worst_table(report)
-    table(worst.title, worst.columns, worst.rows, detail=True)
+    table(*cells, marked=chosen)
+    table(*worst_table(report), detail=True)
     say(report.leakage())
     say(
         f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "
-        f"{report.chosen_seed}; {report.parameters:,} frozen and {report.chosen.parameters:,} trained parameters."
+        f"{report.chosen_seed}; {report.parameters:,} frozen and {report.chosen.parameters:,} trained parameters. It "
+        f"has {points(report.chosen.test)} on test; {report.plain}."
     )
     say(CODES)
     say(

@@ -38,9 +38,12 @@ def print_problem(message: str, hint: str) -> None:
     typer.echo(f"Error: {lines[0]}\nHint: {lines[1]}", err=True)
 
 
-def note(text: str, *, quiet: bool = False) -> None:
-    """A sentence beside the result, on stderr; nothing with `--quiet`, and with `--json`, where `quiet` is set."""
-    if not quiet and not MANNER.quiet:
+def note(*texts: str | None, quiet: bool = False) -> None:
+    """Sentences beside the result, on stderr; nothing with `--quiet`, and with `--json`, where `quiet` is set.
+
+    None, and an empty one, say nothing.
+    """
+    for text in filter(None, () if quiet or MANNER.quiet else texts):
         typer.echo(_in_lines(harmless(text), sys.stderr), err=True)
 
 
@@ -153,9 +156,10 @@ def _spread(least: Sequence[int], most: Sequence[int], available: int) -> list[i
     return widths
 
 
-def say(text: str) -> None:
-    """A sentence of the result, on stdout."""
-    typer.echo(_in_lines(harmless(text), sys.stdout))
+def say(*texts: str) -> None:
+    """Sentences of the result, on stdout."""
+    for text in texts:
+        typer.echo(_in_lines(harmless(text), sys.stdout))
 
 
 def _in_lines(text: str, stream: TextIO) -> str:

@@ -38,8 +38,7 @@ def report(
 
 def show(found: "PageReport") -> None:
     """The recommendation, what would add to it, and where the page is."""
-    for sentence in found.recommendations:
-        say(sentence)
+    say(*found.recommendations)
     for what, command in zip(found.missing, found.commands, strict=True):
         say(f"{what}. This adds it: {command}")
     say(f"Page: {found.page} ({found.file_bytes / 1e3:,.0f} kB, opens without a network)")

@@ -88,7 +88,6 @@ def show(result: "StudyResult", out: Path) -> None:
     """The best layers of each task, and where everything is."""
     from truncate_kit.report.study_tables import PAGE, SCORES
     from truncate_kit.study.study_result import summaries
-    from truncate_kit.wording import points
 
     lines = summaries(result)
     for task in result.tasks():
@@ -97,9 +96,9 @@ def show(result: "StudyResult", out: Path) -> None:
             continue
         cells = []
         for line in mine:
-            rows = [row.scores for row in (line.best_dev, line.last)]
-            found = [cell for row in rows for cell in (f"{row.layer}", points(row.test, row.test_std))]
-            cells.append((line.model, *found, f"{line.drop:.2f}{' drop' if line.drops else ''}"))
+            best, last = line.best_dev.scores, line.last.scores
+            tests = f"{best.layer}", best.cells[1], f"{last.layer}", last.cells[1]
+            cells.append((line.model, *tests, f"{line.drop:.2f}{' drop' if line.drops else ''}"))
         columns = ("model", "best dev", "test", "last", "test", "falls by")
         table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells, on_page=False)
     say(f"Saved: {out / PAGE} with figures, {out / SCORES}")

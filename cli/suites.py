@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import UsageError, unknown_name
 from truncate_kit.measurement import file_for
 from truncate_kit.suites.registry import SUITES, SuiteReport, SuiteRun
 
@@ -35,7 +35,7 @@ class Evaluated:
 def check_suite(name: str | None, data: str | None, own: Mapping[str, object]) -> None:
     """Raise `UsageError` for an unknown suite, one without data, and options that it would ignore."""
     if name is not None and name not in SUITES:
-        raise UsageError(f"There is no suite {name!r}.", hint=f"Use one of: {', '.join(SUITES)}.")
+        raise unknown_name("suite", name, SUITES)
     if name is not None and data is None:
         raise UsageError(f"--suite {name} needs its data.", hint=f"Name {SUITES[name].data} with --data.")
     for other, suite in SUITES.items():
@@ -83,11 +83,9 @@ def show_report(report: SuiteReport, workspace: Workspace, path: Path, *, codes:
     if workspace.quiet:
         print_json(report)
         return
-    cells = report.table()
-    table(cells.title, cells.columns, cells.rows)
+    table(*report.table())
     drawn = [f"Drawn: {figure}"] if figure else []
-    for sentence in (*report.sentences(), *drawn, *([CODES] if codes else []), f"Saved: {path}"):
-        say(sentence)
+    say(*report.sentences(), *drawn, *([CODES] if codes else []), f"Saved: {path}")
 
 
 def _figure(report: SuiteReport, path: Path) -> Path | None:
@@ -106,8 +104,7 @@ def _trained_on(model: Evaluated, *, asks: bool) -> "SeenPairs | None":
     from truncate_kit.workspace.seen import seen_pairs
 
     workspace, home = model.workspace, home_of(model.name)
-    inside = Path(model.name).resolve().is_relative_to(workspace.folder.resolve())
-    if home is None and (inside or seen_by(model.name) is not None):
+    if home is None and (workspace.holds(model.name) or seen_by(model.name) is not None):
         home = workspace
     if home is None:
         return None

@@ -31,10 +31,9 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
         not OBJECTIVES[result.training.objective].is_graded or result.full.layer > 1  # all scores are 0 or 1
     ):
         say(NOT_FORETOLD)
-    cells, layers = sweep_table(result), [row.layer for row in result.rows]
-    table(cells.title, cells.columns, cells.rows, marked=layers.index(result.chosen))
-    for sentence in result.choice_sentences:
-        say(sentence)
+    layers = [row.layer for row in result.rows]
+    table(*sweep_table(result), marked=layers.index(result.chosen))
+    say(*result.choice_sentences, *filter(None, [result.seen_before]))
     if result.search_cost:
         share = 100 * result.search_cost / max(1, result.exhaustive_cost)
         say(

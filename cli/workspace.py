@@ -30,10 +30,9 @@ class Workspace(places.Workspace):
         """Nobody else writes here meanwhile, so the models stay what they are. Raises `FileProblemError`."""
         return run_lock(self.folder)
 
-    def note(self, text: str | None) -> None:
-        """A sentence beside the result, on stderr; None says nothing."""
-        if text is not None:
-            note(text, quiet=self.quiet)
+    def note(self, *texts: str | None) -> None:
+        """Sentences beside the result, on stderr; None says nothing."""
+        note(*texts, quiet=self.quiet)
 
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
@@ -124,8 +123,7 @@ class Workspace(places.Workspace):
         """Say which model that of `source` replaces here. Raises `UsageError` where it could not come back."""
         from truncate_kit.workspace.replacing import replaced_by
 
-        if (replaced := replaced_by(self, source.name, distilled=distilled)) is not None:
-            self.note(replaced)
+        self.note(replaced_by(self, source.name, distilled=distilled))
 
     def data(
         self, named: str | None, columns: str | None, scale: str | None, *, classes: bool = False
@@ -139,8 +137,7 @@ class Workspace(places.Workspace):
             source = DataSource(last.name, source.columns or last.columns, source.scale or last.scale)
         how = {"columns": source.columns, "scale": source.scale, "classes": classes}
         splits = load_pairs(source.name or BUNDLED, divide=False, **how)  # type: ignore[arg-type]  # each its own
-        for statement in splits.statements():
-            self.note(statement)
+        self.note(*splits.statements())
         return splits, source
 
     def queries(self, named: str | None) -> str | None:
@@ -179,8 +176,7 @@ class Workspace(places.Workspace):
         return splits
 
     def _noted(self, before: "PairSplits", after: "PairSplits") -> "PairSplits":
-        for statement in after.notes[len(before.notes) :]:
-            self.note(statement)
+        self.note(*after.notes[len(before.notes) :])
         return after
 
 

@@ -112,6 +112,11 @@ def first_line(error: BaseException) -> str:
     return harmless(text.rstrip("."))
 
 
+def unknown_name(what: str, name: object, known: Iterable[str]) -> UsageError:
+    """A name that is none of those there are; what: of what, in words."""
+    return UsageError(f"There is no {what} {name!r}.", hint=f"Use one of: {', '.join(known)}.")
+
+
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:
     """Writing failed: full disk, read-only folder, a file where a folder should be."""
     if reason.errno in (errno.ENOTDIR, errno.EEXIST):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import UsageError, unknown_name
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "int8"]
 Target = Literal["cpu", "cuda"]
@@ -63,12 +63,18 @@ def other_graph(precision: Precision, device: str, parameter: str = "device") ->
     return f'Use {" or ".join(precisions_for(device))} as `precision`, or `{parameter}="{own}"`.'
 
 
+def check_training_precision(name: str) -> None:
+    """Raise `UsageError` for a precision that nothing is trained in."""
+    if name not in TRAINING_PRECISIONS:
+        raise UsageError(f"There is no training precision {name!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)}.")
+
+
 def check_graph_precision(name: str) -> Precision:
     """Return `name` if graphs are exported in it; raises `UsageError` otherwise."""
     for known in GRAPH_FILES:
         if known == name:
             return known
-    raise UsageError(f"There is no export precision {name!r}.", hint=f"Use one of: {', '.join(GRAPH_FILES)}.")
+    raise unknown_name("export precision", name, GRAPH_FILES)
 
 
 def check_target(name: str, target: str | None = None) -> tuple[Precision, Target]:
@@ -82,7 +88,7 @@ def check_target(name: str, target: str | None = None) -> tuple[Precision, Targe
         if target in (known, None) and known in row.preference:
             return precision, known
     if target not in TARGETS:
-        raise UsageError(f"There is no export target {target!r}.", hint=f"Use one of: {', '.join(TARGETS)}.")
+        raise unknown_name("export target", target, TARGETS)
     raise UsageError(
         f"A graph in {precision} is not made for {target}: {row.elsewhere}.",
         hint=other_graph(precision, target, "target"),

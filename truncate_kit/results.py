@@ -107,7 +107,7 @@ def _warn_once(message: str) -> None:
 def sealed(values: dict[str, Any]) -> dict[str, Any]:
     """`values` with the version of the format, and a digest of it all that shows damage."""
     versioned = {_FORMAT: FORMAT} | values
-    return versioned | {_DIGEST: _digest(versioned)}
+    return versioned | {_DIGEST: digest_of_values(versioned)}
 
 
 def unsealed(values: Any, path: Path) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def unsealed(values: Any, path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} holds a {type(values).__name__} where an object is needed")
     check_format(values.get(_FORMAT, 1), path)
     found = {key: value for key, value in values.items() if key != _DIGEST}
-    if (_FORMAT in values or _DIGEST in values) and values.get(_DIGEST) != _digest(found):
+    if (_FORMAT in values or _DIGEST in values) and values.get(_DIGEST) != digest_of_values(found):
         raise ValueError(f"{path} was changed after it was written: its digest is that of something else")
     return {key: value for key, value in found.items() if key != _FORMAT}
 
@@ -135,7 +135,8 @@ def check_format(version: Any, path: Path) -> None:
         )
 
 
-def _digest(values: dict[str, Any]) -> str:
+def digest_of_values(values: dict[str, Any]) -> str:
+    """SHA-256 of what JSON can hold; the order of keys does not count."""
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.common import timed
 from truncate_kit.encoders import Encoder
-from truncate_kit.export.shapes import padded, token_batches
+from truncate_kit.encoders.text_reader import padded
+from truncate_kit.export.shapes import token_batches
 
 
 def product_ceiling(encoder: Encoder, threads: int, tokens: int) -> float:

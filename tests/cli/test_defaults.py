@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
@@ -36,6 +37,7 @@ def settings_of(command):
     return list(dict.fromkeys(found))
 
 
+@functools.cache
 def fields_of(command):
     """Default by name, of all fields of these classes that have one; that of the class that is imported first."""
     found = {}

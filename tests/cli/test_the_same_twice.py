@@ -34,7 +34,7 @@ def test_a_command_leaves_the_same(command, home, capfd, monkeypatch):
     assert found[0]
 
 
-def test_a_page_of_the_same_results_is_the_same(home, capfd):
+def test_a_page_of_the_same_results_is_the_same(home, capfd, drawn):
     pages = [home / "page.html", home / "other.html"]
     for page in pages:
         run_both(capfd, "report", home / "one" / "finetune", "--out", page)

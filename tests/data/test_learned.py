@@ -7,7 +7,16 @@ import pytest
 
 from tests.support.pairs import make_pairs
 from truncate_kit.data import PairSplits, TextPair
-from truncate_kit.data.learned import learned_file, note_learned, pair_key, pair_keys, read_learned, without_learned
+from truncate_kit.data.learned import (
+    learned_file,
+    note_learned,
+    pair_key,
+    pair_keys,
+    read_learned,
+    seen_before,
+    without_learned,
+)
+from truncate_kit.pair_keys import NO_KEYS
 
 PAIRS = make_pairs(30)
 
@@ -44,3 +53,15 @@ def test_what_is_known_is_left_out_of_what_is_measured_on(split):
     assert list(left.evaluation) == expected
     assert known == len(PAIRS) - len(expected)
     assert left == replace(splits, **{split: left.evaluation})
+
+
+def test_what_a_model_had_seen_of_the_pairs_to_measure_on_is_said_of_each_model():
+    some, all_of_them = np.unique(pair_keys(PAIRS.pairs[:4])), np.unique(pair_keys(PAIRS))
+    said = seen_before(PAIRS, {"lean": some, "other": NO_KEYS, "teacher": all_of_them})
+    number = int(np.isin(pair_keys(PAIRS), some).sum())
+    rest = "before: the score there may flatter what is made from it."
+    assert said == (
+        f"lean was trained on or chosen by {number} of 30 pairs of {PAIRS.name} {rest} "
+        f"teacher was trained on or chosen by 30 of 30 pairs of {PAIRS.name} {rest}"
+    )
+    assert seen_before(PAIRS, {"other": NO_KEYS}) == ""

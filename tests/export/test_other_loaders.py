@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -107,17 +108,36 @@ def documented_snippet() -> str:
     return found[0]
 
 
-def test_the_lines_of_the_page_give_these_vectors(exported, monkeypatch):
-    vectors, folder = exported
+def by_the_snippet(texts, home, monkeypatch):
+    """What the documented lines give for some texts in a home with an export in exported/lean."""
     snippet = documented_snippet()
     assert len([line for line in snippet.splitlines() if line.strip()]) <= 10
     assert "truncate_kit" not in snippet
-    texts = re.search(r"texts = \[.*\]", snippet)
-    assert texts is not None
-    monkeypatch.chdir(folder.parents[1])
+    own = re.search(r"texts = \[.*\]", snippet)
+    assert own is not None
+    monkeypatch.chdir(home)
     names: dict[str, object] = {}
-    exec(snippet.replace(texts.group(), f"texts = {TEXTS!r}"), names)
-    np.testing.assert_allclose(names["vectors"], vectors, atol=1e-5, rtol=1e-4)
+    exec(snippet.replace(own.group(), f"texts = {texts!r}"), names)
+    return names["vectors"]
+
+
+def test_the_lines_of_the_page_give_these_vectors(exported, monkeypatch):
+    vectors, folder = exported
+    np.testing.assert_allclose(by_the_snippet(TEXTS, folder.parents[1], monkeypatch), vectors, atol=1e-5, rtol=1e-4)
+
+
+def test_after_what_the_page_says_of_prompts_and_casing(exported, tmp_path, monkeypatch):
+    _, folder = exported
+    ours = Path(shutil.copytree(folder, tmp_path / "exported/lean"))
+    for name, settings in (
+        ("config_sentence_transformers.json", {"prompts": {"query": "The Red "}, "default_prompt_name": "query"}),
+        ("sentence_bert_config.json", {"do_lower_case": True}),
+    ):
+        (ours / name).write_text(json.dumps(json.loads((ours / name).read_text()) | settings))
+    expected = load_encoder(ours).vectors(TEXTS)
+    found = by_the_snippet([f"The Red {text}".lower() for text in TEXTS], tmp_path, monkeypatch)
+    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-4)
+    assert not np.allclose(by_the_snippet(TEXTS, tmp_path, monkeypatch), expected, atol=1e-2)
 
 
 def test_text_embeddings_inference_finds_what_it_reads(exported):

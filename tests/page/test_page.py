@@ -32,7 +32,7 @@ from truncate_kit.page.charts import layers_chart
 from truncate_kit.page.measures import against_table
 from truncate_kit.page.origins import origins
 from truncate_kit.page.run import read_run
-from truncate_kit.page.sections import speed
+from truncate_kit.page.sections import against, speed
 from truncate_kit.page.writing import PageReport, write_page
 from truncate_kit.runs.cutting import CutResult
 from truncate_kit.sweep.settings import SweepSettings
@@ -141,7 +141,7 @@ def test_a_distilled_model_is_not_judged_by_a_few_queries(lean, tmp_path):
     )  # fmt: skip
     result = replace(a_distillation(), scores=scores)
     said = "10 queries are too few for an interval to say which is better."
-    assert f"set, nDCG@10: 52.00 against 50.00, +2.00; {said}" in result.sentence
+    assert f"set, nDCG@10 of the 10 queries that chose nothing: 52.00 against 50.00, +2.00; {said}" in result.sentence
     run = write_run(tmp_path / "run", lean, sweep=None, bench=None, distilled=result)
     found = write_page(run).recommendations[0]
     assert found.startswith("Try the lean model")
@@ -279,7 +279,8 @@ def test_what_is_no_lean_model_names_its_data(lean, tmp_path):
         assert found.recommendations[0].endswith(ends)
     heads = {"sweep": None, "bench": None, "heads": replace(some_heads(), data="bundled")}
     found = write_page(write_run(tmp_path / "heads", lean, **heads))
-    assert found.recommendations[0].endswith(says_little)
+    says_little_of_heads = f"{says_little[:-1]}; the states of the last block have 10.00 as they are."
+    assert found.recommendations[0].endswith(f"of {says_little_of_heads}")
     combined = {"sweep": None, "bench": None, "combined": replace(a_combination(1), data="bundled")}
     found = write_page(write_run(tmp_path / "combined", lean, **combined))
     assert found.recommendations[0].endswith(f"found on {says_little}")
@@ -573,6 +574,25 @@ def test_a_distilled_model_with_scores_is_told_by_their_interval(lean, tmp_path,
     result = replace(a_distillation(), scores=scores)
     run = write_run(tmp_path / "run", lean, sweep=None, bench=None, distilled=result)
     assert write_page(run).recommendations[0].startswith(begins)
+    assert ("no difference shown" in page_of(run).text) == (low < 0 < high)
+    assert "no interval yet" not in page_of(run).text
+
+
+def test_scores_that_bench_does_not_compare_have_no_difference(tmp_path):
+    """A model that was tuned and one that was not."""
+    assert a_bench().quality is None
+    (scores,) = [row[1:] for row in against_table(a_bench()).rows if row[0] == "score, Spearman × 100"]
+    assert scores == ("80.00", "82.00", "–")
+
+
+def test_weights_that_take_fewer_bytes_each_are_said_to(lean, tmp_path):
+    bench, said = bench_of(a_quality(1, 3)), "do not compare the models"
+    sizes = {one.role: one.parameters for one in bench.models}
+    for name, width in (("single", 4), ("half", 2)):
+        bytes_of = {"lean": 4 * sizes["lean"], "full": width * sizes["full"]}
+        models = tuple(replace(one, weights_bytes=bytes_of[one.role]) for one in bench.models)
+        found = against(read_run(write_run(tmp_path / name, lean, bench=replace(bench, models=models))))
+        assert any(said in sentence for sentence in found.sentences) == (name == "half")
 
 
 def test_a_cut_in_the_folder_of_an_earlier_sweep_is_what_counts(lean, tmp_path):
@@ -739,7 +759,7 @@ def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_pat
     assert page.text.count("onerror=alert(1)") >= 8  # it is shown as it is
 
 
-def test_the_same_run_gives_the_same_bytes(lean, looked_at, tmp_path):
+def test_the_same_run_gives_the_same_bytes(lean, looked_at, tmp_path, drawn):
     run = write_run(tmp_path / "run", lean, profile=looked_at)
     first = write_page(run)
     content = (run / "report.html").read_bytes()

@@ -3,6 +3,7 @@
 import base64
 import functools
 import os
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,8 @@ from tests.support.traces import remembered_traces
 from truncate_kit.bench import roofline, timing
 from truncate_kit.distillation import speed
 from truncate_kit.export import checks, runtime
+from truncate_kit.page import charts
+from truncate_kit.page.layout import Chart
 from truncate_kit.report import panel
 
 # A PNG of one white pixel.
@@ -39,7 +42,21 @@ def _without_drawing(write: Callable[..., None]) -> Callable[..., None]:
     return savefig
 
 
-_DRAWING = (Figure.savefig, panel._settle)
+def _drawn_once(draw: Callable[..., Chart]) -> Callable[..., Chart]:
+    """Each chart of a page once: what it is drawn of is what its function holds, and what is said of it."""
+    drawn: dict[object, Chart] = {}
+
+    def chart(name: str, label: str, caption: str, plot: Any, **options: Any) -> Chart:
+        held = pickle.dumps([cell.cell_contents for cell in plot.__closure__ or ()])
+        key = (name, label, caption, plot.__code__, held, *options.items())
+        if key not in drawn:
+            drawn[key] = draw(name, label, caption, plot, **options)
+        return drawn[key]
+
+    return chart
+
+
+_DRAWING = (Figure.savefig, panel._settle, charts._chart)
 
 
 @contextmanager
@@ -48,6 +65,7 @@ def drawing() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Figure, "savefig", _DRAWING[0])
         patch.setattr(panel, "_settle", _DRAWING[1])
+        patch.setattr(charts, "_chart", _DRAWING[2])
         yield
 
 
@@ -63,6 +81,7 @@ def economical(folder: Path) -> Iterator[None]:
     - Graphs run in one thread: that of the tests beside these waits in no loop for the next call.
     - Layers that loading builds before it has their weights draw none.
     - Figures are plotted, but drawn only where a test asks for it (`drawing`): a PNG takes an eighth of a second.
+    - A chart of a page is drawn once: many tests write pages of the same results.
     - transformers reports errors only, so that silencing it, at each load, changes nothing.
     - The commands are read from their functions once, as in a process of a user.
     """
@@ -75,6 +94,7 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setattr(speed, "MOST_ROUNDS", 2)
         patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
         patch.setattr(panel, "_settle", lambda *_: None)
+        patch.setattr(charts, "_chart", _drawn_once(charts._chart))
         for module in (checks, runtime):
             patch.setattr(module, "usable_cores", lambda: 1)
         for kind in (torch.nn.Linear, torch.nn.Embedding):

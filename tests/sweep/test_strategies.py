@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from tests.support.pairs import labelled_splits, word_splits
+from tests.support.pairs import labelled_splits, make_pairs, word_splits
 from tests.support.training import SETTINGS, without_dropout
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.engines import Sequential
@@ -285,11 +285,13 @@ def test_a_killed_race_is_run_to_its_end(encoder, tmp_path):
 @pytest.mark.parametrize(("seeds", "epochs"), [(1, 8), (4, 8), (10, 2)])
 def test_a_race_spends_a_tenth_of_an_exhaustive_search(encoder, tmp_path, seeds, epochs):
     """One epoch at least, however few there are to spend; in full where a tenth pays for that."""
-    result = tuned(encoder, tmp_path, "probe", epochs=epochs, seeds=seeds)
+    pairs = dataclasses.replace(word_splits(), train=make_pairs(32))
+    result = tuned(encoder, tmp_path, "probe", epochs=epochs, seeds=seeds, pairs=pairs)
+    steps = STEPS // 2  # of half the pairs
     raced = {trial.layer for trial in result.search} or {row.layer for row in result.layers}
-    ranking = STEPS * DEPTH // 3
-    tenth = 0.1 * seeds * epochs * STEPS * (1 + 1 + 2)  # of all layers but the deepest
-    each = STEPS * sum(sorted(max(1, layer) for layer in raced)[1:])  # an epoch of all that may lose
+    ranking = steps * DEPTH // 3
+    tenth = 0.1 * seeds * epochs * steps * (1 + 1 + 2)  # of all layers but the deepest
+    each = steps * sum(sorted(max(1, layer) for layer in raced)[1:])  # an epoch of all that may lose
     run = {trial.epochs_run for trial in result.search} or {epochs}
     assert run == {min(epochs, max(1, int((tenth - ranking) / each)))}
     if run != {1}:

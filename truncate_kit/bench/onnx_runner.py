@@ -9,13 +9,11 @@ from torch import Tensor
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.running import AbsentError, Ids, encode_in_chunks
 from truncate_kit.encoders import Encoder
+from truncate_kit.encoders.text_reader import padded
 from truncate_kit.errors import ModelError, TruncateKitError
-from truncate_kit.export.graph_files import OUTPUT
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session
-from truncate_kit.export.shapes import padded
-from truncate_kit.extras import require
+from truncate_kit.export.sessions import CudaOptions, FixedShapes, bound_to, open_session, repeated
 
 TENSORRT_TEXTS = 512  # of one batch, at most
 # What TensorRT builds its engines for: one for all shapes, or each new one would take it minutes.
@@ -72,18 +70,7 @@ class OnnxRunner:
         """See `Runner`: inputs and outputs stay on the device, as they do for torch."""
         if self.fixed is not None:
             return self.fixed.bound(padded(ids, self.padding))
-        runtime = require("onnxruntime", extra="cpu")
-        index = self.device.index or 0
-        binding = self.session.io_binding()
-        for name, value in padded(ids, self.padding).items():
-            binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(value, self.device.type, index))
-        binding.bind_output(OUTPUT, self.device.type, index)
-
-        def call() -> None:
-            self.session.run_with_iobinding(binding)
-            binding.synchronize_outputs()
-
-        return call
+        return repeated(self.session, bound_to(self.session, padded(ids, self.padding), self.device))
 
     def encode_ids(self, ids: Ids) -> Tensor:
         """See `Runner`."""

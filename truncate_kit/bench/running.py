@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.encoders import length_batches
+from truncate_kit.encoders import length_batches, original_order
 from truncate_kit.errors import TruncateKitError
 
 Ids = Sequence[Sequence[int]]
@@ -39,9 +39,9 @@ class Runner(Protocol):
         """How alike the texts of each row are, (n,), from their vectors (n, d), by the model's own measure."""
 
 
-def random_ids(lengths: Sequence[int], vocabulary: int, *, seed: int = 0) -> list[list[int]]:
+def random_ids(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
     """Ids of texts of the given lengths, drawn evenly from the vocabulary but its first tenth (special tokens)."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     low = min(vocabulary // 10, 1000)
     return [generator.integers(low, vocabulary, size=length).tolist() for length in lengths]
 
@@ -50,7 +50,7 @@ def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Te
     """Vectors (n, d) in the order of `ids`, by calls of `encode` with at most `size` texts of like length each."""
     chunks = length_batches([len(row) for row in ids], size)
     vectors = torch.cat([encode([ids[place] for place in chunk]) for chunk in chunks])
-    return vectors[torch.tensor([place for chunk in chunks for place in chunk]).argsort()]
+    return vectors[original_order(chunks)]
 
 
 def first_calls(calls: Sequence[Callable[[], object]]) -> None:

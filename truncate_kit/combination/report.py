@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.results import Result
+from truncate_kit.spans import Span
 from truncate_kit.wording import counted
 
 LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
@@ -41,14 +42,6 @@ class SplitReport(Result):
     by_size: tuple[Combination | None, ...]  # at k − 1 the best of k layers; None where none has a correlation
     without: tuple[Combination | None, ...]  # at l the best of those without layer l; None likewise
     baselines: tuple[Baseline, ...]  # what no search is needed for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span(Result):
-    """A score in points over the splits: mean, and standard deviation where there are several."""
-
-    mean: float
-    std: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,10 +135,6 @@ class CombinationReport(Result):
 
 
 def _span(scores: Sequence[float | None]) -> Span | None:
+    """None where a score is not defined."""
     known = [score for score in scores if score is not None]
-    if not known or len(known) < len(scores):
-        return None
-    mean = sum(known) / len(known)
-    if len(known) == 1:
-        return Span(mean=mean, std=None)
-    return Span(mean=mean, std=(sum((score - mean) ** 2 for score in known) / (len(known) - 1)) ** 0.5)
+    return Span.of(known) if known and len(known) == len(scores) else None

@@ -54,4 +54,5 @@ def contrastive_card(result: ContrastiveResult) -> ModelCard:
                 "among the training texts)",
             ),
         ),
+        notes=tuple(filter(None, [result.seen_before])),
     )

@@ -35,6 +35,7 @@ class ContrastiveResult(Result):
     processes: int  # that trained together
     seconds: float  # of all seeds
     rows_fingerprint: str | None = None  # None in results of versions that did not note it
+    seen_before: str = ""  # that the model had seen test pairs before, in words; nothing where it had not
 
     @property
     def chosen(self) -> Trial:

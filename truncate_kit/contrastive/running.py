@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from truncate_kit.contrastive.card import contrastive_card
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
@@ -14,7 +14,7 @@ from truncate_kit.contrastive.diffcse import DifferenceTexts, Generator
 from truncate_kit.contrastive.model import BareEvaluator, drops_units, poolable_encoder, remove_pooler
 from truncate_kit.contrastive.settings import FEWEST_ROWS, ContrastiveSettings
 from truncate_kit.data import PairSet, PairSplits, check_splits
-from truncate_kit.data.learned import keys_of, note_learned
+from truncate_kit.data.learned import keys_of, note_learned, seen_before
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
 from truncate_kit.errors import DataError
@@ -25,6 +25,7 @@ from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial, trial_name
+from truncate_kit.spans import standard_deviation
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group
@@ -288,10 +289,11 @@ def _result(
         trials=tuple(trials),
         chosen_seed=best.seed,
         dev=fmean(devs),
-        dev_std=stdev(devs) if len(devs) > 1 else None,
+        dev_std=standard_deviation(devs),
         test=fmean(tests) if tests else None,
-        test_std=stdev(tests) if len(tests) > 1 else None,
+        test_std=standard_deviation(tests),
         test_texts=len(test_texts),
+        seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
         seen=len(test_texts.intersection(text for column in run.columns for text in column)),
         processes=run.group.size,
         seconds=seconds,

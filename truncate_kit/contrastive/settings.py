@@ -6,7 +6,7 @@ from typing import get_args
 from truncate_kit.bounds import BATCH, STEPS, WEIGHT, Bounds, check_numbers, seeds_of
 from truncate_kit.contrastive.budgets import default_budget
 from truncate_kit.contrastive.poolings import POOLINGS, ContrastivePooling, Over
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import UsageError, unknown_name
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings
@@ -88,7 +88,7 @@ class ContrastiveSettings(Result):
             ("attention over", self.over, get_args(Over)),
         ):
             if value not in known:
-                raise UsageError(f"There is no {name} {value!r}.", hint=f"Use one of: {', '.join(known)}.")
+                raise unknown_name(name, value, known)
         if self.pooling != "layer-attention" and (self.over, self.last_cls, self.literal) != ("both", True, False):
             raise UsageError(
                 f"{self.pooling} pooling has no attention to set up.", hint='Use `pooling="layer-attention"`.'

@@ -1,12 +1,14 @@
 """Which pairs a model learned from or was chosen by, noted beside its result and in its folder by their keys."""
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from truncate_kit.data.types import PairSplits, TextPair
+from truncate_kit.data.types import PairSet, PairSplits, TextPair
+from truncate_kit.files import name_without_folders
 from truncate_kit.pair_keys import Keys, merged, pair_key, read_keys, write_keys
+from truncate_kit.wording import counted
 
 
 def pair_keys(pairs: Iterable[TextPair]) -> Keys:
@@ -62,6 +64,21 @@ def _keys_of(texts: Iterable[frozenset[str]]) -> Keys:
 def read_learned(result: Path, name: str) -> Keys | None:
     """The keys beside a result, rising; None where there are none, they belong to another one, or are damaged."""
     return read_keys(learned_file(result), name)
+
+
+def seen_before(pairs: PairSet, models: Mapping[str, Keys]) -> str:
+    """A sentence for each model that has seen some of the pairs to measure on; empty where none has.
+
+    models: What each learned from or was chosen by, by its name.
+    """
+    here = pair_keys(pairs)
+    counts = {model: int(np.isin(here, keys).sum()) for model, keys in models.items()}
+    return " ".join(
+        f"{name_without_folders(model)} was trained on or chosen by {known:,} of {counted(len(here), 'pair')} of "
+        f"{pairs.name} before: the score there may flatter what is made from it."
+        for model, known in counts.items()
+        if known
+    )
 
 
 def without_learned(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:

@@ -23,7 +23,7 @@ from truncate_kit.data.judgements import (
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import MISSING, Table, read_table
 from truncate_kit.data.texts import read_texts
-from truncate_kit.errors import ColumnsError, DataError, UsageError
+from truncate_kit.errors import ColumnsError, DataError, UsageError, unknown_name
 from truncate_kit.files import is_folder
 from truncate_kit.wording import counted
 
@@ -150,7 +150,7 @@ def _metric_named(name: str) -> SearchMetric:
     for known in SEARCH_METRICS:
         if known == name:
             return known
-    raise UsageError(f"There is no search metric {name!r}.", hint=f"Use one of: {', '.join(SEARCH_METRICS)}.")
+    raise unknown_name("search metric", name, SEARCH_METRICS)
 
 
 def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:

@@ -9,21 +9,21 @@ from truncate_kit.distillation.step_results import NEAR, Agreement
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import too_few_texts
 from truncate_kit.evaluation import spearman
+from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 
 RESAMPLES = 500
 
 
-class AgreementEvaluator:
-    """Scores an encoder by its agreement with given vectors: an `Evaluator` that needs no labels."""
+class AgreementEvaluator(VectorEvaluator):
+    """Scores an encoder by its agreement with given vectors, which needs no labels."""
 
-    def __init__(self, ids: list[Ids], vectors: Tensor, *, seed: int = 0) -> None:
+    def __init__(self, ids: list[Ids], vectors: Tensor) -> None:
         """Draw the pairs.
 
         Args:
             ids: Token ids of n held-out texts.
             vectors: What the full model gives them, (n, d).
-            seed: Of the random partners.
 
         Raises:
             DataError: Fewer than 2 · `NEAR` + 1 texts.
@@ -33,29 +33,21 @@ class AgreementEvaluator:
         self._ids = ids
         unit = torch.nn.functional.normalize(vectors.float(), dim=1)
         self._near = _nearest(unit)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(0)
         steps = torch.randint(1, len(ids), (len(ids), NEAR), generator=generator)  # never a text with itself
         others = (torch.arange(len(ids))[:, None] + steps) % len(ids)
         self._partners = torch.cat([self._near, others], dim=1)
         self._expected = self._cosines(unit)
 
-    def texts(self) -> list[Ids]:
-        """The token ids."""
-        return self._ids
-
-    def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """The correlation of `Agreement`; no Pearson."""
-        return self.score_of(encoder.encode_ids(self._ids))
-
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """The same from vectors (n, d) of `texts()`."""
+        """The correlation of `Agreement`; no Pearson."""
         with torch.autocast("cpu", enabled=False):  # scores are compared to the hundredth, also where bf16 trains
             found = self._cosines(torch.nn.functional.normalize(vectors.float(), dim=1))
         # 0 where all cosines are the same, as they are for a model that gives every text one vector.
         return spearman(found.flatten().tolist(), self._expected.flatten().tolist()) or 0.0, None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "AgreementEvaluator":
-        """See `SampledEvaluator`; the first texts, for they were drawn at random, with vectors of what is left."""
+        """See `VectorEvaluator`; the first texts, for they were drawn at random, with vectors of what is left."""
         ids = [encoder.reader.shortened(row, tokens) for row in self._ids[: max(number, 2 * NEAR + 1)]]
         return AgreementEvaluator(ids, encoder.encode_ids(ids))
 

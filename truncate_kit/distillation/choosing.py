@@ -36,7 +36,7 @@ lost less than a third of what they disagreed by on STS Benchmark and in the mea
 block nearly half of it, and searches of abstracts 0.2 to 1.9 times as much (benchmarks/lean)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What is chosen by, and where it is saved.
 
@@ -47,6 +47,7 @@ class Wanted:
         words: What the lean model keeps of the vocabulary; None for all.
         searches: Has what does not depend on how students learn: scores without training, and speeds.
         chosen_by: Fingerprint of the pairs as they were given; empty where there are none.
+        left_out: How many of their test pairs the full model had seen, in words.
     """
 
     budget: Budget
@@ -55,6 +56,7 @@ class Wanted:
     words: FewerWords | None
     searches: RunStore
     chosen_by: str
+    left_out: tuple[str, ...]
 
 
 class Distillation(Learning):
@@ -89,6 +91,7 @@ class Distillation(Learning):
             needed=self._needed(budget) if budget.kind == "within" else None,
             scores=held_out_scores(self.encoder, lean, self.data, self._queries),
             notes=(
+                *wanted.left_out,
                 *note_of_unlearned(whole),
                 *note_of_words(whole, student),
                 *note_of_measure(self.encoder),
@@ -226,7 +229,8 @@ class Distillation(Learning):
         measured = measure_frontier(
             models, self.evaluator, self.texts, self._held_out, self._reread, progress=self.progress
         )
-        return self.runs.write(names[0], with_earlier(measured, [*self.runs.all(Frontier).values()]))
+        earlier = [one for name, one in self.runs.all(Frontier).items() if name.startswith(f"frontier-{place}-")]
+        return self.runs.write(names[0], with_earlier(measured, earlier))
 
 
 def _after_learning(row: Candidate, students: Sequence[Student]) -> Candidate:

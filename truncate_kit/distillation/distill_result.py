@@ -140,15 +140,21 @@ class HeldOutScores(Result):
     queries_fingerprint: str = ""
 
     @property
+    def of_queries(self) -> bool:
+        """Whether queries were compared, of which the other half may have chosen."""
+        return not self.metric.startswith("Spearman")
+
+    @property
     def too_few(self) -> str | None:
         """That no interval over so few says which model is better; None where they are enough, or not counted."""
-        unit = ("pair", "pairs") if self.metric.startswith("Spearman") else ("query", "queries")
-        return too_few(self.num_compared, *unit)
+        return too_few(self.num_compared, *(("query", "queries") if self.of_queries else ("pair", "pairs")))
 
     @property
     def sentence(self) -> str:
         """Both scores, and their difference with its interval where there is one."""
-        both = f"{self.data}, {self.metric}: {self.lean:.2f} against {self.full:.2f}, {self.difference:+.2f}"
+        counted_queries = self.of_queries and self.num_compared
+        some = f" of the {self.num_compared:,} queries that chose nothing" if counted_queries else ""
+        both = f"{self.data}, {self.metric}{some}: {self.lean:.2f} against {self.full:.2f}, {self.difference:+.2f}"
         return f"{both}; {self.too_few}." if self.too_few else f"{both} [{self.low:+.2f}, {self.high:+.2f}]."
 
 

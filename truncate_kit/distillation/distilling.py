@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet, check_splits, splits_for
+from truncate_kit.data.learned import without_learned
 from truncate_kit.distillation.budget import check_number_of_blocks, check_size
 from truncate_kit.distillation.choosing import Distillation, Wanted
 from truncate_kit.distillation.distill_result import DistillResult
@@ -17,14 +18,16 @@ from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
 from truncate_kit.errors import DataError
-from truncate_kit.files import unfinished
+from truncate_kit.files import name_without_folders, unfinished
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.retrieval_evaluator import check_queries, scored_as
+from truncate_kit.wording import counted
 
 TEXTS = Path("distillation") / "texts"
+FEWEST_TESTED = 3  # pairs of which there is a correlation
 
 
 def distill(
@@ -65,7 +68,7 @@ def distill(
         FileProblemError: `out` cannot be written, or another process works there.
     """
     out, budget, settings, progress = Path(out), budget or Budget(), settings or DistillSettings(), reporter(progress)
-    teacher, (data, chosen_by) = teacher_of(encoder, settings.layer), _divided(data, settings)
+    teacher, (data, chosen_by, left_out) = teacher_of(encoder, settings.layer), _divided(data, settings, encoder)
     raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
     words = None if raw.vocabulary is None else FewerWords(teacher, raw.vocabulary)
     _check(budget, encoder, teacher, words, data)
@@ -83,21 +86,21 @@ def distill(
             held.enter_context(runs.open())
             held.enter_context(searches.open())
         work = Distillation(encoder, teacher, store, vectors, settings, data, runs, group, progress)
-        wanted = Wanted(budget=budget, out=out, before=before, words=words, searches=searches, chosen_by=chosen_by)
+        wanted = Wanted(budget, out, before, words, searches, chosen_by, left_out)
         result = group.agree(work.run(wanted) if group.leads else work.help())
     assert result is not None  # the leading process has one
     return result
 
 
 def _divided(
-    data: PairSplits | RetrievalSet | None, settings: DistillSettings
-) -> tuple[PairSplits | RetrievalSet | None, str]:
-    """Pairs as the seed divides them where each seed does, and the fingerprint of what was given, empty without pairs.
+    data: PairSplits | RetrievalSet | None, settings: DistillSettings, encoder: Encoder
+) -> tuple[PairSplits | RetrievalSet | None, str, tuple[str, ...]]:
+    """Pairs as the seed divides them where each seed does, the fingerprint of what was given, and what was left out.
 
-    Raises `DataError` where there is nothing to choose by.
+    The fingerprint is empty without pairs. Raises `DataError` where there is nothing to choose by.
     """
     if data is None or isinstance(data, RetrievalSet):
-        return data, ""
+        return data, "", ()
     check_splits(data)
     fingerprint = data.fingerprint()
     data = splits_for(data, settings.seed)
@@ -107,7 +110,27 @@ def _divided(
         raise DataError(f"{data.name} has neither dev nor test pairs, and no others are used here.", hint=hint)
     for part in parts:
         part.check_graded()
-    return data, fingerprint
+    kept, left_out = _unseen(data, encoder)
+    return kept, fingerprint, left_out
+
+
+def _unseen(data: PairSplits, encoder: Encoder) -> tuple[PairSplits | None, tuple[str, ...]]:
+    """Without the test pairs that the full model has seen, and how many these were: lean and full are scored on test.
+
+    Of fewer than `FEWEST_TESTED` there is no test.
+    """
+    if data.test is None:
+        return data, ()
+    kept, known = without_learned(data, encoder.seen)
+    if not known or kept.test is None:
+        return data, ()
+    said = (
+        f"{known:,} of {counted(len(data.test), 'pair')} of {data.test.name} {'is' if known == 1 else 'are'} left out: "
+        f"{name_without_folders(encoder.name)} was trained on them or chosen by them.",
+    )
+    if len(kept.test) < FEWEST_TESTED:
+        return (None if kept.train is None and kept.dev is None else replace(kept, test=None)), said
+    return kept, said
 
 
 def _stores(

@@ -19,7 +19,7 @@ from truncate_kit.encoders import Encoder, keep
 from truncate_kit.progress import Progress
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import Group
-from truncate_kit.training.evaluators import PairEvaluator, SampledEvaluator
+from truncate_kit.training.evaluators import PairEvaluator, VectorEvaluator
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator, halves, metric_of
 from truncate_kit.wording import counted
@@ -55,7 +55,7 @@ class Learning:
         self._chosen_by, self._reported = choose.tolist(), report.tolist()
         self._choose_ids = ids_of(texts, choose)
         self._report = AgreementEvaluator(ids_of(texts, report), rows_of(vectors, report.tolist()))
-        self.evaluator: SampledEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
+        self.evaluator: VectorEvaluator = AgreementEvaluator(self._choose_ids, rows_of(vectors, choose.tolist()))
         self.metric, self.full_score = f"agreement with {taught_by(settings)}", 100.0
         self._queries: RetrievalEvaluator | None = None
         if isinstance(data, RetrievalSet):

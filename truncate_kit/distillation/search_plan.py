@@ -10,7 +10,7 @@ import torch
 
 from truncate_kit.encoders import Encoder, length_batches
 from truncate_kit.encoders.block_runner import BlockRunner
-from truncate_kit.training.evaluators import SampledEvaluator, VectorEvaluator
+from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 from truncate_kit.wording import counted, lasting
 
@@ -65,7 +65,7 @@ class SearchPlan:
         return f"The search for blocks takes {time_taken}." if self.seconds > SAID_SECONDS else ""
 
 
-def plan_search(encoder: Encoder, evaluator: SampledEvaluator, beam: int) -> SearchPlan:
+def plan_search(encoder: Encoder, evaluator: VectorEvaluator, beam: int) -> SearchPlan:
     """The first way that ends within `SEARCH_SECONDS` and holds no more than `SEARCH_BYTES`, or the last there is.
 
     Every subset over all texts, over all of them cut to `SEARCHED_TOKENS`, over half of these and so on down to

@@ -6,7 +6,7 @@ from typing import Literal
 from truncate_kit.blocks import as_text, blocks_named
 from truncate_kit.bounds import BATCH, EPOCHS, SEED, TEXTS, WEIGHT, Bounds, check_numbers
 from truncate_kit.errors import UsageError
-from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.precisions import Precision, check_training_precision
 from truncate_kit.results import Result
 
 BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
@@ -121,10 +121,7 @@ class DistillSettings(Result):
             raise UsageError(f"{self.warmup:g} is no share of the steps.", hint="Give a `warmup` from 0 to below 1.")
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:
             raise UsageError(f"A learning rate of {self.learning_rate} teaches nothing.", hint="Try 5e-4.")
-        if self.precision not in TRAINING_PRECISIONS:
-            raise UsageError(
-                f"There is no training precision {self.precision!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)}."
-            )
+        check_training_precision(self.precision)
 
     def rate(self, width: int, left_out: float = 1.0) -> float:
         """The peak rate for a model of that width; left_out: share of the full model's blocks that it lacks."""

@@ -9,11 +9,11 @@ from torch import Tensor
 from truncate_kit.distillation.baselines import baseline_blocks, changes
 from truncate_kit.distillation.search_plan import BATCH, SEARCHED_TOKENS, plan_search
 from truncate_kit.distillation.step_results import LEADING, Blocks, SubsetScore, SubsetSearch
-from truncate_kit.encoders import Encoder, evaluating, keep, kept_config, length_batches
+from truncate_kit.encoders import Encoder, evaluating, keep, kept_config, length_batches, original_order
 from truncate_kit.encoders.block_runner import BlockRunner
 from truncate_kit.errors import LayerNotHeldError, ModelError
 from truncate_kit.progress import Progress, ProgressOption, announce, reporter
-from truncate_kit.training.evaluators import SampledEvaluator, VectorEvaluator
+from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.loop import precision
 
@@ -23,7 +23,7 @@ RULED_TEXTS = 2000
 
 
 def search_subsets(
-    encoder: Encoder, evaluator: SampledEvaluator, *, beam: int = BEAM, progress: ProgressOption = False
+    encoder: Encoder, evaluator: VectorEvaluator, *, beam: int = BEAM, progress: ProgressOption = False
 ) -> SubsetSearch:
     """Score subsets of blocks by what is left of `encoder` without training.
 
@@ -56,7 +56,7 @@ def search_subsets(
     return _found(scores, baselines, exact=plan.exact, num_texts=num_texts, begin=begin)
 
 
-def compare_blocks(encoder: Encoder, evaluator: SampledEvaluator, blocks: Blocks) -> SubsetSearch:
+def compare_blocks(encoder: Encoder, evaluator: VectorEvaluator, blocks: Blocks) -> SubsetSearch:
     """What `search_subsets` gives where the blocks are known: these, the full model, and what simpler rules keep.
 
     Each is scored on all texts, batch by batch; the rules look at `RULED_TEXTS` of them at most. Raises as
@@ -143,7 +143,7 @@ class _Tree:
         self.encoder, self._evaluator = encoder, evaluator
         ids = evaluator.texts()
         self._runners = list(_runners(encoder, ids))
-        self._order = torch.tensor([place for places in _batches(ids) for place in places]).argsort()
+        self._order = original_order(_batches(ids))
         self._held: dict[Blocks, bool] = {}
 
     def held(self, blocks: Blocks) -> bool:

@@ -182,15 +182,7 @@ def _too_few(count: int, excluded: int, *, limited: bool) -> DataError:
 def _number_cut(encoder: Encoder, texts: list[str], rows: list[Ids], prompt: str | None) -> int:
     """How many of the texts are longer than the model takes; those that fit exactly have as many tokens as they."""
     longest = [text for text, ids in zip(texts, rows, strict=True) if len(ids) >= encoder.max_length]
-    if not longest:
-        return 0
-    length = encoder.max_length
-    encoder.max_length += 1
-    try:
-        return sum(len(ids) > length for ids in prompted_ids(encoder, longest, prompt))
-    finally:
-        encoder.max_length = length
-        encoder.token_ids(["a"])  # a tokenizer is saved with the maximum length of its last call
+    return encoder.reader.num_longer([(prompt or "") + text for text in longest], prompt=prompt is None)
 
 
 class _Distinct:

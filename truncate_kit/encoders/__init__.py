@@ -2,7 +2,7 @@
 
 from truncate_kit.encoders.digest import encoder_digest
 from truncate_kit.encoders.encoder import Batch, Encoder
-from truncate_kit.encoders.evaluating import evaluating, length_batches
+from truncate_kit.encoders.evaluating import evaluating, length_batches, original_order
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.loading import find_pooler_head, load_encoder, load_pooler_head, random_encoder
 from truncate_kit.encoders.model_folder import load_config, resolve
@@ -41,6 +41,7 @@ __all__ = [
     "load_config",
     "load_encoder",
     "load_pooler_head",
+    "original_order",
     "paper_parameters",
     "parameters_kept",
     "pool",

@@ -11,13 +11,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.encoders.capturing import forget_capturing
 from truncate_kit.encoders.entering import entering
-from truncate_kit.encoders.evaluating import evaluating, length_batches
+from truncate_kit.encoders.evaluating import evaluating, length_batches, original_order
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, check_pooling, pool, pooled_width
 from truncate_kit.encoders.tail import tail_width
-from truncate_kit.encoders.text_reader import TextReader
+from truncate_kit.encoders.text_reader import TextReader, padded
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 from truncate_kit.memory import in_halves
 from truncate_kit.pair_keys import NO_KEYS, Keys
@@ -181,14 +181,8 @@ class Encoder(nn.Module):
 
     def padded(self, ids: Sequence[Sequence[int]]) -> Batch:
         """As `pad`, on the CPU."""
-        longest = max(len(row) for row in ids)
-        fill = self.tokenizer.pad_token_id if self.tokenizer is not None else 0
-        padded = torch.full((len(ids), longest), int(fill or 0), dtype=torch.long)
-        mask = torch.zeros((len(ids), longest), dtype=torch.long)
-        for place, row in enumerate(ids):
-            padded[place, : len(row)] = torch.tensor(row, dtype=torch.long)
-            mask[place, : len(row)] = 1
-        return {"input_ids": padded, "attention_mask": mask}
+        filled = padded(ids, 0 if self.tokenizer is None else self.reader.padding_id)
+        return {name: torch.from_numpy(part) for name, part in filled.items()}
 
     def tokenize(self, texts: Sequence[str], *, prompt: bool = True) -> Batch:
         """`token_ids` and `pad` in one: a batch for `forward` and `hidden_states`."""
@@ -289,7 +283,7 @@ class Encoder(nn.Module):
                 rows += in_halves(lambda part: self(**self.pad([ids[place] for place in part])).float().cpu(), batch)
         if not rows:
             return torch.empty((0, self.vector_width))
-        return torch.cat(rows)[torch.tensor([place for batch in batches for place in batch]).argsort()]
+        return torch.cat(rows)[original_order(batches)]
 
     @torch.inference_mode()
     def similarities(self, first: Rows, second: Rows) -> Tensor:

@@ -4,7 +4,8 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from numbers import Integral
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from truncate_kit.bounds import BATCH, check_number
 
@@ -31,3 +32,8 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     check_number("batch_size", int(batch_size) if isinstance(batch_size, Integral) else batch_size, BATCH)
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+
+
+def original_order(batches: Sequence[Sequence[int]]) -> Tensor:
+    """What puts the rows of all batches, one batch after another, in the order of the texts, (n,)."""
+    return torch.tensor([place for batch in batches for place in batch]).argsort()

@@ -11,15 +11,15 @@ from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from truncate_kit.encoders.module_files import loaded
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.encoders.module_files import WEIGHTS_FILE, loaded, write_json, write_weights
+from truncate_kit.errors import ModelError, unknown_name
 
 ScoreKind = Literal["exp", "sigmoid"]
 SCORE_KINDS: tuple[str, ...] = get_args(ScoreKind)
-WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
+CONFIG_FILE = "config.json"
 _AGAIN = "Save or train the model again."
 
 
@@ -198,13 +198,12 @@ class LayerHeads(nn.Module):
 def check_score(kind: str) -> ScoreKind:
     """Return `kind` if it is one of `SCORE_KINDS`; raises `UsageError` otherwise."""
     if kind not in SCORE_KINDS:
-        raise UsageError(f"There is no score {kind!r}.", hint=f"Use one of: {', '.join(SCORE_KINDS)}.")
+        raise unknown_name("score", kind, SCORE_KINDS)
     return kind  # type: ignore[return-value]  # narrowed by the test above, which mypy cannot see
 
 
 def write_layer_heads(place: Path, heads: LayerHeads) -> None:
     """Write configuration and weights into the folder `place`."""
-    place.mkdir(parents=True, exist_ok=True)
     values = {
         "width": heads.width,
         "blocks": heads.blocks,
@@ -214,9 +213,8 @@ def write_layer_heads(place: Path, heads: LayerHeads) -> None:
         "hidden": heads.score.hidden,
         "raw": heads.raw,
     }
-    (place / CONFIG_FILE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    weights = {name: value.detach().contiguous().cpu() for name, value in heads.state_dict().items()}
-    save_file(weights, place / WEIGHTS_FILE, metadata={"format": "pt"})
+    write_json(place / CONFIG_FILE, values)
+    write_weights(place, heads)
 
 
 def read_layer_heads(place: Path) -> LayerHeads:

@@ -9,13 +9,14 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.files import read_text, without_repeats
 
 Module = TypeVar("Module", bound=nn.Module)
+WEIGHTS_FILE = "model.safetensors"
 
 
 def read_json(path: Path) -> Any:
@@ -37,14 +38,21 @@ def write_json(path: Path, value: Any) -> None:
 def read_weights(place: Path) -> dict[str, Tensor]:
     """The weights of a module, from safetensors or a .bin file, nothing unpickled. Raises `ModelError`."""
     try:
-        if (place / "model.safetensors").exists():
-            return load_file(place / "model.safetensors")
+        if (place / WEIGHTS_FILE).exists():
+            return load_file(place / WEIGHTS_FILE)
         weights: dict[str, Tensor] = torch.load(place / "pytorch_model.bin", map_location="cpu", weights_only=True)
         return weights
     except pickle.UnpicklingError as error:
         raise pickled(place) from error
     except (OSError, RuntimeError, SafetensorError, EOFError) as error:
         raise unreadable_weights(place, error) from error
+
+
+def write_weights(place: Path, module: nn.Module) -> None:
+    """Write the weights of a module, where it has some, into a folder that is there."""
+    weights = {name: value.detach().contiguous().cpu() for name, value in module.state_dict().items()}
+    if weights:
+        save_file(weights, place / WEIGHTS_FILE, metadata={"format": "pt"})
 
 
 def unreadable_weights(place: Path, error: Exception) -> ModelError:

@@ -3,11 +3,18 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from truncate_kit.bounds import shown
-from truncate_kit.encoders.module_files import Module, loaded, read_json, read_weights, unreadable_weights, write_json
+from truncate_kit.encoders.module_files import (
+    Module,
+    loaded,
+    read_json,
+    read_weights,
+    unreadable_weights,
+    write_json,
+    write_weights,
+)
 from truncate_kit.errors import ModelError
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -147,6 +154,4 @@ def write_tail_module(place: Path, module: nn.Module) -> None:
         write_json(place / "config.json", values)
     elif isinstance(module, LayerNorm):
         write_json(place / "config.json", {"dimension": module.norm.normalized_shape[0]})
-    weights = {name: value.detach().contiguous().cpu() for name, value in module.state_dict().items()}
-    if weights:
-        save_file(weights, place / "model.safetensors", metadata={"format": "pt"})
+    write_weights(place, module)

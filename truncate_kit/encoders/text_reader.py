@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.errors import ModelError, first_line
@@ -70,10 +72,13 @@ class TextReader:
     def num_cut(self, texts: Sequence[str]) -> int:
         """How many of the texts have more than `max_length` tokens; those of fewer bytes than that are taken to fit."""
         room = self.max_length - len(self._default_prompt.encode()) - _MOST_SPECIAL
-        long = [text for text in texts if len(text.encode()) > room]
+        return self.num_longer([text for text in texts if len(text.encode()) > room])
+
+    def num_longer(self, texts: Sequence[str], *, prompt: bool = True) -> int:
+        """How many of the texts have more than `max_length` tokens; prompt: as in `token_ids`."""
+        one_more = replace(self, max_length=self.max_length + 1)
         try:
-            one_more = replace(self, max_length=self.max_length + 1)
-            return sum(len(ids) > self.max_length for ids in one_more.token_ids(long))
+            return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
         finally:
             self.token_ids(["a"])  # a tokenizer is saved with the maximum length of its last call
 
@@ -81,6 +86,16 @@ class TextReader:
         """The ids of a text, cut to a number of tokens as the tokenizer would: the one that closes a text is kept."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
+
+
+def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
+    """Right-padded ids and their mask, each (b, t), named as a model's inputs; t None is the longest row."""
+    shape = (len(rows), length or max(len(row) for row in rows))
+    ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
+    for place, row in enumerate(rows):
+        ids[place, : len(row)] = row
+        mask[place, : len(row)] = 1
+    return {"input_ids": ids, "attention_mask": mask}
 
 
 def is_of_tokenizer(error: BaseException) -> bool:

@@ -33,12 +33,7 @@ def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
     model.graph.register_initializer(positions)
     write = _looked_up if precision == "int8" else _fused
     made = write(ir, model, norm, tables[_WORDS], positions)
-    model.graph.insert_before(norm, made)
-    old, new = norm.outputs[0], made[-1].outputs[0]
-    new.name, new.shape, new.dtype = old.name, old.shape, old.dtype
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    old.name = f"{new.name}_traced"
-    model.graph.remove(norm, safe=True)
+    ir.convenience.replace_nodes_and_values(model.graph, norm, [norm], made, norm.outputs[:1], made[-1].outputs[:1])
     require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
     return True
 

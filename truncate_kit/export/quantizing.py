@@ -260,8 +260,5 @@ class _Writer:
 
     def _replace(self, old: Any, made: list[Any]) -> None:
         """Put nodes in place of one; the last one's output replaces the old one's."""
-        value = made[-1].outputs[0]
-        value.name, value.shape, value.dtype = old.outputs[0].name, old.outputs[0].shape, old.outputs[0].dtype
-        self.graph.insert_before(old, made)
-        old.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
-        self.graph.remove(old, safe=True)
+        replace = self.ir.convenience.replace_nodes_and_values
+        replace(self.graph, old, [old], made, old.outputs[:1], made[-1].outputs[:1])

@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from truncate_kit.errors import DeviceError, FileProblemError, ModelError
 from truncate_kit.export.export_report import ExportReport, Exports
@@ -24,7 +23,7 @@ from truncate_kit.precisions import (
     other_graph,
     precisions_for,
 )
-from truncate_kit.results import FORMAT, check_format
+from truncate_kit.results import check_format, digest_of_values
 
 REPORT_FILE = "export.json"
 _SUFFIXES = (".safetensors", ".bin")
@@ -71,7 +70,7 @@ def model_digests(folder: Path) -> dict[str, str]:
 
 def model_digest(folder: Path) -> str:
     """One SHA-256 over all of these."""
-    return _digest(model_digests(folder))
+    return digest_of_values(model_digests(folder))
 
 
 def _module_folders(folder: Path) -> list[Path]:
@@ -89,7 +88,7 @@ def _digest_in(folder: Path, file: Path) -> str:
         return digest_of(file)
     try:
         values = json.loads(read_text(file))
-        return _digest({name: value for name, value in values.items() if name not in _UNREAD})
+        return digest_of_values({name: value for name, value in values.items() if name not in _UNREAD})
     except (OSError, ValueError, AttributeError, RecursionError):
         return digest_of(file)
 
@@ -119,7 +118,7 @@ def read_exports(folder: Path) -> Exports:
         raise ModelError(
             f"{path} has no digest: an earlier version of truncate-kit wrote it, or it was changed.", hint=_ALL_ANEW
         )
-    if values.pop(_DIGEST) != _digest(values):
+    if values.pop(_DIGEST) != digest_of_values(values):
         raise ModelError(f"{path} was changed after the export: its digest is that of something else.", hint=_ALL_ANEW)
     return exports
 
@@ -128,12 +127,7 @@ def record_with(folder: Path, report: ExportReport) -> str:
     """The text of a folder's export.json with one report more; those on graphs that are gone are left out."""
     before = read_exports(folder).graphs
     kept = tuple(item for item in before if item.file in GRAPH_FILES.values() and (folder / item.file).is_file())
-    values = {"format": FORMAT} | Exports(graphs=kept).with_report(report).to_dict()
-    return json.dumps(values | {_DIGEST: _digest(values)}, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _digest(values: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    return Exports(graphs=kept).with_report(report).sealed_text()
 
 
 def check_record(graph: Path) -> ExportReport | None:

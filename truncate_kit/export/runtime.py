@@ -13,15 +13,15 @@ from torch import Tensor
 from truncate_kit.encoders import Encoder, LayerHeads, load_encoder
 from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pipeline import read_pipeline
-from truncate_kit.encoders.text_reader import TextReader
+from truncate_kit.encoders.text_reader import TextReader, padded
 from truncate_kit.encoders.tokenizer import load_reader
 from truncate_kit.encoders.unreplaced import check_unreplaced, state_of, unreplaced
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.errors import ModelError, UsageError, unknown_name
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.graph_files import OUTPUT, graph_files
 from truncate_kit.export.record import check_runnable, find_graph
 from truncate_kit.export.sessions import CudaOptions, FixedShapes, open_session, run_bound
-from truncate_kit.export.shapes import bucket, filled, padded, stepped, token_batches
+from truncate_kit.export.shapes import bucket, filled, stepped, token_batches
 from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores
 from truncate_kit.memory import in_halves
@@ -255,7 +255,7 @@ def load_text_encoder(
     """
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
     if chosen not in RUNTIMES:
-        raise UsageError(f"There is no runtime {chosen!r}.", hint=f"Use one of: {', '.join(RUNTIMES)}.")
+        raise unknown_name("runtime", chosen, RUNTIMES)
     if chosen == "torch":
         if precision is not None:
             raise UsageError(

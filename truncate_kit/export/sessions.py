@@ -93,13 +93,29 @@ def open_session(file: Path, *, device: torch.device, threads: int, cuda_options
     return session
 
 
-def run_bound(session: Any, feeds: Mapping[str, NDArray[np.int64]], *, device: torch.device) -> NDArray[np.float32]:
-    """Sentence vectors (b, out) of one batch by IO binding: ids go to the device once, only the vectors come back."""
+def bound_to(session: Any, feeds: Mapping[str, NDArray[np.int64]], device: torch.device) -> Any:
+    """A binding whose inputs are on the device, and whose vectors stay there."""
     runtime = require("onnxruntime", extra="cpu")
     binding, place = session.io_binding(), (device.type, device.index or 0)
     for name, value in feeds.items():
         binding.bind_ortvalue_input(name, runtime.OrtValue.ortvalue_from_numpy(value, *place))
     binding.bind_output(OUTPUT, *place)
+    return binding
+
+
+def repeated(session: Any, binding: Any, options: Any = None) -> Callable[[], None]:
+    """A call that runs what is bound again and again, waits, and fetches nothing."""
+
+    def call() -> None:
+        session.run_with_iobinding(binding, options)
+        binding.synchronize_outputs()
+
+    return call
+
+
+def run_bound(session: Any, feeds: Mapping[str, NDArray[np.int64]], *, device: torch.device) -> NDArray[np.float32]:
+    """Sentence vectors (b, out) of one batch by IO binding: ids go to the device once, only the vectors come back."""
+    binding = bound_to(session, feeds, device)
     with _running():
         session.run_with_iobinding(binding)
     vectors: NDArray[np.float32] = binding.get_outputs()[0].numpy()
@@ -139,9 +155,7 @@ class FixedShapes:
     def run(self, feeds: Mapping[str, NDArray[np.int64]]) -> NDArray[np.float32]:
         """Vectors (b, out) of one batch whose inputs are (b, t) each."""
         with self._turn:
-            inputs, output, binding, options = self._buffers(next(iter(feeds.values())).shape)
-            for name, value in feeds.items():
-                inputs[name].update_inplace(value)
+            output, binding, options = self._filled(feeds)
             with _running():
                 self.session.run_with_iobinding(binding, options)
             vectors: NDArray[np.float32] = output.numpy()
@@ -149,18 +163,12 @@ class FixedShapes:
 
     def bound(self, feeds: Mapping[str, NDArray[np.int64]]) -> Callable[[], None]:
         """A call that runs these feeds again and again, waits, and fetches nothing; for one thread."""
-        inputs, _, binding, options = self._buffers(next(iter(feeds.values())).shape)
-        for name, value in feeds.items():
-            inputs[name].update_inplace(value)
+        _, binding, options = self._filled(feeds)
+        return repeated(self.session, binding, options)
 
-        def call() -> None:
-            self.session.run_with_iobinding(binding, options)
-            binding.synchronize_outputs()
-
-        return call
-
-    def _buffers(self, shape: tuple[int, ...]) -> tuple[dict[str, Any], Any, Any, Any]:
-        batch, length = shape
+    def _filled(self, feeds: Mapping[str, NDArray[np.int64]]) -> tuple[Any, Any, Any]:
+        """Output, binding and options of a run of these feeds, which stand in its buffers."""
+        batch, length = next(iter(feeds.values())).shape
         if (batch, length) not in self._held:
             runtime = require("onnxruntime", extra="cpu")
             place = (self.device.type, self.device.index or 0)
@@ -173,7 +181,10 @@ class FixedShapes:
             binding.bind_ortvalue_output(OUTPUT, output)
             options.add_run_config_entry("gpu_graph_id", str(len(self._held) + 1))
             self._held[batch, length] = inputs, output, binding, options
-        return self._held[batch, length]
+        inputs, output, binding, options = self._held[batch, length]
+        for name, value in feeds.items():
+            inputs[name].update_inplace(value)
+        return output, binding, options
 
 
 def _check_active(runtime: Any, providers: Sequence[str]) -> None:

@@ -2,11 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from truncate_kit.export.graph_files import INPUTS
-
 
 def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
     """Places of the texts, longest first, in batches of at most `tokens` tokens, padding included, or one text."""
@@ -41,13 +36,3 @@ def stepped(length: int, longest: int | None) -> int:
 def filled(batch: int, most: int) -> int:
     """The number of texts that a batch is filled up to: the next power of two, but no more than a whole batch has."""
     return max(batch, min(1 << (batch - 1).bit_length(), most))
-
-
-def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
-    """Right-padded ids and their mask, each (b, t), named as the graph's inputs; t None is the longest row."""
-    shape = (len(rows), length or max(len(row) for row in rows))
-    ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
-    for place, row in enumerate(rows):
-        ids[place, : len(row)] = row
-        mask[place, : len(row)] = 1
-    return dict(zip(INPUTS, (ids, mask), strict=True))

@@ -7,11 +7,12 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.layer_heads import BlockLinear, BlockNetworks
+from truncate_kit.encoders.module_files import WEIGHTS_FILE, write_weights
 from truncate_kit.files import replacing
 from truncate_kit.frozen.examples import StateExamples, WithoutTexts, moments, take_states
 from truncate_kit.frozen.settings import FrozenSettings
@@ -19,7 +20,6 @@ from truncate_kit.progress import Progress, silent
 from truncate_kit.training.loop import TrainingRun
 
 HELD_OUT = 0.1
-_WEIGHTS_FILE = "model.safetensors"
 _EVALUATED = 512  # states at a time
 
 
@@ -45,16 +45,15 @@ class BlockAutoencoders(nn.Module):
 
     def save(self, folder: Path) -> None:
         """Write the weights into a new folder. Raises `FileProblemError`."""
-        weights = {name: value.detach().contiguous().cpu() for name, value in self.state_dict().items()}
         with replacing(folder) as target:
             target.mkdir()
-            save_file(weights, target / _WEIGHTS_FILE, metadata={"format": "pt"})
+            write_weights(target, self)
 
     @classmethod
     def load(cls, folder: Path, width: int, code_widths: Sequence[int], depth: int) -> "BlockAutoencoders":
         """What `save` wrote."""
         model = cls(BlockNetworks(width, code_widths, depth=depth))
-        model.load_state_dict(load_file(folder / _WEIGHTS_FILE))
+        model.load_state_dict(load_file(folder / WEIGHTS_FILE))
         return model
 
     @property

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 
-from truncate_kit.combination.report import Span
 from truncate_kit.data import Overlap
 from truncate_kit.frozen.settings import AUTOENCODER, FrozenSettings
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import BaseTrial
+from truncate_kit.spans import Span
 
 
 def frozen_name(step: str, layer: int, seed: int) -> str:
@@ -110,13 +110,19 @@ class FrozenReport(Result):
 
     def score(self, step: str, layer: int, measure: str) -> Span:
         """`dev`, `dev_pearson`, `test` or `test_pearson` over the seeds."""
-        values = [float(getattr(trial, measure)) for trial in self.of(step, layer)]
-        return Span(mean=fmean(values), std=stdev(values) if len(values) > 1 else None)
+        return Span.of([float(getattr(trial, measure)) for trial in self.of(step, layer)])
 
     def codes_by_block(self, step: str, layer: int) -> tuple[float | None, ...]:
         """Mean over the seeds of `FrozenTrial.blocks`."""
         columns = zip(*(trial.blocks for trial in self.of(step, layer)), strict=True)
         return tuple(None if None in column else fmean(value or 0.0 for value in column) for column in columns)
+
+    @property
+    def plain(self) -> str:
+        """What the last block's states score on test as they are, in words: what heads have to be better than."""
+        score = self.states[-1]
+        said = "have no score" if score is None else f"have {score:.2f}"
+        return f"the states of the last block {said} as they are"
 
     def leakage(self) -> str:
         """What test shares with all that the heads were trained on."""

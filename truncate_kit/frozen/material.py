@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from truncate_kit.data import PairSet, PairSplits, distinct_texts, splits_for
+from truncate_kit.data.learned import seen_before
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
 from truncate_kit.frozen.cache import cached_states
@@ -84,7 +85,7 @@ def read_material(
 ) -> Material:
     """The states of all distinct texts, from the cache where they are there; final_norm: see `cached_states`."""
     train, dev, test = splits
-    notes: list[str] = []
+    notes = [said] if (said := seen_before(test, {encoder.name: encoder.seen})) else []
     num_texts = 0
 
     def states(texts: Sequence[str]) -> NDArray[np.float32]:

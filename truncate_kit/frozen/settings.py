@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbers, seeds_of
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import UsageError, unknown_name
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 from truncate_kit.training.configuration import TrainingSettings
@@ -74,7 +74,7 @@ class FrozenSettings(Result):
     def __post_init__(self) -> None:
         for name, value, known in (("score", self.score, SCORES), ("loss", self.loss, LOSSES)):
             if value not in known:
-                raise UsageError(f"There is no {name} {value!r}.", hint=f"Use one of: {', '.join(known)}.")
+                raise unknown_name(name, value, known)
         unknown = [step for step in self.steps if step not in STEPS]
         if unknown or not self.steps:
             hint = f"Use some of {', '.join(STEPS)} as `steps`."

@@ -11,6 +11,7 @@ from truncate_kit.page.judging import too_few_in
 from truncate_kit.page.layout import MEASURE
 
 ALIKE = 0.1  # points of Spearman by which runtimes of one precision differ at most
+HALF = 1.5  # times as many bytes a weight as the other: another precision, for poolers and the like are far smaller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +147,9 @@ def against_table(report: BenchReport) -> TableCells | None:
     if full.backend != lean.backend:
         there = replace(full, sentences_per_second=None, milliseconds=None, peak_bytes=None, file_bytes=None)
     quality = report.quality
-    if quality is None or too_few_in(report) or not has_interval(report, lean.backend):
+    if quality is None:  # the two cannot be compared, such as a model that was tuned with one that was not
+        score = NONE
+    elif too_few_in(report) or not has_interval(report, lean.backend):
         score = _ratio(lean.score, full.score, "{:+.2f} points", difference=True)
     else:
         score = f"{quality.difference:+.1f} points [{quality.low:+.1f}, {quality.high:+.1f}]"
@@ -165,13 +168,27 @@ def against_table(report: BenchReport) -> TableCells | None:
     return _measured(TableCells(cells.title, (*cells.columns, "lean against full"), rows))
 
 
+def stored_otherwise(report: BenchReport) -> str | None:
+    """That a weight of one model takes fewer bytes, so bytes do not tell which is smaller; None where it does not."""
+    lean, full = lean_and_full(report)
+    if lean is None or full is None or not lean.weights_bytes or not full.weights_bytes:
+        return None
+    ours, theirs = (one.weights_bytes / one.parameters for one in (lean, full) if one.weights_bytes)
+    if max(ours, theirs) < HALF * min(ours, theirs):
+        return None
+    return (
+        f"A weight takes {ours:.1f} bytes in the lean model's file and {theirs:.1f} in the full one's, so their sizes "
+        "do not compare the models: what is trained or cut here is saved in single precision."
+    )
+
+
 def side_by_side(found: Mapping[str, Measures]) -> TableCells:
     """One column for each, under its name and runtime; what was measured of none has no row."""
     return _measured(_side_by_side(found))
 
 
 def _measured(cells: TableCells) -> TableCells:
-    return TableCells(cells.title, cells.columns, [row for row in cells.rows if set(row[1:]) != {NONE}])
+    return cells._replace(rows=[row for row in cells.rows if set(row[1:]) != {NONE}])
 
 
 def _side_by_side(found: Mapping[str, Measures]) -> TableCells:

@@ -23,7 +23,7 @@ def _data(run: Run) -> Section | None:
     rows, sentences = [], []
     if run.sweep is not None:
         rows = [("data", run.sweep.data), ("fingerprint", run.sweep.data_fingerprint)]
-        sentences = _statements(run, run.sweep.data_fingerprint)
+        sentences = [*_statements(run, run.sweep.data_fingerprint), *filter(None, [run.sweep.seen_before])]
     elif run.contrast is not None:
         found = run.contrast
         rows = [("learned from", found.rows), ("rows", f"{found.num_rows:,}"), ("measured on", found.data)]

@@ -6,7 +6,7 @@ from typing import Any
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.cells import NONE, TableCells, number
-from truncate_kit.combination.report import CombinationReport, Span
+from truncate_kit.combination.report import CombinationReport
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.export.export_report import ExportReport
@@ -23,6 +23,7 @@ from truncate_kit.page.charts import (
 from truncate_kit.page.layout import TEXTS, Section
 from truncate_kit.report.analysis_table import analysis_table
 from truncate_kit.report.bench_tables import absences, bench_tables, machine_sentence, scored_sentences
+from truncate_kit.report.combination_tables import best_of_sizes_table, effects_table, scores_table
 from truncate_kit.report.frozen_tables import step_table, worst_table
 from truncate_kit.report.sweep_figure import RANKING_WORDS
 from truncate_kit.report.training_tables import check_table, frontier_table, sizes_table, sweep_table
@@ -131,6 +132,7 @@ def contrast_part(result: ContrastiveResult) -> Section:
             f"{points(result.test, result.test_std)}, {counted(len(result.trials), 'seed')}. Saved: seed "
             f"{result.chosen_seed}.",
             *([seen] if result.seen else []),
+            *filter(None, [result.seen_before]),
         ),
         charts=(attempts_chart(result),),
         tables=(_trials_table("Every seed, Spearman × 100", result.trials),),
@@ -151,15 +153,6 @@ def heads_part(report: FrozenReport) -> Section:
 
 def combined_part(report: CombinationReport) -> Section:
     """The best mean of layers of each size, and what each layer is good for."""
-    names = [row.name for row in report.splits[0].baselines]
-    rows = [("best combination", _spread(report.best("dev")), _spread(report.best("test")))]
-    rows += [(name, _spread(report.baseline(name, "dev")), _spread(report.baseline(name, "test"))) for name in names]
-    sizes = [
-        (str(size), _spread(report.size(size, "dev")), _spread(report.size(size, "test")))
-        for size, row in enumerate(report.splits[0].by_size, 1)
-        if row is not None
-    ]
-    effects = [(str(effect.layer), f"{effect.dev:+.2f}", f"{effect.test:+.2f}") for effect in report.effects()]
     chosen = f"Chosen: {layers_in_words(report.chosen)}, dev {report.chosen_dev:.2f} over the splits."
     unseen = "" if report.unseen is None else f" On the {report.num_unseen:,} that none chose on: {report.unseen:.2f}."
     return Section(
@@ -167,16 +160,9 @@ def combined_part(report: CombinationReport) -> Section:
         title="Several layers together",
         sentences=(chosen + unseen, *report.statements()),
         charts=combined_charts(report),
-        tables=(TableCells(f"Spearman × 100 on {report.data}", ("vectors", "dev", "test"), rows),),
-        folded=(
-            TableCells("The best of each size", ("layers", "dev", "test"), sizes),
-            TableCells("Without a layer: change of the best, in points", ("layer", "dev", "test"), effects),
-        ),
+        tables=(scores_table(report, f"Spearman × 100 on {report.data}"),),
+        folded=(best_of_sizes_table(report, with_layers=False), effects_table(report)),
     )
-
-
-def _spread(span: Span | None) -> str:
-    return points(None, None) if span is None else points(span.mean, span.std)
 
 
 def bench_part(report: BenchReport) -> Section:
@@ -218,7 +204,7 @@ def export_sentences(report: ExportReport) -> tuple[str, ...]:
 def export_table(report: ExportReport) -> TableCells:
     """The checks of a graph, by the name of its file."""
     cells = check_table(report)
-    return TableCells(f"{report.file}. {cells.title}", cells.columns, cells.rows)
+    return cells._replace(title=f"{report.file}. {cells.title}")
 
 
 def fields_part(result: Result) -> Section:

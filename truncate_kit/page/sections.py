@@ -10,7 +10,14 @@ from truncate_kit.page.charts import speed_chart
 from truncate_kit.page.judging import PAIRS, bench_of, bundled, is_on_bundled, own_bench
 from truncate_kit.page.layout import Section
 from truncate_kit.page.loading import snippets, what_they_give
-from truncate_kit.page.measures import ALIKE, against_table, has_interval, lean_and_full, shared_runtimes
+from truncate_kit.page.measures import (
+    ALIKE,
+    against_table,
+    has_interval,
+    lean_and_full,
+    shared_runtimes,
+    stored_otherwise,
+)
 from truncate_kit.page.parts import export_sentences, export_table, part_of, profile_part, sweep_part
 from truncate_kit.page.run import Run, named
 from truncate_kit.report.bench_tables import (
@@ -54,7 +61,11 @@ def against(run: Run) -> Section | None:
     return Section(
         key="against",
         title="Lean against full",
-        sentences=(_how_compared(run.bench), *scored_sentences(run.bench)),
+        sentences=(
+            _how_compared(run.bench),
+            *scored_sentences(run.bench),
+            *filter(None, [stored_otherwise(run.bench)]),
+        ),
         tables=(cells,),
         missing=missing,
     )

@@ -112,7 +112,7 @@ def _without_lean(run: Run) -> str:
         test = points(heads.chosen.test)
         return (
             f"Heads over {counted(heads.chosen_layer, 'frozen block')} of {heads.depth} score {test} on test of "
-            f"{_named(run, heads.data)}."
+            f"{_named(run, heads.data)}; {heads.plain}."
         )
     if run.combined is not None:
         layers = ", ".join(map(str, run.combined.chosen))
@@ -194,7 +194,7 @@ def _by_interval(run: Run, found: QualityDifference | HeldOutScores, speed: str,
 
 def _signs(run: Run) -> tuple[tuple[str, str], ...]:
     """How sure score, seeds and speed are, in a few words each."""
-    bench, learned, quality = run.bench, run.distilled, judged(run)
+    bench, learned, quality = run.bench, run.distilled, judged(run) or judged_scores(run)
     if quality is not None:
         shown = "difference shown" if quality.low > 0 or quality.high < 0 else "no difference shown"
     elif bench is not None and bench.quality is not None and not unjudged_by_few(run, bench):

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.precisions import PRECISIONS
-from truncate_kit.report.panel import TIP, label_points, write_figure
+from truncate_kit.report.panel import TIP, label_points, open_panel, write_figure
 from truncate_kit.wording import counted
 
 # Colour is the precision, shape the runtime; filled is lean, hollow is full; an arrow joins the two models in one
@@ -24,10 +23,8 @@ def draw_bench(report: BenchReport, path: Path) -> Path | None:
     points = quality_points(report)
     if not points:
         return None
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.add_subplot()
     on = "" if report.scored is None else f"\n{report.metric} of {report.scored.words}"
-    axes.set_title(f"Speed against quality on {report.machine.processor}, {_place(report)}{on}", loc="left")
+    figure, axes = open_panel(f"Speed against quality on {report.machine.processor}, {_place(report)}{on}")
     plot_points(axes, points, metric=report.metric)
     axes.set_xlabel(f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)")
     roles: dict[str, str] = {row.role: row.title for row in report.models}

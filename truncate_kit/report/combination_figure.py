@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from truncate_kit.combination.report import LAST, CombinationReport
-from truncate_kit.report.panel import BLUE, ORANGE, open_panel, whole_axis, write_panel
+from truncate_kit.report.panel import BLUE, ORANGE, open_panel, plot_means, whole_axis, write_panel
 
 COLORS = {"dev": ORANGE, "test": BLUE}
 
@@ -22,15 +22,10 @@ def plot_sizes(axes: Axes, report: CombinationReport) -> None:
     """The score of the best combination of each size."""
     whole_axis(axes, "layers combined")
     for (side, color), shift in zip(COLORS.items(), (-0.06, 0.06), strict=True):  # bars side by side
-        spans = [(size, report.size(size, side)) for size in range(1, len(report.splits[0].by_size) + 1)]
-        points = [(size, span.mean, span.std or 0.0) for size, span in spans if span is not None]
-        sizes, means, spreads = zip(*points, strict=True) if points else ((), (), ())
-        splits = len(report.splits)
-        label = f"{side}, mean ± deviation over {splits} splits" if splits > 1 else side
-        places = [size + shift for size in sizes]
-        axes.errorbar(
-            places, means, yerr=spreads if splits > 1 else None, marker="o", capsize=3, color=color, label=label
-        )
+        sizes = range(1, len(report.splits[0].by_size) + 1)
+        spans = {size + shift: span for size in sizes if (span := report.size(size, side)) is not None}
+        over = f"{len(report.splits)} splits" if len(report.splits) > 1 else None
+        plot_means(axes, side, list(spans), list(spans.values()), over=over, color=color)
     last = report.baseline(LAST, "test")
     if last is not None:
         axes.axhline(last.mean, color=COLORS["test"], linestyle=":", linewidth=1, label=f"{LAST}, test")

@@ -7,16 +7,12 @@ from matplotlib.axes import Axes
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.step_results import Frontier, SubsetScore
 from truncate_kit.precisions import PRECISIONS, Precision
-from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, label_points, write_panel
+from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, label_points, open_panel, write_panel
 
 
 def draw_frontier(result: DistillResult, path: Path) -> Path:
     """Write the figure as PNG and return its path. Raises `FileProblemError`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(f"Blocks of {Path(result.model).name}: score against speed", loc="left")
+    figure, axes = open_panel(f"Blocks of {Path(result.model).name}: score against speed")
     plot_frontier(axes, result)
     return write_panel(figure, axes, path)
 

@@ -81,14 +81,10 @@ def draw_depths(report: FrozenReport, path: Path) -> Path:
 def plot_depths(axes: Axes, report: FrozenReport) -> None:
     """The score of each step against the number of blocks kept."""
     panel.whole_axis(axes, "blocks kept")
-    seeds = report.num_seeds
+    over = f"{report.num_seeds} seeds" if report.num_seeds > 1 else None
     for step, layers in report.steps.items():
         spans = [report.score(step, layer, "test") for layer in layers]
-        means, spreads = [span.mean for span in spans], [span.std or 0.0 for span in spans]
-        label = f"{step}, mean ± deviation over {seeds} seeds" if seeds > 1 else step
-        axes.errorbar(
-            layers, means, yerr=spreads if seeds > 1 else None, marker="o", capsize=3, color=COLORS[step], label=label
-        )
+        panel.plot_means(axes, step, layers, spans, over=over, color=COLORS[step])
     axes.set_ylabel("Spearman × 100 on test")
 
 

@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox
 
 from truncate_kit.files import replacing
+from truncate_kit.spans import Span
 from truncate_kit.wording import harmless
 
 # Okabe and Ito's palette: colour-blind readers distinguish them, and so does grey print.
@@ -37,6 +38,21 @@ def plot_defined(axes: Axes, places: Iterable[int], values: Iterable[float | Non
     """A line through the values that are defined. style: as for `Axes.plot`."""
     points = [(place, value) for place, value in zip(places, values, strict=False) if value is not None]
     axes.plot([place for place, _ in points], [value for _, value in points], **style)
+
+
+def plot_means(
+    axes: Axes, name: str, places: Sequence[float], spans: Sequence[Span], *, over: str | None, color: str
+) -> None:
+    """A line through means, with bars of one deviation. name: of what. over: such as "3 seeds"; None has no bars."""
+    axes.errorbar(
+        places,
+        [span.mean for span in spans],
+        yerr=None if over is None else [span.std or 0.0 for span in spans],
+        marker="o",
+        capsize=3,
+        color=color,
+        label=name if over is None else f"{name}, mean ± deviation over {over}",
+    )
 
 
 def label_points(

@@ -5,12 +5,14 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from truncate_kit.cells import markdown
 from truncate_kit.files import write_text
 from truncate_kit.study.plan import figure_name
 from truncate_kit.study.study_result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
 from truncate_kit.wording import counted, points
 
 SCORES, BEST, SIMILARITY, PAGE = "scores.csv", "best.csv", "cka.csv", "tables.md"
+_SCORES = ("dev", "dev_pearson", "test", "test_pearson")
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
@@ -45,9 +47,7 @@ def page(result: StudyResult) -> str:
 
 
 def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = (columns, *rows)
-    body = ["| " + " | ".join(cells) + " |" for cells in lines]
-    return "\n".join((body[0], "|---" * len(columns) + "|", *body[1:], ""))
+    return f"{markdown(columns, rows)}\n"
 
 
 def _best_table(lines: Sequence[Summary]) -> str:
@@ -55,9 +55,8 @@ def _best_table(lines: Sequence[Summary]) -> str:
     rows = []
     for line in lines:
         best, last = line.best_dev.scores, line.last.scores
-        chosen = (f"{best.layer}", f"{best.parameters:,}", points(best.dev, best.dev_std))
-        tests = (points(best.test, best.test_std), f"{last.layer}", points(last.test, last.test_std))
-        rows.append((_plain(line.model), *chosen, *tests, f"{line.drop:.2f}{' (a drop)' if line.drops else ''}"))
+        chosen = (f"{best.layer}", f"{best.parameters:,}", *best.cells[:2], f"{last.layer}", last.cells[1])
+        rows.append((_plain(line.model), *chosen, f"{line.drop:.2f}{' (a drop)' if line.drops else ''}"))
     return _markdown((*columns, "falls by, from the best on test"), rows)
 
 
@@ -75,11 +74,9 @@ def _paper_table(lines: Sequence[Summary]) -> str:
     columns = ["model", "layer", "parameters, millions", *heads, *(f"published {head}" for head in heads if published)]
     cells = []
     for model, row in rows:
-        s = row.scores
-        means = (s.dev, s.dev_pearson, s.test, s.test_pearson)
-        spreads = (s.dev_std, s.dev_pearson_std, s.test_std, s.test_pearson_std)
-        figures = [*map(points, means, spreads), *(map(_number, _published(row)) if published else ())]
-        cells.append((_plain(model), f"{s.layer}", f"{row.paper_parameters / 1e6:.2f}", *figures))
+        figures = [points(getattr(row.scores, name), getattr(row.scores, f"{name}_std")) for name in _SCORES]
+        figures += map(_number, _published(row)) if published else ()
+        cells.append((_plain(model), f"{row.scores.layer}", f"{row.paper_parameters / 1e6:.2f}", *figures))
     return _markdown(columns, cells)
 
 
@@ -129,9 +126,7 @@ def _layer_table(rows: Sequence[StudyRow]) -> str:
                 _plain(row.model),
                 f"{scores.layer}{' *' if id(row) in front else ''}",
                 f"{scores.parameters:,}",
-                points(scores.dev, scores.dev_std),
-                points(scores.test, scores.test_std),
-                points(scores.test_pearson, scores.test_pearson_std),
+                *scores.cells,
                 *([points(row.published, None)] * published),
             )
         )
@@ -153,21 +148,8 @@ def _score_cells(row: StudyRow) -> dict[str, object]:
 
 def _figures(row: StudyRow) -> dict[str, object]:
     """Scores and published figures by the names of their columns."""
-    scores = row.scores
-    values = {
-        "dev": scores.dev,
-        "dev_std": scores.dev_std,
-        "dev_pearson": scores.dev_pearson,
-        "dev_pearson_std": scores.dev_pearson_std,
-        "test": scores.test,
-        "test_std": scores.test_std,
-        "test_pearson": scores.test_pearson,
-        "test_pearson_std": scores.test_pearson_std,
-        "published_dev": row.published_dev,
-        "published_dev_pearson": row.published_dev_pearson,
-        "published_test": row.published,
-        "published_test_pearson": row.published_pearson,
-    }
+    values = {f"{name}{end}": getattr(row.scores, f"{name}{end}") for name in _SCORES for end in ("", "_std")}
+    values |= zip((f"published_{name}" for name in _SCORES), _published(row), strict=True)
     return {name: _number(value) for name, value in values.items()}
 
 

@@ -14,10 +14,7 @@ def sweep_table(result: SweepResult) -> TableCells:
     cells = []
     for row in result.rows:
         which = " (chosen)" * (row.layer == result.chosen) + " (full model)" * (row.layer == result.full.layer)
-        scores = (row.dev, row.dev_std), (row.test, row.test_std), (row.test_pearson, row.test_pearson_std)
-        cells.append(
-            (f"{result.row_name(row.layer)}{which}", f"{row.parameters:,}", *(points(*score) for score in scores))
-        )
+        cells.append((f"{result.row_name(row.layer)}{which}", f"{row.parameters:,}", *row.cells))
     counts = f"{counted(len(result.settings.seeds), 'seed')}, {counted(result.training.epochs, 'epoch')}"
     return TableCells(
         f"{result.metric}; {counts}, peak learning rate {result.learning_rate:g}",

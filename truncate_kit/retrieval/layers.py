@@ -16,15 +16,13 @@ Reader = Callable[[Sequence[str]], Tensor]
 """Texts to the states of all layers, (L', n, d)."""
 
 
-def search_layers(
-    data: RetrievalSet, read_queries: Reader, read_documents: Reader, *, top: int = TOP
-) -> list[QueryScores]:
-    """The scores of each layer at depth `top`: its states compared by cosine."""
+def search_layers(data: RetrievalSet, read_queries: Reader, read_documents: Reader) -> list[QueryScores]:
+    """The scores of each layer at depth `TOP`: its states compared by cosine."""
     queries = read_queries(data.queries)
-    nearest = [Nearest(len(data.queries), top) for _ in queries]
+    nearest = [Nearest(len(data.queries), TOP) for _ in queries]
     for first in range(0, len(data.documents), DOCUMENTS_AT_A_TIME):
         documents = read_documents(data.documents[first : first + DOCUMENTS_AT_A_TIME])
         for layer, best in enumerate(nearest):
             best.add(compared("cosine", queries[layer], documents[layer]), first)
-    found = [found_places(best.places, top=top, own=data.own_documents) for best in nearest]
+    found = [found_places(best.places, top=TOP, own=data.own_documents) for best in nearest]
     return [score_queries(places, data.relevance) for places in found]

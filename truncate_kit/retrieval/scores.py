@@ -73,12 +73,12 @@ def overlaps(found: Found, others: Found) -> Array:
     return np.array([100 * both / max(1, wanted) for both, wanted in shared])
 
 
-def estimated(values: Array, *, resamples: int = RESAMPLES, level: float = LEVEL, seed: int = 0) -> Estimate:
+def estimated(values: Array, *, seed: int = 0) -> Estimate:
     """The mean over the queries, with the percentile interval of a bootstrap: queries are drawn with replacement.
 
     Of differences between two models on the same queries this is the paired bootstrap.
     """
     generator = np.random.default_rng(seed)
-    means = [values[generator.integers(len(values), size=len(values))].mean() for _ in range(resamples)]
-    low, high = np.percentile(means, [50 * (1 - level), 50 * (1 + level)])
+    means = [values[generator.integers(len(values), size=len(values))].mean() for _ in range(RESAMPLES)]
+    low, high = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
     return Estimate(value=float(values.mean()), low=float(low), high=float(high))

@@ -10,6 +10,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from huggingface_hub import ModelCard as HubCard
 
 from truncate_kit import __version__
+from truncate_kit.cells import markdown
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.pooler_files import LayerPooler, loading_words
 from truncate_kit.files import is_there, read_text, replacing, write_text
@@ -174,13 +175,10 @@ def _is_text(value: Any) -> bool:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], marked: int | None = None) -> str:
-    lines = [f"| {' | '.join(columns)} |" if any(columns) else "|" + " |" * len(columns), "|" + "---|" * len(columns)]
-    for place, row in enumerate(rows):
-        cells = [_line(cell) for cell in row]
-        if place == marked:
-            cells[0] = f"**{cells[0]}**"
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+    cells = [[_line(cell) for cell in row] for row in rows]
+    if marked is not None:
+        cells[marked][0] = f"**{cells[marked][0]}**"
+    return markdown(columns, cells)
 
 
 def _line(text: str) -> str:

@@ -13,8 +13,9 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder, pairs: PairS
     """The facts of the model of a trial. encoder: as it is saved. pairs: it was trained and scored on."""
     sizes = ", ".join(f"{part} {len(some.pairs):,}" for part, some in pairs.items())
     shared = pairs.overlap.warning()
-    rows = {row.layer: row for row in (*result.layers, result.full)}
-    row, depth, training = rows[trial.layer], result.full.layer, result.training
+    rows, depth, training = result.rows, result.full.layer, result.training
+    marked = [row.layer for row in rows].index(trial.layer)
+    row = rows[marked]
     place = result.place(trial.layer)
     name, _, numbers = place.partition(" ")
     kept = f"the first {trial.layer} of {depth} layers" if trial.layer < depth else f"all {depth} layers, the yardstick"
@@ -34,17 +35,6 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder, pairs: PairS
         ("Seeds", f"{', '.join(map(str, row.seeds))}; these weights: seed {trial.seed}, epoch {trial.best_epoch}"),
         ("Choice", " ".join(result.choice_sentences)),
     ]
-    layers = sorted(rows)
-    cells = [
-        (
-            result.row_name(layer),
-            f"{rows[layer].parameters:,}",
-            points(rows[layer].dev, rows[layer].dev_std),
-            points(rows[layer].test, rows[layer].test_std),
-            points(rows[layer].test_pearson, rows[layer].test_pearson_std),
-        )
-        for layer in layers
-    ]
     return ModelCard(
         base_model=result.model,
         title=f"{result.model}, fine-tuned" if uncut else f"{result.model}, {done} {place}",
@@ -53,10 +43,13 @@ def sweep_card(result: SweepResult, trial: Trial, encoder: Encoder, pairs: PairS
         scores=ScoreTable(
             caption=f"Scores in points; mean ± standard deviation over seeds. Main score: {result.metric}.",
             columns=("layer", "parameters", "dev", "test", "test Pearson"),
-            rows=cells,
-            marked=layers.index(trial.layer),
+            rows=[(result.row_name(row.layer), f"{row.parameters:,}", *row.cells) for row in rows],
+            marked=marked,
         ),
-        notes=(f"These weights: dev {trial.dev:.2f}, test {points(trial.test)}.", *([shared] if shared else [])),
+        notes=(
+            f"These weights: dev {trial.dev:.2f}, test {points(trial.test)}.",
+            *filter(None, (shared, result.seen_before)),
+        ),
         tags=() if uncut else ("truncated",),
         evaluations=_evaluations(result, trial),
     )

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet, check_splits
-from truncate_kit.data.learned import query_keys
+from truncate_kit.data.learned import query_keys, seen_before
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
-from truncate_kit.pair_keys import NO_KEYS, merged
+from truncate_kit.pair_keys import merged
 from truncate_kit.progress import WatchOption, watcher_of
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
@@ -87,7 +87,7 @@ def finetune(
     training, before, watcher = training or TrainingSettings(), before or Before(), watcher_of(progress)
     settings = settings or SweepSettings()
     layers = check_sweep(encoder, settings)
-    names = _names(data, before, retrieval)
+    names = _names(encoder, data, before, retrieval)
     if retrieval is not None:
         data = data.without_texts(retrieval.held_out)
 
@@ -107,11 +107,12 @@ def finetune(
         return sweep.run(Path(out))
 
 
-def _names(data: PairSplits, before: Before, retrieval: RetrievalSet | None) -> DataNames:
+def _names(encoder: Encoder, data: PairSplits, before: Before, retrieval: RetrievalSet | None) -> DataNames:
     """What the data, the queries and the teacher are known by afterwards."""
-    names = DataNames(data.fingerprint(), seen=NO_KEYS if before.teacher is None else before.teacher.encoder.seen)
+    taught = {} if before.teacher is None else {before.teacher.encoder.name: before.teacher.encoder.seen}
+    names = DataNames(data.fingerprint(), seen=merged(*taught.values()))
     if retrieval is None:
-        return names
+        return replace(names, before=seen_before(data.evaluation, {encoder.name: encoder.seen} | taught))
     chose = merged(names.seen, query_keys(choosing_queries(retrieval)))
     return replace(names, retrieval=retrieval.name, queries=retrieval.queries_fingerprint(), seen=chose)
 

@@ -44,12 +44,14 @@ class DataNames:
         retrieval: Name of the retrieval set that chooses; empty where there is none.
         queries: Fingerprint of its queries; empty where there are none.
         seen: Keys of what trials see beside their pairs: queries that choose, and what a teacher had seen.
+        before: As `SweepResult.seen_before`.
     """
 
     given: str
     retrieval: str = ""
     queries: str = ""
     seen: Keys = field(default_factory=lambda: NO_KEYS)
+    before: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,7 @@ class Sweep:
             data_fingerprint=self.names.given,
             retrieval=self.names.retrieval,
             queries_fingerprint=self.names.queries,
+            seen_before=self.names.before,
             settings=replace(self.settings, strategy=self._strategy),
             training=training,
             learning_rate=training.rate(encoder.width),

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import place_in_words
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
+from truncate_kit.spans import standard_deviation
 from truncate_kit.sweep.certainty import Certainty
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.wording import points
 
 if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
@@ -32,6 +34,12 @@ class LayerScores(Result):
     test_pearson_std: float | None
     dev_pearson: float | None = None
     dev_pearson_std: float | None = None
+
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Dev, test, and Pearson's correlation on test, each with its deviation, as tables have them."""
+        pearson = points(self.test_pearson, self.test_pearson_std)
+        return points(self.dev, self.dev_std), points(self.test, self.test_std), pearson
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +82,8 @@ class SweepResult(Result):
     certainty: Certainty | None = None
     retrieval: str = ""  # name of the retrieval set by half of whose queries all was chosen; nothing where dev did
     queries_fingerprint: str = ""  # of these queries; nothing where dev chose, and in files of earlier versions
+    # That the model or its teacher had seen test pairs before, in words; nothing where neither had.
+    seen_before: str = ""
 
     @property
     def lean(self) -> LayerScores:
@@ -128,8 +138,3 @@ def scores_by_layer(encoder: "Encoder", trials: Sequence[Trial]) -> tuple[LayerS
             )
         )
     return tuple(rows)
-
-
-def standard_deviation(values: Sequence[float]) -> float | None:
-    """Of a sample; None for a single value."""
-    return stdev(values) if len(values) > 1 else None

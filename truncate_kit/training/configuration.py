@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass, replace
 
 from truncate_kit import bounds
-from truncate_kit.errors import UsageError
-from truncate_kit.precisions import TRAINING_PRECISIONS, Precision
+from truncate_kit.errors import UsageError, unknown_name
+from truncate_kit.precisions import Precision, check_training_precision
 from truncate_kit.results import Result
 from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, Objective
 
@@ -55,11 +55,8 @@ class TrainingSettings(Result):
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
-            raise UsageError(f"There is no objective {self.objective!r}.", hint=f"Use one of: {', '.join(OBJECTIVES)}.")
-        if self.precision not in TRAINING_PRECISIONS:
-            raise UsageError(
-                f"There is no training precision {self.precision!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)}."
-            )
+            raise unknown_name("objective", self.objective, OBJECTIVES)
+        check_training_precision(self.precision)
         bounds.check_numbers(self, epochs=bounds.EPOCHS, batch_size=bounds.BATCH, max_gradient_norm=_NORM)
         bounds.check_numbers(self, weight_decay=bounds.SHARE, warmup=bounds.SHARE)
         if self.learning_rate is not None and not 0 < self.learning_rate < 1:

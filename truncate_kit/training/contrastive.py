@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.encoders import Encoder, length_batches
+from truncate_kit.encoders import Encoder, length_batches, original_order
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.examples import Ids
 from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu
@@ -115,7 +115,7 @@ def _encoded_alike(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
     """As `encoded`: a vector depends on no other text, so texts of like length go through the model together."""
     batches = length_batches([len(row) for row in ids], ALIKE)
     vectors = torch.cat([encoder(**encoder.pad([ids[place] for place in batch])) for batch in batches])
-    return vectors.float()[torch.tensor([place for batch in batches for place in batch]).argsort()]
+    return vectors.float()[original_order(batches)]
 
 
 def _backward(

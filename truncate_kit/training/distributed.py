@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from truncate_kit.errors import DeviceError
+from truncate_kit.errors import DeviceError, TruncateKitError
 from truncate_kit.hardware import select_device
 
 Item = TypeVar("Item")
@@ -79,6 +79,8 @@ ALONE = Group()
 PATIENCE = timedelta(days=7)
 """How long a process waits for another: the leading one may compute alone for hours, and torchrun ends all with it."""
 
+_LOST = "What it said of it is among the output of the others; one that the system stopped says nothing."
+
 
 @contextlib.contextmanager
 def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
@@ -103,5 +105,14 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
     distributed.init_process_group(backend, timeout=PATIENCE)
     try:
         yield Group(distributed.get_rank(), size), device
+    except RuntimeError as error:
+        if not _is_lost(error):
+            raise
+        raise TruncateKitError("Another process of this run has ended.", hint=_LOST) from error
     finally:
         distributed.destroy_process_group()
+
+
+def _is_lost(error: RuntimeError) -> bool:
+    """Whether a process waits for another one that is gone: gloo raises a plain error, NCCL one of its own."""
+    return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)

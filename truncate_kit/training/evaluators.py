@@ -1,6 +1,7 @@
 """How good an encoder is after an epoch: scores on held-out pairs, or closeness to a teacher."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
 from statistics import fmean
@@ -29,27 +30,33 @@ class Evaluator(Protocol):
         """Main score and, where there is one, Pearson correlation; both × 100."""
 
 
-class VectorEvaluator(Evaluator, Protocol):
-    """A held-out set that is scored from the vectors of its texts alone."""
+class VectorEvaluator(ABC):
+    """A held-out set that is scored from the vectors of its texts alone: an `Evaluator`."""
+
+    _ids: list[Ids]
 
     def texts(self) -> list[Ids]:
         """The token ids of all texts."""
+        return self._ids
 
+    def score(self, encoder: Encoder) -> tuple[float, float | None]:
+        """See `Evaluator`."""
+        return self.score_of(encoder.encode_ids(self._ids))
+
+    @abstractmethod
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """What `score` gives, from vectors (n, d) of `texts()`."""
 
-
-class SampledEvaluator(VectorEvaluator, Protocol):
-    """One that can be made smaller, for what scores thousands of encoders."""
-
-    def fewer(self, encoder: Encoder, number: int, tokens: int) -> VectorEvaluator:
+    @abstractmethod
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
         """The same of about that number of texts, drawn at random but always alike, each cut to `tokens`.
 
-        encoder: The full model: its tokenizer counts, and it is what others are compared with where there is no label.
+        It is for what scores thousands of encoders. encoder: The full model: its tokenizer counts, and it is what
+        others are compared with where there is no label.
         """
 
 
-class HeldOutPairs:
+class HeldOutPairs(VectorEvaluator):
     """Pairs in token ids; each distinct text is encoded once."""
 
     def __init__(self, encoder: Encoder, pairs: PairSet) -> None:
@@ -57,20 +64,8 @@ class HeldOutPairs:
         self._ids = encoder.token_ids(self._places.texts)
         self._targets = pairs.scores()
 
-    def texts(self) -> list[Ids]:
-        """The token ids of the distinct texts."""
-        return self._ids
-
-    def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Main score and Pearson correlation, see the subclasses."""
-        return self.score_of(encoder.encode_ids(self._ids))
-
-    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """The same from vectors (n, d) of `texts()`."""
-        raise NotImplementedError
-
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """See `SampledEvaluator`; at most half as many pairs as texts."""
+        """See `VectorEvaluator`; at most half as many pairs as texts."""
         drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
         sides = [[side[place] for place in drawn] for side in (self._places.first, self._places.second)]
         kept = list(dict.fromkeys(place for row in zip(*sides, strict=True) for place in row))
@@ -97,9 +92,9 @@ class HeldOutPairs:
         """What is scored of each pair: its cosine, unless a subclass says otherwise."""
         return self.cosines(vectors)
 
+    @abstractmethod
     def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:
         """Main score of each row; outcomes and targets: (draws, pairs)."""
-        raise NotImplementedError
 
 
 class PairEvaluator(HeldOutPairs):

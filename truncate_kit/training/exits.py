@@ -6,7 +6,7 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches
+from truncate_kit.encoders import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.memory import in_halves
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.evaluators import VectorEvaluator
@@ -38,8 +38,7 @@ def exit_vectors_of(
         for done, batch in enumerate(batches, 1):
             parts += in_halves(read, batch)
             progress("ranking layers by their frozen states", done, len(batches))
-    order = torch.tensor([place for batch in batches for place in batch]).argsort()
-    return torch.cat(parts, dim=1)[:, order]
+    return torch.cat(parts, dim=1)[:, original_order(batches)]
 
 
 class MultiExitPairs:

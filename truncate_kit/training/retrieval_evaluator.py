@@ -16,13 +16,13 @@ from truncate_kit.errors import DataError
 from truncate_kit.retrieval.scores import score_queries
 from truncate_kit.retrieval.searching import SearchVectors, measure_of, search
 from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.evaluators import VectorEvaluator
 
 TOP = 10
 
 
-class RetrievalEvaluator:
-    """The metric of a set, nDCG@10 mostly, over some of its queries: an `Evaluator`."""
+class RetrievalEvaluator(VectorEvaluator):
+    """The metric of a set, nDCG@10 mostly, over some of its queries; `texts()` are these, then the documents."""
 
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
         """queries: places of those that count."""
@@ -33,20 +33,12 @@ class RetrievalEvaluator:
         self._ids = prompted_ids(encoder, asked, side_prompt(encoder, QUERY_PROMPTS))
         self._ids += prompted_ids(encoder, data.documents, side_prompt(encoder, DOCUMENT_PROMPTS))
 
-    def texts(self) -> list[Ids]:
-        """Token ids of the queries, then of the documents."""
-        return self._ids
-
-    def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Mean over the queries, in points; no Pearson."""
-        return self.score_of(encoder.encode_ids(self._ids))
-
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """The same from vectors (n, d) of `texts()`."""
+        """Mean over the queries, in points; no Pearson."""
         return float(self.scores(vectors, vectors).mean()), None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "RetrievalEvaluator":
-        """See `SampledEvaluator`; queries come with all of their answers, up to half of the texts."""
+        """See `VectorEvaluator`; queries come with all of their answers, up to half of the texts."""
         count, used, answers = len(self._relevance), 0, dict[int, None]()
         while used < count and used + len(answers) < number // 2:
             answers |= dict.fromkeys(self._relevance[used])

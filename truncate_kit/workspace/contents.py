@@ -78,28 +78,27 @@ class Contents(Result):
         return self.graph_bytes + self.vector_bytes + sum(run.spare_bytes for run in self.runs)
 
 
-def contents(workspace: Workspace, *, freed_bytes: int = 0, within: bool = True) -> Contents:
+def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
     """What is in the workspace now, and in those inside it, as `demo` leaves one; of no folder: nothing.
 
-    within: whether to go into those inside it. In them nobody does: of hundreds, each in the one before, every file
-    would be counted for all pairs of them.
+    In those inside it nobody looks for further ones: of hundreds, each in the one before, every file would be counted
+    for all pairs of them.
     """
-    others = [contents(inner, within=False) for inner in _inside(workspace)] if within else []
-    runs = list(_runs(workspace))
+    inside, runs = _inside(workspace), list(_runs(workspace))
+    both = [workspace, *inside]
     return Contents(
         folder=str(workspace.folder),
-        models=(*_models(workspace), *(model for other in others for model in other.models)),
+        models=tuple(model for one in both for model in _models(one)),
         runs=tuple(map(_described, runs)),
         reports=(
-            *_reports(workspace, {*runs, *(Path(other.folder) for other in others)}),
-            *(f"{Path(other.folder).name}/{report}" for other in others for report in other.reports),
+            *_reports(workspace, {*runs, *(inner.folder for inner in inside)}),
+            *(f"{inner.folder.name}/{report}" for inner in inside for report in _reports(inner, {*runs})),
         ),
         file_bytes=_size(workspace.folder),
-        graph_bytes=sum(map(_size, _graphs(workspace))) + sum(other.graph_bytes for other in others),
-        vector_bytes=(_size(workspace.distillation) if _distilled(workspace) else 0)
-        + sum(other.vector_bytes for other in others),
+        graph_bytes=sum(_size(graph) for one in both for graph in _graphs(one)),
+        vector_bytes=sum(_size(one.distillation) for one in both if _distilled(one)),
         freed_bytes=freed_bytes,
-        kept=(*_kept(workspace), *(folder for other in others for folder in other.kept)),
+        kept=tuple(folder for one in both for folder in _kept(one)),
     )
 
 
@@ -138,7 +137,7 @@ def _reports(workspace: Workspace, without: set[Path]) -> Iterator[str]:
             yield str(path.relative_to(workspace.folder))
 
 
-def clean(workspace: Workspace, *, within: bool = True) -> Contents:
+def clean(workspace: Workspace) -> Contents:
     """Remove weights of finished runs, graphs that `bench` made, and what killed processes left half-written.
 
     Workspaces inside are cleaned as well. Records stay: a run whose weights are needed again is repeated, with the same
@@ -146,26 +145,32 @@ def clean(workspace: Workspace, *, within: bool = True) -> Contents:
     `UsageError` for a folder that no command wrote to.
     """
     if not workspace.folder.is_dir():
-        return contents(workspace, within=within)
+        return contents(workspace)
     if not any((workspace.folder / name).exists() for name in _OURS):
         raise UsageError(f"{workspace.folder} is no workspace.", hint="Name a folder that a command has written to.")
     before = _size(workspace.folder)
-    inside = _inside(workspace) if within else []
+    inside = _inside(workspace)
     with run_lock(workspace.folder), _study_lock(workspace, inside):
         for inner in inside:
-            clean(inner, within=False)
-        _remove_leftovers(workspace.folder, [inner.folder for inner in _inside(workspace)])
-        for graph in _graphs(workspace):
-            shutil.rmtree(graph, ignore_errors=True)
-        with suppress(OSError):  # something else lies in it
-            workspace.graphs.rmdir()
-        if _distilled(workspace):
-            shutil.rmtree(workspace.distillation, ignore_errors=True)
-        for run in _runs(workspace):
-            with run_lock(run):
-                for path in _spare(run):
-                    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return contents(workspace, freed_bytes=before - _size(workspace.folder), within=within)
+            with run_lock(inner.folder), _study_lock(inner, []):
+                _remove_spare(inner)
+        _remove_spare(workspace)
+    return contents(workspace, freed_bytes=before - _size(workspace.folder))
+
+
+def _remove_spare(workspace: Workspace) -> None:
+    """What `clean` removes of a workspace whose lock is held."""
+    _remove_leftovers(workspace.folder, [inner.folder for inner in _inside(workspace)])
+    for graph in _graphs(workspace):
+        shutil.rmtree(graph, ignore_errors=True)
+    with suppress(OSError):  # something else lies in it
+        workspace.graphs.rmdir()
+    if _distilled(workspace):
+        shutil.rmtree(workspace.distillation, ignore_errors=True)
+    for run in _runs(workspace):
+        with run_lock(run):
+            for path in _spare(run):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _remove_leftovers(folder: Path, others: Sequence[Path]) -> None:

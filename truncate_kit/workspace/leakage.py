@@ -19,6 +19,7 @@ from truncate_kit.workspace.records import (
     by_fingerprint,
     is_model,
     lost_sources,
+    noted_by,
     records_of,
     seen_by,
     unreadable_results,
@@ -95,9 +96,7 @@ def _by_records(splits: "PairSplits", records: list[Record], *, all_noted: bool)
     whole = splits.one_file or (splits.test is None and splits.train is not None)
     if same and whole:
         splits = _divided(splits, divided, same)
-    noted = (read_learned(record.result, record.name) for record in same)
-    settled = merged(*(keys for keys in noted if keys is not None))
-    return _without_known(splits, others, all_noted=all_noted), settled
+    return _without_known(splits, others, all_noted=all_noted), noted_by(same)
 
 
 def _unknown(workspace: Workspace, model: str | Path | None) -> list[str]:
@@ -129,7 +128,7 @@ def _without_known(splits: "PairSplits", records: list[Record], *, all_noted: bo
     """
     nameless = set[str]()
     for record in records:
-        keys = read_learned(record.result, record.name)
+        keys = record.keys()
         if keys is None:
             nameless.add(str(record.workspace))
             continue
@@ -183,7 +182,7 @@ def _chose_layers(workspace: Workspace, pairs: "PairSet") -> str | None:
     """What there is to say where a search of combinations chose layers on some of these pairs."""
     if (found := workspace.combinations()) is None:
         return None
-    noted = read_learned(workspace.combination / "combination.json", found.identity)
+    noted = read_learned(workspace.combination_file, found.identity)
     if noted is None:  # an earlier version noted none
         part, same = "a part of these pairs", found.data == pairs.name
         known = same

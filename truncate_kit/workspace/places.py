@@ -33,7 +33,9 @@ class Workspace:
         self.sweep_file, self.contrast_file = folder / "sweep.json", folder / "contrastive.json"
         self.attention = folder / "attention.json"  # how much each layer counts in the vectors of some sentences
         self.combination = folder / "combination"  # what the search of combinations found, and its figures
+        self.combination_file = self.combination / "combination.json"
         self.frozen_heads = folder / "frozen-heads"  # what training heads found: figures, trials, cached states
+        self.heads_file = self.frozen_heads / "frozen.json"
         self.study = folder / "study"  # tables, figures and trials
         self.bench = folder / "bench.json"  # shorter measurements stand beside it
         self.distillation = folder / "distillation"  # texts and vectors that `distill` learns from
@@ -50,6 +52,10 @@ class Workspace:
             return name
         found = model_folder_above(name, self.folder)
         return name if found is None else str(found)
+
+    def holds(self, model: str | Path) -> bool:
+        """Whether a model of this name lies in the workspace."""
+        return Path(model).resolve().is_relative_to(self.folder.resolve())
 
     def suite(self, name: str) -> Path:
         """The scores of one suite."""
@@ -83,13 +89,13 @@ class Workspace:
         """What training heads over a frozen model found."""
         from truncate_kit.frozen.frozen_report import FrozenReport
 
-        return read_result(FrozenReport, self.frozen_heads / "frozen.json")
+        return read_result(FrozenReport, self.heads_file)
 
     def combinations(self) -> "CombinationReport | None":
         """What the search of combinations of layers found."""
         from truncate_kit.combination.report import CombinationReport
 
-        return read_result(CombinationReport, self.combination / "combination.json")
+        return read_result(CombinationReport, self.combination_file)
 
     def remembered(self) -> Sources:
         """What the last commands worked on."""

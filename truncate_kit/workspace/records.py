@@ -2,7 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +34,15 @@ class Record(NamedTuple):
     result: Path
     name: str
     learned: bool = True
+
+    def keys(self) -> Keys | None:
+        """Of its pairs, as they are noted beside the result; None where they are not, as by an earlier version."""
+        return read_learned(self.result, self.name)
+
+
+def noted_by(records: Iterable[Record]) -> Keys:
+    """Keys of all pairs that are noted beside some results."""
+    return merged(*(keys for record in records if (keys := record.keys()) is not None))
 
 
 def is_model(model: str | Path | None, folder: Path) -> bool:
@@ -67,8 +76,7 @@ def seen_by(model: str | Path | None) -> Keys | None:
 def known_of(model: str | Path) -> Keys:
     """What results where it lies say of a model without a note of its own; empty where none do."""
     home = home_of(model) if seen_by(model) is None else None
-    noted = (read_learned(record.result, record.name) for record in (records_of(home, model) if home else ()))
-    return merged(*(keys for keys in noted if keys is not None))
+    return noted_by(records_of(home, model) if home else ())
 
 
 def is_known(model: str | Path) -> bool:
@@ -104,7 +112,7 @@ def _is_still_of(record: Record, seen: Keys) -> bool:
 
     Of a result whose pairs, or whose models, an earlier version noted nowhere, nobody knows better.
     """
-    keys = read_learned(record.result, record.name)
+    keys = record.keys()
     if keys is None or not any((record.workspace / name / SEEN_FILE).is_file() for name in _MODELS):
         return True
     return bool(np.isin(keys, seen).all())
@@ -161,9 +169,8 @@ def _home(workspace: Workspace, model: str | Path | None) -> Workspace:
 
 
 def _files(workspace: Workspace) -> tuple[Path, ...]:
-    heads, combination = workspace.frozen_heads / "frozen.json", workspace.combination / "combination.json"
     of_lean = (workspace.lean / "distill.json", workspace.lean / "cut.json")
-    return workspace.sweep_file, workspace.contrast_file, heads, *of_lean, combination
+    return workspace.sweep_file, workspace.contrast_file, workspace.heads_file, *of_lean, workspace.combination_file
 
 
 def _learned(workspace: Workspace, model: str | Path | None) -> Iterator[Record]:
@@ -174,7 +181,7 @@ def _learned(workspace: Workspace, model: str | Path | None) -> Iterator[Record]
     without_heads = replaceable or (combined is not None and not is_model(combined.model, workspace.frozen))
     if heads is not None and not without_heads:
         seed, name = heads.settings.seeds[0], f"{heads.data_fingerprint} {heads.settings.seeds[0]}"
-        yield Record(heads.data_fingerprint, seed, workspace.folder, workspace.frozen_heads / "frozen.json", name)
+        yield Record(heads.data_fingerprint, seed, workspace.folder, workspace.heads_file, name)
     # A distillation takes the places of these two alone: what was made of earlier ones has seen what they had.
     if is_frozen_alone(workspace, model) or (replaceable and workspace.distilled() is not None):
         return
