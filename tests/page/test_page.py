@@ -279,7 +279,7 @@ def test_what_is_no_lean_model_names_its_data(lean, tmp_path):
         assert found.recommendations[0].endswith(ends)
     heads = {"sweep": None, "bench": None, "heads": replace(some_heads(), data="bundled")}
     found = write_page(write_run(tmp_path / "heads", lean, **heads))
-    says_little_of_heads = f"{says_little[:-1]}; the states of the last block have 10.00 as they are."
+    says_little_of_heads = f"{says_little[:-1]}; the states of block 2 as they are have 10.00."
     assert found.recommendations[0].endswith(f"of {says_little_of_heads}")
     combined = {"sweep": None, "bench": None, "combined": replace(a_combination(1), data="bundled")}
     found = write_page(write_run(tmp_path / "combined", lean, **combined))
