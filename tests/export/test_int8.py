@@ -13,16 +13,19 @@ import torch
 from onnx import numpy_helper
 from scipy import stats
 
-from tests.support.families import WORDS
+from tests.support.families import TINY_CONFIGS, WORDS
 from truncate_kit.data import PairSet, TextPair
-from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.encoders import load_encoder, random_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.export.checks import check_graph, odd_inputs
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.graph_files import save_graph
+from truncate_kit.export.half import to_half
 from truncate_kit.export.quantizing import quantizable, quantize, rounded
 from truncate_kit.export.record import check_processor, read_exports
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.export.tracing import build_graph
+from truncate_kit.export.tracing import build_graph, fold_constants
 from truncate_kit.hardware import INSTRUCTIONS, has_avx512, int8_instructions, multiplies_narrow
 
 TEXTS = [" ".join(WORDS[(3 * i + j * (i % 5 + 1)) % len(WORDS)] for j in range(2 + i % 7)) for i in range(48)]
@@ -195,6 +198,25 @@ def test_a_budget_that_nothing_meets_is_an_error(bert, tmp_path):
     with pytest.raises(UsageError, match="int8 needs graded pairs"):
         export_onnx(bert, tmp_path / "out", ExportSettings(precision="int8"), pairs=graded(bert))
     assert not (tmp_path / "out").exists()
+
+
+def test_weights_that_two_products_read_are_rounded_and_products_of_constants_are_none(tmp_path):
+    # As wide as real ones in what counts: the tracer turns and computes small constants by itself.
+    config = TINY_CONFIGS["deberta-v3"].__class__(
+        **TINY_CONFIGS["deberta-v3"].to_diff_dict() | {"hidden_size": 128, "num_hidden_layers": 1}
+    )
+    encoder = random_encoder(config, name="deberta-v3")
+    assert config.share_att_key  # one projection of keys and positions
+    graph = build_graph(encoder)
+    assert not [node for node in graph.graph if node.op_type == "Transpose" and node.inputs[0].is_initializer()]
+    assert len(quantizable(graph)) == 1 + 6 + 2  # word embeddings, the block, and its table by two of these weights
+    fold_constants(graph)
+    assert len(quantizable(graph)) == 1 + 6
+    save_graph(graph, tmp_path / "model.onnx")
+    check_graph(tmp_path / "model.onnx", encoder)
+    half = to_half(graph, encoder.family, odd_inputs(encoder))[0]
+    products = [node for node in half.graph if node.op_type == "MatMul" and node.inputs[1].is_initializer()]
+    assert [node.inputs[1].const_value.numpy().dtype for node in products] == [np.float16] * 6
 
 
 @pytest.mark.parametrize("name", ["albert", "gpt2", "deberta-v2", "modernbert", "qwen2", "roberta"])

@@ -62,6 +62,8 @@ class Encoder(nn.Module):
         self.name = name
         self.backbone = backbone
         self.family = family_of(backbone.config)
+        if self.family.quicken is not None:
+            self.family.quicken(backbone)
         self.tokenizer = tokenizer
         self.pooling: PoolingMode = check_pooling(pooling)
         self.tail = nn.ModuleList(tail)

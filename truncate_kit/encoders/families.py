@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
 from transformers import PretrainedConfig
 
 from truncate_kit.errors import LayerNotHeldError, ModelError
@@ -41,6 +42,8 @@ class Family:
     # Further changes to a configuration of the whole model when only the given blocks (from 1 on, rising) are kept;
     # raises `LayerNotHeldError` where the kept blocks would compute something else.
     keep_blocks: Callable[[PretrainedConfig, Sequence[int]], None] | None = None
+    # Lets a loaded model compute the same with less work, in place.
+    quicken: Callable[[nn.Module], None] | None = None
 
     def items(self, config: PretrainedConfig) -> list[int]:
         """The item of the list of blocks that each block of a model is, L numbers from 0 on."""
@@ -61,6 +64,12 @@ def _after_padding(config: PretrainedConfig) -> int:
 def _keep_window(config: PretrainedConfig, blocks: Sequence[int]) -> None:
     """Count the blocks before the first one with a sliding window anew: older classes read no `layer_types`."""
     config.max_window_layers = sum(block <= config.max_window_layers for block in blocks)
+
+
+def _near_positions(backbone: nn.Module) -> None:
+    from truncate_kit.encoders.positions import compute_near_positions  # imports the classes of that family
+
+    compute_near_positions(backbone)
 
 
 def _keep_convolution(config: PretrainedConfig, blocks: Sequence[int]) -> None:
@@ -115,7 +124,7 @@ _ROWS = (
     # ModernBERT's initialisation divides by the depth, and Gemma 3 reads its rotary parameters, one set for each type
     # of attention, as one set where no layer has a type.
     Family(name="deberta-v2", lowest_layer=1, fused_attention=False, float32_scores=True, only_first="encoder.conv",
-           keep_blocks=_keep_convolution),
+           keep_blocks=_keep_convolution, quicken=_near_positions),
     Family(name="modernbert", blocks="layers", final_norm="final_norm", lowest_layer=1, fused_attention=False,
            keep_blocks=_keep_first_norm),
     Family(name="nomic_bert", blocks="layers", fused_attention=False),

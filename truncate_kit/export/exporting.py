@@ -29,7 +29,7 @@ from truncate_kit.export.record import REPORT_FILE, digest_of, model_digests, re
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.searching import search_layers
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.export.tracing import build_graph
+from truncate_kit.export.tracing import build_graph, fold_constants
 from truncate_kit.extras import require
 from truncate_kit.files import name_without_folders, replacing
 from truncate_kit.pair_keys import merged, read_seen, write_seen
@@ -165,6 +165,8 @@ def _make(job: _Job, encoder: Encoder) -> _Made:
     mask = set_mask(graph, choose_mask(settings.target))
     fuse_embeddings(graph, encoder.family, settings.precision)
     quantization = half = None
+    if settings.precision != "fp32":
+        fold_constants(graph)
     if settings.precision == "fp16":
         graph, half = to_half(graph, encoder.family, odd_inputs(encoder), embed_limit=settings.embed_limit)
     elif settings.precision == "int8":

@@ -1,9 +1,11 @@
 """From an encoder to one ONNX graph: token ids in, sentence vectors out."""
 
 import logging
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -47,12 +49,14 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
     if fusing:
         require_fusions(transformers.__version__)
     try:
-        with _quiet(), _frozen(encoder):
+        with _quiet(), _frozen(encoder), _constant_positions(encoder):
             model = _trace(encoder)
             if fusing:
                 import_module("transformers.exporters.onnxruntime_fusions").fuse_for_onnxruntime(model, target)
                 if target == "cpu":
                     _split_skip_norms(model)
+            # The tracer leaves weights that two products read to be turned in every run.
+            _fold(model, lambda node: node.op_type == "Transpose")
     except Exception as error:  # the tracer raises anything, from its own errors to AssertionError
         reason = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(
@@ -60,6 +64,19 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
             hint="Check the versions of torch, transformers and onnxscript against constraints.txt.",
         ) from error
     return model
+
+
+def fold_constants(model: Any) -> None:
+    """Compute, in place, what depends on weights alone, as DeBERTa's products with its table of positions.
+
+    A session does so where the CPU has kernels for it: in float32, which no other precision is.
+    """
+    _fold(model, lambda node: node.op_type != "Concat")  # queries, keys and values that blocks share stay shared
+
+
+def _fold(model: Any, wanted: Callable[[Any], bool]) -> None:
+    folding = require("onnxscript.optimizer", extra="cpu").fold_constants
+    folding(model, should_fold=wanted, output_size_limit=sys.maxsize)
 
 
 class _WithStates(nn.Module):
@@ -114,6 +131,24 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
         encoder.train(training)
         for weight, want in zip(encoder.parameters(), wanted, strict=True):
             weight.requires_grad_(want)
+
+
+@contextmanager
+def _constant_positions(encoder: Encoder) -> Iterator[None]:
+    """Tables of relative positions are constants after their norm, which `fold_constants` cannot compute."""
+    name = "get_rel_embedding"
+    modules = [module for module in encoder.modules() if hasattr(type(module), name)]
+    for module in modules:
+        setattr(module, name, partial(_given, getattr(module, name)()))
+    try:
+        yield
+    finally:
+        for module in modules:
+            delattr(module, name)
+
+
+def _given(table: Tensor | None) -> Tensor | None:
+    return None if table is None else table.detach()
 
 
 @contextmanager
