@@ -9,22 +9,25 @@
 Parts: `shapes` times every model, full and cut, in every backend at fixed lengths and on sentences as long as those of
 the STS Benchmark; `sets` does the latter for captions and paragraphs; `steps` turns one thing after the other from the
 full model in torch into the cut one as a graph, and says what each gained; `masks` times the forms in which padding is
-given to fused attention, and names the kernels that ran. All go into one JSON file. What fails is there as an error
-with its reason, the rest goes on, and the next run tries it again. Weights are random (speed does not depend on them),
-sentences are words of the miniatures' vocabulary, as many as the real sentences have tokens (`lengths.json`). FOLDER
-gets models and graphs and lies outside the repository. The last line of `--device cpu` tries the script without a GPU.
+given to fused attention, and names the kernels that ran; `first` times what a new session encodes first. All go into
+one JSON file. What fails is there as an error with its reason, the rest goes on, and the next run tries it again.
+Weights are random (speed does not depend on them), sentences are words of the miniatures' vocabulary, as many as the
+real ones have tokens (`lengths.json`). FOLDER gets models and graphs and lies outside the repository. The last line of
+`--device cpu` tries the script without a GPU.
 """
 
 import argparse
 import dataclasses
 import json
 import multiprocessing
+import random
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -41,19 +44,20 @@ from truncate_kit.bench.running import ENCODE_BATCH, Runner, encode_in_chunks
 from truncate_kit.bench.settings import BenchSettings
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.encoders import load_encoder
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import write_json
 from truncate_kit.hardware import bf16_instructions, usable_cores
 from truncate_kit.precisions import GRAPH_FILES, Precision
 from truncate_kit.report.bench_tables import absences, bench_tables, ceiling_sentences, machine_sentence
 
 HERE = Path(__file__).parent
-PARTS = ("shapes", "sets", "steps", "masks")
+PARTS = ("shapes", "sets", "steps", "masks", "first")
 MODELS = ("bert-base", "bert-large", "electra-base", "deberta-v3-base")
 CUTS = (3, 6, 9)  # twelfths of a model's depth
 HALF = 6
 # One model, and of another family whose attention has no fused kernels; the strongest of each kind of rival.
 QUICK = {
-    "parts": ["masks", "steps", "shapes"],
+    "parts": ["masks", "steps", "first", "shapes"],
     "models": ["bert-base", "deberta-v3-base"],
     "cuts": (HALF,),
     "backends": [
@@ -174,11 +178,6 @@ def whole_bench(
     return dataclasses.replace(report, models=named).to_dict()
 
 
-def step_jobs(options: argparse.Namespace, models: Models) -> Iterator[Job]:
-    """One job: what gained what."""
-    yield "steps", partial(steps, options, models)
-
-
 def steps(options: argparse.Namespace, models: Models) -> dict[str, object]:
     """Sentences a second after each change, all in turns: padding, precision, kernels, batches, depth; no tokeniser."""
     layer = models.layer(STEPS_MODEL, HALF)
@@ -235,9 +234,24 @@ def steps(options: argparse.Namespace, models: Models) -> dict[str, object]:
     }
 
 
-def mask_jobs(options: argparse.Namespace, models: Models) -> Iterator[Job]:
-    """One job: the forms of the mask."""
-    yield "masks", partial(masks, options, models)
+def first(options: argparse.Namespace, models: Models) -> dict[str, object]:
+    """Seconds in which new sessions encode all texts twice, and 256 one by one twice, in few shapes or as they come."""
+    folder = models.folder(STEPS_MODEL, models.layer(STEPS_MODEL, HALF))
+    reader = load_encoder(folder)
+    texts = [text for name in ("stsb", "captions", "paragraphs") for text in sentences(name, reader, options.texts)]
+    ids = random.Random(0).sample(reader.token_ids(texts), len(texts))
+    batches, rows = {"all": [ids], "one by one": [[one] for one in ids[:256]]}, []
+    for few, (what, calls) in list(product((False, True), batches.items())) * options.repeats:
+        model = OnnxEncoder.load(folder, precision=precisions_of(options)[0], device=options.device)
+        model.few_shapes, seconds = few, []
+        for _ in range(2):
+            begin = time.perf_counter()
+            for call in calls:
+                model.encode_ids(call)
+            seconds.append(time.perf_counter() - begin)
+        rows.append({"texts": what, "few_shapes": few, "seconds": seconds})
+        print(*rows[-1].values(), flush=True)
+    return {"machine": machine(device=options.device), "texts": len(texts), "rows": rows}
 
 
 def masks(options: argparse.Namespace, models: Models) -> dict[str, object]:
@@ -246,7 +260,12 @@ def masks(options: argparse.Namespace, models: Models) -> dict[str, object]:
     return time_masks(encoder, options.work, torch.device(options.device), options.repeats)
 
 
-JOBS = {"shapes": shape_jobs, "sets": set_jobs, "steps": step_jobs, "masks": mask_jobs}
+def single_job(measure: Callable[..., dict[str, object]]) -> Callable[..., Iterator[Job]]:
+    """The one job of a part that is named as what measures it."""
+    return lambda options, models: iter([(measure.__name__, partial(measure, options, models))])
+
+
+JOBS = {"shapes": shape_jobs, "sets": set_jobs} | {part.__name__: single_job(part) for part in (steps, masks, first)}
 
 
 PARSER = new_parser(__doc__)

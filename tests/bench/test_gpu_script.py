@@ -24,26 +24,30 @@ FEW = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Models and results of one small run of the three parts that take no set of their own."""
+    """Models and results of one small run of the four parts that take no set of their own."""
     work, out = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("out") / "results.json"
     options = [f"--{name}={value}" for name, value in FEW.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(mask_timing, "FORMS", ("tokens", "multihead_lengths_starts", "packed"))
         patch.setattr(mask_timing, "MASK_SHAPES", ((1, 8), (2, 8)))
-        gpu.main([f"--work={work}", f"--out={out}", "--no-memory", "--parts=shapes,steps,masks", *options])
+        gpu.main([f"--work={work}", f"--out={out}", "--no-memory", "--parts=shapes,steps,masks,first", *options])
     return work, out, options
 
 
 def test_each_part_has_its_raw_seconds(folders):
     work, out, _ = folders
     parts = json.loads(out.read_text())
-    assert list(parts) == ["shapes", "steps", "masks"]
+    assert list(parts) == ["shapes", "steps", "masks", "first"]
     assert str(work) not in out.read_text()
     report = BenchReport.from_dict(parts["shapes"]["bert-base-1"])
     assert {row.backend for row in report.measured()} == {"torch-fp32", "st-fp32", "onnx-fp32"}
     steps = parts["steps"]["steps"]
     low = ["+ precision"] if bf16_instructions(torch.device("cpu")) else []
     assert [name.split(":")[0] for name in steps["seconds"]][2:-2] == [*low, "+ kernels", "+ batches by tokens"]
+    first = parts["first"]["first"]
+    assert [(row["texts"], row["few_shapes"], len(row["seconds"])) for row in first["rows"]] == [
+        (texts, few, 2) for few in (False, True) for texts in ("all", "one by one")
+    ]
     masks = parts["masks"]["masks"]
     assert {(row["mask"], row["batch_size"], row["padded"]) for row in masks["rows"]} >= {
         ("tokens", 1, False),

@@ -63,6 +63,17 @@ def test_graphs_give_the_vectors_of_torch(name, kind, tiny_folder, tmp_path):
     assert torch.cosine_similarity(found.float(), wanted).min() > (0.9999 if kind == "fp32" else 0.998)
 
 
+@pytest.mark.parametrize("pooling", ["cls", "last", "max"])
+def test_graphs_in_half_precision_pool_as_torch(pooling, tiny_folder, tmp_path):
+    if not graph_runs():
+        pytest.skip("ONNX Runtime is here without CUDA")
+    encoder = load_encoder(tiny_folder("bert"), pooling=pooling)
+    export_onnx(encoder, tmp_path, ExportSettings(precision="fp16", target="cuda"))
+    graph = OnnxEncoder.load(tmp_path, precision="fp16", device=DEVICE)
+    wanted, found = encoder.vectors(TEXTS), torch.as_tensor(graph.vectors(TEXTS))
+    assert torch.cosine_similarity(found.float(), wanted).min() > 0.998
+
+
 def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path):
     def run():
         made = pair_run("mini-bert", learning_rate=1e-4)

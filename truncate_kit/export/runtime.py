@@ -75,7 +75,7 @@ class OnnxEncoder:
         self.threads = threads or usable_cores()
         self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
         # cuDNN, whose attention runs on Hopper, plans 60 ms and more for each new shape (benchmarks/gpu).
-        self._few_shapes = self.device.type == "cuda"
+        self.few_shapes = self.device.type == "cuda"
         self._cuda_options = cuda_options or CudaOptions(captured=buckets)
         self._state = state_of(file.parent, graph_files(file))
         self._sessions: dict[int, Any] = {}
@@ -183,7 +183,7 @@ class OnnxEncoder:
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
         """`vectors` of texts that are already ids, as `token_ids` gives them."""
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
-        lengths = [stepped(len(row), self._longest) if self._few_shapes else len(row) for row in ids]
+        lengths = [stepped(len(row), self._longest) if self.few_shapes else len(row) for row in ids]
         batches = list(token_batches(lengths, self.batch_tokens))
         if self._fixed is None and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2:
             run = self._runner(self._session(1), ids, vectors)
@@ -214,7 +214,7 @@ class OnnxEncoder:
         """The shape that a batch is brought to."""
         if self._fixed is not None:
             return bucket(batch, length, self._longest)
-        if not self._few_shapes:
+        if not self.few_shapes:
             return batch, length
         length = stepped(length, self._longest)
         return filled(batch, self.batch_tokens // length), length
