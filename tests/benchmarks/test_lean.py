@@ -44,8 +44,23 @@ def test_the_table_of_subsets_is_that_of_the_rows_of_a_gpu():
     expected = [
         [row["blocks"].replace(" ", ", "), *(row[name] for name in ("seed", *SCORES, "agreement"))]
         for row in measured_rows(on_a_gpu=True)
+        if row["texts"] == "120000"
     ]
     shown = [[row[0].split(" and ")[0], *row[1:]] for row in cells("Subsets of the same size")]
+    assert sorted(shown) == sorted(expected)
+
+
+def test_the_table_of_numbers_of_texts_is_that_of_its_rows():
+    shown = []
+    for texts, _, agreement, *scores in cells("How many texts")[:-1]:  # the last one is the full model
+        numbers = [cell.split(", ") for cell in (*scores, agreement)]
+        shown += [[texts.replace(",", ""), *seed] for seed in zip(*numbers, strict=True)]
+    expected = [
+        [row["texts"], *(row[name] for name in (*SCORES, "agreement"))]
+        for row in measured_rows(on_a_gpu=True)
+        if row["blocks"] == "1 3 6"
+    ]
+    assert len(expected) == 7
     assert sorted(shown) == sorted(expected)
 
 
