@@ -79,19 +79,24 @@ class Workspace(places.Workspace):
         self, source: ModelSource, runtime: str | None, graph: str | None, threads: int | None, device: str | None
     ) -> "Encoder | OnnxEncoder":
         """The model to encode with, in torch or as a graph."""
+        from truncate_kit.encoders import Encoder, dropped_head
         from truncate_kit.export.runtime import load_text_encoder
 
         own = {"pooling": source.pooling, "precision": graph, "device": device}
-        return load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
+        encoder = load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
+        if isinstance(encoder, Encoder):
+            self.note(dropped_head(encoder))
+        return encoder
 
     def load(self, source: ModelSource, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
         """The encoder, on its device. Raises `DeviceError` where that cannot compute in `precision`."""
-        from truncate_kit.encoders import load_encoder
+        from truncate_kit.encoders import dropped_head, load_encoder
         from truncate_kit.hardware import check_precision
         from truncate_kit.pair_keys import merged
         from truncate_kit.workspace.records import known_of
 
         encoder = load_encoder(source.name, pooling=source.pooling, max_length=source.max_length, device=device)
+        self.note(dropped_head(encoder))
         encoder.seen = merged(encoder.seen, known_of(source.name))
         check_precision(precision, encoder.device)
         if precision == "bf16" and encoder.device.type == "cpu":

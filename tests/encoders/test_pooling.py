@@ -1,8 +1,14 @@
 """Pooling against loops over tokens; padding on either side never enters."""
 
+import json
+import shutil
+
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
+from tests.support.families import TEXTS
+from truncate_kit.encoders import load_encoder
 from truncate_kit.encoders.pooling import POOLING_MODES, check_pooling, pool
 from truncate_kit.errors import UsageError
 
@@ -32,3 +38,22 @@ def test_unknown_pooling_names_the_known_ones():
     with pytest.raises(UsageError, match="no pooling 'average'") as problem:
         check_pooling("average")
     assert "mean, cls, max, last" in problem.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "wanted"),
+    [
+        ({"architectures": ["Qwen3ForCausalLM"]}, "last"),
+        ({"architectures": ["Qwen3ForCausalLM"], "is_causal": False}, "mean"),
+        ({"architectures": ["Qwen3Model"]}, "mean"),
+        ({"architectures": None}, "mean"),
+    ],
+)
+def test_a_folder_that_states_no_pooling_is_pooled_as_by_sentence_transformers(changes, wanted, tiny_folder, tmp_path):
+    folder = shutil.copytree(tiny_folder("qwen3"), tmp_path / "model")
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    encoder = load_encoder(folder)
+    assert encoder.pooling == wanted
+    theirs = torch.as_tensor(SentenceTransformer(str(folder), device="cpu").encode(TEXTS))
+    torch.testing.assert_close(encoder.vectors(TEXTS), theirs, rtol=1e-4, atol=1e-5)

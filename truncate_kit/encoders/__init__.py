@@ -4,7 +4,13 @@ from truncate_kit.encoders.digest import encoder_digest
 from truncate_kit.encoders.encoder import Batch, Encoder
 from truncate_kit.encoders.evaluating import evaluating, length_batches, original_order
 from truncate_kit.encoders.layer_heads import LayerHeads
-from truncate_kit.encoders.loading import find_pooler_head, load_encoder, load_pooler_head, random_encoder
+from truncate_kit.encoders.loading import (
+    dropped_head,
+    find_pooler_head,
+    load_encoder,
+    load_pooler_head,
+    random_encoder,
+)
 from truncate_kit.encoders.model_folder import load_config, resolve
 from truncate_kit.encoders.pooling import PoolingMode, check_pooling, pool
 from truncate_kit.encoders.saving import save_encoder
@@ -30,6 +36,7 @@ __all__ = [
     "check_layer",
     "check_pooling",
     "default_reference",
+    "dropped_head",
     "encoder_digest",
     "evaluating",
     "find_pooler_head",

@@ -9,7 +9,7 @@ from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.model_folder import load_config, resolve
 from truncate_kit.encoders.pipeline import Pipeline, read_pipeline
-from truncate_kit.encoders.pooling import ConcatPooling, check_pooling, pooled_width
+from truncate_kit.encoders.pooling import ConcatPooling, PoolingMode, check_pooling, pooled_width
 from truncate_kit.encoders.tail import Dense, check_widths
 from truncate_kit.encoders.text_reader import usable_length
 from truncate_kit.encoders.tokenizer import position_limit, reader_of
@@ -32,7 +32,7 @@ def load_encoder(
 
     Args:
         name: Folder, bundled miniature, or hub name.
-        pooling: One of `POOLING_MODES`; None keeps the model's own, or `mean` where it states none.
+        pooling: One of `POOLING_MODES`; None keeps the model's own, see `usual_pooling` where it states none.
         max_length: Tokens per text, special tokens included; None is the model's own limit.
         attention: `sdpa` or `eager`; None is the library's choice.
         device: See `select_device`.
@@ -61,7 +61,7 @@ def _loaded(
         name=str(name),
         backbone=backbone,
         tokenizer=reader.tokenizer,
-        pooling=check_pooling(pooling) if pooling else pipeline.pooling or "mean",
+        pooling=check_pooling(pooling) if pooling else pipeline.pooling or usual_pooling(config),
         tail=pipeline.tail,
         max_length=reader.max_length,
         lower_case=reader.lower_case,
@@ -78,6 +78,20 @@ def _loaded(
         if part is not None:
             check_finite(part, folder)
     return encoder
+
+
+def usual_pooling(config: PretrainedConfig) -> PoolingMode:
+    """The last token of a model that was made to continue texts, else the mean, as sentence-transformers has it."""
+    made_as = (config.architectures or [""])[0]
+    return "last" if made_as.endswith("ForCausalLM") and getattr(config, "is_causal", True) else "mean"
+
+
+def dropped_head(encoder: Encoder) -> str | None:
+    """A sentence where the model was made to classify texts, as cross-encoders are, and not to give vectors."""
+    made_as = (encoder.backbone.config.architectures or [""])[0]
+    if not made_as.endswith("ForSequenceClassification"):
+        return None
+    return f"{encoder.name} was made to classify texts ({made_as}): its head is left out, and its states are read."
 
 
 def _made_width(encoder: Encoder) -> int:
