@@ -80,6 +80,13 @@ def test_seeds_count_from_0_and_a_huge_number_of_them_takes_no_memory():
     assert shown(10**5000) == "of thousands of digits"
 
 
+def test_a_seed_that_is_named_twice_is_refused_and_layers_are_taken_as_a_list():
+    for settings in (SweepSettings, FrozenSettings, ContrastiveSettings):
+        with pytest.raises(UsageError, match=r"`seeds` \(0, 1, 0\) name one twice"):
+            settings(seeds=(0, 1, 0))
+    assert FrozenSettings(layers=[1, 2]).layers == SweepSettings(layers=[1, 2]).layers == "1,2"
+
+
 @pytest.mark.parametrize("threads", [0, 100_000, 999_999_999_999])
 def test_threads_that_no_machine_starts(threads):
     with pytest.raises(UsageError, match="`threads`"):

@@ -57,7 +57,7 @@ def check_number(name: str, value: Any, allowed: Bounds) -> None:
 
 
 def seeds_of(given: Iterable[int]) -> tuple[int, ...]:
-    """The seeds, of whatever kind of list; raises `UsageError` where there are none, too many, or one that is none."""
+    """The seeds, of whatever kind of list; raises `UsageError` for none, too many, one that is none, or one twice."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UsageError(
             f"`seeds` {shown(given)} is no list of numbers.", hint="Give a list, such as (0, 1, 2) or (0,)."
@@ -68,6 +68,8 @@ def seeds_of(given: Iterable[int]) -> tuple[int, ...]:
     check_number("seeds", len(seeds), SEEDS)
     for seed in seeds:
         check_number("seeds", seed, SEED)
+    if len(set(seeds)) < len(seeds):
+        raise UsageError(f"`seeds` {shown(seeds)} name one twice.", hint="Name each once: it gives the same trial.")
     return seeds
 
 

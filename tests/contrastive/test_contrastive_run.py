@@ -322,7 +322,7 @@ def test_models_and_rows_that_do_not_suit(tiny_folder, data, tmp_path):
     mixed = TripletSet(name="mixed", rows=(Triplet("a", "b", "c"), Triplet("a", "b")), note="")
     with pytest.raises(DataError, match="row 2 has no negative"):
         finetune_contrastive(encoder, mixed, data, out=tmp_path, settings=settings)
-    with pytest.raises(DataError, match="holds 1 row: nothing to contrast"):
+    with pytest.raises(DataError, match="one gives 1 row: nothing to contrast"):
         finetune_contrastive(encoder, TripletSet(name="one", rows=mixed.rows[:1], note=""), data, out=tmp_path)
     assert not (tmp_path / "lean").exists()
 

@@ -17,6 +17,7 @@ from tests.support.families import TINY_CONFIGS, WORDS
 from truncate_kit.data import PairSet, TextPair
 from truncate_kit.encoders import load_encoder, random_encoder, truncate
 from truncate_kit.errors import DeviceError, ModelError, UsageError
+from truncate_kit.export.casting import store_half
 from truncate_kit.export.checks import check_graph, odd_inputs
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph_files import save_graph
@@ -210,13 +211,21 @@ def test_weights_that_two_products_read_are_rounded_and_products_of_constants_ar
     graph = build_graph(encoder)
     assert not [node for node in graph.graph if node.op_type == "Transpose" and node.inputs[0].is_initializer()]
     assert len(quantizable(graph)) == 1 + 6 + 2  # word embeddings, the block, and its table by two of these weights
-    fold_constants(graph)
+    computed = fold_constants(graph)
     assert len(quantizable(graph)) == 1 + 6
     save_graph(graph, tmp_path / "model.onnx")
     check_graph(tmp_path / "model.onnx", encoder)
     half = to_half(graph, encoder.family, odd_inputs(encoder))[0]
     products = [node for node in half.graph if node.op_type == "MatMul" and node.inputs[1].is_initializer()]
     assert [node.inputs[1].const_value.numpy().dtype for node in products] == [np.float16] * 6
+    store_half(half, computed)  # the scores stay in float32, their table is stored in half
+    assert not [value for value in half.graph.initializers.values() if _is_large(value) and str(value.dtype) == "FLOAT"]
+    save_graph(half, tmp_path / "half.onnx")
+    check_graph(tmp_path / "half.onnx", encoder, precision="fp16")
+
+
+def _is_large(value):
+    return value.const_value.size > 1024
 
 
 @pytest.mark.parametrize("name", ["albert", "gpt2", "deberta-v2", "modernbert", "qwen2", "roberta"])

@@ -51,7 +51,7 @@ def test_vectors_come_in_order_with_prompt_and_casing(prompted, threads, batch_t
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 20])
-def test_batches_offew_shapes_give_the_same_vectors(prompted, batch_tokens):
+def test_batches_of_few_shapes_give_the_same_vectors(prompted, batch_tokens):
     """As CUDA graphs need them: filled up with texts and tokens that change nothing, over the same buffers again."""
     encoder, folder = prompted
     loaded = OnnxEncoder.load(folder, threads=1, batch_tokens=batch_tokens, buckets=True)
@@ -92,7 +92,7 @@ def test_a_bucket_holds_its_batch():
             assert length <= width <= max(8, 2 * length)
 
 
-def test_batches_on_a_gpu_havefew_shapes_and_the_same_vectors(prompted, monkeypatch):
+def test_batches_on_a_gpu_have_few_shapes_and_the_same_vectors(prompted, monkeypatch):
     """Whatever is encoded: each shape that is met for the first time costs as much as a batch of thousands."""
     encoder, folder = prompted
     loaded = OnnxEncoder.load(folder, threads=1, batch_tokens=64)

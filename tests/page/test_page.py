@@ -360,11 +360,15 @@ def test_without_a_bench_nothing_is_said_of_speed(lean, tmp_path):
         assert f"truncate-kit {words} --workspace {folder}" in found.commands
 
 
+def of_one_seed(sweep):
+    return replace(sweep, layers=tuple(replace(row, seeds=(0,)) for row in sweep.layers))
+
+
 def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
     """Other options would make another model, and find no trial again."""
     settings = SweepSettings(layers="1,2", strategy="rankings", pick="small", within=1.5, seeds=(0,))
     training = TrainingSettings(epochs=2, learning_rate=1e-3, objective="paraphrase")
-    sweep = replace(a_sweep(), settings=settings, training=training, metric="F1 × 100")
+    sweep = replace(of_one_seed(a_sweep()), settings=settings, training=training, metric="F1 × 100")
     found = write_page(write_run(tmp_path / "run", lean, sweep=sweep))
     (again,) = [command for command in found.commands if " finetune " in command]
     assert again == (
@@ -382,7 +386,7 @@ def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
 
 
 def test_more_seeds_are_asked_for_on_the_same_data_read_alike(lean, tmp_path):
-    sweep = replace(a_sweep(), settings=SweepSettings(seeds=(0,)), training=TrainingSettings())
+    sweep = replace(of_one_seed(a_sweep()), settings=SweepSettings(seeds=(0,)), training=TrainingSettings())
     run = write_run(tmp_path / "run", lean, sweep=sweep)
     data = DataSource("pairs.csv", ("a", "b", "how alike"), (0.0, 5.0))
     learned = LearnedSource(sweep.data_fingerprint, ModelSource("mini <b>", "cls", 64), data)

@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,12 +23,16 @@ from truncate_kit.encoders import load_encoder, parameters_kept, truncate
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.errors import FileProblemError, LayerOutOfRangeError, UsageError
 from truncate_kit.evaluation import evaluate
+from truncate_kit.page.writing import write_page
 from truncate_kit.progress import TrialWatcher
+from truncate_kit.report.training_tables import sweep_table
 from truncate_kit.representations import layer_states
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.finetune import Before, check_sweep, finetune
 from truncate_kit.sweep.picking import PICK_RULES, Picker, PickRule
+from truncate_kit.sweep.running import Sweep
 from truncate_kit.sweep.settings import SweepSettings
+from truncate_kit.sweep.strategies import Search
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.sweep.trials import parse_layers
 
@@ -99,7 +104,8 @@ def middle(layers):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"pick": "robust", "within": 100.0}, "No layer is better than the full model; distillation makes it smaller."),
+        ({"pick": "robust", "within": 100.0}, "{}; distillation makes it smaller."),
+        ({"pick": "robust", "within": 100.0, "layers": "2,3"}, "{}; distillation makes it smaller."),
         ({"pick": "small", "within": 100.0}, None),
         ({"strategy": "last"}, "Nothing is cut; distillation makes it smaller."),
         ({"layers": "3"}, None),  # as asked for
@@ -114,8 +120,28 @@ def test_a_search_that_ends_at_the_full_model_says_that_nothing_was_gained(setti
         training=SHORT,
     )
     assert (result.chosen == result.full.layer == 3) == (settings.get("pick") != "small")
-    assert result.choice.endswith(said) if said else "`distill`" not in result.choice
+    beaten = any(row.dev > result.full.dev for row in result.layers)  # the rule passes them over
+    none = "None of these layers" if "layers" in settings else "No layer"
+    kept = "Nothing is cut" if beaten else f"{none} is better than the full model"
+    assert result.choice.endswith(said.format(kept)) if said else "makes it smaller" not in result.choice
     assert result.choice in (tmp_path / "lean" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("layers", "beaten", "said"),
+    [
+        ("all", False, "No layer is better than the full model"),
+        ("auto", False, "No layer is better than the full model"),
+        ("2,4", False, "None of these layers is better than the full model"),
+        ("all", True, "Nothing is cut"),
+    ],
+)
+def test_that_no_layer_is_better_is_said_where_it_is_so(layers, beaten, said):
+    run = SimpleNamespace(
+        settings=SweepSettings(layers=layers), full=SimpleNamespace(full=SimpleNamespace(depth=4)), blocks=None,
+        layers=(1, 2, 3, 4), runner=SimpleNamespace(prior=None), _strategy="rankings", _picker="the best dev score",
+    )  # fmt: skip
+    assert Sweep._reason(run, Search(4), beaten=beaten).endswith(f". {said}; distillation makes it smaller.")
 
 
 def test_the_bonus_counts_from_the_depth_of_the_model_not_of_what_is_left():
@@ -346,6 +372,12 @@ def test_a_shorter_run_takes_no_result_away(tiny_folder, tmp_path):
     assert (again.layers, again.full, again.trials) == (first.layers, first.full, first.trials)
     assert SweepResult.read(tmp_path / "sweep.json") == again
     assert again.chosen == load_encoder(tmp_path / "lean").depth == 2  # saved is what was asked for
+    # Whatever is shown beside means over two seeds counts two.
+    assert "2 seeds" in sweep_table(again).title
+    assert again.certainty.seeds == first.certainty.seeds == 2
+    page = Path(write_page(tmp_path).page).read_text()
+    assert "2 seeds: test" in page
+    assert "One seed: another one" not in page
     fewer = dataclasses.replace(SHORT, epochs=1)
     finetune(encoder, word_splits(), out=tmp_path, settings=short, training=fewer)
     kept = {result.training.epochs: result for result in map(SweepResult.read, tmp_path.glob("trials/*/sweep.json"))}

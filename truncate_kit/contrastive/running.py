@@ -130,9 +130,8 @@ def _processes(
 def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
     """Anchors, positives and, where the objective has them, negatives. Raises `DataError`."""
     if len(rows) < FEWEST_ROWS:
-        raise DataError(
-            f"{rows.name} holds {len(rows)} row: nothing to contrast it with.", hint="Give some thousand rows."
-        )
+        problem = f"{rows.name} gives {len(rows)} row: nothing to contrast it with. {rows.note}".rstrip()
+        raise DataError(problem, hint='Give some thousand rows; `objective="in-batch"` makes the most of NLI pairs.')
     columns = [[row.anchor for row in rows.rows], [row.positive for row in rows.rows]]
     if OBJECTIVES[settings.objective].data == "negatives":
         without = next((place for place, row in enumerate(rows.rows, 1) if row.negative is None), None)

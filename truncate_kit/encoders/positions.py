@@ -4,6 +4,7 @@ transformers multiplies every query and key by all positions of the table, 512 f
 pair of tokens the one at their distance. A text of t tokens has no distance of t or more: it needs 2t rows.
 """
 
+import math
 from functools import reduce
 
 import torch
@@ -13,6 +14,17 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfA
 
 class NearAttention(DisentangledSelfAttention):
     """The attention of DeBERTa-v2 and DeBERTaV3; only what it multiplies differs, its parameters are the same."""
+
+    def _exceeds_distances(self) -> bool:
+        """Whether a distance may have a row further from the middle than itself, as in tables made for short texts.
+
+        From mid = buckets / 2 on, distance d has row ceil((mid - 1) log(d / mid) / log((most - 1) / mid)) + mid. That
+        is at most d where the last logarithm is at least (mid - 1) / mid, since log(1 + x) <= x.
+        """
+        mid, most = self.position_buckets // 2, self.max_relative_positions
+        if self.position_buckets < 1:
+            return False
+        return mid < 1 or most - 1 <= mid or math.log((most - 1) / mid) < (mid - 1) / mid
 
     def disentangled_attention_bias(
         self, query_layer: Tensor, key_layer: Tensor, relative_pos: Tensor, rel_embeddings: Tensor, scale_factor: int
@@ -28,7 +40,7 @@ class NearAttention(DisentangledSelfAttention):
         """
         heads, size = self.num_attention_heads, query_layer.size(-1)
         length, span = query_layer.size(1), self.pos_ebd_size
-        reach = torch.sym_min(length, span)  # type: ignore[no-untyped-call]
+        reach = span if self._exceeds_distances() else torch.sym_min(length, span)  # type: ignore[no-untyped-call]
         # Sizes enter as ranges: a number that the CPU adds to a GPU's tensor is a copy, which no CUDA graph records.
         near = torch.arange(span - reach, span + reach, device=query_layer.device)
         middle = torch.arange(reach, reach + 1, device=query_layer.device)

@@ -4,7 +4,7 @@ ONNX Runtime's own converter is not used: between two neighbouring nodes that sh
 float16 and up again, so that a masked score becomes infinite in the middle of an island.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from truncate_kit.extras import require
 
 _SMALLEST, _LARGEST = 5.96e-8, 65504.0  # float16, subnormal and normal
+_LARGE = 1024  # numbers of a constant that is worth storing in half
 _INTEGER = frozenset(("Shape", "Size", "ArgMax", "ArgMin", "NonZero"))
 _BOOLEAN = frozenset(("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "And", "Or", "Not", "Xor", "IsNaN"))
 
@@ -66,6 +67,26 @@ def narrow(model: Any, wide: set[str]) -> None:
     unused = [name for name, value in model.graph.initializers.items() if not value.uses()]
     for name in unused:
         del model.graph.initializers[name]
+
+
+def store_half(model: Any, names: Collection[str]) -> None:
+    """Keep those of these constants that are large and in float32 as float16 in the file, in place.
+
+    A session widens them when it is made.
+    """
+    ir = require("onnx_ir", extra="cpu")
+    for name in sorted(names):  # the same file each time
+        value = model.graph.initializers.get(name)
+        if value is None or value.const_value.dtype != ir.DataType.FLOAT or value.const_value.size < _LARGE:
+            continue
+        stored = ir.Value(name=f"{name}_stored", const_value=ir.tensor(_cut(value.const_value.numpy())))
+        cast = ir.node("Cast", [stored], attributes={"to": ir.DataType.FLOAT.value}, name=f"{name}_cast")
+        cast.outputs[0].shape, cast.outputs[0].dtype = value.shape, ir.DataType.FLOAT
+        value.replace_all_uses_with(cast.outputs[0])
+        del model.graph.initializers[name]
+        cast.outputs[0].name = name
+        model.graph.register_initializer(stored)
+        model.graph.insert_before(next(iter(model.graph)), cast)
 
 
 def _values(model: Any, nodes: list[Any]) -> Iterator[Any]:

@@ -11,6 +11,7 @@ from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.encoders.saving import load_by_any_runtime
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check
+from truncate_kit.export.casting import store_half
 from truncate_kit.export.checks import check_graph, check_score, odd_inputs
 from truncate_kit.export.embeddings import fuse_embeddings
 from truncate_kit.export.export_report import ExportReport, HalfPrecision, Quantization
@@ -165,12 +166,12 @@ def _make(job: _Job, encoder: Encoder) -> _Made:
     mask = set_mask(graph, choose_mask(settings.target))
     fuse_embeddings(graph, encoder.family, settings.precision)
     quantization = half = None
-    if settings.precision != "fp32":
-        fold_constants(graph)
+    computed = fold_constants(graph) if settings.precision != "fp32" else set()
     if settings.precision == "fp16":
         graph, half = to_half(graph, encoder.family, odd_inputs(encoder), embed_limit=settings.embed_limit)
     elif settings.precision == "int8":
         graph, quantization = _to_int8(job, encoder, graph)
+    store_half(graph, computed)
     return _Made(graph=graph, mask=mask, fused_expected=expected, quantization=quantization, half=half)
 
 

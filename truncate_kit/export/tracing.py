@@ -66,17 +66,20 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
     return model
 
 
-def fold_constants(model: Any) -> None:
-    """Compute, in place, what depends on weights alone, as DeBERTa's products with its table of positions.
+def fold_constants(model: Any) -> set[str]:
+    """Compute, in place, what depends on weights alone, as DeBERTa's products with its table of positions; their names.
 
     A session does so where the CPU has kernels for it: in float32, which no other precision is.
     """
+    before = set(model.graph.initializers)
     _fold(model, lambda node: node.op_type != "Concat")  # queries, keys and values that blocks share stay shared
+    return set(model.graph.initializers) - before
 
 
 def _fold(model: Any, wanted: Callable[[Any], bool]) -> None:
     folding = require("onnxscript.optimizer", extra="cpu").fold_constants
-    folding(model, should_fold=wanted, output_size_limit=sys.maxsize)
+    with _quiet():
+        folding(model, should_fold=wanted, output_size_limit=sys.maxsize)
 
 
 class _WithStates(nn.Module):
@@ -137,13 +140,13 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
 def _constant_positions(encoder: Encoder) -> Iterator[None]:
     """Tables of relative positions are constants after their norm, which `fold_constants` cannot compute."""
     name = "get_rel_embedding"
-    modules = [module for module in encoder.modules() if hasattr(type(module), name)]
-    for module in modules:
-        setattr(module, name, partial(_given, getattr(module, name)()))
+    tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
+    for module, table in tables.items():
+        setattr(module, name, partial(_given, table))
     try:
         yield
     finally:
-        for module in modules:
+        for module in tables:
             delattr(module, name)
 
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from truncate_kit.blocks import as_text
 from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbers, seeds_of
 from truncate_kit.errors import UsageError, unknown_name
 from truncate_kit.precisions import Precision
@@ -80,6 +81,7 @@ class FrozenSettings(Result):
             hint = f"Use some of {', '.join(STEPS)} as `steps`."
             raise UsageError(f"There is no step {unknown[0]!r}." if unknown else "No step is named.", hint=hint)
         self.training(self.epochs)  # its errors are raised before any state is computed
+        object.__setattr__(self, "layers", as_text(self.layers))
         object.__setattr__(self, "seeds", seeds_of(self.seeds))
         check_numbers(
             self, hidden=_UNITS, depth=_DEPTH, raw_sentences=TEXTS, nli_epochs=EPOCHS, pretraining_epochs=EPOCHS

@@ -132,7 +132,7 @@ def _agreement(run: Run, result: DistillResult) -> list[str]:
 
 
 def _seeds(sweep: SweepResult) -> str:
-    lean, full, seeds = sweep.lean, sweep.full, len(sweep.settings.seeds)
+    lean, full, seeds = sweep.lean, sweep.full, len(sweep.lean.seeds)
     if seeds == 1:
         return "One seed: another one may choose another layer and score otherwise."
     return (

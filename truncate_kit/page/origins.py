@@ -86,7 +86,7 @@ def _environment(run: Run) -> Section:
         rows |= {f"{name} of {report.file}": version for name, version in report.versions.items()}
     if run.sweep is not None:
         rows |= {
-            "seeds": ", ".join(map(str, run.sweep.settings.seeds)),
+            "seeds": ", ".join(map(str, run.sweep.lean.seeds)),
             "seed that was saved": str(run.sweep.chosen_seed),
         }
         rows |= {

@@ -142,7 +142,7 @@ def layers(run: Run) -> Section | None:
     """Which layer, where layers were searched."""
     if run.sweep is None:
         return None
-    few = len(run.sweep.settings.seeds) < 2
+    few = len(run.sweep.lean.seeds) < 2
     again = _finetune_again(run, run.sweep) if few else None
     missing = () if again is None else (("No deviation over seeds", run.command(*again)),)
     return replace(sweep_part(run.sweep), missing=missing)

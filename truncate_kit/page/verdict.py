@@ -201,7 +201,7 @@ def _signs(run: Run) -> tuple[tuple[str, str], ...]:
         shown = "none on pairs of yours"
     else:
         shown = "no interval yet"
-    seeds = len(run.sweep.settings.seeds) if run.sweep is not None else None
+    seeds = len(run.sweep.lean.seeds) if run.sweep is not None else None
     busy = bench.machine.others_busy if bench is not None else None
     speed = "not measured" if bench is None else "machine not watched" if busy is None else "quiet machine"
     if bench is None and learned is not None:

@@ -78,6 +78,8 @@ class Sweep:
         own = _finished(self.runner)
         yardstick = [trial for trial in _finished(self.full) if trial.layer == self.full.full.depth]
         encoder, training = self.runner.full, self.runner.settings
+        chosen, rows = found.search.chosen, scores_by_layer(encoder, own)
+        full = scores_by_layer(self.full.full, yardstick)[0]
         result = SweepResult(
             model=encoder.name,
             data=self.data.name,
@@ -88,15 +90,17 @@ class Sweep:
             settings=replace(self.settings, strategy=self._strategy),
             training=training,
             learning_rate=training.rate(encoder.width),
-            layers=scores_by_layer(encoder, own),
+            layers=rows,
             search=(*found.search.short, *found.search.stopped),
             trials=tuple(replace(trial, dev_draws=()) for trial in _unique([*own, *yardstick])),
-            certainty=certainty(self._compared(own, found.search.chosen), self.layers, self.settings.seeds),
-            chosen=found.search.chosen,
+            certainty=certainty(
+                self._compared(own, chosen), self.layers, [trial.seed for trial in own if trial.layer == chosen]
+            ),
+            chosen=chosen,
             chosen_seed=found.best.seed,
-            full=scores_by_layer(self.full.full, yardstick)[0],
+            full=full,
             prediction=self.prediction,
-            choice=self._reason(found.search),
+            choice=self._reason(found.search, beaten=any(row.dev > full.dev for row in rows)),
             metric=self.runner.task.metric,
             before=self.before,
             blocks=self.blocks,
@@ -158,8 +162,11 @@ class Sweep:
         others = (layer for layer in layers_to_try(self.runner.full) if layer != trial.layer)
         return len(self.settings.seeds) * trial.steps * sum(max(1, layer) for layer in others)
 
-    def _reason(self, search: Search) -> str:
-        """Why this layer; and that nothing was gained where a search ends at the full model."""
+    def _reason(self, search: Search, *, beaten: bool) -> str:
+        """Why this layer; and that nothing was gained where a search ends at the full model.
+
+        beaten: whether a layer has a better dev score than the full model, which the rule then passed over.
+        """
         auto, depth = self.settings.layers == "auto", self.full.full.depth
         place = capitalized(place_in_words(search.chosen, self.blocks)) + (f" of {depth}" if self.blocks else "")
         if len(self.layers) == 1:
@@ -174,7 +181,11 @@ class Sweep:
             taken += "; layers were ranked without the words that each trial learned first"
         if search.chosen < depth:
             return f"{place}: {taken}."
-        kept = "Nothing is cut" if search.words else "No layer is better than the full model"
+        kept = "No layer is better than the full model"
+        if search.words or beaten:
+            kept = "Nothing is cut"
+        elif not auto and self.settings.layers != "all":
+            kept = "None of these layers is better than the full model"
         return f"{place}: {taken}. {kept}; distillation makes it smaller."
 
     def _save(self, result: SweepResult, found: Found, out: Path) -> None:
