@@ -156,6 +156,7 @@ def test_a_task_that_is_the_mean_of_others(mteb, tiny_folder):
 def test_tasks_that_cannot_be_run(mteb, tiny_folder):
     with pytest.raises(UsageError, match="No MTEB task"):
         find_tasks([])
+    assert [task.metadata.name for task in find_tasks(["STS12", "STS13", "STS12"])] == ["STS12", "STS13"]
     with pytest.raises(UsageError, match="has no task 'stsbenchmrk'") as problem:
         find_tasks(["STS12", "stsbenchmrk"])
     assert "STSBenchmark" in problem.value.hint

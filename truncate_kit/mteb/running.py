@@ -22,15 +22,16 @@ _BATCH = 256  # texts that mteb hands over at a time; they are put together agai
 
 
 def find_tasks(tasks: Sequence[Any]) -> list[Any]:
-    """Tasks of `mteb`, by name or as they are.
+    """Tasks of `mteb`, by name or as they are, each once.
 
     Raises `UsageError` for none, an unknown name, and a task on anything but text; `MissingExtraError` without `mteb`.
     """
     package = require("mteb", extra="mteb")
     if not tasks:
         raise UsageError("No MTEB task is named.", hint="Name one, such as STSBenchmark.")
+    distinct = {task if isinstance(task, str) else id(task): task for task in tasks}
     with _quiet():
-        found = [_task(package, task) if isinstance(task, str) else task for task in tasks]
+        found = [_task(package, task) if isinstance(task, str) else task for task in distinct.values()]
     for task in found:
         if others := sorted(set(task.metadata.modalities) - {"text"}):
             raise UsageError(
