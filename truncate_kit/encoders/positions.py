@@ -40,7 +40,9 @@ class NearAttention(DisentangledSelfAttention):
         """
         heads, size = self.num_attention_heads, query_layer.size(-1)
         length, span = query_layer.size(1), self.pos_ebd_size
-        reach = span if self._exceeds_distances() else torch.sym_min(length, span)  # type: ignore[no-untyped-call]
+        reach = span
+        if not self._exceeds_distances():
+            reach = torch.sym_min(length, span)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         # Sizes enter as ranges: a number that the CPU adds to a GPU's tensor is a copy, which no CUDA graph records.
         near = torch.arange(span - reach, span + reach, device=query_layer.device)
         middle = torch.arange(reach, reach + 1, device=query_layer.device)
