@@ -35,7 +35,7 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequen
     Args:
         trials: Those without `dev_draws` are passed over.
         layers: All that could have been taken; those that were not trained out are named.
-        seeds: That were asked for. Where two layers or more have all of them, the others are none that were trained
+        seeds: Of the chosen layer. Where two layers or more have all of them, the others are none that were trained
             out: a layer that an earlier run left with fewer seeds takes none from the rest.
 
     Returns:
