@@ -35,9 +35,10 @@ def status(
 
     if run is not None and folder not in (options.WORKSPACE, run):
         raise UsageError(f"{run} and {folder} are two workspaces.", hint="Name one.")
-    if run is not None and not run.is_dir():
-        raise UsageError(f"There is no folder {run}.", hint="Name a workspace that a command has written.")
-    workspace = Workspace(run or folder)
+    named = run or folder
+    if named != options.WORKSPACE and not named.is_dir():
+        raise UsageError(f"There is no folder {named}.", hint="Name a workspace that a command has written.")
+    workspace = Workspace(named)
     found = contents.clean(workspace) if clean else contents.contents(workspace)
     if as_json:
         print_json(found)

@@ -348,6 +348,7 @@ def test_status_lists_what_is_there_and_clean_frees_the_copies(run, tmp_path, ti
     assert run("status", "exported", "--json") == run("status", "--workspace", "exported", "--json")
     assert "two workspaces" in run("status", "one", "--workspace", "other")[2]
     assert "There is no folder nowhere" in run("status", "nowhere")[2]
+    assert "There is no folder nowhere" in run("status", "--workspace", "nowhere")[2]
     assert [model["path"] for model in found["models"]] == ["exported/full", "exported/lean"]
     assert found["file_bytes"] == sum(path.stat().st_size for path in tmp_path.glob("exported/**/*") if path.is_file())
     cleaned = json.loads(run("status", "--clean", "--json")[1])
