@@ -48,9 +48,18 @@ class NearAttention(DisentangledSelfAttention):
         middle = torch.arange(reach, reach + 1, device=query_layer.device)
         scale = (size * scale_factor) ** 0.5
 
+        def positions(project: nn.Module) -> Tensor:
+            """Rows of the table that occur, as queries or keys, (2 * reach, heads, d)."""
+            if torch.compiler.is_exporting():  # the product of all rows is a constant of the graph: rows of that
+                return placed(project, rel_embeddings[None, : 2 * span]).index_select(0, near)
+            return placed(project, rel_embeddings.index_select(0, near))
+
+        def placed(project: nn.Module, rows: Tensor) -> Tensor:
+            found: Tensor = (project(rows) / scale).view(-1, heads, size)
+            return found
+
         def picked(states: Tensor, project: nn.Module, distances: Tensor) -> Tensor:
-            positions = (project(rel_embeddings[None, : 2 * span]) / scale).view(-1, heads, size).transpose(0, 1)
-            columns = positions.index_select(1, near).transpose(1, 2)  # (heads, d, 2 * reach)
+            columns = positions(project).permute(1, 2, 0)  # (heads, d, 2 * reach)
             # Repeated for each text: of unlike shapes CUDA's product takes addresses in lists, which no graph keeps.
             products = torch.bmm(states, columns.repeat(states.size(0) // heads, 1, 1))
             places = torch.clamp(distances, -span, span - 1) + middle
