@@ -163,6 +163,17 @@ def _first_bad_line(path: Path) -> RowError:
     raise AssertionError(f"{path} changed while it was read")
 
 
+def check_returns(path: Path, line: int, text: str) -> None:
+    """Raise `RowError` where carriage returns (CR) alone end lines, so that several of them were read as this one.
+
+    A single one inside a line is white space. text: The line with its end.
+    """
+    inside = text.rstrip("\r\n").count("\r")
+    if inside > 1 or (inside and not text.endswith("\n")):
+        hint = "End them with line feeds: tr '\\r' '\\n' < OLD > NEW."
+        raise RowError(str(path), f"line {line}", "lines end in carriage returns (CR) alone.", hint=hint)
+
+
 def not_utf8(path: Path, line: int, byte: int, head: bytes) -> RowError:
     """The error for a byte that is not UTF-8, with the likely encoding of the file."""
     likely = "UTF-16" if head in (b"\xff\xfe", b"\xfe\xff") else "WINDOWS-1252"

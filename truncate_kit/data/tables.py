@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.data.columns import misread_header, other_separator
-from truncate_kit.data.files import format_of, opened, opened_text, unsupported
+from truncate_kit.data.files import check_returns, format_of, opened, opened_text, unsupported
 from truncate_kit.errors import ColumnsError, DataError, RowError, first_line
 from truncate_kit.files import RepeatedKeyError, without_repeats
 
@@ -113,9 +113,14 @@ def _read_tsv(path: Path, size: int, *, counted: bool) -> Iterator[Table]:
     # One row per line and a quote is a character like any other, as the STS and GLUE files want it; a field is
     # unquoted only where it was plainly written by a spreadsheet: quotes at both ends and all others doubled.
     with opened_text(path, newline="\n") as lines:
-        plain = ((number, line.rstrip("\r\n")) for number, line in enumerate(lines, start=1))
-        rows = ((number, [_unquoted(field) for field in line.split("\t")] if line else []) for number, line in plain)
-        yield from _separated(path, rows, "tab", size, counted)
+        yield from _separated(path, _tsv_rows(path, lines), "tab", size, counted)
+
+
+def _tsv_rows(path: Path, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(lines, start=1):
+        check_returns(path, number, line)
+        plain = line.rstrip("\r\n")
+        yield number, [_unquoted(field) for field in plain.split("\t")] if plain else []
 
 
 def _unquoted(field: str) -> str:

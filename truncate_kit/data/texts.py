@@ -5,13 +5,12 @@ from pathlib import Path
 
 from truncate_kit.data.cells import text_of
 from truncate_kit.data.columns import find_text_column, find_text_columns, misread_header
-from truncate_kit.data.files import NULL_HINT, TEXT_FORMAT, format_of, not_utf8, opened
+from truncate_kit.data.files import NULL_HINT, TEXT_FORMAT, check_returns, format_of, not_utf8, opened
 from truncate_kit.data.tables import MISSING, iter_tables, read_table
 from truncate_kit.errors import ColumnsError, DataError, RowError
 
 _BOM = b"\xef\xbb\xbf"
 _ROWS_AT_ONCE = 1024
-_CR_HINT = "End them with line feeds: tr '\\r' '\\n' < OLD > NEW."
 
 
 def iter_texts(path: str | Path, *, column: str | None = None) -> Iterator[str]:
@@ -80,15 +79,14 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
             if number == 1:
                 head = line[:2]
                 line = line.removeprefix(_BOM)
-                if b"\r" in line.rstrip(b"\r") and not line.endswith(b"\n"):  # all of an old file would be one text
-                    raise RowError(str(path), "line 1", "lines end in carriage returns (CR) alone.", hint=_CR_HINT)
             try:
-                text = line.decode().strip()
+                text = line.decode()
             except UnicodeDecodeError as error:
                 raise not_utf8(path, number, line[error.start], head) from error
+            check_returns(path, number, text)
             if "\0" in text:
                 raise RowError(str(path), f"line {number}", "the text holds a null character.", hint=NULL_HINT)
-            yield number, text
+            yield number, text.strip()
 
 
 def _cells(path: Path, column: str | None) -> Iterator[str]:
