@@ -83,6 +83,8 @@ class Candidate(Result):
             and better in one of the two; the full model counts among both.
         agreement: On the texts for the report, after learning where it learned; None where a file of an earlier
             version does not say.
+        interval: The 95 % interval of `untrained`, by a bootstrap over the pairs, queries or texts for choosing; None
+            likewise.
     """
 
     blocks: Blocks
@@ -92,6 +94,7 @@ class Candidate(Result):
     parameters: int
     dominated: bool = False
     agreement: Agreement | None = None
+    interval: tuple[float, float] | None = None
 
     @property
     def score(self) -> float:

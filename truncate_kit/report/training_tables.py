@@ -34,7 +34,7 @@ def sizes_table(result: DistillResult) -> TableCells:
         [
             (
                 ", ".join(map(str, row.blocks)) + (" (full model)" if row is full else ""),
-                f"{row.untrained:.2f}",
+                f"{row.untrained:.2f}" + ("" if row.interval is None else " [{:.1f}, {:.1f}]".format(*row.interval)),
                 points(row.learned),
                 *_agreement(row.agreement),
                 f"{row.texts_per_second / full.texts_per_second:.2f} ×",

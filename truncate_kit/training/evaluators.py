@@ -48,6 +48,10 @@ class VectorEvaluator(ABC):
         """What `score` gives, from vectors (n, d) of `texts()`."""
 
     @abstractmethod
+    def interval_of(self, vectors: Tensor) -> tuple[float, float]:
+        """Ends of the 95 % interval of that score, by a bootstrap over what is scored."""
+
+    @abstractmethod
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
         """The same of about that number of texts, drawn at random but always alike, each cut to `tokens`.
 
@@ -87,6 +91,11 @@ class HeldOutPairs(VectorEvaluator):
         said, true = np.asarray(self.outcomes(vectors)), np.asarray(self._targets)
         drawn = np.random.default_rng(0).integers(0, len(true), (DRAWS, len(true)))
         return tuple(round(score, 3) for score in self.score_each(said[drawn], true[drawn]))
+
+    def interval_of(self, vectors: Tensor) -> tuple[float, float]:
+        """See `VectorEvaluator`."""
+        low, high = np.quantile(self.resampled(vectors), (0.025, 0.975))
+        return float(low), float(high)
 
     def outcomes(self, vectors: Tensor) -> list[float]:
         """What is scored of each pair: its cosine, unless a subclass says otherwise."""

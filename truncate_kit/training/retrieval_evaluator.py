@@ -13,7 +13,7 @@ from truncate_kit.data import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.retrieval import FEWEST_QUERIES
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import DataError
-from truncate_kit.retrieval.scores import score_queries
+from truncate_kit.retrieval.scores import estimated, score_queries
 from truncate_kit.retrieval.searching import SearchVectors, measure_of, search
 from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.training.evaluators import VectorEvaluator
@@ -36,6 +36,11 @@ class RetrievalEvaluator(VectorEvaluator):
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """Mean over the queries, in points; no Pearson."""
         return float(self.scores(vectors, vectors).mean()), None
+
+    def interval_of(self, vectors: Tensor) -> tuple[float, float]:
+        """See `VectorEvaluator`."""
+        found = estimated(self.scores(vectors, vectors))
+        return found.low, found.high
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "RetrievalEvaluator":
         """See `VectorEvaluator`; queries come with all of their answers, up to half of the texts."""
