@@ -174,10 +174,6 @@ def _check_ignored(settings: SweepSettings, strategy: str | None, weight: float,
             f"--strategy {strategy} searches for a layer, and --layer {settings.layers} is given.",
             hint="Leave out one of the two.",
         )
-    if settings.within is not None and not PICK_RULES[settings.pick].within:
-        raise UsageError(
-            f"--within says nothing to --pick {settings.pick}.", hint=f"Leave it out; the defaults are {WITHIN}."
-        )
 
 
 def _searched(retrieval: Path | None, metric: str | None, workspace: Workspace) -> "RetrievalSet | None":

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import blocks_in_words
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import DataError, UsageError
 from truncate_kit.files import run_lock
 from truncate_kit.workspace import places
 from truncate_kit.workspace.sources import DataSource, ModelSource
@@ -134,12 +134,16 @@ class Workspace(places.Workspace):
         self, named: str | None, columns: str | None, scale: str | None, *, classes: bool = False
     ) -> tuple["PairSplits", DataSource]:
         """The pairs named, else the last ones, else the bundled set, and where they come from; says all."""
-        from truncate_kit.data import BUNDLED, load_pairs
+        from truncate_kit.data import BUNDLED, is_retrieval_folder, load_pairs
 
         source = DataSource(named, names_in(columns), scale_in(scale))
         if named is None:
             last = self.remembered().data
             source = DataSource(last.name, source.columns or last.columns, source.scale or last.scale)
+        if source.name is not None and is_retrieval_folder(source.name):
+            hint = "analyze, evaluate, compare, distill, export and bench take it; finetune does, beside pairs, "
+            hint += "as `retrieval`."
+            raise DataError(f"{source.name} holds queries and documents, not graded pairs.", hint=hint)
         how = {"columns": source.columns, "scale": source.scale, "classes": classes}
         splits = load_pairs(source.name or BUNDLED, divide=False, **how)  # type: ignore[arg-type]  # each its own
         self.note(*splits.statements())

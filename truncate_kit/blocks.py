@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from truncate_kit.bounds import check_whole, shown
 from truncate_kit.errors import UsageError
 
 _MOST = 10_000  # numbers of a range; no model is as deep
@@ -34,6 +35,13 @@ def blocks_named(text: str) -> tuple[int, ...]:
         return tuple(numbers_named(text))
     except ValueError as error:
         raise UsageError(f"{text!r} names no blocks.", hint="Write `blocks` as 1,4,6 or as 1..3,6.") from error
+
+
+def listed_blocks(blocks: object) -> list[int]:
+    """The numbers of several blocks. Raises `UsageError` for what is no list of whole numbers."""
+    if isinstance(blocks, str) or not isinstance(blocks, Iterable):
+        raise UsageError(f"`blocks` {shown(blocks)} is no list of numbers.", hint="Give a list, such as [1, 4, 6].")
+    return [check_whole("blocks", block) for block in blocks]
 
 
 def blocks_in_words(blocks: Sequence[int], depth: int | None = None) -> str:

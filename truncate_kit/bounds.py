@@ -42,6 +42,7 @@ WEIGHT = Bounds(0, 1_000_000, whole=False)
 SEEDS = Bounds(1, 10_000)
 SEED = Bounds(0, 2**31 - 1)
 TEXTS = Bounds(1, 10**12)
+_RATE = Bounds(0, 1, whole=False, above=True)
 
 
 def check_numbers(settings: object, **bounds: Bounds) -> None:
@@ -54,6 +55,23 @@ def check_number(name: str, value: Any, allowed: Bounds) -> None:
     """Raise `UsageError` where the parameter `name` has a value out of its bounds; None is allowed."""
     if value is not None and not allowed.holds(value):
         raise UsageError(f"`{name}` {shown(value)} {_wrong(value, allowed)}.", hint=f"Use {allowed}.")
+
+
+def check_whole(name: str, value: Any) -> int:
+    """The whole number that the parameter `name` has, numpy's as well; raises `UsageError` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise UsageError(f"`{name}` {shown(value)} is no whole number.", hint="Give a whole number, such as 3.")
+    return int(value)
+
+
+def check_rate(rate: Any, usual: str) -> None:
+    """Raise `UsageError` for a `learning_rate` that is no number between 0 and 1; None is allowed.
+
+    usual: What the hint gives as an example.
+    """
+    if rate is not None and (not _RATE.holds(rate) or rate == _RATE.most):
+        hint = f"Use a number between 0 and 1, such as {usual}."
+        raise UsageError(f"A `learning_rate` of {shown(rate)} teaches nothing.", hint=hint)
 
 
 def seeds_of(given: Iterable[int]) -> tuple[int, ...]:

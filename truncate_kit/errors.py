@@ -68,12 +68,13 @@ class ModelError(TruncateKitError, ValueError):
 class LayerOutOfRangeError(ModelError):
     """A layer outside 0 … depth, or a block outside 1 … depth."""
 
-    def __init__(self, layer: int, depth: int, *, block: bool = False) -> None:
+    def __init__(self, layer: int, depth: int, *, block: bool = False, lowest: int = 0) -> None:
+        """lowest: That can be given, where the model has lower ones that cannot."""
         what, first = ("block", "1") if block else ("layer", "0")
         has = f"{what}s {first}{'' if block else ' (embeddings)'} to {depth}"
         super().__init__(
             f"{what.capitalize()} {layer} does not exist: this encoder has {has}.",
-            hint=f"Give a {what} from {first} to {depth}.",
+            hint=f"Give a {what} from {lowest or first} to {depth}.",
         )
 
 

@@ -66,7 +66,9 @@ def other_graph(precision: Precision, device: str, parameter: str = "device") ->
 def check_training_precision(name: str) -> None:
     """Raise `UsageError` for a precision that nothing is trained in."""
     if name not in TRAINING_PRECISIONS:
-        raise UsageError(f"There is no training precision {name!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)}.")
+        raise UsageError(
+            f"There is no training precision {name!r}.", hint=f"Use {' or '.join(TRAINING_PRECISIONS)} as `precision`."
+        )
 
 
 def check_graph_precision(name: str) -> Precision:

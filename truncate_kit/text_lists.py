@@ -1,17 +1,20 @@
 """Texts that a caller gives: several of them, each a str."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 
 from truncate_kit.errors import UsageError
 
 
-def check_several(texts: object) -> None:
-    """Raise `UsageError` for one text or a path where several texts are to be read: it would be read letter by letter.
+def check_several(texts: object, *, ordered: bool = True) -> None:
+    """Raise `UsageError` where several texts are to be read and this is no list of them.
 
-    What is iterated is left as it is, so that an iterator can be read once after it.
+    One text or a path would be read letter by letter, a data frame or a mapping by its names. What is iterated is left
+    as it is, so that an iterator can be read once after it. ordered: A set has no order.
     """
-    if texts is None or isinstance(texts, str | bytes | PathLike):
+    single = not isinstance(texts, Iterable) or isinstance(texts, str | bytes | PathLike)
+    named = isinstance(texts, Mapping) or getattr(texts, "ndim", 1) != 1
+    if single or named or (ordered and isinstance(texts, set | frozenset)):
         raise UsageError(
             f"Several texts are needed, not one {type(texts).__name__}.",
             hint="Give a list of texts; read_texts(path) makes one of a file.",

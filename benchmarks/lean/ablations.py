@@ -6,6 +6,7 @@ that are there are not made again.
     python -m benchmarks.lean.ablations --model MODEL --data DATA --work WORK [--variants cosine,states]
 """
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import evaluation_texts, scores_of
 from benchmarks.lean.texts import learned_lines, mixed
+from truncate_kit.data import read_retrieval
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.settings import DistillSettings
 from truncate_kit.distillation.step_results import Blocks
@@ -42,6 +44,7 @@ class Variant:
         passages: Share of passages among the texts.
         joined: Share of joined sentences.
         texts: Number of texts, None for that of the command.
+        documents: Share of Cranfield's documents that are among them.
     """
 
     blocks: Blocks = (1, 3, 6)
@@ -49,6 +52,7 @@ class Variant:
     passages: float = 0.2
     joined: float = 0.1
     texts: int | None = None
+    documents: float = 0.0
 
 
 USUAL = Variant()
@@ -71,6 +75,8 @@ VARIANTS = {
     "rate 2.5e-4": learning(learning_rate=2.5e-4),
     "sentences": replace(USUAL, passages=0.0, joined=0.0),
     "joined": replace(USUAL, passages=0.0, joined=0.3),
+    "documents": replace(USUAL, documents=1.0),
+    "half of the documents": replace(USUAL, documents=0.5),
 }
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--model", required=True, help="the folder of all-MiniLM-L6-v2")
@@ -90,6 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(given.threads)
     full = load_encoder(given.model, max_length=256)
     lines, exclude = learned_lines(given.data), evaluation_texts(given.data)
+    documents = [text for text in read_retrieval(given.data / "retrieval" / "cranfield").documents if text]
+    random.Random(0).shuffle(documents)
     for seed in range(given.seeds):
         for name in given.variants.split(","):
             variant = VARIANTS[name]
@@ -99,11 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows = read_rows(ROWS) if ROWS.exists() else []
             if any(all(row[column] == value for column, value in key.items()) for row in rows):
                 continue
-            folder = given.work / f"{number}-{variant.passages}-{variant.joined}"
-            raw = RawTexts(
-                texts=mixed(lines, number, variant.passages, variant.joined),
-                exclude=exclude,
-            )
+            folder = given.work / f"{number}-{variant.passages}-{variant.joined}-{variant.documents}"
+            served = documents[: round(variant.documents * len(documents))]
+            others = mixed(lines, number - len(served), variant.passages, variant.joined)
+            raw = RawTexts(texts=[*others, *served], exclude=exclude - set(served))
             store = store_texts(full, raw, folder / "texts")
             vectors = teacher_vectors(full, store, folder / "vectors")
             order = np.random.default_rng(0).permutation(len(store))

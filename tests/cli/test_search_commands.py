@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.support.commands import fails, run, run_both
+from tests.support.commands import fails, refused, run, run_both
 from tests.support.files import pairs_file
 from tests.support.made_results import a_distillation
 from tests.support.retrieval import retrieval_folder
@@ -145,8 +145,9 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
 
 @pytest.mark.parametrize("command", ["finetune", "combine"])
 def test_there_are_no_pairs_in_it(capfd, command, tiny_folder, folder, tmp_path):
-    message = fails(capfd, command, tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
+    message = refused(capfd, command, tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
     assert "holds queries and documents, not graded pairs" in message
+    assert f"beside pairs, as {'--' * (command == 'finetune')}retrieval." in message
 
 
 def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, tiny_folder, folder, tmp_path):

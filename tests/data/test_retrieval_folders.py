@@ -216,8 +216,7 @@ def test_options_of_the_other_kind_of_data(folder, tmp_path):
 def test_it_holds_no_pairs_to_learn_from(folder):
     with pytest.raises(DataError, match="queries and documents, not graded pairs") as problem:
         load_pairs(folder)
-    assert "distill" in problem.value.hint
-    assert "evaluate" in problem.value.hint
+    assert "read_retrieval(path)" in problem.value.hint
 
 
 def test_sets_beside_the_checkout(shared_data):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from scipy.stats import spearmanr
 
 from tests.support.files import words_folder
 from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs, split_pairs
@@ -29,6 +30,8 @@ from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
 from truncate_kit.report.training_tables import rules_table, sizes_table
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import ALONE
+from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
 from truncate_kit.workspace.leakage import unseen
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.records import records_of
@@ -136,6 +139,42 @@ def test_every_size_has_its_agreement_with_an_interval(full, learned):
     assert f"{found.correlation:.1f} [{found.low:.1f}, {found.high:.1f}]" in sizes_table(result).rows[0]
     earlier = replace(result, candidates=tuple(replace(row, agreement=None) for row in result.candidates))
     assert "–" in sizes_table(earlier).rows[-1]
+
+
+def test_every_score_without_training_has_an_interval(full, learned):
+    out, result = learned
+    store = TextStore(out / "distillation/texts")
+    ids = ids_of(store, np.random.default_rng(0).permutation(len(store))[:60])
+    chosen_by = AgreementEvaluator(ids, full.encode_ids(ids))
+    for row in result.candidates:
+        wanted = chosen_by.agreement(keep(full, row.blocks))
+        assert row.interval == pytest.approx((wanted.low, wanted.high), abs=0.2)
+        assert row.interval[0] <= row.untrained <= row.interval[1]
+    low, high = result.candidates[0].interval
+    assert sizes_table(result).rows[0][1].endswith(f" [{low:.1f}, {high:.1f}]")
+
+
+def test_labels_give_an_interval_of_their_own(full):
+    dev = replace(load_pairs(BUNDLED).dev, pairs=load_pairs(BUNDLED).dev.pairs[:60])
+    evaluator = PairEvaluator(full, dev)
+    vectors = full.encode_ids(evaluator.texts())
+    said, true = np.array(evaluator.cosines(vectors)), np.array(dev.scores())
+    drawn = np.random.default_rng(1).integers(0, 60, (2000, 60))
+    wanted = np.quantile([100 * spearmanr(said[row], true[row]).statistic for row in drawn], (0.025, 0.975))
+    assert evaluator.interval_of(vectors) == pytest.approx(wanted, abs=4)  # 200 draws there
+    data = RetrievalSet(
+        name="set",
+        document_ids=("a", "b", "c"),
+        documents=("one cat", "two dogs", "a red car"),
+        query_ids=tuple("pqrs"),
+        queries=("cat", "dogs", "car", "green tree"),
+        relevance=({0: 1.0}, {1: 1.0}, {2: 1.0}, {0: 1.0}),
+    )
+    searched = RetrievalEvaluator(full, data, np.arange(4))
+    vectors = full.encode_ids(searched.texts())
+    each = searched.scores(vectors, vectors)
+    means = each[np.random.default_rng(1).integers(0, 4, (4000, 4))].mean(1)
+    assert searched.interval_of(vectors) == pytest.approx(np.percentile(means, (2.5, 97.5)), abs=3)
 
 
 def test_a_choice_that_misses_on_unseen_texts_says_so(learned):
@@ -398,8 +437,9 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     assert encoder_digest(load_encoder(tmp_path / "full")) == encoder_digest(full)
     with pytest.raises(LayerOutOfRangeError):
         distill(full, texts, out=tmp_path / "beyond", budget=Budget(blocks="1,4"), settings=before_the_end)
-    with pytest.raises(LayerOutOfRangeError):
+    with pytest.raises(LayerOutOfRangeError) as beyond:
         distill(full, texts, out=tmp_path / "beyond", settings=replace(SHORT, layer=9))
+    assert "from 2 to" in beyond.value.hint
 
 
 def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, texts, tmp_path):

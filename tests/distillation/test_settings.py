@@ -50,6 +50,8 @@ def test_a_list_of_one_block_names_it_and_a_number_does_not(blocks):
         {"epochs": 0},
         {"batch_size": 0},
         {"learning_rate": 2.0},
+        {"learning_rate": "5e-4"},
+        {"layer": 1},
         {"similarity": -1.0},
         {"similarity": float("nan")},
         {"states": -1.0},

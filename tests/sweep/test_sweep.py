@@ -43,7 +43,7 @@ DEV = dict(enumerate([50.7, 69.6, 68.0, 67.6, 68.3, 67.3, 65.0, 64.0, 61.5]))
 @pytest.mark.parametrize(
     ("rule", "within", "drop_from", "layer"),
     [
-        ("best-dev", 2.5, None, 1),
+        ("best-dev", None, None, 1),
         ("robust", 2.5, None, 5),
         ("robust", 2.5, 5, 4),
         ("robust", 0.0, None, 1),
@@ -87,7 +87,8 @@ def test_another_rule_among_finished_trials_trains_nothing(tiny_folder, tmp_path
     chosen, encoder = {}, load_encoder(tiny_folder("bert"))
     for pick in ("small", "depth-bonus", "best-dev"):
         watcher = Planned()
-        settings = SweepSettings(layers="1,2,3", pick=pick, within=100, seeds=(0, 1))
+        within = None if pick == "best-dev" else 100
+        settings = SweepSettings(layers="1,2,3", pick=pick, within=within, seeds=(0, 1))
         result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SHORT, progress=watcher)
         chosen[pick] = result.chosen
         assert len(watcher.trials) == (6 if pick == "small" else 0)
@@ -186,7 +187,7 @@ def test_the_robust_rule_on_the_papers_own_results(shared_data):
 
 
 def test_contenders_hold_what_decides_the_pick():
-    assert Picker("best-dev", 2.5).contenders(DEV, 3) == [1, 2, 4]
+    assert Picker("best-dev").contenders(DEV, 3) == [1, 2, 4]
     assert Picker("robust", 2.5).contenders(DEV, 3) == [1, 3, 5]  # the best, today's pick, the nearest to the bound
     assert max(Picker("robust", 2.5, 5).contenders(DEV, 4)) < 5
 

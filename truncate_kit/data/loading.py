@@ -57,7 +57,7 @@ def load_pairs(
     if is_retrieval_folder(path):
         raise DataError(
             f"{path} holds queries and documents, not graded pairs.",
-            hint="analyze, evaluate, compare, distill, export and bench take it as `data`, finetune as `retrieval`.",
+            hint="read_retrieval(path) reads it.",
         )
     if not classes and holds_words(path):
         if columns is not None or given is not None:

@@ -1,17 +1,23 @@
 """What distillation does: the budget, what is learned, and how; importing this imports no torch."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from truncate_kit.blocks import as_text, blocks_named
-from truncate_kit.bounds import BATCH, EPOCHS, SEED, TEXTS, WEIGHT, Bounds, check_numbers
+from truncate_kit.bounds import BATCH, EPOCHS, SEED, TEXTS, WEIGHT, Bounds, check_numbers, check_rate
 from truncate_kit.errors import UsageError
 from truncate_kit.precisions import Precision, check_training_precision
 from truncate_kit.results import Result
 
 BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
 _POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
-_SIZE, _HELD_OUT, _LAYER = Bounds(0, 1e9, whole=False, above=True), Bounds(4, 10_000_000), Bounds(2, 100_000)
+LOWEST_TAUGHT = 2  # layer whose vectors are learned: of a single block none can be left out
+_SIZE, _HELD_OUT, _LAYER = (
+    Bounds(0, 1e9, whole=False, above=True),
+    Bounds(4, 10_000_000),
+    Bounds(LOWEST_TAUGHT, math.inf),
+)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
 NEARLY_ALL = 0.25  # of the blocks; one of six was measured, and two of six learn as well at the usual rate
 
@@ -119,8 +125,7 @@ class DistillSettings(Result):
         check_numbers(self, layer=_LAYER, similarity=WEIGHT, states=WEIGHT, query_weight=WEIGHT)
         if not 0 <= self.warmup < 1:
             raise UsageError(f"{self.warmup:g} is no share of the steps.", hint="Give a `warmup` from 0 to below 1.")
-        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
-            raise UsageError(f"A learning rate of {self.learning_rate} teaches nothing.", hint="Try 5e-4.")
+        check_rate(self.learning_rate, "5e-4")
         check_training_precision(self.precision)
 
     def rate(self, width: int, left_out: float = 1.0) -> float:

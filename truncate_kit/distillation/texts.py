@@ -49,8 +49,9 @@ class RawTexts:
     vocabulary: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        for texts in (self.texts, self.queries, self.exclude):
-            check_several(texts)
+        check_several(self.texts)
+        check_several(self.queries)
+        check_several(self.exclude, ordered=False)
 
 
 class TextStore:

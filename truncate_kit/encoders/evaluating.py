@@ -2,12 +2,11 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from numbers import Integral
 
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.bounds import BATCH, check_number
+from truncate_kit.bounds import BATCH, check_number, check_whole
 
 
 @contextlib.contextmanager
@@ -29,7 +28,7 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
     Raises `UsageError` for a size that none can have.
     """
-    check_number("batch_size", int(batch_size) if isinstance(batch_size, Integral) else batch_size, BATCH)
+    check_number("batch_size", check_whole("batch_size", batch_size), BATCH)
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 

@@ -16,7 +16,7 @@ from truncate_kit.encoders.confinement import check_no_adapter, check_no_kernel
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.module_files import read_json
 from truncate_kit.encoders.pipeline import read_pipeline
-from truncate_kit.errors import ModelError, first_line
+from truncate_kit.errors import ModelError, UsageError, first_line
 from truncate_kit.files import is_folder, is_there, local_path, read_text, without_repeats
 from truncate_kit.miniatures import is_almost_miniature, miniature_names, miniature_path
 from truncate_kit.wording import harmless
@@ -41,8 +41,14 @@ _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.o
 def resolve(name: str | Path) -> Path:
     """The local folder of a model: a folder, a bundled miniature's name, or a hub name (downloaded and cached).
 
-    The hub is asked only when the name is neither a path nor a miniature. Raises `ModelError`.
+    The hub is asked only when the name is neither a path nor a miniature. Raises `ModelError`, and `UsageError` for
+    what is neither a name nor a path.
     """
+    if not isinstance(name, str | Path):
+        raise UsageError(
+            f"A model is loaded by its folder or name, not from {shown(name)}.",
+            hint='Give a folder, the name of a bundled miniature, or a hub name ("owner/name").',
+        )
     text = str(name)
     path = local_path(text)
     if is_folder(path):

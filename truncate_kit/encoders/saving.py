@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.layer_heads import LayerHeads, write_layer_heads
@@ -23,6 +24,13 @@ from truncate_kit.pair_keys import write_seen
 
 _READING_FILE = "sentence_bert_config.json"
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
+# Of how a tokenizer cut texts last, what transformers makes settings of when it reads the file back, by their names.
+_READ_BACK = {
+    "max_length": "max_length",
+    "direction": "truncation_side",
+    "stride": "stride",
+    "strategy": "truncation_strategy",
+}
 
 
 def save_encoder(
@@ -43,11 +51,7 @@ def save_encoder(
         target.mkdir()
         with quiet_transformers():
             encoder.backbone.save_pretrained(target)
-        encoder.tokenizer.model_max_length = encoder.max_length
-        encoder.reader.token_ids(
-            ["a"]
-        )  # a tokenizer writes down how it was called last: the file is the same each time
-        encoder.tokenizer.save_pretrained(target)
+        _save_tokenizer(target, encoder.tokenizer, encoder)
         _write_pipeline(target, encoder)
         write_seen(target, encoder.seen)
         card = {} if model_card is None else {"README.md": model_card}
@@ -68,6 +72,17 @@ def load_by_any_runtime(folder: Path) -> None:
     values = read_json(path)
     if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # what others asked for stays
         replace_json(path, {key: value for key, value in values.items() if key not in _NO_POOLER})
+
+
+def _save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerBase, encoder: Encoder) -> None:
+    """Write the files of the encoder's tokenizer: the same each time, also after reading them back."""
+    tokenizer.model_max_length = encoder.max_length
+    encoder.reader.token_ids(["a"])  # it writes down how it was called last
+    cut = getattr(getattr(tokenizer, "backend_tokenizer", None), "truncation", None)
+    if cut is not None:
+        for name, setting in _READ_BACK.items():
+            tokenizer.init_kwargs.setdefault(setting, cut[name])
+    tokenizer.save_pretrained(folder)
 
 
 def _write_pipeline(folder: Path, encoder: Encoder) -> None:

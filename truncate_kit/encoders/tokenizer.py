@@ -8,7 +8,7 @@ from pathlib import Path
 from transformers import AutoTokenizer, PretrainedConfig
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from truncate_kit.bounds import Bounds, shown
+from truncate_kit.bounds import Bounds, check_whole, shown
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.model_folder import load_config, say_of_own_code
 from truncate_kit.encoders.module_files import read_json
@@ -35,6 +35,8 @@ def load_reader(folder: Path) -> TextReader:
 
 def reader_of(pipeline: Pipeline, config: PretrainedConfig, max_length: int | None = None) -> TextReader:
     """What turns texts into ids for a model of this configuration; `max_length` None is the model's own limit."""
+    if max_length is not None:
+        max_length = check_whole("max_length", max_length)
     tokenizer, positions = load_tokenizer(pipeline.transformer), position_limit(config)
     entries = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
     if entries > config.vocab_size:

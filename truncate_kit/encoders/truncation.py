@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, PretrainedConfig
 
+from truncate_kit.blocks import listed_blocks
+from truncate_kit.bounds import check_whole
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import family_of
 from truncate_kit.encoders.pooler_files import LayerPooler
@@ -19,10 +21,10 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
     """The encoder cut at `layer`: its embeddings and blocks 1 … layer; see `keep`.
 
     Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32. Raises
-    `LayerOutOfRangeError`, `LayerNotHeldError`.
+    `LayerOutOfRangeError`, `LayerNotHeldError`, and `UsageError` for what is no whole number.
     """
     check_layer(encoder.backbone.config, layer)
-    return keep(encoder, range(1, layer + 1), copy_weights=copy_weights)
+    return keep(encoder, range(1, int(layer) + 1), copy_weights=copy_weights)
 
 
 def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) -> Encoder:
@@ -33,10 +35,11 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
 
     blocks: different numbers from 1 to L, rising. copy_weights: False shares memory with `encoder` (to read states;
     training either would change both). Raises `LayerOutOfRangeError`, `LayerNotHeldError` where no ordinary class of
-    the family would compute the same from these blocks, and `ModelError` where they do not rise.
+    the family would compute the same from these blocks, `ModelError` where they do not rise, and `UsageError` for what
+    is no list of whole numbers.
     """
-    blocks, whole = list(blocks), len(blocks) == encoder.depth
-    config = kept_config(encoder.backbone.config, blocks)
+    blocks = listed_blocks(blocks)
+    whole, config = len(blocks) == encoder.depth, kept_config(encoder.backbone.config, blocks)
     weights = _kept_weights(encoder, blocks)
     if copy_weights:
         weights = {name: value.detach().clone() for name, value in weights.items()}
@@ -88,14 +91,15 @@ def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
 
 def truncated_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
     """A copy of `config` for the model cut at `layer`; see `kept_config`."""
+    layer = check_whole("layer", layer)
     if not 0 <= layer <= config.num_hidden_layers:
-        raise LayerOutOfRangeError(layer, config.num_hidden_layers)
+        raise LayerOutOfRangeError(layer, config.num_hidden_layers, lowest=family_of(config).lowest_layer)
     return kept_config(config, range(1, layer + 1))
 
 
 def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedConfig:
     """A copy of `config` for the model with these blocks only, and what depends on their number. Raises as `keep`."""
-    family, depth, blocks = family_of(config), config.num_hidden_layers, list(blocks)
+    family, depth, blocks = family_of(config), config.num_hidden_layers, listed_blocks(blocks)
     for block in blocks:
         if not 1 <= block <= depth:
             raise LayerOutOfRangeError(block, depth, block=True)

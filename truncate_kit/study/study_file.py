@@ -28,11 +28,12 @@ WEIGHTS = ("pretrained", "random")
 _MOST_LETTERS, _MOST_POINTS = 250_000, 1000  # of a file, and in a line of it
 
 
-def read_study(path: Path) -> Study:
+def read_study(path: str | Path) -> Study:
     """Read a study from TOML; paths in it count from its own folder, and may hold environment variables ($DATA).
 
     Raises `DataError` when the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
     """
+    path = Path(path)
     try:
         text = read_text(path)
         long = len(text) > _MOST_LETTERS or any(line.count(".") > _MOST_POINTS for line in text.splitlines())

@@ -14,7 +14,11 @@ from truncate_kit.vectors import Rows
 
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""Names of a model's prompts for each side, as in sentence-transformers; empty ones are passed over."""
+"""Names of a model's prompts for each side, as in sentence-transformers.
+
+That takes the first one that is there, also where it is empty, and writes an empty "document" into every folder that it
+saves; here empty ones are passed over, so that a model with a prompt for passages gets it.
+"""
 
 
 def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> list[list[int]]:

@@ -60,7 +60,9 @@ class TransferSettings(Result):
 
     def __post_init__(self) -> None:
         if not self.fractions or not all(0 < fraction <= 1 for fraction in self.fractions):
-            raise UsageError("Fractions of the training data lie between 0 and 1.", hint="Write them as 0.1,0.5,1.")
+            raise UsageError(
+                "Fractions of the training data lie between 0 and 1.", hint="Give `fractions`, such as 0.1, 0.5 and 1."
+            )
         check_numbers(self, splits=_TIMES, inner_splits=_TIMES, finalists=_TIMES, max_layers=_TIMES, iterations=_STEPS)
         check_numbers(self, test_share=_PART, inner_share=_PART, penalty=_ABOVE, tolerance=_ABOVE)
         check_numbers(self, max_rows=TEXTS, seed=SEED)

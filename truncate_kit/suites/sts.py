@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from truncate_kit.cells import TableCells, number
 from truncate_kit.data import PlacedPairs, SeenPairs, StsSet, distinct_texts, find_sts, read_seen
+from truncate_kit.errors import DataError
 from truncate_kit.evaluation import TextEncoder, correlate, pair_similarities, spearman
 from truncate_kit.measurement import Amounts
 from truncate_kit.progress import ProgressOption, reporter
@@ -128,7 +129,10 @@ def score_sts(
 
 
 def _score(one: StsSet, cosines: Sequence[float], seen: Container[frozenset[str]] | None) -> StsScore:
-    found = correlate(cosines, [pair.target for pair in one.pairs])
+    try:
+        found = correlate(cosines, [pair.target for pair in one.pairs])
+    except DataError as error:
+        raise DataError(f"{one.name}: {error}", hint=error.hint) from error
     fresh = None
     if seen is not None:
         pairs = zip(cosines, one.pairs, strict=True)

@@ -64,6 +64,11 @@ class Picker:
             raise unknown_name("pick rule", self.rule, PICK_RULES)
         if self.within is not None and not 0 <= self.within <= 100:
             raise UsageError(f"`within` is {self.within}.", hint="It is a number of points from 0 to 100, such as 2.5.")
+        if self.within is not None and not self._row.within:
+            usual = ", ".join(f"{row.within:g} for {row.name}" for row in _ROWS if row.within)
+            raise UsageError(
+                f"`within` says nothing to `pick` {self.rule}.", hint=f"Leave it out; the defaults are {usual}."
+            )
 
     def unfinished(self) -> "Picker":
         """The same rule for scores of layers that have not been trained out."""

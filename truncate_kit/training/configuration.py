@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from truncate_kit import bounds
-from truncate_kit.errors import UsageError, unknown_name
+from truncate_kit.errors import unknown_name
 from truncate_kit.precisions import Precision, check_training_precision
 from truncate_kit.results import Result
 from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, Objective
@@ -59,10 +59,7 @@ class TrainingSettings(Result):
         check_training_precision(self.precision)
         bounds.check_numbers(self, epochs=bounds.EPOCHS, batch_size=bounds.BATCH, max_gradient_norm=_NORM)
         bounds.check_numbers(self, weight_decay=bounds.SHARE, warmup=bounds.SHARE)
-        if self.learning_rate is not None and not 0 < self.learning_rate < 1:
-            raise UsageError(
-                f"A learning rate of {self.learning_rate} is not between 0 and 1.", hint="Try 2e-5 or 1e-4."
-            )
+        bounds.check_rate(self.learning_rate, "2e-5 or 1e-4")
 
     def rate(self, width: int) -> float:
         """The peak rate for a model of that width."""

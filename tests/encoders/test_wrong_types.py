@@ -1,0 +1,83 @@
+"""What Python callers give by mistake: one sentence that says what is wrong, and a hint."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from truncate_kit.encoders import keep, load_encoder, save_encoder, truncate
+from truncate_kit.errors import UsageError
+
+FRAME = np.array([["one cat", "two dogs"]])  # as the frames of pandas have two dimensions
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_folder):
+    return load_encoder(tiny_folder("bert"))
+
+
+@pytest.mark.parametrize("layer", ["2", None, [1, 2], 1.0, True])
+def test_a_layer_is_a_whole_number(encoder, layer):
+    with pytest.raises(UsageError, match=r"`layer` .+ is no whole number") as refused:
+        truncate(encoder, layer)
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"),
+    [
+        (3, "`blocks` 3 is no list"),
+        ("1,2", "`blocks` '1,2' is no list"),
+        (None, "`blocks` None is no list"),
+        ([1.0], r"`blocks` 1\.0 is no whole number"),
+        ([True, 2], "`blocks` True is no whole number"),
+    ],
+)
+def test_blocks_are_a_list_of_whole_numbers(encoder, blocks, said):
+    with pytest.raises(UsageError, match=said) as refused:
+        keep(encoder, blocks)
+    assert refused.value.hint
+
+
+def test_numbers_of_numpy_are_whole_numbers(encoder):
+    assert keep(encoder, np.array([1, 3])).depth == 2
+    assert truncate(encoder, np.int64(2)).depth == 2
+
+
+@pytest.mark.parametrize("name", [None, 3, ["mini-bert"]])
+def test_a_model_is_a_name_or_a_path(name):
+    with pytest.raises(UsageError, match="A model is loaded by its folder or name") as refused:
+        load_encoder(name)
+    assert "miniature" in refused.value.hint
+
+
+def test_a_length_is_a_whole_number(tiny_folder):
+    with pytest.raises(UsageError, match="`max_length` '5' is no whole number"):
+        load_encoder(tiny_folder("bert"), max_length="5")
+
+
+@pytest.mark.parametrize("size", [None, "8", 8.0, True])
+def test_a_batch_size_is_a_whole_number(encoder, size):
+    with pytest.raises(UsageError, match=r"`batch_size` .+ is no whole number"):
+        encoder.encode(["one cat"], batch_size=size)
+
+
+@pytest.mark.parametrize("texts", [3, {"a": "one cat"}, {"one cat"}, FRAME], ids=lambda value: type(value).__name__)
+def test_texts_are_a_list(encoder, texts):
+    with pytest.raises(UsageError, match="Several texts are needed") as refused:
+        encoder.encode(texts)
+    assert "list of texts" in refused.value.hint
+
+
+def test_a_model_that_is_saved_again_has_the_same_files(tiny_folder, tmp_path):
+    first = save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "first")
+    second = save_encoder(load_encoder(first), tmp_path / "second")
+
+    def digests(folder):
+        return {
+            file.relative_to(folder): hashlib.sha256(file.read_bytes()).hexdigest()
+            for file in folder.rglob("*")
+            if file.is_file()
+        }
+
+    assert digests(first) == digests(second)
