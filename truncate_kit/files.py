@@ -26,7 +26,7 @@ from truncate_kit.errors import (
 from truncate_kit.on_disk import flush, flush_names, open_up, opened_folder, usual_rights
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-_TEMPORARY = ".tmp"
+_TEMPORARY, _UNFINISHED = ".tmp", ".unfinished"
 _MOST_TEXT = 1_000_000_000  # bytes: records of a million trials have fewer; a file of holes may claim any number
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
@@ -58,6 +58,9 @@ def replacing(path: Path) -> Iterator[Path]:
         if not (target.is_dir() and path.is_dir()):
             target.replace(path)
         flush_names(path.parent)  # else a power cut could take the name back
+    except FileProblemError as error:  # of a file inside, which is named by where it was to stand
+        said = str(error) if temporary is None else str(error).replace(str(temporary / path.name), str(path))
+        raise FileProblemError(said, hint=error.hint) from error
     except TruncateKitError:
         raise
     except Exception as error:
@@ -237,9 +240,6 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON under a temporary name and rename it to `path`. Raises `FileProblemError`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-_UNFINISHED = ".unfinished"
 
 
 @contextlib.contextmanager

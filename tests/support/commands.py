@@ -93,5 +93,6 @@ def fails_on_a_full_disk(capsys: Capture, limit: int, *arguments: object) -> str
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert message.startswith("Error: Cannot write ")
+    assert ".tmp/" not in message
     assert hint.startswith("Hint: Free some space")
     return message
