@@ -39,7 +39,7 @@ def demo(
     _summary(Workspace(folder), bench(quick=True, threads=threads, folder=folder))
     say(f"\n5 of 5  distill {WHOLE} --blocks {HALF}: half of the blocks learn the vectors of all.")
     texts = BUNDLED_FOLDER / "train.csv"
-    distill(model=WHOLE, texts=texts, blocks=HALF, epochs=PASSES, threads=threads, folder=folder / "distilled")
+    distill(model=WHOLE, texts=[texts], blocks=HALF, epochs=PASSES, threads=threads, folder=folder / "distilled")
     say("")
     say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench;")
     say("or, where its end does not fall or there are no scores: truncate-kit distill MODEL --texts sentences.txt.")

@@ -19,6 +19,8 @@ from .pushing import check_push, push
 from .workspace import Workspace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from truncate_kit.data import PairSplits, RetrievalSet
     from truncate_kit.distillation.distill_result import DistillResult
     from truncate_kit.encoders import Encoder
@@ -30,7 +32,12 @@ _DIGITS = 10  # more are no layer's number
 def distill(
     model: options.Model = None,
     texts: Annotated[
-        Path | None, data_option("Raw text to learn from, tens of thousands or more, as long as yours; needed.")
+        list[Path] | None,
+        data_option(
+            "Raw text to learn from, tens of thousands or more, as long as yours, or a folder for retrieval, of which "
+            "the documents count; needed, repeatable.",
+            metavar="PATH",
+        ),
     ] = None,
     queries: Annotated[
         Path | None, data_option("Texts that will be searched with; they get the model's prompt for queries.")
@@ -112,7 +119,7 @@ def distill(
     as_json: options.Json = False,
 ) -> None:
     """Keep the fewest blocks that still give the full model's vectors, which they learn from raw text."""
-    if texts is None:
+    if not texts:
         raise UsageError("There are no texts to learn from.", hint="Give --texts FILE, like those to be served.")
     from truncate_kit.data import iter_texts
     from truncate_kit.distillation.distilling import distill as run
@@ -154,7 +161,7 @@ def distill(
         with machine.open() as at_work, progress_bar(quiet=workspace.quiet) as progress:
             result = run(
                 encoder,
-                RawTexts(texts=iter_texts(texts), queries=asked, exclude=left_out, vocabulary=vocabulary),
+                RawTexts(texts=_learned_from(texts), queries=asked, exclude=left_out, vocabulary=vocabulary),
                 out=folder,
                 budget=budget,
                 settings=settings,
@@ -189,18 +196,17 @@ def _held_out(
 
 
 def _aim(
-    layer: str, encoder: "Encoder", source: ModelSource, texts: Path, budget: Budget, workspace: Workspace
+    layer: str, encoder: "Encoder", source: ModelSource, texts: list[Path], budget: Budget, workspace: Workspace
 ) -> int | None:
     """The layer whose vectors are learned, None for the last; by default the one before a predicted fall."""
     from truncate_kit.analysis.foresight import ANALYSED_TEXTS, foresee_drop
-    from truncate_kit.data import iter_texts
 
     if (named := _layer_named(layer)) is not None:
         return named
     drop = None
     if layer == "auto":
         with suppress(TruncateKitError):  # what cannot be analysed is refused by what follows, or learns all the same
-            some = list(islice(iter_texts(texts), ANALYSED_TEXTS))
+            some = list(islice(_learned_from(texts), ANALYSED_TEXTS))
             drop = foresee_drop(encoder, some, name=source.name, max_length=source.max_length)
     if drop is None or not drop.falls or not drop.from_layer:
         return None
@@ -222,6 +228,17 @@ def _layer_named(layer: str) -> int | None:
     if layer not in ("auto", "last"):
         raise UsageError(f"{layer!r} is no layer.", hint="Give --layer as a number, as auto or as last.")
     return None
+
+
+def _learned_from(paths: list[Path]) -> "Iterator[str]":
+    """The texts of files and the documents of retrieval folders, one after the other; documents may be empty."""
+    from truncate_kit.data import is_retrieval_folder, iter_texts, read_retrieval
+
+    for path in paths:
+        if is_retrieval_folder(path):
+            yield from filter(None, read_retrieval(path, chooses=True).documents)
+        else:
+            yield from iter_texts(path)
 
 
 def _texts_in(path: Path) -> list[str]:

@@ -72,6 +72,21 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
     assert "blocks 1, 3 of 3" in run(capfd, "status")
 
 
+def test_documents_of_a_retrieval_folder_are_learned_beside_other_texts(texts, tiny_folder, capfd):
+    folder = retrieval_folder(texts.parent / "searched")
+    lines = (folder / "corpus.jsonl").read_text().splitlines()
+    lines[0] = json.dumps({"_id": "d0", "title": "", "text": ""})
+    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
+    command = ("distill", tiny_folder("bert"), "--texts", folder, "--texts", texts, "--blocks", "1,3", "--json")
+    assert json.loads(run(capfd, *command))["texts"]["num_texts"] == len(DOCUMENTS) - 1 + 450
+    store = TextStore(texts.parent / "exported" / TEXTS)
+    read = store.read(range(len(store)))
+    assert read[: len(DOCUMENTS) - 1] == list(read_retrieval(folder).documents[1:])  # titles belong to them
+    assert not set(QUERIES) & set(read)
+    unseen = ("distill", tiny_folder("bert"), "--texts", folder, "--exclude", folder, "--blocks", "1,3")
+    assert "left out, because they are to be excluded or stand in the data for evaluation" in refused(capfd, *unseen)
+
+
 def test_json_and_again(texts, tiny_folder, capfd):
     command = ("distill", tiny_folder("bert"), "--texts", texts, "--speedup", "1.01", "--json")
     first = json.loads(run(capfd, *command))
@@ -262,7 +277,7 @@ def test_where_a_fall_is_predicted_the_layer_before_it_is_learned(tmp_path, capf
     encoder, source = load_encoder("mini-electra-discriminator"), ModelSource("mini-electra-discriminator")
 
     def aim(layer="auto", **budget):
-        found = _aim(layer, encoder, source, texts, Budget(**budget), Workspace(tmp_path))
+        found = _aim(layer, encoder, source, [texts], Budget(**budget), Workspace(tmp_path))
         return found, " ".join(capfd.readouterr().err.split())
 
     before, said = aim(blocks="2")
@@ -275,7 +290,7 @@ def test_where_a_fall_is_predicted_the_layer_before_it_is_learned(tmp_path, capf
     assert aim(blocks=str(before + 1))[0] == before + 1  # as many blocks have to be there
     assert aim("last") == (None, "")
     assert aim("3") == (3, "")
-    none = _aim("auto", load_encoder("mini-bert"), ModelSource("mini-bert"), texts, Budget(), Workspace(tmp_path))
+    none = _aim("auto", load_encoder("mini-bert"), ModelSource("mini-bert"), [texts], Budget(), Workspace(tmp_path))
     assert none is None
     assert not capfd.readouterr().err
     for name in ("high", "²"):
