@@ -46,11 +46,6 @@ class AgreementEvaluator(VectorEvaluator):
         # 0 where all cosines are the same, as they are for a model that gives every text one vector.
         return spearman(found.flatten().tolist(), self._expected.flatten().tolist()) or 0.0, None
 
-    def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """See `VectorEvaluator`."""
-        found = self.agreement_of(vectors)
-        return found.low, found.high
-
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "AgreementEvaluator":
         """See `VectorEvaluator`; the first texts, for they were drawn at random, with vectors of what is left."""
         ids = [encoder.reader.shortened(row, tokens) for row in self._ids[: max(number, 2 * NEAR + 1)]]

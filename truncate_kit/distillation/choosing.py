@@ -152,15 +152,14 @@ class Distillation(Learning):
             candidates = tuple(
                 Candidate(
                     blocks=subset,
-                    untrained=known[subset] if subset in known else self.evaluator.score_of(vectors)[0],
+                    untrained=known[subset] if subset in known else self.evaluator.score(model)[0],
                     learned=None,
                     texts_per_second=speed,
                     parameters=model.num_parameters,
                     agreement=self._report.agreement(model),
-                    interval=self.evaluator.interval_of(vectors),
+                    interval=self._interval(model),
                 )
                 for subset, model, speed in zip(blocks.values(), kept, speeds, strict=True)
-                for vectors in [model.encode_ids(self.evaluator.texts())]
             )
             found = wanted.searches.write(name, Sizes(candidates=candidates))
         spared = 0 if wanted.words is None else wanted.words.spared
@@ -208,8 +207,14 @@ class Distillation(Learning):
                 for one in leading
             ]
         best = max((self._tryout(one) for one in leading), key=lambda one: one.best)
-        vectors = keep(self.encoder, best.blocks, copy_weights=False).encode_ids(self.evaluator.texts())
-        return replace(row, blocks=best.blocks, untrained=best.untrained, interval=self.evaluator.interval_of(vectors))
+        interval = self._interval(keep(self.encoder, best.blocks, copy_weights=False))
+        return replace(row, blocks=best.blocks, untrained=best.untrained, interval=interval)
+
+    def _interval(self, model: Encoder) -> tuple[float, float] | None:
+        """Of the score without training by labels; agreement has an interval of its own."""
+        if self._by_agreement:
+            return None
+        return self.evaluator.interval_of(model.encode_ids(self.evaluator.texts()))
 
     def _frontier(self, students: Sequence[Student], chosen: Blocks, budget: Budget) -> Frontier | None:
         """Of the full model and all students that were ever measured; once for a budget, if asked for.

@@ -83,8 +83,8 @@ class Candidate(Result):
             and better in one of the two; the full model counts among both.
         agreement: On the texts for the report, after learning where it learned; None where a file of an earlier
             version does not say.
-        interval: The 95 % interval of `untrained`, by a bootstrap over the pairs, queries or texts for choosing; None
-            likewise.
+        interval: The 95 % interval of `untrained`, by a bootstrap over the pairs or queries for choosing; None where
+            agreement chooses, which has one of its own, and in files of earlier versions.
     """
 
     blocks: Blocks

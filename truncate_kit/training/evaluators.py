@@ -47,9 +47,9 @@ class VectorEvaluator(ABC):
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """What `score` gives, from vectors (n, d) of `texts()`."""
 
-    @abstractmethod
-    def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """Ends of the 95 % interval of that score, by a bootstrap over what is scored."""
+    def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
+        """Ends of the 95 % interval of that score, by a bootstrap over the labels; None where there are none."""
+        return None
 
     @abstractmethod
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
