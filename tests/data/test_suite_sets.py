@@ -193,6 +193,14 @@ def test_a_set_whose_files_lie_deeper_is_named(tmp_path):
         find_sts(tmp_path)
 
 
+@pytest.mark.parametrize("other", ["sts12.csv", "STS-12/test.csv", "sts2012.tsv"])
+def test_a_set_that_is_there_twice_is_named(other, tmp_path):
+    write(tmp_path / "sts12/test.csv", PAIRS)
+    write(tmp_path / other, PAIRS)
+    with pytest.raises(DataError, match=r"One set is there several times: .* and "):
+        find_sts(tmp_path)
+
+
 def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_path):
     for split, word in (("train", "sat"), ("dev", "ran"), ("test", "lay")):
         write(tmp_path / f"{split}.csv", PAIRS.replace("a cat", f"a cat {word}"))

@@ -137,15 +137,18 @@ def _files(folder: Path, names: Iterable[str]) -> list[Path]:
     """The files of the set with one of these names: itself a file in `folder`, or all files of a folder there."""
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
-    for item in sorted(folder.iterdir()):
-        if item.is_dir() and _plain(item.name) in names:
-            home = item / _LANGUAGE if (item / _LANGUAGE).is_dir() else item
-            files = data_files(home)
-            if not files:
-                hint = "Put the files of the set there themselves, such as test.csv; folders in it are not read."
-                raise DataError(f"{home} has the name of a set and holds no table.", hint=hint)
-            return files
-    return [file for file in data_files(folder) if _plain(stem_of(file)) in names][:1]
+    homes = [item for item in sorted(folder.iterdir()) if item.is_dir() and _plain(item.name) in names]
+    files = [file for file in data_files(folder) if _plain(stem_of(file)) in names]
+    if len(found := [*homes, *files]) > 1:
+        places = " and ".join(str(one) for one in found)
+        raise DataError(f"One set is there several times: {places}.", hint="Leave one of them in the folder.")
+    if not homes:
+        return files
+    home = homes[0] / _LANGUAGE if (homes[0] / _LANGUAGE).is_dir() else homes[0]
+    if not (files := data_files(home)):
+        hint = "Put the files of the set there themselves, such as test.csv; folders in it are not read."
+        raise DataError(f"{home} has the name of a set and holds no table.", hint=hint)
+    return files
 
 
 def _graded(file: Path) -> tuple[TextPair, ...]:
