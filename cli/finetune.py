@@ -1,5 +1,6 @@
 """`truncate-kit finetune`: TMFT on labelled pairs, at a layer, at several, or at the best one."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from truncate_kit.data import PairSplits, RetrievalSet
     from truncate_kit.encoders import Encoder
     from truncate_kit.similarity.drop import DropPrediction
+    from truncate_kit.training.distributed import Group
     from truncate_kit.training.tasks import Teacher
 
 SWEEP, TRAINING, WORDS = SweepSettings(), TrainingSettings(), word_training()
@@ -123,9 +125,8 @@ def finetune(
         check_sweep(begun if prior_layer is None else truncate(begun, prior_layer), settings)
         priors.word_prior(full)
         taught = _teacher(workspace, teacher, teacher_weight, source.max_length, here, full)
-        workspace.note_replaced(source)
-        with progress_bar(quiet=workspace.quiet) as progress:
-            encoder = priors.adapt(begun, workspace, group=group, progress=progress)
+        looked_at = pairs if row.is_graded and layer in ("auto", "all") else None
+        encoder, foreseen = _adapted(priors, begun, workspace, source, group, looked_at)
     if not group.leads:  # only an adaptation is shared
         return
     with machine.at_work(folder, tensorboard=tensorboard, quiet=as_json) as (at_work, watcher), priors.kept(workspace):
@@ -135,7 +136,7 @@ def finetune(
             out=folder,
             settings=settings,
             training=training,
-            prediction=_prediction(encoder, source, pairs) if layer in ("auto", "all") and row.is_graded else None,
+            prediction=foreseen,
             before=Before(
                 prior=priors.word_prior(encoder, workspace),
                 full=full if encoder.depth < full.depth else None,
@@ -206,11 +207,29 @@ def _teacher(
     return teacher
 
 
-def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits") -> "DropPrediction | None":
+def _adapted(
+    priors: Priors,
+    encoder: "Encoder",
+    workspace: Workspace,
+    source: ModelSource,
+    group: "Group",
+    pairs: "PairSplits | None",
+) -> "tuple[Encoder, DropPrediction | None]":
+    """The encoder behind its priors, and the prediction by these pairs.
+
+    Both may take long: no other command leaves a model here meanwhile, which training would then replace.
+    """
+    with workspace.held() if group.leads else nullcontext(), progress_bar(quiet=workspace.quiet) as progress:
+        workspace.note_replaced(source)
+        adapted = priors.adapt(encoder, workspace, group=group, progress=progress)
+        return adapted, _prediction(adapted, source, pairs) if group.leads else None
+
+
+def _prediction(encoder: "Encoder", source: ModelSource, splits: "PairSplits | None") -> "DropPrediction | None":
     """A look at the layers on training pairs alone: what `analyze` stored may have seen the test scores."""
     from truncate_kit.analysis.foresight import foresee_drop
 
-    if splits.train is None:
+    if splits is None or splits.train is None:
         return None
     train = splits.train
     return foresee_drop(encoder, train.texts(), pairs=train.pairs, name=source.name, max_length=source.max_length)

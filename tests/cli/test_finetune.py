@@ -11,9 +11,10 @@ from tests.support.commands import fails_on_a_full_disk
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import encoder_digest, load_encoder
-from truncate_kit.errors import DeviceError
+from truncate_kit.errors import DeviceError, FileProblemError
 from truncate_kit.files import run_lock
 from truncate_kit.page.writing import write_page
+from truncate_kit.priors import adapting
 from truncate_kit.training import retrieval_evaluator
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit_cli.app import main
@@ -303,6 +304,20 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file):
     assert "3 (full model)" in out  # the yardstick is not cut with the model that was adapted
     card = (weights.parent / "README.md").read_text()
     assert "masked words of pairs.csv at layer 2, but for the full model" in card
+
+
+def test_nobody_else_works_in_a_workspace_whose_model_is_still_adapted(run, tiny_folder, single_file, monkeypatch):
+    adapted = adapting.adapted
+
+    def beside(encoder, raw, out, *rest, **options):
+        with pytest.raises(FileProblemError, match="Another process is working in"), run_lock(out.parent):
+            pass
+        return adapted(encoder, raw, out, *rest, **options)
+
+    monkeypatch.setattr(adapting, "adapted", beside)
+    asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--prior-texts", single_file)
+    code, _, err = run(*asked, "--prior-epochs", 1)
+    assert code == 0, err
 
 
 def test_words_are_learned_in_the_precision_that_was_asked_for(tiny_folder, tmp_path):

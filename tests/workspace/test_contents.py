@@ -267,6 +267,16 @@ def test_after_a_divergence_a_smaller_rate_finds_what_it_begins_with(workspace):
         assert [(folder / "weights.safetensors").exists() for folder in (adapted, vectors)] == [stays, stays]
 
 
+@pytest.mark.parametrize("place", ["trials", "adapted"])
+def test_a_run_that_was_stopped_before_its_first_record_waits(place, tmp_path):
+    run = tmp_path / place / "0123456789abcdef"
+    with suppress(KeyboardInterrupt), RunStore(run.parent, run.name).open():
+        (run / "layer01-seed0-epochs9.checkpoint").write_bytes(b"state")
+        raise KeyboardInterrupt
+    (found,) = contents(Workspace(tmp_path)).runs
+    assert (found.path, found.finished, found.waiting, found.spare_bytes) == (str(run), 0, 1, 0)
+
+
 def test_a_run_that_waits_or_works_keeps_everything(workspace):
     run = Path(contents(workspace).runs[0].path)
     with run_lock(workspace.folder), pytest.raises(FileProblemError, match="Another process"):

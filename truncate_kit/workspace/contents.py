@@ -227,9 +227,13 @@ def _origins(workspace: Workspace) -> dict[Path, str]:
 
 def _runs(workspace: Workspace) -> Iterator[Path]:
     """The folders of runs, also of a study and of frozen heads."""
-    for records in sorted(path for path in all_below(workspace.folder) if path.name == RECORDS_FILE):
-        # What a link points to belongs to somebody else: it is neither counted nor removed.
-        yield from sorted(path for path in records.parent.iterdir() if path.is_dir() and not path.is_symlink())
+    below = list(all_below(workspace.folder))
+    beside = {path.parent for path in below if path.name == RECORDS_FILE}
+    # What a link points to belongs to somebody else: it is neither counted nor removed.
+    folders = sorted(path for path in below if path.is_dir() and not path.is_symlink())
+    for path in folders:  # what is stopped before its first record waits all the same
+        if path.parent in beside or (_DIGEST.fullmatch(path.name) and _waits(path)):
+            yield path
 
 
 def _described(run: Path) -> RunFolder:
