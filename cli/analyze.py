@@ -123,7 +123,7 @@ def _saw_more(before: "LayerProfile | None", now: "LayerProfile") -> bool:
     """
     if before is None:
         return False
-    of = [(one.model, one.kept_blocks, one.num_texts + one.num_not_drawn, one.num_repeats) for one in (before, now)]
+    of = [(one.encoder_digest, one.kept_blocks, one.texts_digest) for one in (before, now)]
     amounts = [(one.num_texts, one.num_pairs, one.num_queries) for one in (before, now)]
     return of[0] == of[1] and any(more > less for more, less in zip(*amounts, strict=True))
 

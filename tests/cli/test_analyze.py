@@ -2,6 +2,8 @@
 
 import csv
 import json
+import shutil
+from dataclasses import replace
 
 import matplotlib.image
 import pytest
@@ -12,7 +14,7 @@ from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.data import load_pairs
-from truncate_kit.encoders import load_encoder
+from truncate_kit.encoders import encoder_digest, load_encoder
 from truncate_kit.results import FORMAT
 from truncate_kit_cli.app import main
 
@@ -139,6 +141,25 @@ def test_a_shorter_analysis_of_the_same_texts_stands_beside_the_longer_one(run, 
     assert kept_in(usual)["model"] == str(tiny_folder("electra"))
 
 
+def test_a_model_that_stands_in_the_place_of_another_is_another_one(run, tmp_path, tiny_folder, pairs_file):
+    profile, place = tmp_path / "exported/analysis/profile.json", tmp_path / "model"
+    shutil.copytree(tiny_folder("bert"), place)
+    before = _json(run, place, "--data", pairs_file)
+    shutil.rmtree(place)
+    shutil.copytree(tiny_folder("electra"), place)
+    _json(run, place, "--data", pairs_file, "--max-texts", 30)
+    after = kept_in(profile)
+    assert (after["model"], after["num_texts"]) == (before["model"], 30)
+    assert after["encoder_digest"] == encoder_digest(load_encoder(tiny_folder("electra"))) != before["encoder_digest"]
+    # As many other texts are other texts.
+    texts = [f"{text} {number}" for number, text in enumerate(TEXTS)]
+    for name, some in (("first", texts), ("second", [*texts[::-1][:-1], "another one"])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(some), encoding="utf-8")
+    _json(run, place, "--texts", tmp_path / "first.txt")
+    _json(run, place, "--texts", tmp_path / "second.txt", "--max-texts", 20)
+    assert kept_in(profile)["num_texts"] == 20
+
+
 def test_texts_need_no_scores(run, tmp_path, tiny_folder, pairs_file):
     (tmp_path / "lines.txt").write_text("\n".join([*TEXTS, TEXTS[0]]), encoding="utf-8")
     found = _json(run, tiny_folder("bert"), "--texts", tmp_path / "lines.txt")
@@ -184,7 +205,9 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
     ):
         found = _json(run, *arguments, *options)
         assert found["cka_matrix"] != usual["cka_matrix"]
-        assert LayerProfile.from_dict(found) == profile(encoder, pairs=pairs, settings=AnalysisSettings(**values))
+        expected = profile(encoder, pairs=pairs, settings=AnalysisSettings(**values))
+        # The command names a pooling when it loads the model, and the digest is of what was named.
+        assert LayerProfile.from_dict(found) == replace(expected, encoder_digest=found["encoder_digest"])
     assert "has no final norm" not in run(*arguments, "--raw")[2]
     assert (
         "has no final norm: its states are the same without --raw."

@@ -58,6 +58,10 @@ class LayerProfile(Result):
     kept_blocks: tuple[int, ...] | None = None  # of the model that was named, whose others were left out; None for all
     full_depth: int | None = None  # its number of blocks
     labels: bool = False  # whether the score of each pair is 0 or 1
+    # SHA-256 of all that the vectors of the model that was named depend on, and of all distinct texts, also those not
+    # drawn; None in earlier profiles.
+    encoder_digest: str | None = None
+    texts_digest: str | None = None
 
     @property
     def title(self) -> str:

@@ -11,7 +11,8 @@ from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts, listed_pairs
-from truncate_kit.encoders import Encoder, keep, parameters_kept
+from truncate_kit.encoders import Encoder, encoder_digest, keep, parameters_kept
+from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.progress import ProgressOption, reporter
@@ -59,7 +60,7 @@ def profile(
     settings = settings or AnalysisSettings()
     if texts is None and pairs is None and retrieval is not None:
         texts = [text for text in (*retrieval.queries, *retrieval.documents) if text]
-    full_depth = encoder.depth
+    full_depth, digest = encoder.depth, encoder_digest(encoder)
     texts = None if texts is None else listed_texts(texts)
     if settings.blocks is not None:
         encoder = keep(encoder, settings.blocks, copy_weights=False)
@@ -73,7 +74,8 @@ def profile(
         found, held = measurer.streamed(drawn.texts), []
     else:
         found, held = measurer.in_memory(drawn.texts), drawn.texts
-    result = replace(_result(measurer, drawn, found, streamed=not held), full_depth=full_depth)
+    result = _result(measurer, drawn, found, streamed=not held)
+    result = replace(result, full_depth=full_depth, encoder_digest=digest, texts_digest=drawn.digest)
     if retrieval is None:
         return result
     scores = _search(measurer, retrieval, held, found.states[0])
@@ -155,12 +157,13 @@ def _is_streamed(settings: AnalysisSettings, models: Sequence[Encoder], count: i
 
 
 class _Drawn(NamedTuple):
-    """The pairs and the distinct texts to read, the number of repeats left out, and of texts not drawn."""
+    """The pairs and the distinct texts to read, how many repeats and texts not drawn, and the digest of all texts."""
 
     pairs: list[TextPair] | None
     texts: list[str]
     num_repeats: int
     num_not_drawn: int
+    digest: str
 
     @property
     def labels(self) -> bool:
@@ -178,7 +181,9 @@ def _drawn(texts: Sequence[str] | None, pairs: list[TextPair] | None, settings: 
         drawn = distinct_texts(graded)
     else:
         drawn = [whole[place] for place in sorted(_order(len(whole), settings.seed)[: settings.max_texts])]
-    return _Drawn(graded, drawn, len(given) - len(whole), len(whole) - len(drawn))
+    digest = Digest()
+    digest.add(*sorted(whole))
+    return _Drawn(graded, drawn, len(given) - len(whole), len(whole) - len(drawn), digest.hexdigest())
 
 
 def _drawn_pairs(pairs: list[TextPair], max_texts: int | None, seed: int) -> list[TextPair]:
