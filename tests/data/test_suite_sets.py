@@ -201,6 +201,17 @@ def test_a_set_that_is_there_twice_is_named(other, tmp_path):
         find_sts(tmp_path)
 
 
+@pytest.mark.parametrize("other", ["test.tsv", "test.csv.gz", "Test.jsonl.xz"])
+def test_a_table_that_a_set_holds_twice_is_named(other, tmp_path):
+    write(tmp_path / "sts12/sts12.MSRpar.csv", PAIRS)
+    write(tmp_path / "sts12/sts12.OnWN.csv", PAIRS)
+    write(tmp_path / "sts12/test.csv", PAIRS)
+    assert len(find_sts(tmp_path)[0].pairs) == 3 * (PAIRS.count("\n") - 1)
+    write(tmp_path / "sts12" / other, PAIRS)
+    with pytest.raises(DataError, match=r"sts12 holds test twice: .* and "):
+        find_sts(tmp_path)
+
+
 def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_path):
     for split, word in (("train", "sat"), ("dev", "ran"), ("test", "lay")):
         write(tmp_path / f"{split}.csv", PAIRS.replace("a cat", f"a cat {word}"))

@@ -14,7 +14,7 @@ from truncate_kit.data.columns import (
     find_triplet_columns,
     misread_header,
 )
-from truncate_kit.data.files import data_files, stem_of
+from truncate_kit.data.files import COMPRESSIONS, data_files, format_of, stem_of
 from truncate_kit.data.loading import find_split_files
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.data.tables import MISSING, Table, read_table
@@ -148,7 +148,19 @@ def _files(folder: Path, names: Iterable[str]) -> list[Path]:
     if not (files := data_files(home)):
         hint = "Put the files of the set there themselves, such as test.csv; folders in it are not read."
         raise DataError(f"{home} has the name of a set and holds no table.", hint=hint)
+    _check_once(files)
     return files
+
+
+def _check_once(files: list[Path]) -> None:
+    """Raise `DataError` where a table lies there in two formats, or packed as well: its rows would count twice."""
+    names: dict[str, Path] = {}
+    for file in files:
+        name = file.name.lower()
+        for ending in (*COMPRESSIONS, format_of(file)):
+            name = name.removesuffix(ending)
+        if (other := names.setdefault(name, file)) != file:
+            raise DataError(f"{file.parent} holds {name} twice: {other.name} and {file.name}.", hint="Remove one.")
 
 
 def _graded(file: Path) -> tuple[TextPair, ...]:
