@@ -51,7 +51,7 @@ def test_scores_of_a_folder_and_of_a_graph(capsys, fed, tiny_folder, tmp_path):
     assert "suite-mteb.json measured more than this run and stays as it is." in err
     assert kept_in(usual) | {"format": FORMAT} == found
     assert [row["task"] for row in kept_in(usual.with_name("suite-mteb-2.json"))["scores"]] == [NAMES[0]]
-    assert [len(report.scores) for report in suite_reports(Workspace(tmp_path / "exported"))] == [2, 1]
+    assert [len(report.scores) for report in suite_reports(Workspace(tmp_path / "exported")).values()] == [2, 1]
     run(capsys, "evaluate", tiny_folder("electra"), *named(*NAMES))  # another model on as many tasks
     assert kept_in(usual)["model"] == str(tiny_folder("electra"))
 

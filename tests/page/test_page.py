@@ -24,6 +24,7 @@ from tests.support.made_results import (
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
+from truncate_kit.data import load_pairs
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import ModelError, UsageError
@@ -383,6 +384,22 @@ def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
     for place, change in enumerate(changes):
         found = write_page(write_run(tmp_path / f"other{place}", lean, sweep=replace(sweep, **change)))
         assert not [command for command in found.commands if " finetune " in command]
+
+
+def test_what_train_and_test_share_is_said_of_classes_as_well(lean, tmp_path):
+    rows = [f"{one} {place},{one},{name}" for place, one in enumerate(TEXTS[:8]) for name in ("same", "other")]
+    for split in ("train", "dev", "test"):
+        (tmp_path / "pairs").mkdir(exist_ok=True)
+        (tmp_path / f"pairs/{split}.csv").write_text("\n".join(["sentence1,sentence2,label", *rows]) + "\n")
+    splits = load_pairs(tmp_path / "pairs", classes=True)
+    training = TrainingSettings(objective="entailment")
+    sweep = replace(a_sweep(), training=training, data_fingerprint=splits.fingerprint())
+    run = write_run(tmp_path / "run", lean, sweep=sweep)
+    data = DataSource(str(tmp_path / "pairs"))
+    learned = LearnedSource(sweep.data_fingerprint, ModelSource("mini <b>"), data)
+    Workspace(run).remember(learned.model, data, learned=learned)
+    (section,) = [one for one in origins(read_run(run)) if one.key == "data"]
+    assert splits.overlap.warning() in section.sentences
 
 
 def test_more_seeds_are_asked_for_on_the_same_data_read_alike(lean, tmp_path):

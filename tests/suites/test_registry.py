@@ -1,6 +1,7 @@
 """Evaluation suites are rows: one more row is read, run, written, shown and put on the page by what is there."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tests.support.made_results import write_run
 from truncate_kit.cells import TableCells
 from truncate_kit.page.origins import origins
 from truncate_kit.page.run import read_run
-from truncate_kit.suites.registry import SUITES, Suite, SuiteReport
+from truncate_kit.suites.registry import SUITES, MeasuredWeights, Suite, SuiteReport
 from truncate_kit_cli.app import app
 from truncate_kit_cli.schemas import schema_text
 
@@ -58,6 +59,41 @@ def test_one_more_row_is_one_more_suite(widths, tiny_folder, tmp_path, capfd):
     assert [table.rows for table in section.tables] == [[("16",)]]
     assert "needs its data" in fails(capfd, *command[:4])
     assert "There is no suite 'retrieval'" in fails(capfd, *command[:3], "retrieval")
+
+
+def test_scores_of_a_model_in_whose_place_another_one_stands_are_no_longer_shown(widths, tiny_folder, tmp_path, capfd):
+    home = write_run(tmp_path / "w", tiny_folder("bert"))
+    (tmp_path / "texts.txt").write_text("the cat\n")
+    asked = ("evaluate", home / "lean", "--suite", "widths", "--data", tmp_path / "texts.txt", "--workspace", home)
+    run_both(capfd, *asked)
+
+    def shown():
+        (section,) = [one for one in origins(read_run(home)) if one.key == "suites"]
+        return [table.rows for table in section.tables], section.sentences
+
+    assert shown() == ([[("16",)]], [])
+    shutil.rmtree(home / "lean")
+    shutil.copytree(tiny_folder("electra"), home / "lean")
+    tables, (sentence,) = shown()
+    assert tables == []
+    assert sentence.startswith("suite-widths.json is left out: in the place of the model that it measured")
+    run_both(capfd, *asked)  # takes the place of the other
+    assert [path.name for path in home.glob("suite-*")] == ["suite-widths.json"]
+    assert shown() == ([[("16",)]], [])
+
+
+def test_scores_of_other_weights_are_replaced_whatever_they_measured():
+    class More(WordsReport):
+        def amounts(self):
+            yield ("first",), (2,)
+
+    def report(model, sha256, kind=WordsReport):
+        return kind(width=1, corpus=None, weights=MeasuredWeights(model=model, sha256=sha256))
+
+    more = report("m", "a", More)
+    assert not report("m", "a").covers(more)
+    assert not report("another", "b").covers(more)
+    assert report("m", "b").covers(more)
 
 
 @pytest.mark.parametrize("name", SUITES)

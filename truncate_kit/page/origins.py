@@ -8,8 +8,9 @@ from truncate_kit import __version__
 from truncate_kit.cells import TableCells
 from truncate_kit.errors import TruncateKitError
 from truncate_kit.page.layout import TEXTS, Section
-from truncate_kit.page.run import Run, newest, suite_reports
+from truncate_kit.page.run import Run, is_of_gone_model, newest, suite_reports
 from truncate_kit.page.sections import bench_details
+from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.wording import capitalized
 
 
@@ -53,8 +54,10 @@ def _statements(run: Run, fingerprint: str) -> list[str]:
     gone = ["The pairs are not read again for this page: overlap of train and test is not known here."]
     if name != BUNDLED and not Path(name).exists():  # nothing is fetched
         return gone
+    objective = None if run.sweep is None else OBJECTIVES.get(run.sweep.training.objective)
+    classes = objective is not None and objective.data == "classes"
     try:
-        found = complete_splits(load_pairs(name, columns=last.columns, scale=last.scale))
+        found = complete_splits(load_pairs(name, columns=last.columns, scale=last.scale, classes=classes))
         same = found.fingerprint() == fingerprint
     except TruncateKitError:
         return gone
@@ -71,7 +74,17 @@ def _suites(run: Run) -> Section | None:
     found = suite_reports(run.workspace)
     if not found:
         return None
-    return Section(key="suites", title="Evaluation suites", tables=[report.table() for report in found])
+    gone = [file for file, report in found.items() if is_of_gone_model(report, run.workspace)]
+    return Section(
+        key="suites",
+        title="Evaluation suites",
+        sentences=[
+            f"{file.name} is left out: in the place of the model that it measured there is another one. "
+            "Run evaluate again."
+            for file in gone
+        ],
+        tables=[report.table() for file, report in found.items() if file not in gone],
+    )
 
 
 def _environment(run: Run) -> Section:

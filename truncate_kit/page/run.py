@@ -17,7 +17,7 @@ from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.measurement import files_at
 from truncate_kit.mteb.mteb_report import MtebReport
 from truncate_kit.runs.cutting import CutResult
-from truncate_kit.suites.registry import SUITES, SuiteReport
+from truncate_kit.suites.registry import SUITES, MeasuredWeights, SuiteReport
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace, read_result
 from truncate_kit.workspace.sources import DataSource, LearnedSource
@@ -242,11 +242,20 @@ def newest(folder: Path) -> float:
     return max(found, default=0.0)
 
 
-def suite_reports(workspace: Workspace) -> list[SuiteReport]:
+def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
     """The results of suites that are there, shorter ones after the longest."""
-    found: list[SuiteReport | None] = []
+    found: dict[Path, SuiteReport | None] = {}
     for name in (*SUITES, "mteb"):
         if files := files_at(workspace.suite(name)):  # the modules of others stay unread
             kind = MtebReport if name == "mteb" else SUITES[name].load()[0]
-            found += [read_result(kind, file) for file in files]
-    return [report for report in found if report is not None]
+            found |= {file: read_result(kind, file) for file in files}
+    return {file: report for file, report in found.items() if report is not None}
+
+
+def is_of_gone_model(report: SuiteReport, workspace: Workspace) -> bool:
+    """Whether a suite measured a model in whose place there is another one now."""
+    measured = report.weights
+    if measured is None:
+        return False
+    now = MeasuredWeights.of(workspace.located(measured.model))
+    return now is not None and now.sha256 != measured.sha256

@@ -7,11 +7,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from truncate_kit.cells import TableCells
+from truncate_kit.export.record import digest_of
+from truncate_kit.files import local_path
 from truncate_kit.measurement import Measurement
 from truncate_kit.progress import Progress, silent
+from truncate_kit.results import Result
 
 if TYPE_CHECKING:
     from truncate_kit.data import RetrievalSet, SeenPairs
@@ -19,11 +22,37 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredWeights(Result):
+    """Which weights a model had when it was measured."""
+
+    model: str  # its name
+    sha256: str  # of its model.safetensors
+
+    @classmethod
+    def of(cls, model: str) -> "MeasuredWeights | None":
+        """Those of a model now; None where the name is no folder with weights in one file."""
+        file = local_path(model) / "model.safetensors"
+        return cls(model=model, sha256=digest_of(file)) if file.is_file() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteReport(Measurement):
     """What a suite gives; it says how much it measured, and shows itself.
 
     `truncate_kit/report/suite_figure.py` draws those that have a figure.
+
+    Attributes:
+        weights: Of the model; None where nobody noted them, as in reports of earlier versions.
     """
+
+    weights: MeasuredWeights | None = None
+
+    def covers(self, other: Self) -> bool:
+        """See `Measurement`; nothing is left of a model in whose place there is another one."""
+        ours, theirs = self.weights, other.weights
+        if ours is not None and theirs is not None and ours.model == theirs.model and ours != theirs:
+            return True
+        return Measurement.covers(self, other)
 
     @abstractmethod
     def table(self) -> TableCells:
