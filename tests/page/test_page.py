@@ -534,6 +534,22 @@ def test_of_several_benches_the_one_of_these_weights_counts(lean, tmp_path):
     assert any("bench.json measured other weights" in line for line in found.grounds[0])
 
 
+def test_tables_of_several_machines_name_theirs(lean, tmp_path):
+    report = a_bench()
+    run = write_run(tmp_path / "run", lean, bench=report)
+    (alone,) = speed(read_run(run)).tables
+    assert "measured on" not in alone.title
+    gpu = replace(report.machine, device="A GPU")
+    replace(report, machine=gpu).write(run / "bench-2.json")
+    replace(report, machine=replace(report.machine, processor="another", threads=1)).write(run / "bench-3.json")
+    titles = [cells.title for cells in speed(read_run(run)).tables]
+    assert [title.removeprefix(alone.title) for title in titles] == [
+        f"; measured on {report.machine.threads} threads of {report.machine.processor}",
+        "; measured on A GPU",
+        "; measured on 1 thread of another",
+    ]
+
+
 @pytest.mark.parametrize("hours", [-1000, 0, 1000])
 def test_whether_a_bench_is_of_these_weights_does_not_depend_on_clocks(lean, tmp_path, hours):
     """What was measured is known by the weights' digest: a clock that jumps, or a copied file, changes nothing."""

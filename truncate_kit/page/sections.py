@@ -133,9 +133,17 @@ def speed(run: Run) -> Section | None:
         title="Speed against quality",
         sentences=tuple(others),
         charts=() if chart is None else (chart,),
-        tables=tuple(bench_tables(row)[0] for row in benches),
+        tables=tuple(_speed_table(row, named=len(here) < len(benches)) for row in benches),
         missing=more,
     )
+
+
+def _speed_table(report: BenchReport, *, named: bool) -> TableCells:
+    """What a bench measured; named: on which machine, where there are several."""
+    found, machine = bench_tables(report)[0], report.machine
+    cpu = f"{counted(machine.threads, 'thread')} of {machine.processor}"
+    place = cpu if machine.device == "cpu" else machine.device
+    return found._replace(title=f"{found.title}; measured on {place}") if named else found
 
 
 def layers(run: Run) -> Section | None:
