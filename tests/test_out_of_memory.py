@@ -2,6 +2,8 @@
 
 import json
 import logging
+import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -52,6 +54,12 @@ def test_what_allocators_say_is_known():
     ):
         assert is_out_of_memory(RuntimeError(said))
     assert not is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+
+
+def test_a_broken_torch_does_not_hide_the_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert not is_out_of_memory(AttributeError("module 'torch' has no attribute 'version'"))
+    assert is_out_of_memory(MemoryError())
 
 
 @pytest.mark.parametrize("most", [1, 3, 16, 63, 64])

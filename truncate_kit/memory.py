@@ -28,8 +28,9 @@ _ONEDNN = "could not create a primitive"  # all that oneDNN says; of another lac
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out; torch is asked only where it was loaded."""
-    torch = sys.modules.get("torch")
-    if isinstance(error, MemoryError) or (torch is not None and isinstance(error, torch.OutOfMemoryError)):
+    # A broken torch, whose error this may be, need not have the class.
+    of_torch = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
+    if isinstance(error, (MemoryError, of_torch)):
         return True
     said = str(error) if isinstance(error, RuntimeError) else ""
     return said == _ONEDNN or any(word in said for word in _WORDS)

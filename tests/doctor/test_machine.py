@@ -84,6 +84,26 @@ def test_tables_for_the_eye_and_json_for_programs(doctor):
     assert json.loads(out)["facts"]["processor"]["cores"] == os.cpu_count()
 
 
+@pytest.mark.parametrize(
+    ("package", "code", "said"),
+    [
+        ("torch", 'raise RuntimeError("no kernels.\\nMore of it")', "torch cannot be imported: no kernels."),
+        ("torch", "", "torch cannot be imported: a part of it is missing, such as `__version__`."),
+        ("onnxruntime", 'raise RuntimeError("numpy 1")', "does not start: onnxruntime cannot be imported: numpy 1."),
+    ],
+)
+def test_a_broken_package_is_named_with_its_reason(package, code, said, tmp_path):
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(code)
+    places = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-c", "from truncate_kit_cli.app import main; main(['doctor', '--json'])"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": places})
+    assert (done.returncode, done.stderr) == (1, "")
+    problems = [row["text"] for row in json.loads(done.stdout)["findings"] if row["severity"] == "problem"]
+    assert len(problems) == 1
+    assert said in problems[0]
+
+
 def test_wishes_that_nobody_knows(doctor):
     code, out, err = doctor("--extra", "quick")
     assert (code, out) == (1, "")

@@ -24,24 +24,27 @@ def diagnose(request: Request | None = None) -> Diagnosis:
 def gather() -> Facts:
     """The facts about this machine."""
     problem = _torch_problem()
-    torch_cuda = probe_torch_cuda()
+    torch_works = problem is None
+    torch_cuda = probe_torch_cuda() if torch_works else None
     return Facts(
         python=platform.python_version(),
         torch_problem=problem,
         requirements=tuple(requirements()),
         wheels=onnxruntime_wheels(),
         providers=(*probe_providers(), *([torch_cuda] if torch_cuda else [])),
-        cuda=cuda_versions(),
-        processor=_processor(torch_works=problem is None),
+        cuda=cuda_versions(torch_works=torch_works),
+        processor=_processor(torch_works=torch_works),
     )
 
 
 def _torch_problem() -> str | None:
     try:
-        import torch  # noqa: F401  # importing is the test
-    except (ImportError, OSError) as error:
+        import torch
+    except Exception as error:  # a broken package raises whatever it likes
         return first_line(error)
-    return None
+    # An installation that was broken off, or removed in part, leaves a folder that can be imported.
+    lacking = next((name for name in ("__version__", "Tensor") if not hasattr(torch, name)), None)
+    return None if lacking is None else f"a part of it is missing, such as `{lacking}`"
 
 
 def _processor(*, torch_works: bool) -> Processor:

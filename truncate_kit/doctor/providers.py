@@ -27,8 +27,8 @@ def probe_providers() -> tuple[Provider, ...]:
         import onnxruntime
 
         names = [name for name in onnxruntime.get_available_providers() if name != _REMOTE]
-    except (ImportError, AttributeError, OSError) as error:  # AttributeError: a folder that two wheels left in pieces
-        return (Provider(name=CPU, starts=False, reason=f"onnxruntime cannot be imported: {error}"),)
+    except Exception as error:  # a broken package, as a folder that two wheels left in pieces, raises whatever it likes
+        return (Provider(name=CPU, starts=False, reason=f"onnxruntime cannot be imported: {first_line(error)}"),)
     return tuple(start_provider(name) for name in names)
 
 
@@ -57,11 +57,9 @@ def _reason(stderr: str, code: int) -> str:
 
 
 def probe_torch_cuda() -> Provider | None:
-    """Whether torch computes on the GPU; None for a build without CUDA, or without torch."""
-    try:
-        import torch
-    except (ImportError, OSError):
-        return None
+    """Whether torch, which can be imported, computes on the GPU; None for a build without CUDA."""
+    import torch
+
     if torch.version.cuda is None:
         return None
     try:
@@ -71,17 +69,21 @@ def probe_torch_cuda() -> Provider | None:
     return Provider(name=TORCH_CUDA, starts=True)
 
 
-def cuda_versions() -> CudaVersions:
-    """What is there of CUDA, each part asked by itself."""
-    torch_cuda = cudnn = None
-    try:
-        import torch
-
-        torch_cuda, number = torch.version.cuda, torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
-        cudnn = None if number is None else cudnn_version(number)
-    except (ImportError, OSError, RuntimeError):
-        pass  # a torch that cannot be imported, or whose cuDNN cannot be loaded, is said elsewhere
+def cuda_versions(*, torch_works: bool) -> CudaVersions:
+    """What is there of CUDA, each part asked by itself; torch only where it can be imported."""
+    torch_cuda, cudnn = _torch_versions() if torch_works else (None, None)
     return CudaVersions(driver=driver_cuda(), torch=torch_cuda, cudnn=cudnn, onnxruntime=_onnxruntime_cuda())
+
+
+def _torch_versions() -> tuple[str | None, str | None]:
+    """The CUDA that torch is built for, and the cuDNN that it loads."""
+    import torch
+
+    try:
+        number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    except (ImportError, OSError, RuntimeError):  # a cuDNN that cannot be loaded is said elsewhere
+        number = None
+    return torch.version.cuda, None if number is None else cudnn_version(number)
 
 
 def cudnn_version(number: int) -> str:
@@ -105,7 +107,7 @@ def _onnxruntime_cuda() -> str | None:
     """The CUDA that the wheel says it is built for."""
     try:
         import onnxruntime
-    except (ImportError, OSError):
+    except Exception:  # said by `probe_providers`
         return None
     version = getattr(onnxruntime, "cuda_version", "")
     return ".".join(str(version).split(".")[:2]) or None
