@@ -217,6 +217,28 @@ def test_fp16_needs_a_wheel_that_does_not_overflow():
     assert finding.remedy == 'Use `precision="fp32"`.'  # no wheel for CUDA 12 does
 
 
+def test_a_preview_of_a_wheel_counts_as_the_version_it_leads_to():
+    fp16 = Request(device="cuda", precision="fp16")
+    assert findings(replace(ON_GPU, wheels={"onnxruntime-gpu": "1.28rc1"}), fp16) == []
+    assert "1.27rc1 can overflow" in only(replace(ON_GPU, wheels={"onnxruntime-gpu": "1.27rc1"}), fp16).text
+
+
+@pytest.mark.parametrize(
+    ("asked", "severity"),
+    [
+        (Request(device="cpu"), "problem"),
+        (Request(precision="int8"), "problem"),
+        (Request(device="cpu", extras=("cpu",)), "problem"),
+        (Request(device="cpu", runtime="torch"), None),
+        (Request(), None),
+    ],
+)
+def test_an_old_runtime_is_a_problem_where_graphs_have_to_run(asked, severity):
+    old = Requirement(name="onnxruntime", wanted=">=1.28", installed="1.20.0", fits=False, extra="cpu")
+    facts = replace(ON_CPU, requirements=(*ON_CPU.requirements, old), wheels={"onnxruntime": "1.20.0"})
+    assert [row.severity for row in findings(facts, asked)] == ([severity] if severity else [])
+
+
 def test_a_runtime_that_does_not_start_at_all():
     finding = only(without(ON_CPU, CPU, "undefined symbol"))
     assert (finding.severity, "undefined symbol" in finding.text) == ("problem", True)

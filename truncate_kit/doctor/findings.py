@@ -7,7 +7,9 @@ in both), or what it says of itself once imported. torch from PyPI is built for 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from truncate_kit.doctor.facts import Facts, Finding, Request
+from packaging.version import Version
+
+from truncate_kit.doctor.facts import Facts, Finding, Request, Requirement
 from truncate_kit.doctor.providers import CPU, CUDA, TORCH_CUDA
 from truncate_kit.precisions import PRECISIONS, other_graph
 
@@ -54,7 +56,7 @@ def _packages(facts: Facts, request: Request) -> Iterator[Finding]:
         text = f"torch cannot be imported: {facts.torch_problem}."
         yield _found(True, text, "Install it anew: pip install --force-reinstall torch")
     for row in facts.requirements:
-        if row.fits or not (row.extra is None or row.extra in request.extras):
+        if row.fits or not (row.extra is None or row.extra in request.extras or _runs_graphs(row, facts, request)):
             continue
         whose = f"extra {row.extra}" if row.extra else "truncate-kit"
         state = f"{row.name} {row.installed} is installed" if row.installed else f"{row.name} is not installed"
@@ -62,6 +64,12 @@ def _packages(facts: Facts, request: Request) -> Iterator[Finding]:
         if row.name == _GPU_WHEEL:
             remedy = _one_wheel(facts, _pins(facts).runtime)
         yield _found(True, f"{state}; {whose} needs {row.name}{row.wanted}.", remedy)
+
+
+def _runs_graphs(row: Requirement, facts: Facts, request: Request) -> bool:
+    """Whether graphs that have to run on the CPU run in this wheel; that none is installed is said elsewhere."""
+    on_cpu = request.graphs and not request.cuda
+    return on_cpu and (row.name, row.extra) == (_CPU_WHEEL, "cpu") and _CPU_WHEEL in facts.wheels
 
 
 def _wheels(facts: Facts, request: Request) -> Iterator[Finding]:
@@ -213,7 +221,7 @@ def _runtime_cuda(facts: Facts) -> int | None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """Major and minor."""
-    return tuple(int(part) for part in version.split(".")[:2])
+    return Version(version).release[:2]
 
 
 def _major(version: str) -> int:
