@@ -1,8 +1,10 @@
 """Numbers of settings: what no run could take is refused, by the class, a study and a command alike."""
 
+import json
 import math
 import time
 
+import numpy as np
 import pytest
 
 from tests.support.commands import fails
@@ -63,6 +65,35 @@ def test_a_setting_out_of_its_bounds_is_refused(kind, name, values):
             kind(**{name: value})
         assert refused.value.hint
         assert len(str(refused.value)) < 200
+
+
+NUMPY = [
+    (TrainingSettings, {"epochs": np.int64(2), "learning_rate": np.float32(1e-3), "warmup": np.float64(0.25)}),
+    (DistillSettings, {"layer": np.int32(4), "similarity": np.int8(1), "learning_rate": np.float32(1e-3)}),
+    (FrozenSettings, {"epochs": np.int64(2), "batch_size": np.int64(8), "codes": np.array([16, 32])}),
+    (ContrastiveSettings, {"epochs": np.int64(2), "learning_rate": np.float32(1e-3), "max_tokens": np.int64(9)}),
+    (AdaptationSettings, {"epochs": np.int64(2), "batch_size": np.int64(8)}),
+    (BenchSettings, {"threads": np.int64(2), "lengths": np.array([16, 32]), "batch_sizes": [np.int64(4)]}),
+]
+
+
+@pytest.mark.parametrize(("kind", "numbers"), NUMPY, ids=[kind.__name__ for kind, _ in NUMPY])
+def test_numbers_of_numpy_are_taken_and_become_json(kind, numbers):
+    settings = kind(**numbers)
+    assert kind.from_dict(json.loads(settings.to_json())) == settings
+    for name, value in numbers.items():
+        assert np.array_equal(getattr(settings, name), value)
+
+
+def test_steps_may_be_given_as_a_list():
+    settings = FrozenSettings(steps=["cosine"])
+    assert FrozenSettings.from_dict(settings.to_dict()) == settings
+
+
+@pytest.mark.parametrize("epochs", [np.int64(0), np.float64(2), np.bool_(True), np.array(2)])
+def test_numbers_of_numpy_have_the_same_bounds(epochs):
+    with pytest.raises(UsageError, match="`epochs`"):
+        TrainingSettings(epochs=epochs)
 
 
 @pytest.mark.parametrize(("allowed", "ends"), [(Bounds(1, 3), (1, 3)), (Bounds(0, 1, whole=False), (0.0, 1.0))])

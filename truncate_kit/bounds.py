@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 from truncate_kit.errors import UsageError
@@ -22,7 +22,7 @@ class Bounds:
 
     def holds(self, value: Any) -> bool:
         """Whether `value` is a number of the right kind within the bounds; NaN, texts and truth values are not."""
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else (int, float)):
+        if not _is_number(value) or (self.whole and not isinstance(value, Integral)):
             return False
         return bool(self.least <= value <= self.most) and not (self.above and value == self.least)
 
@@ -46,15 +46,24 @@ _RATE = Bounds(0, 1, whole=False, above=True)
 
 
 def check_numbers(settings: object, **bounds: Bounds) -> None:
-    """Raise `UsageError` for the first of these attributes that is out of its bounds; None is allowed."""
+    """Raise `UsageError` for the first of these attributes that is out of its bounds; None is allowed.
+
+    Numbers of numpy are replaced by Python's own.
+    """
     for name, allowed in bounds.items():
-        check_number(name, getattr(settings, name), allowed)
+        object.__setattr__(settings, name, check_number(name, getattr(settings, name), allowed))
 
 
-def check_number(name: str, value: Any, allowed: Bounds) -> None:
-    """Raise `UsageError` where the parameter `name` has a value out of its bounds; None is allowed."""
-    if value is not None and not allowed.holds(value):
+def check_number(name: str, value: Any, allowed: Bounds) -> Any:
+    """The number that the parameter `name` has, as Python's own; raises `UsageError` for one out of its bounds.
+
+    None is allowed.
+    """
+    if value is None:
+        return None
+    if not allowed.holds(value):
         raise UsageError(f"`{name}` {shown(value)} {_wrong(value, allowed)}.", hint=f"Use {allowed}.")
+    return _plain(value)
 
 
 def check_whole(name: str, value: Any) -> int:
@@ -64,14 +73,15 @@ def check_whole(name: str, value: Any) -> int:
     return int(value)
 
 
-def check_rate(rate: Any, usual: str) -> None:
-    """Raise `UsageError` for a `learning_rate` that is no number between 0 and 1; None is allowed.
+def check_rate(rate: Any, usual: str) -> Any:
+    """The `learning_rate` as Python's own number; raises `UsageError` for one that is not between 0 and 1.
 
-    usual: What the hint gives as an example.
+    None is allowed. usual: What the hint gives as an example.
     """
     if rate is not None and (not _RATE.holds(rate) or rate == _RATE.most):
         hint = f"Use a number between 0 and 1, such as {usual}."
         raise UsageError(f"A `learning_rate` of {shown(rate)} teaches nothing.", hint=hint)
+    return None if rate is None else _plain(rate)
 
 
 def seeds_of(given: Iterable[int]) -> tuple[int, ...]:
@@ -107,8 +117,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
+def _is_number(value: Any) -> bool:
+    """Whether this is a number, numpy's as well, and no truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _plain(number: Any) -> int | float:
+    """A number as JSON can hold it."""
+    return int(number) if isinstance(number, Integral) else float(number)
+
+
 def _wrong(value: Any, allowed: Bounds) -> str:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:  # NaN, too
+    if not _is_number(value) or value != value:  # NaN, too
         return "is no number"
     if value > allowed.most:
         return "is too large"

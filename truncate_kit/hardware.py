@@ -4,7 +4,7 @@ import os
 import platform
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.errors import DeviceError, UsageError
@@ -119,9 +119,12 @@ def usable_cores() -> int:
     return cores if quota is None else min(cores, max(1, int(quota)))
 
 
-def check_threads(threads: int | None, name: str = "threads") -> None:
-    """Raise `UsageError` for fewer than one thread or process, or more than this machine can be asked to run."""
-    check_number(name, threads, Bounds(1, max(_MOST_THREADS, 4 * (os.cpu_count() or 1))))
+def check_threads(threads: int | None, name: str = "threads") -> Any:
+    """The number of threads or processes; raises `UsageError` for none, or more than this machine can be asked to run.
+
+    None is allowed.
+    """
+    return check_number(name, threads, Bounds(1, max(_MOST_THREADS, 4 * (os.cpu_count() or 1))))
 
 
 def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:

@@ -43,13 +43,11 @@ class BenchSettings(Result):
 
     def __post_init__(self) -> None:
         check_numbers(self, repeats=_ROUNDS, max_texts=TEXTS, seed=SEED)
-        check_threads(self.threads)
-        for name, values in (
-            ("batch_sizes", self.batch_sizes),
-            ("lengths", (1,) if self.lengths is None else self.lengths),
-        ):
-            for value in values or (0,):
-                check_number(name, value, _TOKENS)
+        object.__setattr__(self, "threads", check_threads(self.threads))
+        for name, values in (("batch_sizes", self.batch_sizes), ("lengths", self.lengths)):
+            if values is not None:
+                numbers = tuple(check_number(name, value, _TOKENS) for value in tuple(values) or (0,))
+                object.__setattr__(self, name, numbers)
 
 
 QUICK = BenchSettings(repeats=3, memory=False, max_texts=256)  # for a first look: fewer rounds and sentences, no memory

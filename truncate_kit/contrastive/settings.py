@@ -9,7 +9,7 @@ from truncate_kit.contrastive.poolings import POOLINGS, ContrastivePooling, Over
 from truncate_kit.errors import UsageError, unknown_name
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings
+from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings, settle_numbers
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
 
 FEWEST_ROWS = 2
@@ -96,7 +96,7 @@ class ContrastiveSettings(Result):
         self._check_removal()
         self._check_numbers()
         self._check_difference()
-        self.training("bert", BASE_WIDTH)
+        settle_numbers(self, self.training("bert", BASE_WIDTH))
 
     def _check_removal(self) -> None:
         if self.keep_pooler:

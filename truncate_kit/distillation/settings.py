@@ -125,7 +125,7 @@ class DistillSettings(Result):
         check_numbers(self, layer=_LAYER, similarity=WEIGHT, states=WEIGHT, query_weight=WEIGHT)
         if not 0 <= self.warmup < 1:
             raise UsageError(f"{self.warmup:g} is no share of the steps.", hint="Give a `warmup` from 0 to below 1.")
-        check_rate(self.learning_rate, "5e-4")
+        object.__setattr__(self, "learning_rate", check_rate(self.learning_rate, "5e-4"))
         check_training_precision(self.precision)
 
     def rate(self, width: int, left_out: float = 1.0) -> float:

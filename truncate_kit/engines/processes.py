@@ -30,8 +30,7 @@ class Processes:
     """
 
     def __init__(self, count: int, *, device: str | None = None, threads: int | None = None) -> None:
-        check_threads(count, "count")
-        check_threads(threads)
+        count, threads = check_threads(count, "count"), check_threads(threads)
         self._devices = _devices(count, device)
         self._threads = threads or max(1, torch.get_num_threads() // count)
         self._workers: dict[int, _Worker] = {}

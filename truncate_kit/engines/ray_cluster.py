@@ -40,8 +40,7 @@ class RayCluster:
     """
 
     def __init__(self, address: str = "auto", *, gpus: float = 0.0, cpus: int = 1) -> None:
-        check_number("gpus", gpus, _GPUS)
-        check_number("cpus", cpus, _CPUS)
+        gpus, cpus = check_number("gpus", gpus, _GPUS), check_number("cpus", cpus, _CPUS)
         if gpus > 1 and gpus != int(gpus):
             raise UsageError(f"{gpus:g} GPUs for a task cannot be had.", hint="Use a fraction such as 0.5, or 1, 2, …")
         if address.startswith("ray://"):

@@ -71,8 +71,7 @@ class OnnxEncoder:
         self.report = report
         self.heads = heads
         self.device = select_device(device)
-        check_threads(threads)
-        self.threads = threads or usable_cores()
+        self.threads = check_threads(threads) or usable_cores()
         self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
         # cuDNN, whose attention runs on Hopper, plans 60 ms and more for each new shape (benchmarks/gpu).
         self.few_shapes = self.device.type == "cuda"

@@ -9,7 +9,7 @@ from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbe
 from truncate_kit.errors import UsageError, unknown_name
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.configuration import TrainingSettings, settle_numbers
 
 if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
@@ -76,18 +76,21 @@ class FrozenSettings(Result):
         for name, value, known in (("score", self.score, SCORES), ("loss", self.loss, LOSSES)):
             if value not in known:
                 raise unknown_name(name, value, known)
+        object.__setattr__(self, "steps", tuple(self.steps))
         unknown = [step for step in self.steps if step not in STEPS]
         if unknown or not self.steps:
             hint = f"Use some of {', '.join(STEPS)} as `steps`."
             raise UsageError(f"There is no step {unknown[0]!r}." if unknown else "No step is named.", hint=hint)
-        self.training(self.epochs)  # its errors are raised before any state is computed
+        # Its errors are raised before any state is computed.
+        settle_numbers(self, self.training(self.epochs))
         object.__setattr__(self, "layers", as_text(self.layers))
         object.__setattr__(self, "seeds", seeds_of(self.seeds))
         check_numbers(
             self, hidden=_UNITS, depth=_DEPTH, raw_sentences=TEXTS, nli_epochs=EPOCHS, pretraining_epochs=EPOCHS
         )
-        for width in self.codes or ():
-            check_number("codes", width, _UNITS)
+        if self.codes is not None:
+            codes = tuple(check_number("codes", width, _UNITS) for width in self.codes)
+            object.__setattr__(self, "codes", codes)
 
     def check_model(self, encoder: "Encoder") -> None:
         """Raise `UsageError` for settings that say nothing to this model, or that its states are too narrow for."""

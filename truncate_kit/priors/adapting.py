@@ -16,7 +16,7 @@ from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.text_lists import listed_texts
-from truncate_kit.training.configuration import TrainingSettings, scaled_learning_rate
+from truncate_kit.training.configuration import TrainingSettings, scaled_learning_rate, settle_numbers
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.wording import counted
@@ -41,7 +41,7 @@ class AdaptationSettings(Result):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self.training()
+        settle_numbers(self, self.training())
 
     def training(self) -> TrainingSettings:
         """The same for the loop; for an impossible value the settings raise `UsageError`."""

@@ -104,7 +104,7 @@ def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None
     own: the document that each query itself is, which it does not find; None, as a whole or of a query: there is none.
     Raises `UsageError` for less than one document, or more than 10,000.
     """
-    check_number("top", top, _TOP)
+    top = check_number("top", top, _TOP)
     places = []
     for start in range(0, len(vectors.queries), QUERY_BLOCK):
         queries = vectors.queries[start : start + QUERY_BLOCK]

@@ -142,9 +142,8 @@ def score_retrieval(
         MissingExtraError: FAISS is not installed.
         UsageError: No lists, probes or threads.
     """
-    check_number("lists", lists, _LISTS)
-    check_number("probes", probes, _LISTS)
-    check_threads(threads)
+    lists, probes = check_number("lists", lists, _LISTS), check_number("probes", probes, _LISTS)
+    threads = check_threads(threads)
     faiss = require("faiss", extra="search")
     texts, queries = _encoded(encoder, data, reporter(progress))
     faiss.omp_set_num_threads(threads)

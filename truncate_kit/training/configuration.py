@@ -59,7 +59,7 @@ class TrainingSettings(Result):
         check_training_precision(self.precision)
         bounds.check_numbers(self, epochs=bounds.EPOCHS, batch_size=bounds.BATCH, max_gradient_norm=_NORM)
         bounds.check_numbers(self, weight_decay=bounds.SHARE, warmup=bounds.SHARE)
-        bounds.check_rate(self.learning_rate, "2e-5 or 1e-4")
+        object.__setattr__(self, "learning_rate", bounds.check_rate(self.learning_rate, "2e-5 or 1e-4"))
 
     def rate(self, width: int) -> float:
         """The peak rate for a model of that width."""
@@ -68,6 +68,13 @@ class TrainingSettings(Result):
     def settled(self, width: int) -> "TrainingSettings":
         """The same with the rate as a number: what kept trials are found by, since defaults change with versions."""
         return replace(self, learning_rate=self.rate(width))
+
+
+def settle_numbers(settings: object, training: TrainingSettings) -> None:
+    """Replace numbers of numpy in settings that a training was made of by Python's own, which `training` has."""
+    for name in ("epochs", "batch_size", "learning_rate"):
+        if getattr(settings, name) is not None:
+            object.__setattr__(settings, name, getattr(training, name))
 
 
 def word_training(precision: str = "fp32", learning_rate: float | None = None) -> TrainingSettings:

@@ -34,7 +34,8 @@ class Teacher:
     weight: float = 1.0  # of the mean 1 − cosine to its vectors, against the objective's own loss
 
     def __post_init__(self) -> None:
-        check_number("teacher_weight", self.weight, Bounds(0, WEIGHT.most, whole=False, above=True))
+        weight = check_number("teacher_weight", self.weight, Bounds(0, WEIGHT.most, whole=False, above=True))
+        object.__setattr__(self, "weight", weight)
 
     def check_width(self, student: Encoder) -> None:
         """Raise `UsageError` where its vectors are not as wide as those that learn from them."""
