@@ -13,12 +13,13 @@ from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.combination.bert_lc import combine
 from truncate_kit.data import PairSplits, PlacedPairs, StsSet, TextPair
 from truncate_kit.encoders import load_encoder
-from truncate_kit.errors import DataError, UsageError
+from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.evaluation import evaluate, pair_similarities, spearman
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.suites.sts import score_sts
 from truncate_kit.training.evaluators import PairEvaluator
+from truncate_kit.vectors import StoredVectors, VectorFormat
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +96,38 @@ def test_what_are_no_graded_pairs_is_refused_in_words(tiny_folder, pairs, wrong)
         with pytest.raises(UsageError) as refused:
             use(encoder, given)
         assert ("its `test`" in refused.value.hint) is (wrong == "splits")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_pairs_are_refused_in_words(tiny_folder, pairs, count):
+    with pytest.raises(DataError, match=f"at least three pairs with two different scores; here: {count} pair"):
+        evaluate(load_encoder(tiny_folder("bert")), pairs.pairs[:count])
+
+
+class Shaped:
+    """An encoder whose vectors have a shape that is a function of the number of texts."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def encode(self, texts):
+        return np.ones(self.shape(len(texts)))
+
+
+@pytest.mark.parametrize(
+    "shape", [lambda count: (count - 1, 4), lambda count: (count + 1, 4), lambda count: (count,), lambda count: (4,)]
+)
+def test_an_encoder_gives_one_vector_for_each_text(pairs, shape):
+    encoder = Shaped(shape)
+    one_set = StsSet(name="words", pairs=pairs.pairs, published_pairs=len(pairs))
+    stored = StoredVectors(encoder, VectorFormat())
+    for use in (
+        lambda: evaluate(encoder, pairs.pairs),
+        lambda: evaluate(stored, pairs.pairs),
+        lambda: score_sts(encoder, [one_set], model="m"),
+    ):
+        with pytest.raises(ModelError, match=r"`encode` gave numbers of the shape \(\d+,( \d+)?\) for \d+ texts\."):
+            use()
 
 
 def test_a_graph_is_not_refused_for_them(tiny_folder, pairs, tmp_path):

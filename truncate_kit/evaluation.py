@@ -13,7 +13,7 @@ from truncate_kit.data import PlacedPairs, TextPair, listed_pairs
 from truncate_kit.data.types import check_scores
 from truncate_kit.errors import DataError
 from truncate_kit.results import Result
-from truncate_kit.vectors import Rows, similarities
+from truncate_kit.vectors import Rows, one_row_each, similarities
 from truncate_kit.wording import counted
 
 DIGITS = 12  # the cosine of a vector with itself differs from 1 by 1e-16 at most, vectors hold 7 digits
@@ -57,16 +57,19 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     """Spearman and Pearson correlation (× 100) between target and cosine, or the encoder's own measure if it has one.
 
     Each distinct text is encoded once. Raises `DataError` where a correlation is not defined: fewer than three pairs,
-    or one value only among targets or cosines, and for a score that is no number; `UsageError` for what are no pairs.
+    or one value only among targets or cosines, and for a score that is no number; `UsageError` for what are no pairs;
+    `ModelError` where the encoder does not give one vector for each text.
     """
     pairs = listed_pairs(pairs)
     if pairs and all(pair.first == pair.second for pair in pairs):
         raise DataError(
             "The two texts of every pair are the same.", hint="Check that the columns are those of two texts."
         )
+    targets = [pair.target for pair in pairs]
+    require_ranks(targets)
     places = PlacedPairs.of(pairs)
-    vectors = torch.as_tensor(encoder.encode(places.texts))
-    return correlate(pair_similarities(vectors, places, encoder), [pair.target for pair in pairs])
+    vectors = one_row_each(encoder.encode(places.texts), len(places.texts))
+    return correlate(pair_similarities(vectors, places, encoder), targets)
 
 
 def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = None) -> list[float]:

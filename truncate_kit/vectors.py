@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.results import Result
+from truncate_kit.wording import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,6 +107,19 @@ Rows: TypeAlias = "Tensor | NDArray[Any]"
 """Vectors (n, d) as encoders give them: ours as arrays, others also as tensors."""
 
 
+def one_row_each(vectors: Rows, count: int) -> "Tensor":
+    """What an encoder gave for `count` texts, as a tensor (count, d). Raises `ModelError` for another shape."""
+    import torch
+
+    found = torch.as_tensor(vectors)
+    if found.ndim != 2 or len(found) != count:
+        raise ModelError(
+            f"`encode` gave numbers of the shape {tuple(found.shape)} for {counted(count, 'text')}.",
+            hint="It has to give one vector for each text: the rows of an array or a tensor.",
+        )
+    return found
+
+
 class _Encodes(Protocol):
     def encode(self, texts: Sequence[str]) -> Rows: ...
 
@@ -137,9 +151,7 @@ class StoredVectors:
 
     def encode(self, texts: Sequence[str]) -> "Tensor":
         """Vectors (n, kept) in float32 in the order of `texts`."""
-        import torch
-
-        vectors = torch.as_tensor(self.encoder.encode(texts))
+        vectors = one_row_each(self.encoder.encode(texts), len(texts))
         self.width = int(vectors.shape[1])
         return self.form.numbers(self.form.store(vectors), vectors.shape[1])
 

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from truncate_kit.data import StsSet, TextPair, find_sts
-from truncate_kit.errors import DataError
+from truncate_kit.errors import DataError, UsageError
 from truncate_kit.suites.sts import StsReport, score_sts
 
 # sentence-transformers/all-MiniLM-L6-v2 as MTEB publishes it. These two share texts, and one comes in two files, whose
@@ -89,3 +89,11 @@ def test_vectors_that_are_no_numbers_are_an_error(two_sets):
     encoder.vectors["text 3"] = np.full(5, np.nan)
     with pytest.raises(DataError, match="not numbers for 1 of 40 texts"):
         score_sts(encoder, sets, model="table")
+
+
+def test_no_sets_and_empty_ones_are_refused_in_words():
+    with pytest.raises(UsageError, match="no sets to score") as refused:
+        score_sts(Table([]), [], model="table")
+    assert "find_sts(path)" in refused.value.hint
+    with pytest.raises(DataError, match="STS12: A correlation needs at least three pairs"):
+        score_sts(Table([]), [StsSet(name="STS12", pairs=(), published_pairs=25)], model="table")

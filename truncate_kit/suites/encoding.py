@@ -11,6 +11,7 @@ from truncate_kit.errors import DataError
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.representations import iter_states, layer_states
+from truncate_kit.vectors import one_row_each
 
 CHUNK = 4096  # texts encoded between two reports of progress: enough for batches of like length
 
@@ -24,12 +25,15 @@ class TextFeatures:
 
 
 def encode_distinct(encoder: TextEncoder, texts: Sequence[str], progress: Progress = silent) -> Tensor:
-    """Vectors (n, d) float32 of distinct texts, in their order. Raises `DataError` where they are no numbers."""
+    """Vectors (n, d) float32 of distinct texts, in their order.
+
+    Raises `DataError` where they are no numbers, `ModelError` where they are not one for each text.
+    """
     task = f"Encoding {len(texts):,} texts"
     parts: list[Tensor] = []
     for start in range(0, len(texts), CHUNK):
         chunk = list(texts[start : start + CHUNK])
-        parts.append(torch.as_tensor(encoder.encode(chunk)).float().cpu())
+        parts.append(one_row_each(encoder.encode(chunk), len(chunk)).float().cpu())
         progress(task, start + len(chunk), len(texts))
     return _finite(torch.cat(parts))
 

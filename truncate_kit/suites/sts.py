@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from truncate_kit.cells import TableCells, number
 from truncate_kit.data import PlacedPairs, SeenPairs, StsSet, distinct_texts, find_sts, read_seen
-from truncate_kit.errors import DataError
-from truncate_kit.evaluation import TextEncoder, correlate, pair_similarities, spearman
+from truncate_kit.errors import DataError, UsageError
+from truncate_kit.evaluation import TextEncoder, correlate, pair_similarities, require_ranks, spearman
 from truncate_kit.measurement import Amounts
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.results import Result
@@ -108,8 +109,15 @@ def score_sts(
         progress: True draws bars and logs; else what is called after each part of the texts.
 
     Raises:
+        UsageError: There are no sets.
         DataError: A correlation is not defined.
+        ModelError: The encoder does not give one vector for each text.
     """
+    if not sets:
+        raise UsageError("There are no sets to score.", hint="find_sts(path) gives those of a folder.")
+    for one in sets:
+        with _named(one):
+            require_ranks([pair.target for pair in one.pairs])
     progress = reporter(progress)
     begin = time.perf_counter()
     texts = distinct_texts(pair for one in sets for pair in one.pairs)
@@ -128,11 +136,18 @@ def score_sts(
     )
 
 
-def _score(one: StsSet, cosines: Sequence[float], seen: Container[frozenset[str]] | None) -> StsScore:
+@contextmanager
+def _named(one: StsSet) -> Iterator[None]:
+    """Say of which set an error is."""
     try:
-        found = correlate(cosines, [pair.target for pair in one.pairs])
+        yield
     except DataError as error:
         raise DataError(f"{one.name}: {error}", hint=error.hint) from error
+
+
+def _score(one: StsSet, cosines: Sequence[float], seen: Container[frozenset[str]] | None) -> StsScore:
+    with _named(one):
+        found = correlate(cosines, [pair.target for pair in one.pairs])
     fresh = None
     if seen is not None:
         pairs = zip(cosines, one.pairs, strict=True)
