@@ -5,8 +5,13 @@ import hashlib
 import numpy as np
 import pytest
 
+from truncate_kit.analysis.profiling import profile
+from truncate_kit.data import load_pairs
+from truncate_kit.distillation.distilling import distill
 from truncate_kit.encoders import keep, load_encoder, save_encoder, truncate
 from truncate_kit.errors import UsageError
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.sweep.finetune import finetune
 
 FRAME = np.array([["one cat", "two dogs"]])  # as the frames of pandas have two dimensions
 
@@ -60,6 +65,24 @@ def test_a_length_is_a_whole_number(tiny_folder):
 def test_a_batch_size_is_a_whole_number(encoder, size):
     with pytest.raises(UsageError, match=r"`batch_size` .+ is no whole number"):
         encoder.encode(["one cat"], batch_size=size)
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("encoder", lambda model, out: profile(model, ["one cat"])),
+        ("encoder", lambda model, out: finetune(model, load_pairs("bundled"), out=out)),
+        ("encoder", lambda model, out: distill(model, ["one cat"], out=out)),
+        ("encoder", export_onnx),
+        ("reference", lambda model, out: profile(load_encoder("mini-bert"), ["one cat"], reference=model)),
+    ],
+    ids=["profile", "finetune", "distill", "export_onnx", "reference"],
+)
+def test_a_model_has_to_be_loaded_first(name, use, tmp_path):
+    with pytest.raises(UsageError, match=f"A loaded model is needed as `{name}`, not .+ type str") as refused:
+        use("mini-bert", tmp_path / "out")
+    assert "load_encoder" in refused.value.hint
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("texts", [3, {"a": "one cat"}, {"one cat"}, FRAME], ids=lambda value: type(value).__name__)

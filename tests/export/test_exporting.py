@@ -14,11 +14,11 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused
 from tests.support.traces import traced_anew
-from truncate_kit.data import PairSet, TextPair
+from truncate_kit.data import PairSet, PairSplits, TextPair
 from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
 from truncate_kit.encoders.saving import load_by_any_runtime
 from truncate_kit.encoders.tail import Normalize
-from truncate_kit.errors import DataError, ModelError
+from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.export import tracing
 from truncate_kit.export.checks import check_graph
 from truncate_kit.export.export_report import Exports
@@ -144,6 +144,17 @@ def test_a_model_that_is_replaced_while_its_graph_is_made_gets_no_graph(as_a_who
         export_onnx(load_encoder(folder), folder, progress=replace_model)
     assert encoder_digest(load_encoder(folder)) == encoder_digest(other)
     assert not {path.name for path in folder.iterdir()} & {"model.onnx", "export.json"}
+
+
+@pytest.mark.parametrize("name", ["pairs", "search_pairs"])
+@pytest.mark.parametrize("kind", ["splits", "list"])
+def test_what_is_no_set_of_pairs_is_refused_before_anything_is_made(name, kind, encoder, tmp_path):
+    pairs = pair_set([1, 2, 5, 0, 3])
+    given = PairSplits(name="made", test=pairs) if kind == "splits" else list(pairs)
+    with pytest.raises(UsageError, match=r"one set is needed|A set of pairs is needed") as problem:
+        export_onnx(encoder, tmp_path / "out", **{name: given})
+    assert f"`{name}`" in str(problem.value) + problem.value.hint
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_graph_alone(encoder, tmp_path):

@@ -11,7 +11,7 @@ from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
 from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts, listed_pairs
-from truncate_kit.encoders import Encoder, encoder_digest, keep, parameters_kept
+from truncate_kit.encoders import Encoder, check_encoder, encoder_digest, keep, parameters_kept
 from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.errors import UsageError, too_few_texts
@@ -52,10 +52,13 @@ def profile(
         progress: True draws bars and logs; else what is called with the task and how much of it is done.
 
     Raises:
-        UsageError: There is nothing to read, or a setting is impossible.
+        UsageError: There is nothing to read, a model is none that was loaded, or a setting is impossible.
         ModelError: States are no numbers, or the model has no such blocks.
         DataError: There are too few texts, or scores that are no numbers or such that no correlation is defined.
     """
+    check_encoder(encoder)
+    if reference is not None:
+        check_encoder(reference, "reference")
     progress = reporter(progress)
     settings = settings or AnalysisSettings()
     if texts is None and pairs is None and retrieval is not None:

@@ -19,21 +19,21 @@ def check_place(place: object) -> None:
         )
 
 
-def check_splits(data: object) -> None:
-    """Raise `UsageError` where `data` are not the splits of a set."""
+def check_splits(data: object, name: str = "data") -> None:
+    """Raise `UsageError` where `data` are not the splits of a set; name: of the parameter."""
     if not isinstance(data, PairSplits):
         raise UsageError(
-            f"Splits of a set of pairs are needed as `data`, not {_called(data)}.",
+            f"Splits of a set of pairs are needed as `{name}`, not {_called(data)}.",
             hint=f"load_pairs(path) gives them; {_FRAME}",
         )
 
 
-def check_set(pairs: object) -> None:
-    """Raise `UsageError` where `pairs` are not one set of pairs."""
-    _check_no_splits(pairs)
+def check_set(pairs: object, name: str = "pairs") -> None:
+    """Raise `UsageError` where `pairs` are not one set of pairs; name: of the parameter."""
+    _check_no_splits(pairs, name)
     if not isinstance(pairs, PairSet):
         raise UsageError(
-            f"A set of pairs is needed as `pairs`, not {_called(pairs)}.",
+            f"A set of pairs is needed as `{name}`, not {_called(pairs)}.",
             hint=f"read_pairs(path) gives one; {_FRAME}",
         )
 
@@ -56,12 +56,12 @@ def listed_pairs(pairs: Iterable[TextPair]) -> list[TextPair]:
     return found
 
 
-def _check_no_splits(pairs: object) -> None:
+def _check_no_splits(pairs: object, name: str = "pairs") -> None:
     if isinstance(pairs, PairSplits):
-        *_, (name, _) = pairs.items()
+        *_, (split, _) = pairs.items()
         raise UsageError(
             f"{pairs.name} is several splits of pairs where one set is needed.",
-            hint=f"Give one of them as `pairs`, such as its `{name}`.",
+            hint=f"Give one of them as `{name}`, such as its `{split}`.",
         )
 
 

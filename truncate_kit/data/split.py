@@ -58,8 +58,10 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
     Splits that are there stay as they are, but for train when something is taken from it; a single file is divided,
     whatever it is called. What was done is in `notes`. A set that is divided anew for every seed (`shares`) comes back
-    as it is, for `splits_for`. Raises `DataError` when there is no train split or it is too small.
+    as it is, for `splits_for`. Raises `DataError` when there is no train split or it is too small, `UsageError` where
+    `splits` are something else.
     """
+    check_splits(splits, "splits")
     if splits.shares is not None:
         return splits
     if splits.one_file:

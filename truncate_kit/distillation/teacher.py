@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from truncate_kit.distillation.settings import LOWEST_TAUGHT
 from truncate_kit.distillation.texts import TextStore
-from truncate_kit.encoders import Encoder, encoder_digest, truncate
+from truncate_kit.encoders import Encoder, check_encoder, encoder_digest, truncate
 from truncate_kit.engines import Engine, Send, Sequential
 from truncate_kit.errors import LayerOutOfRangeError, MissingExtraError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
@@ -40,8 +40,9 @@ class TokenWork(EncodingWork):
 def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
     """What gives the vectors that are learned: the full model, or the full model cut at a layer before its end.
 
-    Raises `LayerOutOfRangeError`.
+    Raises `LayerOutOfRangeError`, and `UsageError` where `encoder` is no model that was loaded.
     """
+    check_encoder(encoder)
     if layer is not None and layer > encoder.depth:
         raise LayerOutOfRangeError(layer, encoder.depth, lowest=LOWEST_TAUGHT)
     return encoder if layer is None or layer == encoder.depth else truncate(encoder, layer)

@@ -3,6 +3,7 @@
 from truncate_kit.encoders.digest import encoder_digest
 from truncate_kit.encoders.encoder import Batch, Encoder
 from truncate_kit.encoders.evaluating import evaluating, length_batches, original_order
+from truncate_kit.encoders.given import check_encoder
 from truncate_kit.encoders.layer_heads import LayerHeads
 from truncate_kit.encoders.loading import (
     dropped_head,
@@ -33,6 +34,7 @@ __all__ = [
     "Encoder",
     "LayerHeads",
     "PoolingMode",
+    "check_encoder",
     "check_layer",
     "check_pooling",
     "default_reference",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit import __version__
-from truncate_kit.data import PairSet
-from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
+from truncate_kit.data import PairSet, check_set
+from truncate_kit.encoders import Encoder, check_encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.encoders.saving import load_by_any_runtime
 from truncate_kit.errors import ModelError, TruncateKitError, UsageError, failed_check
 from truncate_kit.export.casting import store_half
@@ -86,14 +86,15 @@ def export_onnx(
         progress: True draws bars and logs; else what is called as the work goes on.
 
     Raises:
-        UsageError: int8 without `search_pairs`.
+        UsageError: int8 without `search_pairs`, pairs that are no set, or a model that is none that was loaded.
         MissingExtraError: no ONNX Runtime or exporter is installed.
         FileProblemError: the folder cannot be written.
         ModelError: the encoder cannot be exported, the graph fails a check, the folder's export.json is damaged, or
             another model took the encoder's place in the folder meanwhile. The folder is then as it was.
     """
+    check_encoder(encoder)
     progress = reporter(progress)
-    _check_able(settings, search_pairs)
+    _check_able(settings, pairs, search_pairs)
     folder = Path(folder)
     job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)
     if _saved_digest(folder) == job.digest:
@@ -121,13 +122,16 @@ def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> Expo
 
     `folder` is replaced as a whole, or left as it was on failure. Raises the errors of `export_onnx`.
     """
-    _check_able(_DEFAULTS, None)
+    _check_able(_DEFAULTS)
     with replacing(Path(folder)) as place:
         place.mkdir()
         return _export_into(_Job(encoder, encoder_digest(encoder), replace(_DEFAULTS, target=target)), place)
 
 
-def _check_able(settings: ExportSettings, search_pairs: PairSet | None) -> None:
+def _check_able(settings: ExportSettings, pairs: PairSet | None = None, search_pairs: PairSet | None = None) -> None:
+    for name, given in (("pairs", pairs), ("search_pairs", search_pairs)):
+        if given is not None:
+            check_set(given, name)
     if settings.precision == "int8" and search_pairs is None:
         raise UsageError(
             "int8 needs graded pairs to choose its layers on, apart from those that are reported on.",

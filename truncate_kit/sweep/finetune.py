@@ -6,7 +6,7 @@ from pathlib import Path
 
 from truncate_kit.data import PairSplits, RetrievalSet, check_splits
 from truncate_kit.data.learned import query_keys, seen_before
-from truncate_kit.encoders import Encoder, encoder_digest
+from truncate_kit.encoders import Encoder, check_encoder, encoder_digest
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
 from truncate_kit.pair_keys import merged
@@ -131,6 +131,7 @@ def _key(
 
 def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
     """The layers that `settings` allow for this encoder; raises what `finetune` raises for other values."""
+    check_encoder(encoder)
     Picker(settings.pick, settings.within)
     check_strategy(settings.strategy)
     if encoder.heads is not None:

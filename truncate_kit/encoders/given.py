@@ -1,0 +1,13 @@
+"""Models that a caller gives: loaded ones where their layers are wanted."""
+
+from truncate_kit.encoders.encoder import Encoder
+from truncate_kit.errors import UsageError
+
+
+def check_encoder(encoder: object, name: str = "encoder") -> None:
+    """Raise `UsageError` where this is no model in torch that was loaded; name: of the parameter."""
+    if not isinstance(encoder, Encoder):
+        raise UsageError(
+            f"A loaded model is needed as `{name}`, not an object of the type {type(encoder).__name__}.",
+            hint="load_encoder(path) gives one, by its folder or name.",
+        )
