@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from truncate_kit.results import Result, read_or_pass_over
+from truncate_kit.results import FORMAT, Result, read_or_pass_over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +38,18 @@ def test_round_trip_through_text_and_file(tmp_path):
     assert Outer.from_dict(json.loads(OUTER.to_json())) == OUTER
     OUTER.write(tmp_path / "outer.json")
     assert Outer.read(tmp_path / "outer.json") == OUTER
+
+
+def test_a_printed_result_is_not_called_changed(tmp_path):
+    path = tmp_path / "printed.json"
+    path.write_text(json.dumps({"format": FORMAT} | OUTER.to_dict()))
+    with pytest.raises(ValueError, match=r"has no digest: from_dict\(\) reads a result that was printed"):
+        Outer.read(path)
+    assert Outer.from_dict(json.loads(path.read_text())) == OUTER
+    OUTER.write(path)
+    path.write_text(path.read_text().replace("-2.0", "-3.0"))
+    with pytest.raises(ValueError, match="was changed after it was written"):
+        Outer.read(path)
 
 
 def test_defaults_fill_missing_fields_and_unknown_ones_are_ignored():

@@ -113,13 +113,15 @@ def sealed(values: dict[str, Any]) -> dict[str, Any]:
 def unsealed(values: Any, path: Path) -> dict[str, Any]:
     """What was sealed; values of the first format, which had no seal, as they are.
 
-    Raises `FileProblemError` for a later format, ValueError where the digest is that of something else.
+    Raises `FileProblemError` for a later format, ValueError where there is no digest or that of something else.
     """
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__} where an object is needed")
     check_format(values.get(_FORMAT, 1), path)
     found = {key: value for key, value in values.items() if key != _DIGEST}
-    if (_FORMAT in values or _DIGEST in values) and values.get(_DIGEST) != digest_of_values(found):
+    if _FORMAT in values and _DIGEST not in values:  # as commands print results
+        raise ValueError(f"{path} has no digest: from_dict() reads a result that was printed")
+    if _DIGEST in values and values[_DIGEST] != digest_of_values(found):
         raise ValueError(f"{path} was changed after it was written: its digest is that of something else")
     return {key: value for key, value in found.items() if key != _FORMAT}
 
