@@ -86,19 +86,16 @@ def _write(result: "StudyResult", out: Path) -> None:
 
 def show(result: "StudyResult", out: Path) -> None:
     """The best layers of each task, and where everything is."""
-    from truncate_kit.report.study_tables import PAGE, SCORES
+    from truncate_kit.report.study_tables import PAGE, SCORES, last_cells
     from truncate_kit.study.study_result import summaries
 
     lines = summaries(result)
     for task in result.tasks():
         mine = [line for line in lines if line.task == task]
-        if not mine:
-            continue
         cells = []
         for line in mine:
-            best, last = line.best_dev.scores, line.last.scores
-            tests = f"{best.layer}", best.cells[1], f"{last.layer}", last.cells[1]
-            cells.append((line.model, *tests, f"{line.drop:.2f}{' drop' if line.drops else ''}"))
+            best = line.best_dev.scores
+            cells.append((line.model, f"{best.layer}", best.cells[1], *last_cells(line, " drop")))
         columns = ("model", "best dev", "test", "last", "test", "falls by")
         table(f"{task}: layers and their test scores, {mine[0].metric}", columns, cells, on_page=False)
     say(f"Saved: {out / PAGE} with figures, {out / SCORES}")

@@ -18,6 +18,8 @@ from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, FileProblemError, ModelError, UsageError
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import TrialWatcher
+from truncate_kit.report.study_figures import draw_pareto
+from truncate_kit.report.study_tables import write_tables
 from truncate_kit.study.loading import load_model
 from truncate_kit.study.running import run_study
 from truncate_kit.study.study_file import read_study
@@ -28,6 +30,7 @@ from truncate_kit.sweep.sweep_result import LayerScores
 from truncate_kit.training.configuration import default_learning_rate, word_training
 from truncate_kit.wording import points
 from truncate_kit_cli.app import main
+from truncate_kit_cli.study import show
 
 WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
 
@@ -299,6 +302,22 @@ def test_a_drop_is_two_points_and_two_standard_errors(last, deviation, drops):
     (summary,) = summaries(StudyResult(rows=rows, seconds=0.0))
     assert summary.drop == pytest.approx(60.0 - last)
     assert summary.drops == drops
+
+
+def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):
+    result = StudyResult(rows=(scored(1, 10, 60.0), scored(2, 20, 61.0)), seconds=0.0)
+    (summary,) = summaries(result)
+    assert (summary.last, summary.drop, summary.drops) == (None, None, False)
+    best = summary.best_dev.scores
+    write_tables(result, tmp_path)
+    page = (tmp_path / "tables.md").read_text()
+    assert f"| m | {best.layer} | {best.parameters} | {' | '.join(best.cells[:2])} | – | – | – |" in page
+    with (tmp_path / "best.csv").open() as handle:
+        (row,) = csv.DictReader(handle)
+    assert (row["best_dev_layer"], row["last_layer"], row["last_test"], row["drop"]) == (f"{best.layer}", "", "", "")
+    draw_pareto(result, "t", tmp_path / "pareto.png")
+    show(result, tmp_path)
+    assert re.search(rf"m +│ +{best.layer} +│ +{re.escape(best.cells[1])} +│$", capfd.readouterr().out, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

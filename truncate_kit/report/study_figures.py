@@ -163,7 +163,8 @@ def draw_pareto(result: StudyResult, task: str, path: Path) -> Path:
             label=model,
             **style,
         )
-    ends = [row for line in summaries(result) if line.task == task for row in (line.best_dev, line.last)]
+    lines = [line for line in summaries(result) if line.task == task]
+    ends = [row for line in lines for row in (line.best_dev, line.last) if row is not None]
     for rows, how in ((everything, FRONT_OF_ALL), (ends, FRONT_OF_ENDS)):
         front = pareto_front(rows)
         sizes, scores = [row.scores.parameters / 1e6 for row in front], [row.scores.test for row in front]

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from truncate_kit.cells import markdown
+from truncate_kit.cells import NONE, markdown
 from truncate_kit.files import write_text
 from truncate_kit.study.plan import figure_name
 from truncate_kit.study.study_result import CKARow, StudyResult, StudyRow, Summary, pareto_front, summaries
@@ -54,10 +54,18 @@ def _best_table(lines: Sequence[Summary]) -> str:
     columns = ("model", "best dev: layer", "parameters", "dev", "test", "last: layer", "test")
     rows = []
     for line in lines:
-        best, last = line.best_dev.scores, line.last.scores
-        chosen = (f"{best.layer}", f"{best.parameters:,}", *best.cells[:2], f"{last.layer}", last.cells[1])
-        rows.append((_plain(line.model), *chosen, f"{line.drop:.2f}{' (a drop)' if line.drops else ''}"))
+        best = line.best_dev.scores
+        chosen = (f"{best.layer}", f"{best.parameters:,}", *best.cells[:2])
+        rows.append((_plain(line.model), *chosen, *last_cells(line, " (a drop)")))
     return _markdown((*columns, "falls by, from the best on test"), rows)
+
+
+def last_cells(line: Summary, mark: str) -> tuple[str, str, str]:
+    """The last layer, its test score and by how much it falls, with `mark` where that is a drop."""
+    if line.last is None:
+        return NONE, NONE, NONE
+    scores = line.last.scores
+    return f"{scores.layer}", scores.cells[1], f"{line.drop:.2f}{mark if line.drops else ''}"
 
 
 def _paper_table(lines: Sequence[Summary]) -> str:
@@ -65,7 +73,7 @@ def _paper_table(lines: Sequence[Summary]) -> str:
     rows = [
         (line.model, row)
         for line in lines
-        for row in ((line.best_dev,) if line.best_dev is line.last else (line.best_dev, line.last))
+        for row in ((line.best_dev,) if line.last in (None, line.best_dev) else (line.best_dev, line.last))
     ]
     published = any(value is not None for _, row in rows for value in _published(row))
     heads = ["dev", "dev Pearson", "test", "test Pearson"]
@@ -156,13 +164,18 @@ def _figures(row: StudyRow) -> dict[str, object]:
 def _best_cells(line: Summary) -> dict[str, object]:
     cells: dict[str, object] = {"model": line.model, "task": line.task, "metric": line.metric}
     for name, row in (("best_dev", line.best_dev), ("last", line.last)):
-        sizes = {
-            "layer": row.scores.layer,
-            "parameters": row.scores.parameters,
-            "paper_parameters": row.paper_parameters,
-        }
-        cells |= {f"{name}_{column}": value for column, value in (sizes | _figures(row)).items()}
+        found = dict.fromkeys(_layer_cells(line.best_dev)) if row is None else _layer_cells(row)
+        cells |= {f"{name}_{column}": value for column, value in found.items()}
     return cells | {"drop": _number(line.drop), "drops": line.drops}
+
+
+def _layer_cells(row: StudyRow) -> dict[str, object]:
+    """What best.csv says of a layer, by the names of its columns."""
+    return {
+        "layer": row.scores.layer,
+        "parameters": row.scores.parameters,
+        "paper_parameters": row.paper_parameters,
+    } | _figures(row)
 
 
 def _number(value: float | None) -> str:

@@ -87,38 +87,36 @@ class Summary(Result):
     task: str
     metric: str
     best_dev: StudyRow  # the layer with the best dev score, the paper's choice
-    last: StudyRow  # the last layer
-    drop: float  # best earlier test score minus the last layer's, in points
+    last: StudyRow | None  # the last layer; None where the study leaves it out
+    drop: float | None  # best earlier test score minus the last layer's, in points; None without the last layer
     drops: bool  # whether that is at least two points and two standard errors of the difference of two means
 
 
 def summaries(result: StudyResult) -> list[Summary]:
-    """A `Summary` for each model and task whose rows reach the last layer."""
+    """A `Summary` for each model and task that there are rows of."""
     found = []
     for task in result.tasks():
         for model in result.models():
             rows = {row.scores.layer: row for row in result.of(model, task)}
-            if not rows or max(rows) != next(iter(rows.values())).depth:
+            if not rows:
                 continue
-            dev = {layer: row.scores.dev for layer, row in rows.items()}
-            last = rows[max(rows)]
-            earlier = max((row for row in rows.values() if row is not last), key=lambda r: r.scores.test, default=last)
-            drop = earlier.scores.test - last.scores.test
-            # Standard error of the difference of two means over seeds; 0 with one seed.
-            ends = (earlier.scores, last.scores)
-            error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
+            best = rows[Picker("best-dev").pick({layer: row.scores.dev for layer, row in rows.items()})]
+            last = rows.get(best.depth)
+            drop, drops = (None, False) if last is None else _drop([*rows.values()], last)
             found.append(
-                Summary(
-                    model=model,
-                    task=task,
-                    metric=last.metric,
-                    best_dev=rows[Picker("best-dev").pick(dev)],
-                    last=last,
-                    drop=drop,
-                    drops=drop >= DROP_POINTS and drop > DROP_ERRORS * error,
-                )
+                Summary(model=model, task=task, metric=best.metric, best_dev=best, last=last, drop=drop, drops=drops)
             )
     return found
+
+
+def _drop(rows: Sequence[StudyRow], last: StudyRow) -> tuple[float, bool]:
+    """By how many points the last layer falls from the best one before it on test, and whether that counts."""
+    earlier = max((row for row in rows if row is not last), key=lambda row: row.scores.test, default=last)
+    drop = earlier.scores.test - last.scores.test
+    # Standard error of the difference of two means over seeds; 0 with one seed.
+    ends = (earlier.scores, last.scores)
+    error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
+    return drop, drop >= DROP_POINTS and drop > DROP_ERRORS * error
 
 
 def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:
