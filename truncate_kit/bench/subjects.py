@@ -12,8 +12,9 @@ from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, r
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.graph_files import GRAPH_FILE, save_graph
-from truncate_kit.export.record import check_record, digest_of, export_call, graph_sentence, is_graph_of, read_exports
+from truncate_kit.export.record import check_record, export_call, graph_sentence, is_graph_of, read_exports
 from truncate_kit.export.tracing import build_graph
+from truncate_kit.file_digests import digest_of
 from truncate_kit.precisions import GRAPH_FILES, Precision, Target
 
 

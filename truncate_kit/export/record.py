@@ -4,8 +4,6 @@ It carries a digest of itself, which shows an edit or a damaged disk. No key is 
 not found out.
 """
 
-import functools
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from pathlib import Path
 
 from truncate_kit.errors import DeviceError, FileProblemError, ModelError
 from truncate_kit.export.export_report import ExportReport, Exports
+from truncate_kit.file_digests import digest_of
 from truncate_kit.files import read_text
 from truncate_kit.hardware import multiplies_narrow
 from truncate_kit.precisions import (
@@ -38,21 +37,6 @@ _UNREAD = {
 _DIGEST = "digest"
 _DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
 _ALL_ANEW = "Remove that file, then export each graph again with `export_onnx()`."
-
-
-def digest_of(file: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal; read once per process as long as the file stays the same.
-
-    Who sets the time of writing back, or the clock, cannot set back the inode's own time of change as well.
-    """
-    found = file.stat()
-    return _digest_as_of(file.resolve(), found.st_ino, found.st_size, (found.st_mtime_ns, found.st_ctime_ns))
-
-
-@functools.lru_cache(maxsize=64)
-def _digest_as_of(file: Path, inode: int, size: int, changed: tuple[int, int]) -> str:
-    with file.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def model_digests(folder: Path) -> dict[str, str]:

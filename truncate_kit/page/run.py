@@ -11,7 +11,8 @@ from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.errors import UsageError
 from truncate_kit.export.export_report import ExportReport
-from truncate_kit.export.record import digest_of, read_exports
+from truncate_kit.export.record import read_exports
+from truncate_kit.file_digests import digest_of
 from truncate_kit.files import real_path
 from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.measurement import files_at

@@ -21,8 +21,8 @@ from truncate_kit.encoders.tail import Normalize
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import DataError, UsageError, cannot_write
 from truncate_kit.export.normalization import ends_normalized
-from truncate_kit.export.record import digest_of
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.file_digests import digest_of
 from truncate_kit.files import run_lock
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import read_or_pass_over

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from truncate_kit.cells import TableCells
-from truncate_kit.export.record import digest_of
+from truncate_kit.file_digests import digest_of
 from truncate_kit.files import local_path
 from truncate_kit.measurement import Measurement
 from truncate_kit.progress import Progress, silent
