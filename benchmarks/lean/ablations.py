@@ -6,10 +6,12 @@ that are there are not made again.
     python -m benchmarks.lean.ablations --model MODEL --data DATA --work WORK [--variants cosine,states]
 """
 
+import csv
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,7 +31,8 @@ from truncate_kit.precisions import TRAINING_PRECISIONS
 
 ROWS = Path(__file__).parent / "ablations.csv"
 HELD = 1000
-
+QUERIES, SHORT, LONG = 5000, 3, 15
+"""Queries at most, and the words of those that are pieces of lines."""
 
 BF16 = DistillSettings(precision="bf16")
 
@@ -45,6 +48,7 @@ class Variant:
         joined: Share of joined sentences.
         texts: Number of texts, None for that of the command.
         documents: Share of Cranfield's documents that are among them.
+        queries: What is learned from as queries on top: `questions` of TREC's classes, or `pieces` of other lines.
     """
 
     blocks: Blocks = (1, 3, 6)
@@ -53,6 +57,7 @@ class Variant:
     joined: float = 0.1
     texts: int | None = None
     documents: float = 0.0
+    queries: Literal["", "questions", "pieces"] = ""
 
 
 USUAL = Variant()
@@ -77,6 +82,10 @@ VARIANTS = {
     "joined": replace(USUAL, passages=0.0, joined=0.3),
     "documents": replace(USUAL, documents=1.0),
     "half of the documents": replace(USUAL, documents=0.5),
+    "questions": replace(USUAL, queries="questions"),
+    "questions weighted": replace(learning(query_weight=4.0), queries="questions"),
+    "pieces": replace(USUAL, queries="pieces"),
+    "pieces weighted": replace(learning(query_weight=4.0), queries="pieces"),
 }
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--model", required=True, help="the folder of all-MiniLM-L6-v2")
@@ -88,6 +97,20 @@ PARSER.add_argument("--texts", type=int, default=24_000)
 PARSER.add_argument("--batch-size", type=int, default=BF16.batch_size)
 PARSER.add_argument("--precision", choices=TRAINING_PRECISIONS, default=BF16.precision)
 PARSER.add_argument("--threads", type=int, default=2)
+
+
+def queries_of(kind: str, lines: Sequence[str], data: Path, number: int) -> list[str]:
+    """The texts to learn from as queries, `number` at most; `lines` are what no other text was made of."""
+    if kind == "questions":
+        with (data / "transfer" / "trec" / "train.csv").open(encoding="utf-8", newline="") as file:
+            return [row["text"] for row in csv.DictReader(file)][:number]
+    draw, found = random.Random(0), list[str]()
+    for line in lines if kind else ():
+        words, length = line.split(), draw.randint(SHORT, LONG)
+        if len(words) >= length and len(found) < number:
+            first = draw.randint(0, len(words) - length)
+            found.append(" ".join(words[first : first + length]))
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -107,14 +130,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             rows = read_rows(ROWS) if ROWS.exists() else []
             if any(all(row[column] == value for column, value in key.items()) for row in rows):
                 continue
-            folder = given.work / f"{number}-{variant.passages}-{variant.joined}-{variant.documents}"
+            folder = given.work / f"{number}-{variant.passages}-{variant.joined}-{variant.documents}{variant.queries}"
             served = documents[: round(variant.documents * len(documents))]
             others = mixed(lines, number - len(served), variant.passages, variant.joined)
-            raw = RawTexts(texts=[*others, *served], exclude=exclude - set(served))
+            asked = queries_of(variant.queries, lines[::-1], given.data, QUERIES)  # others take lines from the start
+            raw = RawTexts(texts=[*others, *served], queries=asked, exclude=exclude - set(served))
             store = store_texts(full, raw, folder / "texts")
             vectors = teacher_vectors(full, store, folder / "vectors")
-            order = np.random.default_rng(0).permutation(len(store))
-            held, learned_from = order[:HELD], order[HELD:]
+            first = store.counts.num_queries  # held-out texts are of one kind in all variants
+            order = first + np.random.default_rng(0).permutation(len(store) - first)
+            held, learned_from = order[:HELD], np.concatenate([np.arange(first), order[HELD:]])
             settings = replace(variant.settings, seed=seed, batch_size=given.batch_size, precision=given.precision)
             student = keep(full, variant.blocks)
             examples = TaughtTexts(store, learned_from, vectors, settings, (full, variant.blocks))
