@@ -314,7 +314,7 @@ def test_nobody_else_works_in_a_workspace_whose_model_is_still_adapted(run, tiny
             pass
         return adapted(encoder, raw, out, *rest, **options)
 
-    monkeypatch.setattr(adapting, "adapted", beside)
+    monkeypatch.setattr(adapting, "adapted", beside)  # replaces nothing: it looks at the lock, then adapts all the same
     asked = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--prior-texts", single_file)
     code, _, err = run(*asked, "--prior-epochs", 1)
     assert code == 0, err

@@ -80,7 +80,7 @@ def _torch_versions() -> tuple[str | None, str | None]:
     import torch
 
     try:
-        number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        number = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     except (ImportError, OSError, RuntimeError):  # a cuDNN that cannot be loaded is said elsewhere
         number = None
     return torch.version.cuda, None if number is None else cudnn_version(number)
