@@ -6,7 +6,6 @@ that are there are not made again.
     python -m benchmarks.lean.ablations --model MODEL --data DATA --work WORK [--variants cosine,states]
 """
 
-import csv
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import evaluation_texts, scores_of
-from benchmarks.lean.texts import learned_lines, mixed
+from benchmarks.lean.texts import learned_lines, mixed, questions
 from truncate_kit.data import read_retrieval
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.settings import DistillSettings
@@ -102,8 +101,7 @@ PARSER.add_argument("--threads", type=int, default=2)
 def queries_of(kind: str, lines: Sequence[str], data: Path, number: int) -> list[str]:
     """The texts to learn from as queries, `number` at most; `lines` are what no other text was made of."""
     if kind == "questions":
-        with (data / "transfer" / "trec" / "train.csv").open(encoding="utf-8", newline="") as file:
-            return [row["text"] for row in csv.DictReader(file)][:number]
+        return questions(data)[:number]
     draw, found = random.Random(0), list[str]()
     for line in lines if kind else ():
         words, length = line.split(), draw.randint(SHORT, LONG)

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import Scores, evaluation_texts, scores_of
-from benchmarks.lean.texts import learned_lines, mixed
+from benchmarks.lean.texts import learned_lines, mixed, questions
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.texts import RawTexts
@@ -38,6 +38,7 @@ PARSER.add_argument("--texts", type=int, default=150_000)
 PARSER.add_argument("--texts-from", type=Path, help="a file that benchmarks.lean.texts made, instead of those numbers")
 PARSER.add_argument("--passages", type=float, default=0.1, help="share of passages of long lines")
 PARSER.add_argument("--joined", type=float, default=0.1, help="share of joined sentences")
+PARSER.add_argument("--questions", action="store_true", help="learn from TREC's training questions as well, as queries")
 PARSER.add_argument("--epochs", type=int, default=1)
 PARSER.add_argument("--rate", type=float)
 PARSER.add_argument("--batch-size", type=int, default=USUAL.batch_size)
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         texts = given.texts_from.read_text(encoding="utf-8").splitlines()
     else:
         texts = list(mixed(learned_lines(given.data), given.texts, given.passages, given.joined))
+    queries = questions(given.data) if given.questions else []
     for blocks in given.blocks.split(","):
         rows = read_rows(given.out) if given.out.exists() else []
         if any((row["name"], row["asked"], row["seed"]) == (given.name, blocks, str(given.seed)) for row in rows):
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         budget = Budget(blocks=blocks.replace("-", ",") if "-" in blocks else blocks)
         result = distill(
             full,
-            RawTexts(texts=texts, exclude=exclude),
+            RawTexts(texts=texts, queries=queries, exclude=exclude),
             out=given.work,
             budget=budget,
             settings=settings,

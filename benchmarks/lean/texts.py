@@ -3,6 +3,7 @@
 python -m benchmarks.lean.texts --data DATA --out texts.txt --number 100000 --passages 0.1 --joined 0.1
 """
 
+import csv
 import lzma
 import random
 from collections import defaultdict
@@ -48,6 +49,12 @@ def corpus_lines(data: Path, seed: int = 0) -> list[str]:
         lines = [line.strip() for line in file if line.strip()]
     random.Random(seed).shuffle(lines)
     return lines
+
+
+def questions(data: Path) -> list[str]:
+    """The 5,452 training questions of TREC's question classes."""
+    with (data / "transfer" / "trec" / "train.csv").open(encoding="utf-8", newline="") as file:
+        return [row["text"] for row in csv.DictReader(file)]
 
 
 def mixed(lines: list[str], number: int, passages: float, joined: float, seed: int = 0) -> Iterator[str]:

@@ -256,6 +256,19 @@ def test_a_shorter_run_chooses_among_what_it_names_and_loses_nothing(whole, gpt2
     )
 
 
+def test_a_run_of_lower_blocks_alone_keeps_the_rows_of_higher_ones(gpt2, tmp_path):
+    steps = ("cosine", "siamese")
+    first = finetune_frozen(gpt2, DATA, out=tmp_path, settings=replace(FAST, layers="1,3", steps=steps))
+    records = (tmp_path / "frozen-heads/trials/trials.jsonl").read_bytes()
+    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=replace(FAST, layers="1", steps=steps))
+    assert without_seconds(again).trials == without_seconds(first).trials
+    assert (again.chosen_layer, again.states) == (1, first.states)
+    assert FrozenReport.read(tmp_path / "frozen-heads/frozen.json").trials == first.trials
+    assert (tmp_path / "frozen-heads/trials/trials.jsonl").read_bytes() == records
+    alone = finetune_frozen(gpt2, DATA, out=tmp_path / "alone", settings=replace(FAST, layers="1", steps=steps))
+    assert without_seconds(alone).trials == tuple(one for one in without_seconds(first).trials if one.layer == 1)
+
+
 def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt2, tmp_path):
     settings = replace(FAST, steps=("cosine",))
     report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)

@@ -9,28 +9,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from truncate_kit.data import PairSet, PairSplits, splits_for
 from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.encoders import Encoder, LayerHeads, layers_held, save_encoder, truncate
 from truncate_kit.encoders.layer_heads import read_layer_heads
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.evaluation import spearman
 from truncate_kit.frozen.autoencoders import BlockAutoencoders, pretrain
 from truncate_kit.frozen.card import frozen_card
-from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair, choose, frozen_name
+from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, choose, frozen_name
 from truncate_kit.frozen.heads import (
     PairsEvaluator,
-    StatePairs,
     new_heads,
     pair_distances,
-    pair_scores,
     save_heads,
     train_heads,
 )
 from truncate_kit.frozen.material import Material, check_pairs, draw_sentences, nli_scores, read_material
+from truncate_kit.frozen.pair_errors import block_correlations, worst_pairs
 from truncate_kit.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSettings
 from truncate_kit.pair_keys import merged
 from truncate_kit.progress import Progress, ProgressOption, reporter
@@ -41,7 +38,6 @@ from truncate_kit.sweep.trials import parse_layers
 from truncate_kit.wording import counted
 
 MODEL_FOLDER, WORK_FOLDER, REPORT_FILE = "frozen", "frozen-heads", "frozen.json"
-NUM_WORST = 20
 _AUTOENCODERS = "autoencoders"  # their record in the store
 
 
@@ -74,19 +70,12 @@ def finetune_frozen(
     sentences, left_out = _sentences(raw, splits, settings)
     if nli is not None:
         nli_scores(nli)  # before anything is computed
-    base = _frozen_part(encoder, max(layers))
     work = Path(out) / WORK_FOLDER
-    widths = settings.code_widths(encoder.depth, encoder.width)[: base.depth]
-    fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
-    key = run_key(
-        base,
-        json.dumps(fixed, sort_keys=True),
-        str((widths, settings.seeds[0])),  # the first seed draws sentences and trains the autoencoders
-        *(pairs.fingerprint() for pairs in (*splits, *([nli] if nli is not None else []))),
-        *(sentences or ()),
-    )
-    store = RunStore(work / "trials", key, {"model": encoder.name, "frozen": fixed})
+    store = _store(encoder, layers, settings, (*splits, *([nli] if nli is not None else [])), sentences, work)
     with output_folder(Path(out), encoder, MODEL_FOLDER), store.open():
+        known = (trial.layer for trial in store.all(FrozenTrial).values())  # a shorter run keeps a longer one's rows
+        base = _frozen_part(encoder, max((*layers, *known)))
+        widths = settings.code_widths(encoder.depth, encoder.width)[: base.depth]
         reading: dict[str, Any] = {"nli": nli, "raw": sentences, "left_out": left_out, "progress": progress}
         material = read_material(base, splits, work / "states", final_norm=settings.final_norm, **reading)
         run = _Run(base, material, settings, widths, store, progress)
@@ -130,6 +119,31 @@ def _sentences(
         hint = 'Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.'
         raise UsageError("The autoencoders have no raw sentences to learn from.", hint=hint)
     return draw_sentences(raw, splits[1:], settings.raw_sentences, settings.seeds[0])
+
+
+def _store(
+    encoder: Encoder,
+    layers: Sequence[int],
+    settings: FrozenSettings,
+    sets: Sequence[PairSet],
+    sentences: Sequence[str] | None,
+    work: Path,
+) -> RunStore:
+    """Where the trials of one model, data and settings are, whatever layers, steps and seeds were asked for.
+
+    Autoencoders learn together, so those of fewer blocks are others, and so is what begins with them.
+    """
+    read = max(layers) if AUTOENCODER in settings.steps else encoder.depth
+    fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
+    key = run_key(
+        _frozen_part(encoder, read),
+        json.dumps(fixed, sort_keys=True),
+        # The first seed draws sentences and trains the autoencoders.
+        str((settings.code_widths(encoder.depth, encoder.width)[:read], settings.seeds[0])),
+        *(pairs.fingerprint() for pairs in sets),
+        *(sentences or ()),
+    )
+    return RunStore(work / "trials", key, {"model": encoder.name, "frozen": fixed})
 
 
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
@@ -188,7 +202,7 @@ class _Run:
             chosen_seed=chosen.seed,
             reconstruction=self.store.read(_AUTOENCODERS, Reconstruction),
             nli=nli.name if nli is not None else None,
-            worst=self._worst(self.heads(chosen), chosen.layer),
+            worst=worst_pairs(self.heads(chosen).to(self.base.device), material, chosen.layer),
             overlap=splits_for(data, settings.seeds[0]).overlap,
             seconds=time.perf_counter() - begin,
             notes=(*material.notes, *self.store.notes),
@@ -270,31 +284,3 @@ class _Run:
             seconds=time.perf_counter() - begin,
         )
         return self.store.write(name, found, partial(save_heads, heads))
-
-    def _worst(self, heads: LayerHeads, layer: int) -> tuple[WorstPair, ...]:
-        """The largest errors on test, the mean difference on dev taken off: the loss does not see it."""
-        heads = heads.to(self.base.device)
-        dev, test = self.material.dev.lowest(layer), self.material.test.lowest(layer)
-        shift = float(np.mean(_differences(heads, dev)))
-        predicted, errors = pair_scores(heads, test), _differences(heads, test) - shift
-        order = np.argsort(-np.abs(errors), kind="stable")[:NUM_WORST]
-        pairs = self.material.test_pairs.pairs
-        return tuple(
-            WorstPair(
-                first=pairs[place].first,
-                second=pairs[place].second,
-                target=test.targets[place],
-                predicted=predicted[place],
-                error=float(errors[place]),
-            )
-            for place in order.tolist()
-        )
-
-
-def _differences(heads: LayerHeads, pairs: StatePairs) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    return np.subtract(pair_scores(heads, pairs), pairs.targets)
-
-
-def block_correlations(distances: Tensor, targets: Sequence[float]) -> tuple[float | None, ...]:
-    """Spearman × 100 of 1 − distance and target at each block, from distances (n, L); None where it is not defined."""
-    return tuple(spearman((-column).tolist(), targets) for column in distances.double().T)
