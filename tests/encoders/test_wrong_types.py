@@ -6,13 +6,20 @@ import numpy as np
 import pytest
 
 from truncate_kit.analysis.profiling import profile
-from truncate_kit.data import load_pairs
+from truncate_kit.combination.bert_lc import combine
+from truncate_kit.combination.model import combined_encoder
+from truncate_kit.contrastive.running import finetune_contrastive
+from truncate_kit.data import load_pairs, raw_texts
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.encoders import keep, load_encoder, save_encoder, truncate
+from truncate_kit.encoders.word_pieces import keep_words
 from truncate_kit.errors import UsageError
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.frozen.run import finetune_frozen
+from truncate_kit.priors.adapting import adapt
 from truncate_kit.sweep.finetune import finetune
 
+TEXTS = ["one cat", "two dogs", "three birds"]
 FRAME = np.array([["one cat", "two dogs"]])  # as the frames of pandas have two dimensions
 
 
@@ -74,9 +81,24 @@ def test_a_batch_size_is_a_whole_number(encoder, size):
         ("encoder", lambda model, out: finetune(model, load_pairs("bundled"), out=out)),
         ("encoder", lambda model, out: distill(model, ["one cat"], out=out)),
         ("encoder", export_onnx),
+        (
+            "encoder",
+            lambda model, out: finetune_contrastive(model, raw_texts("few", TEXTS), load_pairs("bundled"), out=out),
+        ),
+        ("encoder", lambda model, out: finetune_frozen(model, load_pairs("bundled"), out=out)),
+        ("encoder", lambda model, out: combine(model, load_pairs("bundled").dev)),
+        ("encoder", lambda model, out: combined_encoder(model, [1, 2])),
+        ("encoder", lambda model, out: adapt(model, ["one cat"])),
+        ("encoder", lambda model, out: keep_words(model, ["one cat"])),
+        ("encoder", lambda model, out: truncate(model, 1)),
+        ("encoder", lambda model, out: keep(model, [1])),
+        ("encoder", save_encoder),
         ("reference", lambda model, out: profile(load_encoder("mini-bert"), ["one cat"], reference=model)),
     ],
-    ids=["profile", "finetune", "distill", "export_onnx", "reference"],
+    ids=[
+        *("profile", "finetune", "distill", "export_onnx", "contrast", "freeze", "combine", "combined", "adapt"),
+        *("words", "truncate", "keep", "save", "reference"),
+    ],
 )
 def test_a_model_has_to_be_loaded_first(name, use, tmp_path):
     with pytest.raises(UsageError, match=f"A loaded model is needed as `{name}`, not .+ type str") as refused:

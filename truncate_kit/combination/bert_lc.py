@@ -26,7 +26,7 @@ from truncate_kit.combination.searching import Division, Search, best_of, draw_d
 from truncate_kit.combination.settings import CombineSettings
 from truncate_kit.data import PairSet
 from truncate_kit.data.learned import note_learned
-from truncate_kit.encoders import Encoder
+from truncate_kit.encoders import Encoder, check_encoder
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import UsageError
 from truncate_kit.progress import ProgressOption, reporter
@@ -62,6 +62,7 @@ def combine(
         ModelError: No head, or states that are not numbers.
         UsageError: More combinations than an exact search can try.
     """
+    check_encoder(encoder)
     progress = reporter(progress)
     settings = settings or CombineSettings()
     start = perf_counter()

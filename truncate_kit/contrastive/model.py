@@ -9,7 +9,7 @@ from torch import nn
 
 from truncate_kit.contrastive.poolings import MEANS
 from truncate_kit.contrastive.settings import ContrastiveSettings
-from truncate_kit.encoders import Encoder, truncate
+from truncate_kit.encoders import Encoder, check_encoder, truncate
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.layer_pooling import LayerPooling
 from truncate_kit.encoders.pooling import ConcatPooling
@@ -22,6 +22,7 @@ from truncate_kit.training.objectives import OBJECTIVES
 
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
     """The encoder cut at the layer of `settings`, with a fresh pooler drawn from `seed`. Raises `UsageError`."""
+    check_encoder(encoder)
     layer = encoder.depth if settings.layer is None else settings.layer
     cut = truncate(encoder, layer)
     _check_suits(cut, settings)

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.encoders.encoder import Encoder
+from truncate_kit.encoders.given import check_encoder
 from truncate_kit.encoders.layer_heads import LayerHeads, write_layer_heads
 from truncate_kit.encoders.module_files import read_json, write_json
 from truncate_kit.encoders.pipeline import OTHER_FLAGS, POOLING_FLAGS
@@ -44,6 +45,7 @@ def save_encoder(
     model_card: Text of README.md. records: Texts of further files by name, such as what the model was made from; it
     never stands there without them. Raises `ModelError` without a tokenizer, `FileProblemError`.
     """
+    check_encoder(encoder)
     if encoder.tokenizer is None:
         raise ModelError(f"{encoder.name} has no tokenizer to save.", hint="Use a model folder that has one.")
     folder = Path(folder)

@@ -12,6 +12,7 @@ from truncate_kit.blocks import listed_blocks
 from truncate_kit.bounds import check_whole
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import family_of
+from truncate_kit.encoders.given import check_encoder
 from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
@@ -23,6 +24,7 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
     Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32. Raises
     `LayerOutOfRangeError`, `LayerNotHeldError`, and `UsageError` for what is no whole number.
     """
+    check_encoder(encoder)
     check_layer(encoder.backbone.config, layer)
     return keep(encoder, range(1, int(layer) + 1), copy_weights=copy_weights)
 
@@ -38,6 +40,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
     the family would compute the same from these blocks, `ModelError` where they do not rise, and `UsageError` for what
     is no list of whole numbers.
     """
+    check_encoder(encoder)
     blocks = listed_blocks(blocks)
     whole, config = len(blocks) == encoder.depth, kept_config(encoder.backbone.config, blocks)
     weights = _kept_weights(encoder, blocks)

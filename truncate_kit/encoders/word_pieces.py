@@ -17,6 +17,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from truncate_kit.encoders.encoder import Encoder
+from truncate_kit.encoders.given import check_encoder
 from truncate_kit.encoders.tokenizer import load_tokenizer
 from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.encoders.truncation import keep
@@ -33,6 +34,7 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
     A text all of whose pieces are kept has the same vector, bitwise on a CPU in float32; another one is split into
     pieces that are kept. Raises `ModelError` where the tokenizer is of a kind that this is not known to hold for.
     """
+    check_encoder(encoder)
     texts = listed_texts(texts)
     before = piece_ids(encoder, texts)
     pieces = kept_pieces(encoder, set().union(*before))

@@ -13,7 +13,7 @@ from torch import nn
 
 from truncate_kit.data import PairSet, PairSplits, splits_for
 from truncate_kit.data.learned import keys_of, note_learned
-from truncate_kit.encoders import Encoder, LayerHeads, layers_held, save_encoder, truncate
+from truncate_kit.encoders import Encoder, LayerHeads, check_encoder, layers_held, save_encoder, truncate
 from truncate_kit.encoders.layer_heads import read_layer_heads
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.frozen.autoencoders import BlockAutoencoders, pretrain
@@ -62,6 +62,7 @@ def finetune_frozen(
     Raises `ModelError` for a model without blocks, `UsageError`, also for settings that say nothing to this model,
     `DataError`, `FileProblemError`; `DivergedError` of one trial, after all others were run and kept.
     """
+    check_encoder(encoder)
     progress = reporter(progress)
     settings, begin = settings or FrozenSettings(), time.perf_counter()
     layers = _layers(encoder, settings)

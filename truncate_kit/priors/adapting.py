@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from truncate_kit.encoders import Encoder, truncate
+from truncate_kit.encoders import Encoder, check_encoder, truncate
 from truncate_kit.errors import DataError
 from truncate_kit.priors.masked_head import load_masked_head, masked_head_digest
 from truncate_kit.priors.masking import MaskedEvaluator, MaskedTexts
@@ -86,6 +86,7 @@ def adapt(
     a kill. group: processes that train together, each on its share of every batch. Raises `DataError` for too few
     texts, `ModelError` for a model without mask token, the errors of `truncate` and `train`.
     """
+    check_encoder(encoder)
     progress = reporter(progress)
     settings = settings or AdaptationSettings()
     training = _settled(settings, encoder).training()
