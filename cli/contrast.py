@@ -191,7 +191,7 @@ def contrast(
                 encoder, rows, pairs, out=folder, settings=settings, generator=filling, group=group, progress=progress
             )
         if group.leads:
-            workspace.sweep_file.unlink(missing_ok=True)  # it describes the model whose place this one takes
+            workspace.forget_lean()
             workspace.remember(source, found, learned)
             show(result, workspace, _draw(workspace, settings, shown))
             push(workspace.lean, push_to, public, quiet=as_json)
@@ -265,7 +265,7 @@ def _draw(workspace: Workspace, settings: ContrastiveSettings, texts: Sequence[s
         return None
     found = layer_weights(load_encoder(workspace.lean), texts)
     found.write(workspace.attention)
-    return draw_attention(found, workspace.attention.with_suffix(".png"))
+    return draw_attention(found, workspace.attention_figure)
 
 
 def show(result: "ContrastiveResult", workspace: Workspace, drawn: Path | None) -> None:

@@ -178,6 +178,8 @@ def show(report: "FrozenReport", workspace: Workspace) -> None:
     from truncate_kit.wording import points
 
     folder = workspace.frozen_heads
+    for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of a report whose place this one takes
+        (folder / f"{name}.png").unlink(missing_ok=True)
     figures = [draw_correlations(report, folder / "correlation.png")]
     if report.reconstruction is not None:
         figures.append(draw_reconstruction(report, report.reconstruction, folder / "reconstruction.png"))

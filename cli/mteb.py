@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from truncate_kit.suites.registry import MeasuredWeights
+from truncate_kit.suites.registry import MeasuredModel
 
 from .output import progress_bar
 from .suites import Evaluated, show_report, write_report
@@ -48,7 +48,7 @@ def run_mteb(
             )
             for name, encoder in encoders
         )
-        report = replace(MtebComparison.of(others[0], lean) if others else lean, weights=MeasuredWeights.of(run.name))
+        report = replace(MtebComparison.of(others[0], lean) if others else lean, measured=MeasuredModel.of(run.name))
         name = "mteb-comparison" if others else "mteb"
         path = write_report(report, run.workspace, name)
     codes = any(getattr(encoder, "heads", None) is not None for _, encoder in encoders)

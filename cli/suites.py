@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from truncate_kit.errors import UsageError, unknown_name
 from truncate_kit.measurement import file_for
-from truncate_kit.suites.registry import SUITES, MeasuredWeights, SuiteReport, SuiteRun
+from truncate_kit.suites.registry import SUITES, MeasuredModel, SuiteReport, SuiteRun
 
 from .freeze import CODES
 from .options import refuse
@@ -62,7 +62,7 @@ def run_suite(name: str, model: Evaluated, own: Mapping[str, Any]) -> None:
         note=lambda text: workspace.note(in_options(text, "evaluate")),
     )
     with workspace.held(), progress_bar(quiet=workspace.quiet) as progress:
-        report = replace(score(replace(run, progress=progress)), weights=MeasuredWeights.of(model.name))
+        report = replace(score(replace(run, progress=progress)), measured=MeasuredModel.of(model.name))
         path = write_report(report, workspace, name)
     show_report(report, workspace, path, codes=suite.by_cosine and getattr(model.encoder, "heads", None) is not None)
 

@@ -19,7 +19,7 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     from truncate_kit.similarity.drop import NOT_FORETOLD
     from truncate_kit.training.objectives import OBJECTIVES
 
-    curve = draw_sweep(result, workspace.folder / "curve.png")
+    curve = draw_sweep(result, workspace.curve)
     add_figure(workspace.lean, curve, "Scores by layer")
     if workspace.quiet:
         print_json(result)

@@ -50,7 +50,8 @@ def options(files, out, *more):
 def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path, capsys):
     out = tmp_path / "out"
     out.mkdir()
-    (out / "sweep.json").write_text("{}")  # of a model that is no longer there
+    for name in ("sweep.json", "curve.png"):  # of a model that is no longer there
+        (out / name).write_text("{}")
     (tmp_path / "show.txt").write_text("a red dog\nthe $x_1$ tree & <b>\n")
     shown = run(
         capsys,
@@ -66,6 +67,7 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     assert f"{result.test:.2f}" in shown
     assert "trust_remote_code=True" in shown
     assert not (out / "sweep.json").exists()
+    assert not (out / "curve.png").exists()
     assert "equation 8" in (out / "lean/README.md").read_text()
     assert LayerWeights.read(out / "attention.json").texts == ("a red dog", "the $x_1$ tree & <b>")
     assert (out / "attention.png").read_bytes().startswith(b"\x89PNG")
@@ -87,11 +89,14 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
 
 def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_path, capsys):
     out = tmp_path / "out"
+    out.mkdir()
+    for name in ("attention.json", "attention.png"):  # of a model that had attention
+        (out / name).write_text("{}")
     asked = ("--objective", "dropout", "--texts", files / "raw.txt", "--remove-pooler", "--json")
     result = json.loads(run(capsys, "contrast", tiny_folder("electra"), *asked, *options(files, out)))
     assert result["rows"] == "Training: raw.txt (4 distinct texts)."
     assert load_encoder(out / "lean").pooling_name == "cls"
-    assert not (out / "attention.png").exists()
+    assert not list(out.glob("attention.*"))
     SentenceTransformer(str(out / "lean"), device="cpu")
 
 

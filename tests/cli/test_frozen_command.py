@@ -55,8 +55,13 @@ def test_all_steps_tables_and_figures(capsys, tiny_folder, folder, drawn):
 
 
 def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder, folder):
+    heads = folder / "exported/frozen-heads"
+    heads.mkdir(parents=True)
+    for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of other autoencoders and numbers of blocks
+        (heads / f"{name}.png").touch()
     report = json.loads(frozen(capsys, tiny_folder, folder, "--steps", "siamese", "--layer", 2, "--json"))
     score = json.loads(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
+    assert [file.name for file in heads.glob("*.png")] == ["correlation.png"]
     held_out = complete_splits(load_pairs(folder / "pairs.csv")).test
     assert (score["split"], score["num_pairs"]) == ("test", len(held_out))
     assert score["spearman"] == pytest.approx(report["trials"][0]["test"], abs=0.3)

@@ -11,9 +11,10 @@ import typer.main
 from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
 from truncate_kit.cells import TableCells
+from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.page.origins import origins
 from truncate_kit.page.run import read_run
-from truncate_kit.suites.registry import SUITES, MeasuredWeights, Suite, SuiteReport
+from truncate_kit.suites.registry import SUITES, MeasuredModel, Suite, SuiteReport
 from truncate_kit_cli.app import app
 from truncate_kit_cli.schemas import schema_text
 
@@ -80,6 +81,10 @@ def test_scores_of_a_model_in_whose_place_another_one_stands_are_no_longer_shown
     run_both(capfd, *asked)  # takes the place of the other
     assert [path.name for path in home.glob("suite-*")] == ["suite-widths.json"]
     assert shown() == ([[("16",)]], [])
+    encoder = load_encoder(home / "lean")
+    encoder.pooling = "max"
+    save_encoder(encoder, home / "lean")  # of the same weights
+    assert shown()[0] == []
 
 
 def test_scores_of_other_weights_are_replaced_whatever_they_measured():
@@ -88,7 +93,7 @@ def test_scores_of_other_weights_are_replaced_whatever_they_measured():
             yield ("first",), (2,)
 
     def report(model, sha256, kind=WordsReport):
-        return kind(width=1, corpus=None, weights=MeasuredWeights(model=model, sha256=sha256))
+        return kind(width=1, corpus=None, measured=MeasuredModel(name=model, sha256=sha256))
 
     more = report("m", "a", More)
     assert not report("m", "a").covers(more)

@@ -63,9 +63,8 @@ def combine(
         UsageError: More combinations than an exact search can try.
     """
     check_encoder(encoder)
-    progress = reporter(progress)
+    start, progress = perf_counter(), reporter(progress)
     settings = settings or CombineSettings()
-    start = perf_counter()
     divisions = draw_divisions(pairs, settings)
     if settings.has_grams:
         search = search_means(encoder, pairs, divisions, settings, head, threads, progress)

@@ -26,7 +26,7 @@ from truncate_kit.export.half import to_half
 from truncate_kit.export.invariance import measure_invariance
 from truncate_kit.export.masks import REASONS, choose_mask, set_mask
 from truncate_kit.export.normalization import ends_normalized, with_normalization
-from truncate_kit.export.record import REPORT_FILE, model_digests, read_exports, record_with
+from truncate_kit.export.record import REPORT_FILE, read_exports, record_with
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.searching import search_layers
 from truncate_kit.export.settings import ExportSettings
@@ -34,6 +34,7 @@ from truncate_kit.export.tracing import build_graph, fold_constants
 from truncate_kit.extras import require
 from truncate_kit.file_digests import digest_of
 from truncate_kit.files import name_without_folders, replacing
+from truncate_kit.model_digests import model_digests
 from truncate_kit.pair_keys import merged, read_seen, write_seen
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent

@@ -14,6 +14,7 @@ from truncate_kit.export.export_report import ExportReport, Exports
 from truncate_kit.file_digests import digest_of
 from truncate_kit.files import read_text
 from truncate_kit.hardware import multiplies_narrow
+from truncate_kit.model_digests import CONFIG, MODULES, digest_in, is_weights, model_digests
 from truncate_kit.precisions import (
     GRAPH_FILES,
     PRECISIONS,
@@ -25,61 +26,11 @@ from truncate_kit.precisions import (
 from truncate_kit.results import check_format, digest_of_values
 
 REPORT_FILE = "export.json"
-_SUFFIXES = (".safetensors", ".bin")
-_CONFIG, _MODULES = "config.json", "modules.json"
 _READ = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)")
 """Weights that a model is loaded from; others may lie beside them, such as those of OpenVINO."""
-_UNREAD = {
-    "_attn_implementation_autoset", "_name_or_path", "architectures", "dtype", "export_model_type", "torch_dtype",
-    "transformers_version", "use_cache",
-}  # fmt: skip
-"""Of a configuration: saving it again may change them, and no vector."""
 _DIGEST = "digest"
 _DEVICES = {"cpu": "the CPU", "cuda": "CUDA"}
 _ALL_ANEW = "Remove that file, then export each graph again with `export_onnx()`."
-
-
-def model_digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of the files in a model's folder that its graph was made from, by their names in it.
-
-    They are weights, configurations and the list of modules. Tokenizer, prompts and casing are read anew for every
-    graph, so they may change.
-    """
-    files = [folder / _CONFIG, folder / _MODULES]
-    for place in (folder, *_module_folders(folder)):
-        files += [place / _CONFIG, *(file for suffix in _SUFFIXES for file in sorted(place.glob(f"*{suffix}")))]
-    kept = (file for file in dict.fromkeys(files) if file.is_file() and not _is_passed_over(file))
-    return {str(file.relative_to(folder)): _digest_in(folder, file) for file in kept}
-
-
-def model_digest(folder: Path) -> str:
-    """One SHA-256 over all of these."""
-    return digest_of_values(model_digests(folder))
-
-
-def _module_folders(folder: Path) -> list[Path]:
-    """The folders of a pipeline's modules but for the model's own; none where there is no readable list of them."""
-    try:
-        paths = [Path(module["path"]) for module in json.loads(read_text(folder / _MODULES))]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):  # who loads the model says what is wrong
-        return []
-    return [folder / path for path in paths if path.parts and not path.is_absolute() and ".." not in path.parts]
-
-
-def _digest_in(folder: Path, file: Path) -> str:
-    """SHA-256 of a file's bytes; of the model's own configuration that of all values which a vector may depend on."""
-    if file != folder / _CONFIG:
-        return digest_of(file)
-    try:
-        values = json.loads(read_text(file))
-        return digest_of_values({name: value for name, value in values.items() if name not in _UNREAD})
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return digest_of(file)
-
-
-def _is_passed_over(file: Path) -> bool:
-    """Whether weights are read from a safer file beside it."""
-    return file.suffix == ".bin" and any(file.parent.glob("*.safetensors"))
 
 
 def read_exports(folder: Path) -> Exports:
@@ -152,22 +103,18 @@ def _changed_since(folder: Path, known: Mapping[str, str]) -> str | None:
     """What became of the model in a graph's folder whose files these were; None where it is the same, or not there."""
     for name, digest in known.items():
         file = folder / name
-        if file.is_file() and _digest_in(folder, file) != digest:
+        if file.is_file() and digest_in(folder, file) != digest:
             return f"{file} was changed"
     now = model_digests(folder)
-    if not known or not any(map(_is_weights, now)):  # a graph may be made or used without a model beside it
+    if not known or not any(map(is_weights, now)):  # a graph may be made or used without a model beside it
         return None
-    if _MODULES in known and _MODULES not in now:
-        return f"{folder / _MODULES} was removed"
+    if MODULES in known and MODULES not in now:
+        return f"{folder / MODULES} was removed"
     # Earlier versions noted neither the configuration nor weights in .bin files.
-    noted = any(map(_is_weights, known))
-    new = [name for name in now if name not in (*known, _CONFIG) and (noted or not name.endswith(".bin"))]
-    new = [name for name in new if not _is_weights(name) or _READ.fullmatch(Path(name).name)]
+    noted = any(map(is_weights, known))
+    new = [name for name in now if name not in (*known, CONFIG) and (noted or not name.endswith(".bin"))]
+    new = [name for name in new if not is_weights(name) or _READ.fullmatch(Path(name).name)]
     return f"{folder / new[0]} came" if new else None
-
-
-def _is_weights(name: str) -> bool:
-    return name.endswith(_SUFFIXES)
 
 
 def is_graph_of(graph: Path, encoder: str) -> bool:

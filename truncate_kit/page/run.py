@@ -18,7 +18,7 @@ from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.measurement import files_at
 from truncate_kit.mteb.mteb_report import MtebReport
 from truncate_kit.runs.cutting import CutResult
-from truncate_kit.suites.registry import SUITES, MeasuredWeights, SuiteReport
+from truncate_kit.suites.registry import SUITES, MeasuredModel, SuiteReport
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace, read_result
 from truncate_kit.workspace.sources import DataSource, LearnedSource
@@ -255,8 +255,8 @@ def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
 
 def is_of_gone_model(report: SuiteReport, workspace: Workspace) -> bool:
     """Whether a suite measured a model in whose place there is another one now."""
-    measured = report.weights
+    measured = report.measured
     if measured is None:
         return False
-    now = MeasuredWeights.of(workspace.located(measured.model))
+    now = MeasuredModel.of(workspace.located(measured.name))
     return now is not None and now.sha256 != measured.sha256

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from truncate_kit.cells import TableCells
-from truncate_kit.file_digests import digest_of
 from truncate_kit.files import local_path
 from truncate_kit.measurement import Measurement
+from truncate_kit.model_digests import model_digest
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import Result
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredWeights(Result):
-    """Which weights a model had when it was measured."""
+class MeasuredModel(Result):
+    """Which model was measured."""
 
-    model: str  # its name
-    sha256: str  # of its model.safetensors
+    name: str
+    sha256: str  # of its weights, configuration and modules
 
     @classmethod
-    def of(cls, model: str) -> "MeasuredWeights | None":
-        """Those of a model now; None where the name is no folder with weights in one file."""
-        file = local_path(model) / "model.safetensors"
-        return cls(model=model, sha256=digest_of(file)) if file.is_file() else None
+    def of(cls, name: str) -> "MeasuredModel | None":
+        """What bears that name now; None where it is no folder."""
+        folder = local_path(name)
+        return cls(name=name, sha256=model_digest(folder)) if folder.is_dir() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,15 @@ class SuiteReport(Measurement):
     `truncate_kit/report/suite_figure.py` draws those that have a figure.
 
     Attributes:
-        weights: Of the model; None where nobody noted them, as in reports of earlier versions.
+        measured: The model; None where nobody noted it, or it has no folder.
     """
 
-    weights: MeasuredWeights | None = None
+    measured: MeasuredModel | None = None
 
     def covers(self, other: Self) -> bool:
         """See `Measurement`; nothing is left of a model in whose place there is another one."""
-        ours, theirs = self.weights, other.weights
-        if ours is not None and theirs is not None and ours.model == theirs.model and ours != theirs:
+        ours, theirs = self.measured, other.measured
+        if ours is not None and theirs is not None and ours.name == theirs.name and ours != theirs:
             return True
         return Measurement.covers(self, other)
 

@@ -31,7 +31,9 @@ class Workspace:
         self.frozen = folder / "frozen"  # the frozen model with heads
         self.profile = folder / "analysis/profile.json"
         self.sweep_file, self.contrast_file = folder / "sweep.json", folder / "contrastive.json"
+        self.curve = folder / "curve.png"  # scores of the sweep by layer
         self.attention = folder / "attention.json"  # how much each layer counts in the vectors of some sentences
+        self.attention_figure = self.attention.with_suffix(".png")
         self.combination = folder / "combination"  # what the search of combinations found, and its figures
         self.combination_file = self.combination / "combination.json"
         self.frozen_heads = folder / "frozen-heads"  # what training heads found: figures, trials, cached states
@@ -56,6 +58,11 @@ class Workspace:
     def holds(self, model: str | Path) -> bool:
         """Whether a model of this name lies in the workspace."""
         return Path(model).resolve().is_relative_to(self.folder.resolve())
+
+    def forget_lean(self) -> None:
+        """Remove what describes a lean model whose place another one takes."""
+        for file in (self.sweep_file, self.curve, self.attention, self.attention_figure):
+            file.unlink(missing_ok=True)
 
     def suite(self, name: str) -> Path:
         """The scores of one suite."""
@@ -129,13 +136,14 @@ class Workspace:
 
     def remember_copied(self, name: str) -> None:
         """Note for the next export that `lean` is a copy of this model."""
-        from truncate_kit.export.record import model_digest
+        from truncate_kit.model_digests import model_digest
 
         replace(self.remembered(), copied=CopiedSource(name, model_digest(self.lean))).write(self._sources)
 
     def is_copy_of(self, name: str) -> bool:
         """Whether `lean` is as an export copied it from the model of this name. Raises `ModelError`, see below."""
-        from truncate_kit.export.record import model_digest, read_exports
+        from truncate_kit.export.record import read_exports
+        from truncate_kit.model_digests import model_digest
 
         copied, path = self.remembered().copied, local_path(name)
         if copied is not None and copied.digest == model_digest(self.lean):
