@@ -267,6 +267,7 @@ def test_a_run_of_lower_blocks_alone_keeps_the_rows_of_higher_ones(gpt2, tmp_pat
     assert (tmp_path / "frozen-heads/trials/trials.jsonl").read_bytes() == records
     alone = finetune_frozen(gpt2, DATA, out=tmp_path / "alone", settings=replace(FAST, layers="1", steps=steps))
     assert without_seconds(alone).trials == tuple(one for one in without_seconds(first).trials if one.layer == 1)
+    assert again.plain == alone.plain == f"the states of block 1 as they are have {alone.states[0]:.2f}"
 
 
 def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt2, tmp_path):

@@ -119,10 +119,10 @@ class FrozenReport(Result):
 
     @property
     def plain(self) -> str:
-        """What the states of the last block that is read score on test, in words: what heads have to be better than."""
-        score = self.states[-1]
+        """What the states of the last block of the saved model score on test, in words: what heads have to beat."""
+        score = self.states[self.chosen_layer - 1]
         said = "have no score" if score is None else f"have {score:.2f}"
-        return f"the states of block {len(self.states)} as they are {said}"
+        return f"the states of block {self.chosen_layer} as they are {said}"
 
     def leakage(self) -> str:
         """What test shares with all that the heads were trained on."""
