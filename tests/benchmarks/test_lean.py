@@ -64,6 +64,19 @@ def test_the_table_of_numbers_of_texts_is_that_of_its_rows():
     assert sorted(shown) == sorted(expected)
 
 
+def test_short_texts_are_shown_beside_those_with_passages():
+    lines = (LEAN / "README.md").read_text(encoding="utf-8").splitlines()
+    for first, name, on_a_gpu in (
+        ("280,000 sentences", "short-questions", False),
+        ("120,000 with passages", "cuda", True),
+    ):
+        (line,) = (one for one in lines if one.startswith(f"| {first}"))
+        rows = [row for row in measured_rows(on_a_gpu=on_a_gpu) if (row["name"], row["blocks"]) == (name, "1 5 6")]
+        assert [cell.strip() for cell in line.strip("|").split("|")][-6:] == [
+            ", ".join(row[score] for row in rows) for score in SCORES
+        ]
+
+
 def test_no_text_holds_one_of_an_evaluation_set():
     banned = ["A dog runs through the high grass.", "Two cats."]
     lines = [
