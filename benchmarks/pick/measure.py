@@ -51,13 +51,17 @@ TASKS = {
     "mrpc": "paraphrase",
 }
 """What is learned from each set: folders of the evaluation data, and the bundled pairs."""
-SIZES = (500, 2000)  # training pairs
+SIZES = (500, 2000, 5749)  # training pairs, or as many as a set has; the last is all of the largest
 WIDTHS = dict(zip(MINIATURES, (64, 128, 128), strict=True)) | SLICES | {MINILM: 384}
 DEPTHS = dict.fromkeys(MINIATURES, 8) | dict.fromkeys((MINILM, *SLICES), 6)
 DEV_PAIRS, TEST_PAIRS = 500, 2000  # at most, at equal distances
-EPOCHS = {500: 10, 2000: 5}  # by number of training pairs
 DRAWS = 100  # resamples of the dev pairs
 SEEDS = 3
+
+
+def epochs_of(train_pairs: int) -> int:
+    """Fewer for larger sets, so that a whole one costs no more than twice as much as a part of it."""
+    return 10 if train_pairs <= 500 else 5 if train_pairs <= 2500 else 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,7 @@ class Job:
     @property
     def cells(self) -> dict[str, str]:
         """As columns of the table."""
-        return {name: str(value) for name, value in asdict(self).items()} | {"epochs": str(EPOCHS[self.train_pairs])}
+        return {name: str(value) for name, value in asdict(self).items()} | {"epochs": str(epochs_of(self.train_pairs))}
 
 
 def rate_jobs(models: Sequence[str]) -> Iterator[Job]:
@@ -88,7 +92,8 @@ def rate_jobs(models: Sequence[str]) -> Iterator[Job]:
 
 def sweep_jobs(options: argparse.Namespace) -> Iterator[Job]:
     """Every layer with every seed, set after set."""
-    for train_pairs, task, seed, model in product(options.sizes, options.tasks, range(options.seeds), options.models):
+    for size, task, seed, model in product(options.sizes, options.tasks, range(options.seeds), options.models):
+        train_pairs = min(size, len(load_set(options.data, task).split("train")))
         for layer in range(DEPTHS[model] + 1):
             rate = SWEEP_RATES[model]
             yield Job(model=model, task=task, train_pairs=train_pairs, rate=rate, layer=layer, seed=seed)
@@ -139,7 +144,7 @@ def splits(folder: str, job: Job) -> PairSplits:
 def settings_of(job: Job, precision: Precision) -> TrainingSettings:
     """As the job is trained."""
     return TrainingSettings(
-        objective=TASKS[job.task], epochs=EPOCHS[job.train_pairs], learning_rate=job.rate, precision=precision
+        objective=TASKS[job.task], epochs=epochs_of(job.train_pairs), learning_rate=job.rate, precision=precision
     )
 
 
