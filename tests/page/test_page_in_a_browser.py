@@ -32,7 +32,8 @@ def made(tiny_folder, tmp_path_factory):
     encoder, other = load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("electra"))
     save_encoder(encoder, folder / "lean")
     seen = profile(encoder, TEXTS, reference=other, pairs=pairs_of(TEXTS))
-    bench = replace(a_bench(), quality=a_quality(1, 3), notes=("</script><img src=x onerror=document.title='broken'>",))
+    notes = "</script><img src=x onerror=document.title='broken'>", "Scored on other pairs than those of --data."
+    bench = replace(a_bench(), quality=a_quality(1, 3), notes=notes)
     return Path(write_page(write_run(folder / "run", folder / "lean", profile=seen, bench=bench)).page)
 
 
@@ -142,6 +143,19 @@ def test_a_phone_needs_no_scrolling_to_the_side(browser, page):
     assert tab.evaluate(f"{cells}.length") > 20
     assert tab.evaluate(f"{cells}.every(one => one.scrollWidth <= one.clientWidth)")
     assert tab.evaluate("document.querySelector('.measures td:last-child').getBoundingClientRect().right") <= 390
+
+
+def test_no_line_breaks_within_an_option(browser, made):
+    tab = Tab(browser, width=390).open(made)
+    lines = """(() => {
+        let most = 0;
+        for (let width = 250; width < 390; width++) {
+            document.body.style.width = `${width}px`;
+            document.querySelectorAll(".option").forEach(one => most = Math.max(most, one.getClientRects().length));
+        }
+        return most;
+    })()"""
+    assert tab.evaluate(lines) == 1
 
 
 def test_it_prints_with_every_table_open(browser, made, tmp_path):

@@ -2,13 +2,14 @@
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from truncate_kit import __version__
 from truncate_kit.errors import ModelError, UsageError
@@ -116,12 +117,18 @@ def _templates() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"TEXTS": TEXTS, "MEASURE": MEASURE}
+    environment.filters["prose"] = _prose
     return environment
 
 
 def _shown(value: Any) -> Any:
     """What is put into the page: a text of others turns no direction of writing."""
     return harmless(value) if type(value) is str else value
+
+
+def _prose(sentence: str) -> Markup:
+    """A sentence in which no line breaks within an option's name."""
+    return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="option">\g<0></span>', str(escape(_shown(sentence)))))
 
 
 def _own_text(name: str) -> str:
