@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import evaluation_texts, scores_of
-from benchmarks.lean.texts import learned_lines, mixed, questions
+from benchmarks.lean.texts import LONGEST, learned_lines, mixed, questions
 from truncate_kit.data import read_retrieval
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.settings import DistillSettings
@@ -47,7 +47,8 @@ class Variant:
         joined: Share of joined sentences.
         texts: Number of texts, None for that of the command.
         documents: Share of Cranfield's documents that are among them.
-        queries: What is learned from as queries on top: `questions` of TREC's classes, or `pieces` of other lines.
+        queries: What is learned from on top: `questions` of TREC's classes, `pieces` of other lines, or other lines in
+            which `words` of the model's vocabulary stand for half of the words.
     """
 
     blocks: Blocks = (1, 3, 6)
@@ -56,7 +57,7 @@ class Variant:
     joined: float = 0.1
     texts: int | None = None
     documents: float = 0.0
-    queries: Literal["", "questions", "pieces"] = ""
+    queries: Literal["", "questions", "pieces", "words"] = ""
 
 
 USUAL = Variant()
@@ -85,6 +86,7 @@ VARIANTS = {
     "questions weighted": replace(learning(query_weight=4.0), queries="questions"),
     "pieces": replace(USUAL, queries="pieces"),
     "pieces weighted": replace(learning(query_weight=4.0), queries="pieces"),
+    "words": replace(USUAL, queries="words"),
 }
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--model", required=True, help="the folder of all-MiniLM-L6-v2")
@@ -98,10 +100,12 @@ PARSER.add_argument("--precision", choices=TRAINING_PRECISIONS, default=BF16.pre
 PARSER.add_argument("--threads", type=int, default=2)
 
 
-def queries_of(kind: str, lines: Sequence[str], data: Path, number: int) -> list[str]:
-    """The texts to learn from as queries, `number` at most; `lines` are what no other text was made of."""
+def queries_of(kind: str, lines: Sequence[str], data: Path, number: int, vocabulary: Sequence[str]) -> list[str]:
+    """The texts to learn from on top, `number` at most; `lines` are what no other text was made of."""
     if kind == "questions":
         return questions(data)[:number]
+    if kind == "words":
+        return with_other_words(lines[:number], vocabulary)
     draw, found = random.Random(0), list[str]()
     for line in lines if kind else ():
         words, length = line.split(), draw.randint(SHORT, LONG)
@@ -109,6 +113,16 @@ def queries_of(kind: str, lines: Sequence[str], data: Path, number: int) -> list
             first = draw.randint(0, len(words) - length)
             found.append(" ".join(words[first : first + length]))
     return found
+
+
+def with_other_words(lines: Sequence[str], vocabulary: Sequence[str]) -> list[str]:
+    """The lines, each word with a chance of one half another one, drawn from the whole words of a vocabulary."""
+    draw = random.Random(0)
+    others = sorted(word for word in vocabulary if word.isalpha() and len(word) >= SHORT)
+    return [
+        " ".join(draw.choice(others) if draw.random() < 0.5 else word for word in line.split()[:LONGEST])
+        for line in lines
+    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -131,7 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             folder = given.work / f"{number}-{variant.passages}-{variant.joined}-{variant.documents}{variant.queries}"
             served = documents[: round(variant.documents * len(documents))]
             others = mixed(lines, number - len(served), variant.passages, variant.joined)
-            asked = queries_of(variant.queries, lines[::-1], given.data, QUERIES)  # others take lines from the start
+            words = full.tokenizer.get_vocab()
+            asked = queries_of(variant.queries, lines[::-1], given.data, QUERIES, list(words))  # others begin in front
             raw = RawTexts(texts=[*others, *served], queries=asked, exclude=exclude - set(served))
             store = store_texts(full, raw, folder / "texts")
             vectors = teacher_vectors(full, store, folder / "vectors")
