@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from truncate_kit.bounds import first_seeds
 from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.contrastive.settings import ContrastiveSettings
-from truncate_kit.errors import UsageError, unknown_name
+from truncate_kit.errors import UsageError, known_name
 from truncate_kit.training.objectives import OBJECTIVES, described, objective_names
 from truncate_kit.wording import counted
-from truncate_kit.workspace.sources import TripletSource
 
 from . import options
 from .options import data_option, layers_option, names_in, refuse, results_option, training_option, use_threads
@@ -180,8 +179,7 @@ def contrast(
         encoder = workspace.load(source, device=here, precision=precision)
         pairs, found = workspace.data(data, columns, scale)
         pairs = pairs if pairs.dev is not None else workspace.divided(pairs)
-        learned = None if triplets is None else TripletSource(triplets, names_in(triplet_columns))
-        rows = _rows(settings.objective, learned, texts, pairs)
+        rows = _rows(settings.objective, triplets, names_in(triplet_columns), texts, pairs)
         workspace.note(rows.note)
         shown = _shown(sentences, pairs)
         filling = _generator(generator, settings, encoder)
@@ -192,16 +190,14 @@ def contrast(
             )
         if group.leads:
             workspace.forget_lean()
-            workspace.remember(source, found, learned)
+            workspace.remember(source, found)
             show(result, workspace, _draw(workspace, settings, shown))
             push(workspace.lean, push_to, public, quiet=as_json)
 
 
 def _pooling(name: str, attend: str | None, last_cls: bool | None) -> dict[str, Any]:
     """The settings of a row of `TABLE_2`, with what the options change in them. Raises `UsageError`."""
-    row = TABLE_2.get(name)
-    if row is None:
-        raise unknown_name("pooling", name, TABLE_2)
+    row = TABLE_2[known_name("pooling", name, TABLE_2)]
     changes = {"over": attend, "last_cls": last_cls}
     asked = {option: value for option, value in changes.items() if value is not None}
     if asked and name != "layer-attention":
@@ -225,7 +221,9 @@ def _attends(settings: ContrastiveSettings) -> bool:
     return settings.pooling == "layer-attention" and settings.keep_pooler
 
 
-def _rows(objective: str, triplets: TripletSource | None, texts: Path | None, pairs: "PairSplits") -> "TripletSet":
+def _rows(
+    objective: str, triplets: str | None, columns: Sequence[str] | None, texts: Path | None, pairs: "PairSplits"
+) -> "TripletSet":
     """What the objective learns from. Raises `UsageError` where it was not given, `DataError`."""
     from truncate_kit.data import load_triplets, raw_texts, read_texts
 
@@ -245,7 +243,7 @@ def _rows(objective: str, triplets: TripletSource | None, texts: Path | None, pa
             f"The objective {objective} has nothing to learn from.",
             hint="Give --triplets FILE with anchor, positive[, negative] or an NLI set; --data is for measuring.",
         )
-    return load_triplets(triplets.name, columns=triplets.columns, negatives=data == "negatives")
+    return load_triplets(triplets, columns=columns, negatives=data == "negatives")
 
 
 def _shown(sentences: Path | None, pairs: "PairSplits") -> Sequence[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.errors import UsageError, unknown_name
+from truncate_kit.errors import UsageError, known_name
 
 from .live_progress import watching
 from .options import refuse
@@ -34,8 +34,7 @@ class Machine:
 
     def __post_init__(self) -> None:
         """Refuse what would be ignored."""
-        if self.engine not in ENGINES:
-            raise unknown_name("engine", self.engine, ENGINES)
+        known_name("engine", self.engine, ENGINES)
         if self.engine == "local":
             refuse("--engine ray", ray_address=self.ray_address, gpus_per_worker=self.gpus_per_worker)
         elif self.workers is not None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.errors import UsageError, unknown_name
+from truncate_kit.errors import UsageError, known_name
 from truncate_kit.measurement import file_for
 from truncate_kit.suites.registry import SUITES, MeasuredModel, SuiteReport, SuiteRun
 
@@ -34,10 +34,10 @@ class Evaluated:
 
 def check_suite(name: str | None, data: str | None, own: Mapping[str, object]) -> None:
     """Raise `UsageError` for an unknown suite, one without data, and options that it would ignore."""
-    if name is not None and name not in SUITES:
-        raise unknown_name("suite", name, SUITES)
-    if name is not None and data is None:
-        raise UsageError(f"--suite {name} needs its data.", hint=f"Name {SUITES[name].data} with --data.")
+    if name is not None:
+        suite = SUITES[known_name("suite", name, SUITES)]
+        if data is None:
+            raise UsageError(f"--suite {name} needs its data.", hint=f"Name {suite.data} with --data.")
     for other, suite in SUITES.items():
         if other != name:
             refuse(f"--suite {other}", **{option: own[option] for option in suite.options})

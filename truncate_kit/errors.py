@@ -5,12 +5,13 @@ with 1. Anything else that escapes is a defect of this package.
 """
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from truncate_kit.wording import counted, harmless
 
+Name = TypeVar("Name", bound=str)
 NO_FOLDER = "A file stands where a folder is needed: name another place as `out`."
 
 
@@ -113,9 +114,12 @@ def first_line(error: BaseException) -> str:
     return harmless(text.rstrip("."))
 
 
-def unknown_name(what: str, name: object, known: Iterable[str]) -> UsageError:
-    """A name that is none of those there are; what: of what, in words."""
-    return UsageError(f"There is no {what} {name!r}.", hint=f"Use one of: {', '.join(known)}.")
+def known_name(what: str, name: object, known: Collection[Name]) -> Name:
+    """The one of the known names that this is; raises `UsageError` where it is none of them. what: in words."""
+    for one in known:
+        if one == name:
+            return one
+    raise UsageError(f"There is no {what} {name!r}.", hint=f"Use one of: {', '.join(known)}.")
 
 
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:

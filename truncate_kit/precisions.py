@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from truncate_kit.errors import UsageError, unknown_name
+from truncate_kit.errors import UsageError, known_name
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "int8"]
 Target = Literal["cpu", "cuda"]
@@ -73,10 +73,7 @@ def check_training_precision(name: str) -> None:
 
 def check_graph_precision(name: str) -> Precision:
     """Return `name` if graphs are exported in it; raises `UsageError` otherwise."""
-    for known in GRAPH_FILES:
-        if known == name:
-            return known
-    raise unknown_name("export precision", name, GRAPH_FILES)
+    return known_name("export precision", name, GRAPH_FILES)
 
 
 def check_target(name: str, target: str | None = None) -> tuple[Precision, Target]:
@@ -89,9 +86,8 @@ def check_target(name: str, target: str | None = None) -> tuple[Precision, Targe
     for known in TARGETS:
         if target in (known, None) and known in row.preference:
             return precision, known
-    if target not in TARGETS:
-        raise unknown_name("export target", target, TARGETS)
+    other = known_name("export target", target, TARGETS)
     raise UsageError(
-        f"A graph in {precision} is not made for {target}: {row.elsewhere}.",
-        hint=other_graph(precision, target, "target"),
+        f"A graph in {precision} is not made for {other}: {row.elsewhere}.",
+        hint=other_graph(precision, other, "target"),
     )

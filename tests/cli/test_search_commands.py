@@ -22,7 +22,7 @@ from truncate_kit.page.writing import write_page
 from truncate_kit.results import FORMAT
 from truncate_kit.retrieval.comparing import compare
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
-from truncate_kit.training.retrieval_evaluator import reporting_half
+from truncate_kit.training.retrieval_evaluator import choosing_queries, with_queries
 from truncate_kit.workspace.own_pairs import search_pairs_of
 from truncate_kit.workspace.places import Workspace
 
@@ -94,7 +94,8 @@ def test_bench_scores_the_queries_that_chose_nothing(capfd, tiny_folder, lean, f
     ours, full, home = Path(shutil.copytree(lean, tmp_path / "lean")), tmp_path / "full", tmp_path / "home"
     save_encoder(load_encoder(tiny_folder("bert")), full)
     data = read_retrieval(folder)
-    left = reporting_half(data)
+    chose = choosing_queries(data)
+    left = with_queries(data, [place for place, query in enumerate(data.queries) if query not in chose])
     scores = HeldOutScores(
         data=data.name, metric="nDCG@10", lean=50.0, full=51.0, mixed=None, difference=-1.0, low=-2.0, high=0.0
     )

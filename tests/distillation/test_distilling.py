@@ -250,7 +250,7 @@ class KilledError(Exception):
 def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken(learned):
     _, result = learned
     leading = [one.blocks for one in result.search.leading if len(one.blocks) == 2]
-    assert leading[0] == result.search.of_size(2).blocks
+    assert leading[0] == next(row.blocks for row in result.search.best if len(row.blocks) == 2)
     assert [one.blocks for one in result.tryouts] == leading
     assert len(leading) == 4
     assert result.chosen == max(result.tryouts, key=lambda one: one.learned).blocks

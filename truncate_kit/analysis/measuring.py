@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from truncate_kit.analysis.settings import AnalysisSettings
 from truncate_kit.encoders import Encoder
 from truncate_kit.progress import Progress
-from truncate_kit.representations import StateBatch, iter_states_together
+from truncate_kit.representations import StateBatch, iter_states_together, layer_states
 from truncate_kit.similarity.compare import LayerComparison, Variant, compare_layers, relative_layers, without_nan
 from truncate_kit.similarity.curve import Curve, Row
 from truncate_kit.similarity.preparing import outlier_dimensions
@@ -108,6 +109,12 @@ class Measurer:
             tokens=scores.tokens(),
             scores=scores.states.result(),
         )
+
+    def read(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
+        """The states of the model alone, (L', n, d), as they are compared."""
+        how = self.settings
+        options: dict[str, Any] = {"pooling": how.pooling, "raw": how.raw, "batch_size": how.batch_size}
+        return layer_states(self.encoder, texts, prompt=prompt, progress=self.progress, **options)
 
     def _batches(self, texts: Sequence[str], progress: Progress) -> Iterator[tuple[StateBatch, ...]]:
         how = self.settings

@@ -16,7 +16,6 @@ from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.progress import ProgressOption, reporter
-from truncate_kit.representations import layer_states
 from truncate_kit.retrieval.layers import Reader, search_layers
 from truncate_kit.retrieval.scores import QueryScores
 from truncate_kit.similarity.drop import DropPrediction, predict_drop
@@ -215,24 +214,12 @@ def _spearman(
     """Spearman of each layer, from the states that are held where they are those of all pairs."""
     if set(distinct_texts(pairs)) <= set(held):
         return layer_spearman(layer_cosines(PlacedPairs.of(pairs, held), states), pairs)
-    settings = measurer.settings
-
-    def read(texts: list[str]) -> torch.Tensor:
-        return layer_states(
-            measurer.encoder,
-            texts,
-            pooling=settings.pooling,
-            raw=settings.raw,
-            batch_size=settings.batch_size,
-            progress=measurer.progress,
-        )
-
-    return layer_spearman(cosines_by_reading(pairs, read), pairs)
+    return layer_spearman(cosines_by_reading(pairs, measurer.read), pairs)
 
 
 def _search(measurer: Measurer, data: RetrievalSet, held: Sequence[str], states: torch.Tensor) -> list[QueryScores]:
     """Of each layer, from the states that are held where texts are read as they are: without any prompts."""
-    settings, place = measurer.settings, {text: index for index, text in enumerate(held)}
+    place = {text: index for index, text in enumerate(held)}
 
     def reader(names: Sequence[str]) -> Reader:
         prompt = side_prompt(measurer.encoder, names)
@@ -243,15 +230,7 @@ def _search(measurer: Measurer, data: RetrievalSet, held: Sequence[str], states:
             others = sorted({*range(len(texts))} - {*known})
             found[:, known] = states[:, [place[texts[number]] for number in known]]
             if others:
-                found[:, others] = layer_states(
-                    measurer.encoder,
-                    [(prompt or "") + texts[number] for number in others],
-                    pooling=settings.pooling,
-                    raw=settings.raw,
-                    prompt=False,
-                    batch_size=settings.batch_size,
-                    progress=measurer.progress,
-                )
+                found[:, others] = measurer.read([(prompt or "") + texts[number] for number in others], prompt=False)
             return found
 
         return read

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from truncate_kit.bench.running import ENCODE_BATCH, AbsentError, Ids, encode_in_chunks
 from truncate_kit.encoders import Encoder
-from truncate_kit.errors import TruncateKitError
+from truncate_kit.errors import TruncateKitError, first_line
 from truncate_kit.extras import require
 
 OPTIMUM_GRAPH = Path("onnx/model_O3.onnx")
@@ -97,4 +97,4 @@ def _opened(file: Path, threads: int) -> Any:
     try:
         return runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has a class of its own for each status, all plain exceptions
-        raise AbsentError(f"ONNX Runtime cannot load {file}: {str(error).strip().splitlines()[0]}") from error
+        raise AbsentError(f"ONNX Runtime cannot load {file}: {first_line(error)}") from error

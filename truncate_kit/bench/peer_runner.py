@@ -10,7 +10,7 @@ from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.roofline import synchronize
 from truncate_kit.bench.running import ENCODE_BATCH, AbsentError, Ids, encode_in_chunks
 from truncate_kit.encoders import Encoder
-from truncate_kit.errors import TruncateKitError
+from truncate_kit.errors import TruncateKitError, first_line
 from truncate_kit.extras import require
 
 
@@ -33,21 +33,20 @@ class PeerRunner:
                 str(folder()), device=str(device), local_files_only=True, model_kwargs=wanted
             )
         except Exception as error:  # a module of its own, an old version: whatever its loader raises
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise AbsentError(f"sentence-transformers does not load it: {reason}") from error
+            raise AbsentError(f"sentence-transformers does not load it: {first_line(error)}") from error
         self.model = model if backend.dtype is None else model.to(backend.dtype)
         self.detail = f"{peer.__version__}, {self.batch_size} texts per batch of a set"
         if backend.attention is not None:
             self.detail += ", without padding where it encodes texts"
 
-    def prepare(self, ids: Ids) -> Callable[[], object]:
+    def prepare(self, ids: Ids) -> Callable[[], Tensor]:
         """See `Runner`: its modules without its tokenizer."""
         model, device = self.model, self.device  # not self: where memory is measured, the other model goes with it
         batch = {name: value.to(device) for name, value in self.encoder.padded(ids).items()}
 
-        def call() -> object:
+        def call() -> Tensor:
             with torch.inference_mode():
-                vectors: object = model(dict(batch))["sentence_embedding"]
+                vectors: Tensor = model(dict(batch))["sentence_embedding"]
             synchronize(device)
             return vectors
 
@@ -55,13 +54,7 @@ class PeerRunner:
 
     def encode_ids(self, ids: Ids) -> Tensor:
         """See `Runner`: its modules on batches as this package cuts them, because its encode takes texts only."""
-        return encode_in_chunks(ids, self.batch_size, self._vectors)
-
-    def _vectors(self, ids: Ids) -> Tensor:
-        batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
-        with torch.inference_mode():
-            found: Tensor = self.model(batch)["sentence_embedding"]
-        return found.float().cpu()
+        return encode_in_chunks(ids, self.batch_size, lambda part: self.prepare(part)().float().cpu())
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """See `Runner`."""

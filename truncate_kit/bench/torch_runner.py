@@ -10,6 +10,7 @@ from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.roofline import products_in, synchronize
 from truncate_kit.bench.running import ENCODE_BATCH, AbsentError, Ids
 from truncate_kit.encoders import Encoder
+from truncate_kit.errors import first_line
 from truncate_kit.hardware import bf16_instructions
 from truncate_kit.precisions import PRECISIONS
 
@@ -74,5 +75,5 @@ def _with_attention(encoder: Encoder, name: str) -> Encoder:
     try:
         changed.backbone.set_attn_implementation(name)
     except (ImportError, ValueError) as error:
-        raise AbsentError(f"{name} cannot be used: {str(error).strip().splitlines()[0].rstrip('.')}") from error
+        raise AbsentError(f"{name} cannot be used: {first_line(error)}") from error
     return changed

@@ -6,7 +6,7 @@ from typing import get_args
 from truncate_kit.bounds import BATCH, STEPS, WEIGHT, Bounds, check_numbers, seeds_of
 from truncate_kit.contrastive.budgets import default_budget
 from truncate_kit.contrastive.poolings import POOLINGS, ContrastivePooling, Over
-from truncate_kit.errors import UsageError, unknown_name
+from truncate_kit.errors import UsageError, known_name
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings, settle_numbers
@@ -82,13 +82,9 @@ class ContrastiveSettings(Result):
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
-        for name, value, known in (
-            ("contrastive objective", self.objective, objective_names("contrast")),
-            ("pooling", self.pooling, POOLINGS),
-            ("attention over", self.over, get_args(Over)),
-        ):
-            if value not in known:
-                raise unknown_name(name, value, known)
+        known_name("contrastive objective", self.objective, objective_names("contrast"))
+        known_name("pooling", self.pooling, POOLINGS)
+        known_name("attention over", self.over, get_args(Over))
         if self.pooling != "layer-attention" and (self.over, self.last_cls, self.literal) != ("both", True, False):
             raise UsageError(
                 f"{self.pooling} pooling has no attention to set up.", hint='Use `pooling="layer-attention"`.'

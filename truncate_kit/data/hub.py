@@ -9,7 +9,7 @@ from pathlib import Path
 from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.data.scales import Scale
 from truncate_kit.data.tables import Table, table_from_arrow
-from truncate_kit.errors import DataError
+from truncate_kit.errors import DataError, first_line
 
 _ALIASES = {
     "stsb": "sentence-transformers/stsb",
@@ -61,9 +61,8 @@ def read_hub(name: str) -> dict[str, Table]:
         with without_retries():
             loaded = datasets.load_dataset(*name.split(":"))
     except (datasets.exceptions.DatasetNotFoundError, ConnectionError, OSError, ValueError) as error:
-        reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise DataError(
-            f"{name!r} is no path here, and the hub did not give it: {reason}.",
+            f"{name!r} is no path here, and the hub did not give it: {first_line(error)}.",
             hint="Check the spelling and the connection (HF_HUB_OFFLINE must not be set), write OWNER/NAME:CONFIG for "
             "a set that has several, or give a file or folder; 'bundled' always works.",
         ) from error

@@ -23,7 +23,7 @@ from truncate_kit.data.judgements import (
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import MISSING, Table, read_table
 from truncate_kit.data.texts import read_texts
-from truncate_kit.errors import ColumnsError, DataError, UsageError, unknown_name
+from truncate_kit.errors import ColumnsError, DataError, UsageError, known_name
 from truncate_kit.files import is_folder
 from truncate_kit.wording import counted
 
@@ -136,7 +136,7 @@ def read_retrieval(
         DataError: The message names file, row and what is wrong.
         UsageError: A parameter goes with the other kind only, or there is no such metric.
     """
-    path, chooses_by = Path(path), _metric_named(metric)
+    path, chooses_by = Path(path), known_name("search metric", metric, SEARCH_METRICS)
     if is_retrieval_folder(path):
         if corpus is not None:
             raise UsageError(f"{path} has its own corpus.", hint="Leave out `corpus`.")
@@ -144,13 +144,6 @@ def read_retrieval(
     if split is not None:
         raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {LAYOUT}")
     return replace(_read_file(_only_file(path), corpus), metric=chooses_by)
-
-
-def _metric_named(name: str) -> SearchMetric:
-    for known in SEARCH_METRICS:
-        if known == name:
-            return known
-    raise unknown_name("search metric", name, SEARCH_METRICS)
 
 
 def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:

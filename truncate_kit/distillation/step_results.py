@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from truncate_kit.errors import ModelError
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 from truncate_kit.wording import counted
@@ -92,16 +91,6 @@ class SubsetSearch(Result):
     def simpler(self, rule: str, row: SubsetScore) -> float | None:
         """The score of what a rule keeps of as many blocks as `row`; None where no checkpoint can hold that."""
         return next((one.score for one in self.baselines[rule] if len(one.blocks) == len(row.blocks)), None)
-
-    def of_size(self, number: int) -> SubsetScore:
-        """The best subset of that number of blocks. Raises `ModelError` where there is none."""
-        for row in self.best:
-            if len(row.blocks) == number:
-                return row
-        raise ModelError(
-            f"No subset of {number} blocks can be kept.",
-            hint=f"Use a number from {len(self.best[0].blocks)} to {len(self.best[-1].blocks)}.",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

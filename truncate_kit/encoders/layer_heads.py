@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from truncate_kit.encoders.module_files import WEIGHTS_FILE, loaded, write_json, write_weights
-from truncate_kit.errors import ModelError, unknown_name
+from truncate_kit.errors import ModelError, first_line, known_name
 
 ScoreKind = Literal["exp", "sigmoid"]
-SCORE_KINDS: tuple[str, ...] = get_args(ScoreKind)
+SCORE_KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 CONFIG_FILE = "config.json"
 _AGAIN = "Save or train the model again."
 
@@ -197,9 +197,7 @@ class LayerHeads(nn.Module):
 
 def check_score(kind: str) -> ScoreKind:
     """Return `kind` if it is one of `SCORE_KINDS`; raises `UsageError` otherwise."""
-    if kind not in SCORE_KINDS:
-        raise unknown_name("score", kind, SCORE_KINDS)
-    return kind  # type: ignore[return-value]  # narrowed by the test above, which mypy cannot see
+    return known_name("score", kind, SCORE_KINDS)
 
 
 def write_layer_heads(place: Path, heads: LayerHeads) -> None:
@@ -224,8 +222,7 @@ def read_layer_heads(place: Path) -> LayerHeads:
         weights = load_file(place / WEIGHTS_FILE)
         heads = loaded(lambda: _built(values, weights))
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ArithmeticError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ModelError(f"The heads in {place} cannot be read: {reason}", hint=_AGAIN) from error
+        raise ModelError(f"The heads in {place} cannot be read: {first_line(error)}.", hint=_AGAIN) from error
     return heads.eval()
 
 

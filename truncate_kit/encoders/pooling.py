@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.encoders.layer_pooling import LayerPooling, PoolingMode, pool
-from truncate_kit.errors import unknown_name
+from truncate_kit.errors import known_name
 
 __all__ = ["POOLING_MODES", "ConcatPooling", "PoolingMode", "check_pooling", "pool", "pooled_width"]
 
-POOLING_MODES: tuple[str, ...] = get_args(PoolingMode)
+POOLING_MODES: tuple[PoolingMode, ...] = get_args(PoolingMode)
 
 
 class ConcatPooling(nn.Module):
@@ -37,6 +37,4 @@ def pooled_width(pooler: nn.Module | None, width: int) -> int:
 
 def check_pooling(mode: str) -> PoolingMode:
     """Return `mode` if it is one of `POOLING_MODES`; raises `UsageError` otherwise."""
-    if mode not in POOLING_MODES:
-        raise unknown_name("pooling", mode, POOLING_MODES)
-    return mode  # type: ignore[return-value]  # narrowed by the test above, which mypy cannot see
+    return known_name("pooling", mode, POOLING_MODES)

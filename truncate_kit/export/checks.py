@@ -11,7 +11,7 @@ from torch import Tensor
 
 from truncate_kit.data import PairSet
 from truncate_kit.encoders import Encoder, evaluating
-from truncate_kit.errors import ModelError, failed_check
+from truncate_kit.errors import ModelError, failed_check, first_line
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.export_report import Check, TaskScore
 from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
@@ -106,8 +106,7 @@ def _run(session: Any, feeds: Feeds, name: str, output: str = OUTPUT) -> NDArray
     try:
         vectors: NDArray[np.float32] = session.run([output], {key: value.numpy() for key, value in feeds.items()})[0]
     except Exception as error:  # the runtime has a class of its own for each status
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise failed_check(f"{name} does not run: {reason}") from error
+        raise failed_check(f"{name} does not run: {first_line(error)}") from error
     return vectors
 
 

@@ -16,7 +16,7 @@ from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.text_reader import TextReader, padded
 from truncate_kit.encoders.tokenizer import load_reader
 from truncate_kit.encoders.unreplaced import check_unreplaced, state_of, unreplaced
-from truncate_kit.errors import ModelError, UsageError, unknown_name
+from truncate_kit.errors import ModelError, UsageError, known_name
 from truncate_kit.export.export_report import ExportReport
 from truncate_kit.export.graph_files import OUTPUT, graph_files
 from truncate_kit.export.record import check_runnable, find_graph
@@ -253,9 +253,7 @@ def load_text_encoder(
     Raises `ModelError`, `DeviceError`, and `UsageError` for parameters that do not go together.
     """
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
-    if chosen not in RUNTIMES:
-        raise unknown_name("runtime", chosen, RUNTIMES)
-    if chosen == "torch":
+    if known_name("runtime", chosen, RUNTIMES) == "torch":
         if precision is not None:
             raise UsageError(
                 "A precision chooses among exported graphs; torch runs none.", hint='Use `runtime="onnx"`.'

@@ -71,13 +71,13 @@ def open_session(file: Path, *, device: torch.device, threads: int, cuda_options
             str(file), options, providers=providers, disabled_optimizers=None if cuda else _SLOW_ON_CPU
         )
     except Exception as error:  # the runtime has a class of its own for each status, all plain exceptions
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         if cuda and _GPU_FAILURE.search(str(error)):
             raise DeviceError(
-                f"The GPU fails while {file} is loaded: {reason}",
+                f"The GPU fails while {file} is loaded: {reason}.",
                 hint="Free its memory, or look at what `diagnose()` finds.",
             ) from error
-        raise ModelError(f"ONNX Runtime cannot load {file}: {reason}", hint=_EXPORT_HINT) from error
+        raise ModelError(f"ONNX Runtime cannot load {file}: {reason}.", hint=_EXPORT_HINT) from error
     if cuda:
         _check_active(runtime, session.get_providers())  # what runs, not what the build could run
         if cuda_options.tensorrt is not None and _TENSORRT not in session.get_providers():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.capturing import forget_capturing
-from truncate_kit.errors import ModelError
+from truncate_kit.errors import ModelError, first_line
 from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
 from truncate_kit.export.scores import SCORE, WithScores
 from truncate_kit.extras import require
@@ -58,9 +58,8 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
             # The tracer leaves weights that two products read to be turned in every run.
             _fold(model, lambda node: node.op_type == "Transpose")
     except Exception as error:  # the tracer raises anything, from its own errors to AssertionError
-        reason = (str(error).strip().splitlines() or [""])[0]
         raise ModelError(
-            f"{encoder.name} cannot be traced: {type(error).__name__}: {reason}",
+            f"{encoder.name} cannot be traced: {type(error).__name__}: {first_line(error)}.",
             hint="Check the versions of torch, transformers and onnxscript against constraints.txt.",
         ) from error
     return model

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import as_text
 from truncate_kit.bounds import EPOCHS, TEXTS, Bounds, check_number, check_numbers, seeds_of
-from truncate_kit.errors import UsageError, unknown_name
+from truncate_kit.errors import UsageError, known_name
 from truncate_kit.precisions import Precision
 from truncate_kit.results import Result
 from truncate_kit.training.configuration import TrainingSettings, settle_numbers
@@ -73,9 +73,8 @@ class FrozenSettings(Result):
     seeds: tuple[int, ...] = (0, 1, 2)
 
     def __post_init__(self) -> None:
-        for name, value, known in (("score", self.score, SCORES), ("loss", self.loss, LOSSES)):
-            if value not in known:
-                raise unknown_name(name, value, known)
+        known_name("score", self.score, SCORES)
+        known_name("loss", self.loss, LOSSES)
         object.__setattr__(self, "steps", tuple(self.steps))
         unknown = [step for step in self.steps if step not in STEPS]
         if unknown or not self.steps:

@@ -59,9 +59,8 @@ class Checkpoints:
 
     def tidy(self, finished: Collection[str]) -> None:
         """Remove those of finished runs: a process was killed between the end of a run and their removal."""
-        for file in self.folder.glob("*.checkpoint"):
-            if file.name.partition(".")[0] in finished:
-                file.unlink(missing_ok=True)
+        for name in self.names().intersection(finished):
+            self.remove(name)
 
 
 class RunStore:

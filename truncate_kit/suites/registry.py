@@ -63,18 +63,6 @@ class SuiteReport(Measurement):
         return []
 
 
-def _nothing_known() -> None:
-    return None
-
-
-def _not_chosen(data: "RetrievalSet") -> None:
-    return None
-
-
-def _silent_note(text: str) -> None:
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteRun:
     """A model that is ready to encode, what to score it on, and how.
@@ -100,9 +88,9 @@ class SuiteRun:
     options: Mapping[str, Any]
     threads: int | None = None
     work: Path | None = None
-    trained_on: "Callable[[], SeenPairs | None]" = _nothing_known
-    chosen_on: "Callable[[RetrievalSet], str | None]" = _not_chosen
-    note: Callable[[str], None] = _silent_note
+    trained_on: "Callable[[], SeenPairs | None]" = lambda: None
+    chosen_on: "Callable[[RetrievalSet], str | None]" = lambda data: None
+    note: Callable[[str], None] = lambda text: None
     progress: Progress = silent
 
 

@@ -8,7 +8,7 @@ none of them loses fewer test points than the paper's with an interval that excl
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from truncate_kit.errors import UsageError, unknown_name
+from truncate_kit.errors import UsageError, known_name
 from truncate_kit.wording import in_points
 
 
@@ -60,8 +60,7 @@ class Picker:
     ahead: float = 0.0  # further points of that layer
 
     def __post_init__(self) -> None:
-        if self.rule not in PICK_RULES:
-            raise unknown_name("pick rule", self.rule, PICK_RULES)
+        known_name("pick rule", self.rule, PICK_RULES)
         if self.within is not None and not 0 <= self.within <= 100:
             raise UsageError(f"`within` is {self.within}.", hint="It is a number of points from 0 to 100, such as 2.5.")
         if self.within is not None and not self._row.within:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from truncate_kit.errors import unknown_name
+from truncate_kit.errors import known_name
 from truncate_kit.runs.trial import trial_name
 from truncate_kit.sweep.picking import Picker
 
@@ -175,5 +175,5 @@ STRATEGIES: dict[str, Callable[[Candidates], Search]] = {
 
 def check_strategy(name: str | None) -> None:
     """Raise `UsageError` unless there is a strategy of that name, or none is named."""
-    if name is not None and name not in STRATEGIES:
-        raise unknown_name("strategy", name, STRATEGIES)
+    if name is not None:
+        known_name("strategy", name, STRATEGIES)

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from truncate_kit import bounds
-from truncate_kit.errors import unknown_name
+from truncate_kit.errors import known_name
 from truncate_kit.precisions import Precision, check_training_precision
 from truncate_kit.results import Result
 from truncate_kit.training.objectives import BATCH_SIZE, EPOCHS, OBJECTIVES, Objective
@@ -54,8 +54,7 @@ class TrainingSettings(Result):
         return OBJECTIVES[self.objective]
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise unknown_name("objective", self.objective, OBJECTIVES)
+        known_name("objective", self.objective, OBJECTIVES)
         check_training_precision(self.precision)
         bounds.check_numbers(self, epochs=bounds.EPOCHS, batch_size=bounds.BATCH, max_gradient_norm=_NORM)
         bounds.check_numbers(self, weight_decay=bounds.SHARE, warmup=bounds.SHARE)

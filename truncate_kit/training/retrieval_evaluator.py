@@ -110,11 +110,6 @@ def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
     return tuple(data.queries[place] for place in _places_of_halves(data)[0].tolist())
 
 
-def reporting_half(data: RetrievalSet) -> RetrievalSet:
-    """The set with the second of these halves alone, by which nothing is chosen, under a name that says so."""
-    return with_queries(data, _places_of_halves(data)[1].tolist())
-
-
 def with_queries(data: RetrievalSet, places: Sequence[int]) -> RetrievalSet:
     """The set with some of its queries, those that chose nothing, under a name that says so."""
     return replace(

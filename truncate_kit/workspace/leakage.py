@@ -16,7 +16,6 @@ from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.queries import chosen_by_queries, chosen_there_by_queries, homes_of
 from truncate_kit.workspace.records import (
     Record,
-    by_fingerprint,
     is_model,
     lost_sources,
     noted_by,
@@ -29,14 +28,6 @@ if TYPE_CHECKING:
     from truncate_kit.data import PairSet, PairSplits
 
 _FEWEST = 3  # pairs of which there is a correlation
-
-
-def trained_on(workspace: Workspace, model: str | Path | None = None) -> dict[str, set[int]]:
-    """Fingerprints of the pairs that models here learned from or were chosen by, and the seeds that divided them.
-
-    model: as in `records_of`.
-    """
-    return by_fingerprint(records_of(workspace, model))
 
 
 def unseen(workspace: Workspace, splits: "PairSplits", model: str | Path | None = None) -> "PairSplits":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from truncate_kit.files import is_there, local_path, model_folder_above
 from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import Result, read_or_pass_over
-from truncate_kit.workspace.sources import CopiedSource, DataSource, LearnedSource, ModelSource, Sources, TripletSource
+from truncate_kit.workspace.sources import CopiedSource, DataSource, LearnedSource, ModelSource, Sources
 
 if TYPE_CHECKING:
     from truncate_kit.combination.report import CombinationReport
@@ -112,7 +112,6 @@ class Workspace:
         self,
         model: ModelSource | None,
         data: DataSource | None,
-        triplets: TripletSource | None = None,
         queries: str | None = None,
         learned: LearnedSource | None = None,
     ) -> None:
@@ -128,7 +127,6 @@ class Workspace:
             last,
             model=model or last.model,
             data=data or last.data,
-            triplets=triplets or last.triplets,
             queries=queries or (last.queries if data is None else None),
             learned=learned or last.learned,
         )

@@ -1,7 +1,6 @@
 """What the results of a workspace say of the pairs that its models learned from or were chosen by."""
 
 import os
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -137,14 +136,6 @@ def unreadable_results(workspace: Workspace, model: str | Path | None = None) ->
     home = _home(workspace, model)
     readers = (home.sweep, home.contrast, home.heads, home.distilled, home.cut, home.combinations)
     return [file for file, read in zip(_files(home), readers, strict=True) if file.is_file() and read() is None]
-
-
-def by_fingerprint(records: list[Record]) -> dict[str, set[int]]:
-    """Fingerprints of the pairs, and the seeds that divided them."""
-    found = defaultdict[str, set[int]](set)
-    for record in records:
-        found[record.fingerprint].add(record.seed)
-    return dict(found)
 
 
 def is_frozen_alone(workspace: Workspace, model: str | Path | None) -> bool:

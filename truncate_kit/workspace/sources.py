@@ -28,14 +28,6 @@ class DataSource(Result):
 
 
 @dataclass(frozen=True, slots=True)
-class TripletSource(Result):
-    """Rows of contrastive training by name, and how they are read."""
-
-    name: str
-    columns: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class CopiedSource(Result):
     """The model of which `lean` is a copy, by name, and the digest of that copy."""
 
@@ -54,7 +46,7 @@ class LearnedSource(Result):
 
 @dataclass(frozen=True, slots=True)
 class Sources(Result):
-    """The last model, the last pairs, and the rows of the last contrastive training; None where there were none.
+    """The last model and the last pairs; None where there were none.
 
     queries: The folder of a retrieval set, where that was taken later than the pairs.
     learned: What the last sweep took, whatever other commands took since.
@@ -64,7 +56,6 @@ class Sources(Result):
 
     model: ModelSource | None = None
     data: DataSource = field(default_factory=DataSource)
-    triplets: TripletSource | None = None
     queries: str | None = None
     learned: LearnedSource | None = None
     benched: DataSource | None = None
@@ -83,7 +74,6 @@ class Sources(Result):
         found = Sources(
             model=self.model and _absolute(self.model),
             data=_absolute(self.data),
-            triplets=self.triplets and _absolute(self.triplets),
             queries=self.queries and str(Path(self.queries).resolve()),
             learned=learned,
             benched=self.benched and _absolute(self.benched),
@@ -92,7 +82,7 @@ class Sources(Result):
         super(Sources, found).write(path)
 
 
-Source = TypeVar("Source", ModelSource, DataSource, TripletSource, CopiedSource)
+Source = TypeVar("Source", ModelSource, DataSource, CopiedSource)
 
 
 def _absolute(source: Source) -> Source:
