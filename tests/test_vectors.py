@@ -1,5 +1,7 @@
 """Stored vectors against the definition of each format, and the score of a real model in each."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -76,9 +78,9 @@ def test_normalized_after_cutting():
 
 
 def test_what_cannot_be():
-    with pytest.raises(UsageError, match="no precision 'int4'"):
+    with pytest.raises(UsageError, match="no vector precision 'int4'"):
         VectorFormat(precision="int4")
-    with pytest.raises(UsageError, match="0 dimensions"):
+    with pytest.raises(UsageError, match="`dimensions` 0"):
         VectorFormat(dimensions=0)
     with pytest.raises(UsageError, match="have 20"):
         VectorFormat(dimensions=21).store(VECTORS)
@@ -105,3 +107,15 @@ def test_a_real_model_keeps_its_score(minilm_vectors, shared_data):
     assert abs(lost["float16"]) < 0.01
     assert abs(lost["int8"]) < 0.2
     assert lost["binary"] < 4
+
+
+def test_arrays_are_stored_as_tensors_are():
+    form = VectorFormat(precision="int8", dimensions=np.int64(7))
+    assert np.array_equal(form.store(VECTORS.numpy()), form.store(VECTORS))
+    assert VectorFormat.from_dict(json.loads(form.to_json())) == form
+
+
+@pytest.mark.parametrize("wrong", [{"dimensions": one} for one in (0, 1.5, True, "3")] + [{"precision": ["int8"]}])
+def test_a_format_that_is_none(wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        VectorFormat(**wrong)

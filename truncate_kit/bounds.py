@@ -4,10 +4,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypeVar
 
 from truncate_kit.errors import UsageError
 
+Kind = TypeVar("Kind")
 _SHOWN = 24  # characters of a number in a message
 
 
@@ -71,6 +72,15 @@ def check_whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise UsageError(f"`{name}` {shown(value)} is no whole number.", hint="Give a whole number, such as 3.")
     return int(value)
+
+
+def given_or(kind: type[Kind], value: Any, name: str = "settings") -> Kind:
+    """The settings that a parameter has, for None the defaults of `kind`; raises `UsageError` for another kind."""
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise UsageError(f"`{name}` {shown(value)} is no {kind.__name__}.", hint=f"Give a `{kind.__name__}`, or None.")
+    return value
 
 
 def check_rate(rate: Any, usual: str) -> Any:

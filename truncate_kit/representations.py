@@ -105,7 +105,7 @@ def layer_states(
     progress, texts = reporter(progress), listed_texts(texts)
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)
-    states = torch.empty(encoder.depth + 1, len(texts), encoder.width)
+    states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
     options: dict[str, Any] = {"pooling": pooling, "raw": raw, "prompt": prompt, "batch_size": batch_size}
     for batch in iter_states(encoder, texts, **options, progress=progress):
         states[:, batch.places] = batch.states

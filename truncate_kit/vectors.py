@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.bounds import Bounds, check_numbers
+from truncate_kit.errors import ModelError, UsageError, known_name
 from truncate_kit.results import Result
 from truncate_kit.wording import counted
 
@@ -39,12 +40,8 @@ class VectorFormat(Result):
     normalize: bool = False
 
     def __post_init__(self) -> None:
-        if self.precision not in _TYPES:
-            raise UsageError(
-                f"There is no precision {self.precision!r} for vectors.", hint=f"Use one of: {', '.join(PRECISIONS)}."
-            )
-        if self.dimensions is not None and self.dimensions < 1:
-            raise UsageError(f"{self.dimensions} dimensions are too few.", hint="Use 1 or more `dimensions`.")
+        known_name("vector precision", self.precision, PRECISIONS)
+        check_numbers(self, dimensions=Bounds(1, 1_000_000))
 
     @property
     def dtype(self) -> "np.dtype[Any]":
@@ -71,11 +68,12 @@ class VectorFormat(Result):
         """Storage of one vector of `width` dimensions, in bytes."""
         return self.columns(width) * self.dtype.itemsize
 
-    def store(self, vectors: "Tensor") -> "NDArray[Any]":
+    def store(self, vectors: "Rows") -> "NDArray[Any]":
         """Vectors (n, d) as the array (n, columns) to store. Raises `ModelError` on NaN, infinity and overflow."""
         import numpy as np
+        import torch
 
-        values = vectors.detach().float().cpu().numpy()
+        values = torch.as_tensor(vectors).detach().float().cpu().numpy()
         values = values[:, : self.kept(values.shape[1])]
         if self.normalize:
             values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), np.finfo(np.float32).tiny)

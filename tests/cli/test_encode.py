@@ -104,7 +104,7 @@ def test_json_and_options(workspace, capsys):
         (("table.csv", "--column", "body"), "no column 'body'"),
         (("missing.txt",), "missing.txt does not exist"),
         (("blank.txt",), "line 2: the line is empty"),
-        (("texts.txt", "--precision", "int4"), "no precision 'int4'"),
+        (("texts.txt", "--precision", "int4"), "no vector precision 'int4'"),
         (("texts.txt", "--dimensions", "17"), "have 16"),
         (("texts.txt", "--out", "vectors.csv"), "does not end in .npy"),
         (("texts.txt", "--out", "texts.txt/v.npy"), "Cannot write"),
@@ -192,7 +192,7 @@ def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
     assert found["int8"]["pearson"] == pytest.approx(found["whole"]["pearson"], abs=1)
     assert found["binary"]["pearson"] != pytest.approx(found["whole"]["pearson"], abs=0.01)
     code, _, err = run(capsys, *arguments, "--vectors", "float8")
-    assert (code, "no precision 'float8'" in err) == (1, True)
+    assert (code, "no vector precision 'float8'" in err) == (1, True)
     assert "bytes per vector" in " ".join(run(capsys, *arguments[:-1], "--vectors", "int8")[1].split())
 
 

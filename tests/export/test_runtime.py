@@ -1,5 +1,6 @@
 """The exported encoder gives what the encoder gives, whatever the order, the repeats and the batches."""
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -48,6 +49,42 @@ def test_vectors_come_in_order_with_prompt_and_casing(prompted, threads, batch_t
     plain = OnnxEncoder.load(folder / "model.onnx").vectors(TEXTS, prompt=False)
     torch.testing.assert_close(plain, encoder.vectors(TEXTS, prompt=False), atol=1e-5, rtol=1e-4)
     assert (plain[0] - found[0]).abs().max() > 1e-3  # the prompt matters
+
+
+MANY = [f"{text} {number}" for number in range(20) for text in TEXTS[:4]]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_loaded_graph_stays_the_model_that_it_was(prompted, tiny_folder, tmp_path, away):
+    """Many texts run on another session than few: it is not opened from what has taken the folder's place."""
+    encoder, folder = prompted
+    place = shutil.copytree(folder, tmp_path / "served")
+    loaded = OnnxEncoder.load(place, threads=2, batch_tokens=20)
+    few = loaded.vectors(TEXTS[:1])
+    shutil.rmtree(place)
+    if not away:
+        export_onnx(load_encoder(tiny_folder("bert")), place)
+    torch.testing.assert_close(loaded.vectors(MANY), encoder.vectors(MANY), atol=1e-5, rtol=1e-4)
+    assert torch.equal(loaded.vectors(TEXTS[:1]), few)
+    with pytest.raises(ModelError, match="was changed while it was read"):
+        loaded.digest()
+
+
+def test_a_loaded_graph_is_found_again_from_elsewhere(prompted, tmp_path, monkeypatch):
+    encoder, folder = prompted
+    monkeypatch.chdir(folder.parent)
+    loaded = OnnxEncoder.load(folder.name, threads=2, batch_tokens=20)
+    digest = OnnxEncoder.load(folder).digest()
+    monkeypatch.chdir(tmp_path)
+    torch.testing.assert_close(loaded.vectors(MANY), encoder.vectors(MANY), atol=1e-5, rtol=1e-4)
+    assert loaded._on_one_core() is not None
+    assert loaded.digest() == digest
+
+
+@pytest.mark.parametrize("tokens", [0, -1, 1.5, True, "2"])
+def test_a_number_of_tokens_that_is_none(prompted, tokens):
+    with pytest.raises(UsageError, match="batch_tokens"):
+        OnnxEncoder.load(prompted[1], batch_tokens=tokens)
 
 
 @pytest.mark.parametrize("batch_tokens", [None, 20])

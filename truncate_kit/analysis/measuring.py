@@ -53,7 +53,8 @@ class Measurer:
 
     def in_memory(self, texts: Sequence[str]) -> Measurement:
         """Hold the states of all texts and compare them in one go."""
-        states = tuple(torch.empty(model.depth + 1, len(texts), model.width) for model in self.models)
+        shapes = [(model.depth + 1, len(texts), model.width) for model in self.models]
+        states = tuple(torch.empty(shape, dtype=torch.float32) for shape in shapes)
         scores = _Scores(self.encoder, raw=self.settings.raw)
         for batches in self._batches(texts, self.progress):
             scores.update(batches[0])

@@ -10,6 +10,7 @@ from truncate_kit.analysis.layer_profile import LayerProfile, called
 from truncate_kit.analysis.measuring import Measurement, Measurer
 from truncate_kit.analysis.scoring import cosines_by_reading, layer_cosines, layer_spearman
 from truncate_kit.analysis.settings import FEWEST_TEXTS, AnalysisSettings
+from truncate_kit.bounds import given_or
 from truncate_kit.data import SEARCH_METRICS, PlacedPairs, RetrievalSet, TextPair, distinct_texts, listed_pairs
 from truncate_kit.encoders import Encoder, check_encoder, encoder_digest, keep, parameters_kept
 from truncate_kit.encoders.digest import Digest
@@ -59,7 +60,7 @@ def profile(
     if reference is not None:
         check_encoder(reference, "reference")
     progress = reporter(progress)
-    settings = settings or AnalysisSettings()
+    settings = given_or(AnalysisSettings, settings)
     if texts is None and pairs is None and retrieval is not None:
         texts = [text for text in (*retrieval.queries, *retrieval.documents) if text]
     full_depth, digest = encoder.depth, encoder_digest(encoder)
@@ -225,7 +226,7 @@ def _search(measurer: Measurer, data: RetrievalSet, held: Sequence[str], states:
         prompt = side_prompt(measurer.encoder, names)
 
         def read(texts: Sequence[str]) -> torch.Tensor:
-            found = torch.empty(states.shape[0], len(texts), states.shape[2])
+            found = states.new_empty(states.shape[0], len(texts), states.shape[2])
             known = [number for number, text in enumerate(texts) if prompt is None and text in place]
             others = sorted({*range(len(texts))} - {*known})
             found[:, known] = states[:, [place[texts[number]] for number in known]]

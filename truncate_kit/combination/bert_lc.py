@@ -7,6 +7,7 @@ from time import perf_counter
 
 import numpy as np
 
+from truncate_kit.bounds import given_or
 from truncate_kit.combination.best_subsets import BestSubsets, ScoredSubset, mask_of
 from truncate_kit.combination.grams import Floats
 from truncate_kit.combination.pair_states import Scorer
@@ -29,6 +30,7 @@ from truncate_kit.data.learned import note_learned
 from truncate_kit.encoders import Encoder, check_encoder
 from truncate_kit.encoders.tail import Dense
 from truncate_kit.errors import UsageError
+from truncate_kit.hardware import check_threads
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.wording import FEWEST_COMPARED
 
@@ -64,7 +66,7 @@ def combine(
     """
     check_encoder(encoder)
     start, progress = perf_counter(), reporter(progress)
-    settings = settings or CombineSettings()
+    settings, threads = given_or(CombineSettings, settings), check_threads(threads) or 1
     divisions = draw_divisions(pairs, settings)
     if settings.has_grams:
         search = search_means(encoder, pairs, divisions, settings, head, threads, progress)

@@ -51,8 +51,8 @@ def _states(
 ) -> tuple[Tensor, Tensor, list[int], list[int]]:
     """States (L', texts, d) of the distinct texts, CLS states (texts, d) of the last layer, places of both sides."""
     texts, first, second = PlacedPairs.of(pairs)
-    states = torch.empty(encoder.depth + 1, len(texts), encoder.width)
-    cls = torch.empty(len(texts), encoder.width)
+    states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
+    cls = torch.empty(len(texts), encoder.width, dtype=torch.float32)
     for batch in iter_states(encoder, texts, progress=progress):
         states[:, batch.places] = batch.states
         cls[batch.places] = pool(batch.hidden_states[-1], batch.attention_mask, "cls").float().cpu()

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+from truncate_kit.bounds import given_or
 from truncate_kit.contrastive.card import contrastive_card
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult
 from truncate_kit.contrastive.diffcse import DifferenceTexts, Generator
@@ -18,10 +19,12 @@ from truncate_kit.data.learned import keys_of, note_learned, seen_before
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.encoders import Encoder, encoder_digest, save_encoder
 from truncate_kit.errors import DataError
+from truncate_kit.files import local_path
 from truncate_kit.pair_keys import merged
 from truncate_kit.priors.masked_head import masked_head_digest
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.diverging import DivergedTrials
+from truncate_kit.runs.isolation import isolated
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial, trial_name
@@ -38,6 +41,7 @@ RESULT_FILE = "contrastive.json"
 StageDone = Callable[[int, float, float], None]
 
 
+@isolated()
 def finetune_contrastive(
     encoder: Encoder,
     rows: TripletSet,
@@ -76,25 +80,24 @@ def finetune_contrastive(
         DivergedError: Of one seed, after all others were run and kept.
     """
     start, progress, dev = time.perf_counter(), reporter(progress), _dev(data)
-    settings = settings or ContrastiveSettings()
-    columns = _columns(rows, settings)
+    settings = given_or(ContrastiveSettings, settings)
+    columns, fills = _columns(rows, settings), generator or encoder
     cut, training = poolable_encoder(encoder, settings, seed=0), settings.training(encoder.family.name, encoder.width)
     plain = settings.to_dict() | {"seeds": (), "layer": cut.depth}
     processes = _processes(group, settings, cut, columns, training.batch_size)
     parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), processes)
-    key = run_key(encoder, *parts, *_filled_by(encoder, generator, settings))
-    store = RunStore(Path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
-    fills = generator or encoder
+    key = run_key(encoder, *parts, *_filled_by(fills, settings))
+    store = RunStore(local_path(out) / "trials", key, {"model": encoder.name, "contrastive": plain})
     run = _Run(encoder, fills, columns, dev, data.test, settings, training, store, group, progress, stage_done)
     with contextlib.ExitStack() as held:
         if group.leads:
-            held.enter_context(output_folder(Path(out), encoder, "lean"))
+            held.enter_context(output_folder(local_path(out), encoder, "lean"))
             held.enter_context(store.open())
         trials = run.all_trials()
         best = run.with_weights(max(trials, key=lambda trial: (trial.dev, -trial.seed)))
         result = _result(run, rows, data, trials, best, time.perf_counter() - start)
         if group.leads:
-            run.save(best, result, rows, Path(out))
+            run.save(best, result, rows, local_path(out))
     return result
 
 
@@ -110,11 +113,9 @@ def _dev(data: PairSplits) -> PairSet:
     return data.dev
 
 
-def _filled_by(encoder: Encoder, generator: Encoder | None, settings: ContrastiveSettings) -> list[str]:
+def _filled_by(fills: Encoder, settings: ContrastiveSettings) -> list[str]:
     """What fills hidden words, for the key: the generator, and the head of it or of the model itself."""
-    if settings.objective != "diffcse":
-        return []
-    return [encoder_digest(generator or encoder), masked_head_digest(generator or encoder)]
+    return [encoder_digest(fills), masked_head_digest(fills)] if settings.objective == "diffcse" else []
 
 
 def _processes(
@@ -136,9 +137,8 @@ def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]
     if OBJECTIVES[settings.objective].data == "negatives":
         without = next((place for place, row in enumerate(rows.rows, 1) if row.negative is None), None)
         if without is not None:
-            raise DataError(
-                f"{rows.name}: row {without} has no negative.", hint='Give negatives, or use `objective="in-batch"`.'
-            )
+            problem = f"{rows.name}: row {without} has no negative."
+            raise DataError(problem, hint='Give negatives, or use `objective="in-batch"`.')
         columns.append([row.negative or "" for row in rows.rows])
     return columns
 

@@ -4,7 +4,9 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, check_splits, splits_for
 from truncate_kit.data.learned import without_learned
 from truncate_kit.distillation.budget import check_number_of_blocks, check_size
@@ -18,8 +20,9 @@ from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
 from truncate_kit.errors import DataError
-from truncate_kit.files import name_without_folders, unfinished
+from truncate_kit.files import local_path, name_without_folders, unfinished
 from truncate_kit.progress import ProgressOption, reporter
+from truncate_kit.runs.isolation import isolated
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group
@@ -30,6 +33,7 @@ TEXTS = Path("distillation") / "texts"
 FEWEST_TESTED = 3  # pairs of which there is a correlation
 
 
+@isolated()
 def distill(
     encoder: Encoder,
     texts: Iterable[str] | RawTexts,
@@ -67,7 +71,8 @@ def distill(
         ModelError: Vectors are made from several layers, or no ordinary checkpoint can hold the blocks.
         FileProblemError: `out` cannot be written, or another process works there.
     """
-    out, budget, settings, progress = Path(out), budget or Budget(), settings or DistillSettings(), reporter(progress)
+    out, budget, progress = local_path(out), given_or(Budget, budget, "budget"), reporter(progress)
+    settings = given_or(DistillSettings, settings)
     teacher, (data, chosen_by, left_out) = teacher_of(encoder, settings.layer), _divided(data, settings, encoder)
     raw = _without(data, texts if isinstance(texts, RawTexts) else RawTexts(texts=texts))
     words = None if raw.vocabulary is None else FewerWords(teacher, raw.vocabulary)
@@ -88,8 +93,7 @@ def distill(
         work = Distillation(encoder, teacher, store, vectors, settings, data, runs, group, progress)
         wanted = Wanted(budget, out, before, words, searches, chosen_by, left_out)
         result = group.agree(work.run(wanted) if group.leads else work.help())
-    assert result is not None  # the leading process has one
-    return result
+    return cast(DistillResult, result)  # the leading process has one
 
 
 def _divided(

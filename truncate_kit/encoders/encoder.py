@@ -275,19 +275,18 @@ class Encoder(nn.Module):
         """As `encode`, a tensor on the CPU."""
         return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
 
-    @torch.inference_mode()
     def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
         """`vectors` of texts that are already ids, as `token_ids` gives them."""
         rows: list[Tensor] = []
         batches = length_batches([len(row) for row in ids], batch_size)
-        with evaluating(self):
+        with evaluating(self), torch.inference_mode():
             for batch in batches:
                 rows += in_halves(lambda part: self(**self.pad([ids[place] for place in part])).float().cpu(), batch)
         if not rows:
-            return torch.empty((0, self.vector_width))
+            return torch.empty((0, self.vector_width), dtype=torch.float32)
         return torch.cat(rows)[original_order(batches)]
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
         """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine."""
         first, second = torch.as_tensor(first), torch.as_tensor(second)

@@ -15,9 +15,11 @@ from truncate_kit.encoders.text_reader import usable_length
 from truncate_kit.encoders.tokenizer import position_limit, reader_of
 from truncate_kit.encoders.unreplaced import unreplaced
 from truncate_kit.encoders.weights import check_finite, load_backbone
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.errors import ModelError, UsageError, known_name
 from truncate_kit.hardware import select_device
 from truncate_kit.pair_keys import read_seen
+
+ATTENTIONS = ("sdpa", "eager", "flash_attention_2")
 
 
 def load_encoder(
@@ -34,14 +36,16 @@ def load_encoder(
         name: Folder, bundled miniature, or hub name.
         pooling: One of `POOLING_MODES`; None keeps the model's own, see `usual_pooling` where it states none.
         max_length: Tokens per text, special tokens included; None is the model's own limit.
-        attention: `sdpa` or `eager`; None is the library's choice.
+        attention: `sdpa`, `eager` or `flash_attention_2`; None is the library's choice.
         device: See `select_device`.
 
     Raises:
         ModelError: The model cannot be used; its kinds say why.
         DeviceError: The device is not active.
-        UsageError: `pooling` or `max_length` does not suit the model.
+        UsageError: `pooling` or `max_length` does not suit the model, or there is no such `attention`.
     """
+    if attention is not None:
+        known_name("attention", attention, ATTENTIONS)
     target, folder = select_device(device), resolve(name)
     with unreplaced(folder):
         return _loaded(name, folder, pooling, max_length, attention).to(target).eval()

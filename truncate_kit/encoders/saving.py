@@ -18,8 +18,8 @@ from truncate_kit.encoders.pooler_files import LAYER_POOLERS, LayerPooler, type_
 from truncate_kit.encoders.pooling import ConcatPooling
 from truncate_kit.encoders.tail import write_tail_module
 from truncate_kit.encoders.transformers_logging import quiet_transformers
-from truncate_kit.errors import ModelError
-from truncate_kit.files import replacing
+from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.files import local_path, replacing
 from truncate_kit.files import write_json as replace_json
 from truncate_kit.pair_keys import write_seen
 
@@ -43,12 +43,13 @@ def save_encoder(
     it.
 
     model_card: Text of README.md. records: Texts of further files by name, such as what the model was made from; it
-    never stands there without them. Raises `ModelError` without a tokenizer, `FileProblemError`.
+    never stands there without them. Raises `ModelError` without a tokenizer, `UsageError` for a record that would take
+    the place of a part of the model, `FileProblemError`.
     """
     check_encoder(encoder)
     if encoder.tokenizer is None:
         raise ModelError(f"{encoder.name} has no tokenizer to save.", hint="Use a model folder that has one.")
-    folder = Path(folder)
+    folder = local_path(folder)
     with replacing(folder) as target:
         target.mkdir()
         with quiet_transformers():
@@ -58,6 +59,10 @@ def save_encoder(
         write_seen(target, encoder.seen)
         card = {} if model_card is None else {"README.md": model_card}
         for name, text in (card | dict(records or {})).items():
+            if Path(name).name != name or (target / name).exists():
+                raise UsageError(
+                    f"A record cannot be named {name!r}.", hint="Name it unlike what a model is read from."
+                )
             (target / name).write_text(text, encoding="utf-8")
     return folder
 

@@ -33,11 +33,12 @@ from truncate_kit.export.settings import ExportSettings
 from truncate_kit.export.tracing import build_graph, fold_constants
 from truncate_kit.extras import require
 from truncate_kit.file_digests import digest_of
-from truncate_kit.files import name_without_folders, replacing
+from truncate_kit.files import local_path, name_without_folders, replacing
 from truncate_kit.model_digests import model_digests
 from truncate_kit.pair_keys import merged, read_seen, write_seen
 from truncate_kit.precisions import GRAPH_FILES, Target
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.runs.isolation import without_autocast
 
 _VERSIONS = ("torch", "transformers", "onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
@@ -66,6 +67,7 @@ class _Made:
     half: HalfPrecision | None = None
 
 
+@without_autocast()
 def export_onnx(
     encoder: Encoder,
     folder: Path,
@@ -97,7 +99,7 @@ def export_onnx(
     check_encoder(encoder)
     progress = reporter(progress)
     _check_able(settings, pairs, search_pairs)
-    folder = Path(folder)
+    folder = local_path(folder)
     job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)
     if _saved_digest(folder) == job.digest:
         try:
@@ -125,7 +127,7 @@ def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> Expo
     `folder` is replaced as a whole, or left as it was on failure. Raises the errors of `export_onnx`.
     """
     _check_able(_DEFAULTS)
-    with replacing(Path(folder)) as place:
+    with replacing(local_path(folder)) as place:
         place.mkdir()
         return _export_into(_Job(encoder, encoder_digest(encoder), replace(_DEFAULTS, target=target)), place)
 

@@ -1,5 +1,7 @@
 """An exported encoder in ONNX Runtime: texts in, sentence vectors out."""
 
+import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from truncate_kit.bounds import BATCH, check_number
 from truncate_kit.encoders import Encoder, LayerHeads, load_encoder
 from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pipeline import read_pipeline
@@ -67,22 +70,26 @@ class OnnxEncoder:
         cuda_options: CudaOptions | None = None,
     ) -> None:
         self.file = file
+        self._place = file.absolute()  # it is read again, wherever the process has gone by then
         self.reader = reader
         self.report = report
         self.heads = heads
         self.device = select_device(device)
         self.threads = check_threads(threads) or usable_cores()
-        self.batch_tokens = batch_tokens or (CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS)
+        usual = CUDA_BATCH_TOKENS if self.device.type == "cuda" else CPU_BATCH_TOKENS
+        self.batch_tokens = check_number("batch_tokens", batch_tokens, BATCH) or usual
         # cuDNN, whose attention runs on Hopper, plans 60 ms and more for each new shape (benchmarks/gpu).
         self.few_shapes = self.device.type == "cuda"
         self._cuda_options = cuda_options or CudaOptions(captured=buckets)
-        self._state = state_of(file.parent, graph_files(file))
-        self._sessions: dict[int, Any] = {}
-        outputs = self._session(self.threads).get_outputs()
+        self._state = state_of(self._place.parent, graph_files(self._place))
+        self._opening = threading.Lock()
+        self._session = self._opened(self.file, self.threads)
+        self._one_core: Any = self._session if self.threads == 1 else None
+        outputs = self._session.get_outputs()
         self.width = next(int(value.shape[-1]) for value in outputs if value.name == OUTPUT)
         noted = None if report is None else report.max_length
         self._longest = noted if reader is None else reader.max_length
-        self._fixed = FixedShapes(self._session(self.threads), self.device, self.width) if buckets else None
+        self._fixed = FixedShapes(self._session, self.device, self.width) if buckets else None
 
     @classmethod
     def load(
@@ -135,7 +142,7 @@ class OnnxEncoder:
 
     def check_unreplaced(self) -> None:
         """Raise `ModelError` where the files that it was loaded from are no longer those: they are another model's."""
-        check_unreplaced(self.file.parent, self._state, graph_files(self.file))
+        check_unreplaced(self._place.parent, self._state, graph_files(self._place))
 
     def digest(self) -> str:
         """SHA-256 over all that its vectors depend on: the graph with its weights, and how texts become ids.
@@ -143,19 +150,27 @@ class OnnxEncoder:
         Raises `ModelError` where the graph was replaced since it was loaded.
         """
         digest = Digest()
-        for file in graph_files(self.file):
+        self.check_unreplaced()
+        for file in graph_files(self._place):
             digest.add_file(file)
         self.check_unreplaced()
         if self.reader is not None:
             digest.add_reader(self.reader)
         return digest.hexdigest()
 
-    def _session(self, threads: int) -> Any:
-        if threads not in self._sessions:
-            self._sessions[threads] = open_session(
-                self.file, device=self.device, threads=threads, cuda_options=self._cuda_options
-            )
-        return self._sessions[threads]
+    def _opened(self, file: Path, threads: int) -> Any:
+        return open_session(file, device=self.device, threads=threads, cuda_options=self._cuda_options)
+
+    def _on_one_core(self) -> Any:
+        """The graph on one core, opened when it is first asked for; None where another model has taken its place."""
+        with self._opening:
+            if self._one_core is None:
+                with contextlib.suppress(ModelError):
+                    self.check_unreplaced()
+                    session = self._opened(self._place, 1)
+                    self.check_unreplaced()
+                    self._one_core = session
+            return self._one_core
 
     def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Vectors:
         """Sentence vectors (n, out) in float32, in the order of `texts`; repeated texts are computed once.
@@ -184,17 +199,17 @@ class OnnxEncoder:
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
         lengths = [stepped(len(row), self._longest) if self.few_shapes else len(row) for row in ids]
         batches = list(token_batches(lengths, self.batch_tokens))
-        if self._fixed is None and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2:
-            run = self._runner(self._session(1), ids, vectors)
+        many = self._fixed is None and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2
+        if many and (session := self._on_one_core()) is not None:
             with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(run, batches))
+                list(pool.map(self._runner(session, ids, vectors), batches))
         else:
-            run = self._runner(self._session(self.threads), ids, vectors)
+            run = self._runner(self._session, ids, vectors)
             for batch in batches:
                 run(batch)
         return torch.from_numpy(vectors)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
         """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine."""
         first, second = torch.as_tensor(first), torch.as_tensor(second)
@@ -206,7 +221,7 @@ class OnnxEncoder:
         """Vectors (b, out) of one batch as it is, under the names of the graph's inputs."""
         if self._fixed is not None:
             return self._fixed.run(feeds)
-        vectors: Vectors = self._session(self.threads).run([OUTPUT], feeds)[0]
+        vectors: Vectors = self._session.run([OUTPUT], feeds)[0]
         return vectors
 
     def _shape(self, batch: int, length: int) -> tuple[int, int]:

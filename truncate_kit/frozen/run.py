@@ -11,11 +11,13 @@ from typing import Any
 
 from torch import nn
 
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, PairSplits, splits_for
 from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.encoders import Encoder, LayerHeads, check_encoder, layers_held, save_encoder, truncate
 from truncate_kit.encoders.layer_heads import read_layer_heads
 from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.files import local_path
 from truncate_kit.frozen.autoencoders import BlockAutoencoders, pretrain
 from truncate_kit.frozen.card import frozen_card
 from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, choose, frozen_name
@@ -32,6 +34,7 @@ from truncate_kit.frozen.settings import AUTOENCODER, COSINE, STEPS, FrozenSetti
 from truncate_kit.pair_keys import merged
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.diverging import DivergedTrials
+from truncate_kit.runs.isolation import isolated
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.sweep.trials import parse_layers
@@ -41,6 +44,7 @@ MODEL_FOLDER, WORK_FOLDER, REPORT_FILE = "frozen", "frozen-heads", "frozen.json"
 _AUTOENCODERS = "autoencoders"  # their record in the store
 
 
+@isolated()
 def finetune_frozen(
     encoder: Encoder,
     data: PairSplits,
@@ -64,16 +68,16 @@ def finetune_frozen(
     """
     check_encoder(encoder)
     progress = reporter(progress)
-    settings, begin = settings or FrozenSettings(), time.perf_counter()
+    settings, begin = given_or(FrozenSettings, settings), time.perf_counter()
     layers = _layers(encoder, settings)
     settings.check_model(encoder)
     splits = check_pairs(data, settings.seeds[0])
     sentences, left_out = _sentences(raw, splits, settings)
     if nli is not None:
         nli_scores(nli)  # before anything is computed
-    work = Path(out) / WORK_FOLDER
+    work = local_path(out) / WORK_FOLDER
     store = _store(encoder, layers, settings, (*splits, *([nli] if nli is not None else [])), sentences, work)
-    with output_folder(Path(out), encoder, MODEL_FOLDER), store.open():
+    with output_folder(local_path(out), encoder, MODEL_FOLDER), store.open():
         known = (trial.layer for trial in store.all(FrozenTrial).values())  # a shorter run keeps a longer one's rows
         base = _frozen_part(encoder, max((*layers, *known)))
         widths = settings.code_widths(encoder.depth, encoder.width)[: base.depth]
@@ -87,7 +91,7 @@ def finetune_frozen(
             model.heads.raw = True
         learned = (*splits[:2], *([nli] if nli is not None else []))
         model.seen = merged(encoder.seen, keys_of(*learned))
-        save_encoder(model, Path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model))
+        save_encoder(model, local_path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model))
         name = f"{report.data_fingerprint} {settings.seeds[0]}"
         note_learned(work / REPORT_FILE, name, *learned)
         for folder in (store.folder, work):  # what other settings left in theirs stays

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import torch
 
+from truncate_kit.bounds import given_or
 from truncate_kit.encoders import Encoder, check_encoder, truncate
 from truncate_kit.errors import DataError
 from truncate_kit.priors.masked_head import load_masked_head, masked_head_digest
 from truncate_kit.priors.masking import MaskedEvaluator, MaskedTexts
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.results import Result
+from truncate_kit.runs.isolation import isolated
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.training.configuration import TrainingSettings, scaled_learning_rate, settle_numbers
@@ -70,6 +72,7 @@ class AdaptationResult(Result):
     processes: int = 1
 
 
+@isolated()
 def adapt(
     encoder: Encoder,
     texts: Sequence[str],
@@ -88,7 +91,7 @@ def adapt(
     """
     check_encoder(encoder)
     progress = reporter(progress)
-    settings = settings or AdaptationSettings()
+    settings = given_or(AdaptationSettings, settings)
     training = _settled(settings, encoder).training()
     texts = list(dict.fromkeys(listed_texts(texts)))
     if len(texts) < FEWEST_TEXTS:
@@ -150,7 +153,7 @@ def adapted(
 
     out: a store, which the leading process of `group` writes and all of them must see. Raises also `FileProblemError`.
     """
-    settings = settings or AdaptationSettings()
+    settings = given_or(AdaptationSettings, settings)
     key = run_key(encoder, masked_head_digest(encoder), _settled(settings, encoder).to_json(), str(layer), *texts)
     store = RunStore(out, key, {"model": encoder.name, "adaptation": settings.to_dict()})
     with store.open() if group.leads else contextlib.nullcontext():

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from truncate_kit.bounds import given_or
 from truncate_kit.data import RetrievalSet
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import ProgressOption, reporter
@@ -59,7 +60,7 @@ def evaluate_retrieval(
         DataError: Vectors are no numbers.
     """
     progress = reporter(progress)
-    form = form or VectorFormat()
+    form = given_or(VectorFormat, form, "form")
     vectors = encode_set(encoder, data, progress=progress)
     stored = vectors.stored(form)
     scores = score_queries(search(stored, top=top, own=data.own_documents), data.relevance)
@@ -69,7 +70,7 @@ def evaluate_retrieval(
         data=data.name,
         num_queries=len(data.queries),
         num_documents=len(data.documents),
-        top=top,
+        top=int(top),
         measure=stored.measure,
         ndcg=estimated(scores.ndcg),
         mrr=estimated(scores.mrr),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import blocks_in_words, place_in_words
+from truncate_kit.files import local_path
 from truncate_kit.results import Result
 from truncate_kit.wording import capitalized, counted
 
@@ -140,7 +141,7 @@ def cut(
 
     blocks = None if kept is None or isinstance(kept, int) else tuple(kept)
     lean = encoder if kept is None else truncate(encoder, kept) if isinstance(kept, int) else keep(encoder, kept)
-    out, vocabulary = Path(out), None
+    out, vocabulary = local_path(out), None
     if texts is not None:
         lean, vocabulary = cut_vocabulary(lean, texts)
     result = CutResult(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from truncate_kit.bounds import STEPS, check_number, given_or
 from truncate_kit.data import iter_rows
 from truncate_kit.encoders import Encoder, encoder_digest
 from truncate_kit.encoders.digest import Digest
@@ -23,7 +24,7 @@ from truncate_kit.errors import DataError, UsageError, cannot_write
 from truncate_kit.export.normalization import ends_normalized
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.file_digests import digest_of
-from truncate_kit.files import run_lock
+from truncate_kit.files import local_path, run_lock
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import read_or_pass_over
 from truncate_kit.runs.rows import StoredRows
@@ -59,7 +60,7 @@ def encode_file(
     """
     progress = reporter(progress)
     begin = time.perf_counter()
-    source, out, form = Path(source), Path(out), form or VectorFormat()
+    source, out, form = local_path(source), local_path(out), given_or(VectorFormat, form, "form")
     if out.suffix != ".npy":
         raise UsageError(f"{out} does not end in .npy.", hint="Name it like vectors.npy.")
     count, digest = _count_texts(iter_rows(source, column=column), progress)
@@ -69,7 +70,7 @@ def encode_file(
         num_texts=count,
         width=int(encoder.encode(["a"]).shape[1]),
         form=form,
-        chunk=chunk,
+        chunk=check_number("chunk", CHUNK if chunk is None else chunk, STEPS),
     )
     resumed, cut = count, None
     if not _is_done(out, job):

@@ -10,11 +10,12 @@ from truncate_kit.data import read_texts
 from truncate_kit.encoders import Encoder, paper_parameters
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import DivergedError
-from truncate_kit.files import mark_unfinished, run_lock, unfinished
+from truncate_kit.files import local_path, mark_unfinished, run_lock, unfinished
 from truncate_kit.priors.adapting import adapted
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.results import read_or_pass_over
+from truncate_kit.runs.isolation import isolated
 from truncate_kit.runs.journal import RECORDS_FILE
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial
@@ -29,6 +30,7 @@ from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.tasks import LabelledTask
 
 
+@isolated()
 def run_study(
     study: Study,
     out: Path,
@@ -59,16 +61,16 @@ def run_study(
     """
     start, watcher = time.perf_counter(), watcher_of(progress)
     # For all of it: between two models a second process would take what is ours.
-    with run_lock(Path(out)), ExitStack() as held:
+    with run_lock(local_path(out)), ExitStack() as held:
         check_study(study, device)
         published = read_published(study.published)
-        held.enter_context(_needed(study, Path(out)))
+        held.enter_context(_needed(study, local_path(out)))
         rows: list[StudyRow] = []
         cka: list[CKARow] = []
         references: dict[tuple[str, str], LayerStates] = {}
         result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
-        notify = _Notifier(finished, Path(out))
-        for part in _parts(study, Path(out), watcher, engine or Sequential(), device):
+        notify = _Notifier(finished, local_path(out))
+        for part in _parts(study, local_path(out), watcher, engine or Sequential(), device):
             watcher.part(f"{part.name}, {part.task.name}")
             # The model that others are compared with comes first; what it does not meet is not compared.
             place = (part.prior.name, part.task.name)
@@ -129,15 +131,15 @@ def adapt_all(
 ) -> None:
     """Only the adaptations to raw text of a study, shared by the processes of `group`: `run_study` finds them done."""
     check_study(study, device)
-    with run_lock(Path(out)) if group.leads else nullcontext():
-        with _needed(study, Path(out)) if group.leads else nullcontext():
+    with run_lock(local_path(out)) if group.leads else nullcontext():
+        with _needed(study, local_path(out)) if group.leads else nullcontext():
             for model in study.models:
                 loaded = load_model(model, device)
                 for prior in study.priors:
                     if study.tasks_of(model, prior):
-                        _adapted(loaded, prior, Path(out), progress, group)
+                        _adapted(loaded, prior, local_path(out), progress, group)
         if group.leads and _adapts(study):
-            mark_unfinished(Path(out) / "adapted")  # until `run_study` has had them
+            mark_unfinished(local_path(out) / "adapted")  # until `run_study` has had them
 
 
 @dataclass(frozen=True, slots=True)

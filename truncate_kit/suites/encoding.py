@@ -56,7 +56,7 @@ def text_features(encoder: TextEncoder, texts: Sequence[str], progress: Progress
 
 def first_tokens(encoder: Encoder, texts: Sequence[str]) -> Tensor:
     """States (n, d) of the first token after the last layer."""
-    found = torch.empty(len(texts), encoder.width)
+    found = torch.empty(len(texts), encoder.width, dtype=torch.float32)
     for batch in iter_states(encoder, texts, pooling="cls"):
         found[batch.places] = batch.states[-1]
     return found

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 from torch import Tensor
 
+from truncate_kit.bounds import given_or
 from truncate_kit.data import LabelledSet, find_transfer
 from truncate_kit.encoders import Encoder, find_pooler_head, load_pooler_head
 from truncate_kit.encoders.digest import Digest
@@ -104,7 +105,7 @@ def score_transfer(
         FileProblemError: The folder cannot be written, or another process works there.
     """
     progress = reporter(progress)
-    settings, begin = settings or TransferSettings(), time.perf_counter()
+    settings, begin = given_or(TransferSettings, settings), time.perf_counter()
     require("sklearn", extra="suites")
     check_rows(sets, settings)
     if settings.head and (pooler is None or not isinstance(encoder, Encoder)):

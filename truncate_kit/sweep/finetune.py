@@ -4,13 +4,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, check_splits
 from truncate_kit.data.learned import query_keys, seen_before
 from truncate_kit.encoders import Encoder, check_encoder, encoder_digest
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import UsageError
+from truncate_kit.files import local_path
 from truncate_kit.pair_keys import merged
 from truncate_kit.progress import WatchOption, watcher_of
+from truncate_kit.runs.isolation import isolated
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.similarity.drop import DropPrediction
@@ -45,6 +48,7 @@ class Before:
         return " ".join(part for part in (self.words, taught) if part)
 
 
+@isolated()
 def finetune(
     encoder: Encoder,
     data: PairSplits,
@@ -84,8 +88,8 @@ def finetune(
         TruncateKitError: Training diverged, or the engine lost a trial several times.
     """
     check_splits(data)
-    training, before, watcher = training or TrainingSettings(), before or Before(), watcher_of(progress)
-    settings = settings or SweepSettings()
+    training, before = given_or(TrainingSettings, training, "training"), given_or(Before, before, "before")
+    settings, watcher = given_or(SweepSettings, settings), watcher_of(progress)
     layers = check_sweep(encoder, settings)
     names = _names(encoder, data, before, retrieval)
     if retrieval is not None:
@@ -94,17 +98,17 @@ def finetune(
     def runner_of(model: Encoder) -> TrialRunner:
         task, prior = LabelledTask(model, data, training.objective, before.teacher, retrieval), before.prior
         key = _key(model, data, training, before, retrieval)
-        store = RunStore(Path(out) / "trials", key, {"model": model.name, "training": training.to_dict()})
+        store = RunStore(local_path(out) / "trials", key, {"model": model.name, "training": training.to_dict()})
         return TrialRunner(model, task, training, store, prior, watcher, engine or Sequential(), keeps_weights=True)
 
     teachers = [] if before.teacher is None else [before.teacher.encoder]
-    with output_folder(Path(out), encoder, "lean", "full", teachers=teachers), ExitStack() as stores:
+    with output_folder(local_path(out), encoder, "lean", "full", teachers=teachers), ExitStack() as stores:
         runner = runner_of(encoder)
         full = runner if before.full is None else runner_of(before.full)
         for one in dict.fromkeys([runner.store, full.store]):
             stores.enter_context(one.open())
         sweep = Sweep(runner, full, layers, settings, prediction, data, names, before.for_card(), before.blocks)
-        return sweep.run(Path(out))
+        return sweep.run(local_path(out))
 
 
 def _names(encoder: Encoder, data: PairSplits, before: Before, retrieval: RetrievalSet | None) -> DataNames:

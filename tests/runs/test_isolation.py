@@ -1,0 +1,80 @@
+"""A training depends on nothing that its process does besides, and leaves nothing behind in it."""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from threading import Barrier
+
+import pytest
+import torch
+
+from tests.support.pairs import word_splits
+from tests.support.training import SHORT
+from truncate_kit.encoders import load_encoder
+from truncate_kit.priors.adapting import AdaptationSettings, adapt
+from truncate_kit.runs.isolation import isolated
+from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
+
+SETTINGS = SweepSettings(layers="1", seeds=(0,))
+
+
+@pytest.fixture
+def train(tiny_folder, tmp_path):
+    """Train a model that drops units; its vectors of a text, to the last bit."""
+    encoder = load_encoder(tiny_folder("bert"))
+    assert encoder.backbone.config.hidden_dropout_prob > 0
+
+    def run(name, context=nullcontext):
+        with context():
+            finetune(encoder, word_splits(), out=tmp_path / name, settings=SETTINGS, training=SHORT)
+        return load_encoder(tmp_path / name / "lean").encode("the cat sat").tobytes()
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "context", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
+)
+def test_what_the_caller_has_switched_on_does_not_reach_it(train, context):
+    assert train("inside", context) == train("alone")
+
+
+def test_the_generator_is_as_it_was(train, tiny_folder):
+    for call in (lambda: train("one"), lambda: adapt(load_encoder(tiny_folder("bert")), ["the cat"] * 20 + TEXTS, ONE)):
+        torch.manual_seed(123)
+        expected = torch.rand(3)
+        torch.manual_seed(123)
+        call()
+        assert torch.equal(torch.rand(3), expected)
+
+
+ONE = AdaptationSettings(epochs=1, batch_size=8)
+TEXTS = [f"{kind} {beast} {deed}" for kind in ("the", "a red") for beast in ("cat", "dog") for deed in
+         ("sat", "ran", "sat on the mat", "ran under the tree", "and the dog", "is big", "is small")]  # fmt: skip
+
+
+def test_threads_that_train_do_not_change_each_other(train):
+    alone = train("alone")
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(train, ["one", "two"])) == [alone, alone]
+
+
+def test_threads_wait_for_each_other():
+    inside, most, begin = [], [], Barrier(4)
+
+    @isolated()
+    def work(number):
+        inside.append(number)
+        most.append(len(inside))
+        torch.rand(1000).sum()
+        inside.remove(number)
+
+    def enter(number):
+        begin.wait()
+        for _ in range(20):
+            work(number)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(enter, range(4)))
+    assert set(most) == {1}
+    assert len(most) == 80
