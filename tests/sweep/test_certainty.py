@@ -1,16 +1,22 @@
 """Which layers dev cannot tell apart: resampled scores against scores of the resamples, intervals by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SHORT
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import correlate
+from truncate_kit.report.sweep_figure import plot_sweep
+from truncate_kit.report.training_tables import sweep_table
 from truncate_kit.runs.trial import Trial
 from truncate_kit.sweep.certainty import certainty, layers_in_words, means_over_seeds
 from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.picking import Picker
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.training.evaluators import DRAWS, best_threshold, f1
@@ -104,9 +110,49 @@ def test_a_quick_look_before_takes_nothing_from_the_certainty(tiny_folder, tmp_p
     finetune(encoder, data, out=tmp_path / "again", settings=SweepSettings(layers="0", seeds=(7,)), training=SHORT)
     finetune(encoder, data, out=tmp_path / "again", settings=SweepSettings(layers="1", seeds=(0,)), training=SHORT)
     again = finetune(encoder, data, out=tmp_path / "again", settings=asked, training=SHORT)
-    assert again.certainty == found.certainty
+    said = again.certainty.sentence  # layer 0 stands in the table as well
+    assert said == found.certainty.sentence.replace("trained out", "compared")
+    assert replace(again.certainty, sentence="") == replace(found.certainty, sentence="")
     assert found.certainty.seeds == 2
     assert [row.layer for row in again.rows] == [0, 1, 2, 3]  # no row is taken away
+
+
+def test_the_choice_is_by_the_seeds_that_the_table_has(tiny_folder, tmp_path):
+    """Of an earlier call with more seeds all count that each layer compared has."""
+    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
+
+    def swept(layers, seeds, out, pick="best-dev", within=None):
+        settings = SweepSettings(layers=layers, seeds=tuple(range(seeds)), pick=pick, within=within)
+        return finetune(encoder, data, out=tmp_path / out, settings=settings, training=SHORT)
+
+    more = swept("1,2,3", 4, "again")
+    fewer = swept("1,3", 1, "again")
+    assert fewer.rows == more.rows
+    assert fewer.chosen == max((1, 3), key=lambda layer: more.rows[layer - 1].dev)
+    assert (fewer.certainty.seeds, fewer.certainty.compared) == (4, (1, 3))
+    assert "that were compared" in fewer.certainty.sentence or "one that was compared" in fewer.certainty.sentence
+    assert fewer.seeds_in_words == "4 seeds"
+    # Of a layer that has fewer, those that all of them have.
+    swept("2", 3, "mixed")
+    mixed = swept("1,2", 2, "mixed")
+    alone = swept("1,2", 2, "alone")
+    assert (mixed.chosen, mixed.choice, mixed.certainty) == (alone.chosen, alone.choice, alone.certainty)
+    assert [len(row.seeds) for row in mixed.rows] == [2, 3, 3]
+    assert "2 to 3 seeds" in sweep_table(mixed).title
+    axes = Figure().add_subplot()
+    plot_sweep(axes, mixed)
+    assert any("2 to 3 seeds" in label for label in axes.get_legend_handles_labels()[1])
+
+
+def test_the_bonus_for_depth_is_that_of_the_model_not_of_the_list(tiny_folder, tmp_path):
+    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
+    settings = SweepSettings(layers="1,2", seeds=(0,), pick="depth-bonus", within=30)
+    found = finetune(encoder, data, out=tmp_path, settings=settings, training=SHORT)
+    first, second, _ = (row.dev for row in found.rows)
+    assert found.chosen == (1 if first + 30 / 3 >= second + 30 * 2 / 3 else 2)
+    assert Picker("depth-bonus", 30, None, 3).pick({1: 60.0, 2: 48.0}) == 1  # 15 a layer would take 2
+    sweep = replace(settings, within=100)
+    assert finetune(encoder, data, out=tmp_path, settings=sweep, training=SHORT).chosen == 2
 
 
 def test_the_means_vary_as_much_as_a_mean_over_seeds():

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.report.panel import BLUE, GREEN, GREY, LAYERS, ORANGE, VERMILION, open_panel, whole_axis, write_panel
-from truncate_kit.sweep.sweep_result import LayerScores, SweepResult
+from truncate_kit.sweep.sweep_result import LayerScores, SweepResult, numbers_of_seeds
 from truncate_kit.wording import counted
 
 DEV, TEST, CHOICE, DROP, SEARCH = ORANGE, BLUE, GREEN, VERMILION, GREY
@@ -61,8 +61,8 @@ def draw_curve(axes: Axes, rows: list[LayerScores], split: str, color: str, *, g
     layers = [row.layer for row in rows]
     means = [getattr(row, split) for row in rows]
     spreads = [getattr(row, f"{split}_std") or 0.0 for row in rows]
-    seeds = max(len(row.seeds) for row in rows)
-    label = f"{split}, mean ± deviation over {seeds} seeds" if seeds > 1 else f"{split}, one seed"
+    several = any(len(row.seeds) > 1 for row in rows)
+    label = f"{split}, mean ± deviation over {numbers_of_seeds(rows)}" if several else f"{split}, one seed"
     axes.errorbar(layers, means, spreads if any(spreads) else None, fmt="o", color=color, capsize=3, label=label)
     ends = [(layer, mean - spread, mean + spread) for layer, mean, spread in zip(layers, means, spreads, strict=True)]
     for here, there in pairwise(ends):  # the band over seeds; none over layers that were not trained

@@ -15,7 +15,7 @@ def sweep_table(result: SweepResult) -> TableCells:
     for row in result.rows:
         which = " (chosen)" * (row.layer == result.chosen) + " (full model)" * (row.layer == result.full.layer)
         cells.append((f"{result.row_name(row.layer)}{which}", f"{row.parameters:,}", *row.cells))
-    counts = f"{counted(len(result.lean.seeds), 'seed')}, {counted(result.training.epochs, 'epoch')}"
+    counts = f"{result.seeds_in_words}, {counted(result.training.epochs, 'epoch')}"
     return TableCells(
         f"{result.metric}; {counts}, peak learning rate {result.learning_rate:g}",
         ("layer", "parameters", "dev", "test", "test Pearson"),

@@ -1,6 +1,6 @@
 """How sure a choice among layers is: which of them dev and seeds cannot tell apart."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,9 @@ class Certainty(Result):
     sentence: str
 
 
-def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequence[int] = ()) -> Certainty | None:
+def certainty(
+    trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequence[int] = (), trained: Collection[int] = ()
+) -> Certainty | None:
     """By a paired bootstrap over dev pairs and seeds, from the trials of one model with the full budget.
 
     In each draw all layers have the same resample of the dev pairs and the same resample of the seeds. A layer cannot
@@ -35,8 +37,9 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequen
     Args:
         trials: Those without `dev_draws` are passed over.
         layers: All that could have been taken; those that were not trained out are named.
-        seeds: Of the chosen layer. Where two layers or more have all of them, the others are none that were trained
+        seeds: By which was chosen. Where two layers or more have all of them, the others are none that were trained
             out: a layer that an earlier run left with fewer seeds takes none from the rest.
+        trained: Layers that were trained out; where these are more than are compared, the sentence says so.
 
     Returns:
         None where fewer than two layers share a seed and have resampled scores.
@@ -61,6 +64,7 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequen
         low.append(round(float(ends[0]), 3))
         high.append(round(float(ends[1]), 3))
     alike = tuple(layer for layer, least in zip(layers, low, strict=True) if least <= 0)
+    others, partly = sorted({*could} - {*layers}), bool({*trained} - {*layers})
     return Certainty(
         best=best,
         alike=alike,
@@ -69,7 +73,7 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequen
         high=tuple(high),
         level=LEVEL,
         seeds=len(seeds),
-        sentence=_sentence(alike, layers, len(seeds), sorted({*could} - {*layers})),
+        sentence=_sentence(alike, layers, len(seeds), others, partly=partly),
     )
 
 
@@ -87,9 +91,9 @@ def means_over_seeds(draws: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array(every + (some - every) * np.sqrt(k / (k - 1)))
 
 
-def _sentence(alike: Sequence[int], layers: Sequence[int], seeds: int, others: Sequence[int]) -> str:
+def _sentence(alike: Sequence[int], layers: Sequence[int], seeds: int, others: Sequence[int], *, partly: bool) -> str:
     by = f"95 % interval over {'dev pairs and seeds' if seeds > 1 else 'dev pairs; one seed says nothing of seeds'}"
-    known = ""
+    known, what = "", "compared" if partly else "trained out"
     if others:
         one = len(others) == 1
         known = f" Layer{'' if one else 's'} {layers_in_words(others)} {'was' if one else 'were'} not trained out: "
@@ -97,8 +101,8 @@ def _sentence(alike: Sequence[int], layers: Sequence[int], seeds: int, others: S
     if len(alike) == 1:
         worse = [layer for layer in layers if layer != alike[0]]
         than = f"layer {worse[0]}, the only other one" if len(worse) == 1 else "every other layer"
-        return f"Layer {alike[0]} is better on dev than {than} that was trained out ({by}).{known}"
-    of = "the only two that were trained out" if len(layers) == 2 else f"of the {len(layers)} that were trained out"
+        return f"Layer {alike[0]} is better on dev than {than} that was {what} ({by}).{known}"
+    of = f"the only two that were {what}" if len(layers) == 2 else f"of the {len(layers)} that were {what}"
     return (
         f"Layers {layers_in_words(alike)}, {of}, cannot be told apart on dev ({by}); {alike[0]} is the smallest.{known}"
     )

@@ -1,9 +1,10 @@
 """One sweep from its first trial to the saved models: which layer, how good, against the full model."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 
 from truncate_kit.blocks import place_in_words
 from truncate_kit.data import PairSplits, splits_for
@@ -29,6 +30,7 @@ class Found:
     """What was trained."""
 
     search: Search  # how the layer was chosen
+    seeds: tuple[int, ...]  # that all which is compared has
     chosen: Sequence[Trial]  # the full trials of the chosen layer
     yardstick: Sequence[Trial]  # those of the full model
     best: Trial  # the one of the chosen layer that is saved
@@ -94,13 +96,13 @@ class Sweep:
             search=(*found.search.short, *found.search.stopped),
             trials=tuple(replace(trial, dev_draws=()) for trial in _unique([*own, *yardstick])),
             certainty=certainty(
-                self._compared(own, chosen), self.layers, [trial.seed for trial in own if trial.layer == chosen]
+                self._compared(own, chosen), self.layers, found.seeds, {trial.layer for trial in (*own, *yardstick)}
             ),
             chosen=chosen,
             chosen_seed=found.best.seed,
             full=full,
             prediction=self.prediction,
-            choice=self._reason(found.search, beaten=any(row.dev > full.dev for row in rows)),
+            choice=self._reason(found.search, beaten=_is_beaten(yardstick, own, found.seeds)),
             metric=self.runner.task.metric,
             before=self.before,
             blocks=self.blocks,
@@ -109,7 +111,7 @@ class Sweep:
                 for name, ranked in found.search.rankings.items()
             },
             search_cost=found.search.cost,
-            exhaustive_cost=self._exhaustive_cost(found.chosen[0]),
+            exhaustive_cost=self._exhaustive_cost(found),
             seconds=time.perf_counter() - start,
         )
         self._save(result, found, out)
@@ -130,37 +132,45 @@ class Sweep:
         """The pick rule, bounded by a drop that is predicted with confidence."""
         drop = self.prediction
         drop_from = drop.from_layer if drop is not None and drop.confidence >= CONFIDENT else None
-        return Picker(self.settings.pick, self.settings.within, drop_from, max(self.layers))
+        return Picker(self.settings.pick, self.settings.within, drop_from, self.runner.full.depth)
+
+    def _seeds(self) -> tuple[int, ...]:
+        """Those asked for, and further ones that earlier calls left of each layer compared and of the full model."""
+        held = {(trial.layer, trial.seed) for trial in _finished(self.runner)}
+        further = [trial.seed for trial in _finished(self.full) if trial.layer == self.full.full.depth]
+        further = [seed for seed in further if all((layer, seed) in held for layer in self.layers)]
+        return tuple(dict.fromkeys((*self.settings.seeds, *further)))
 
     def _train(self) -> Found:
-        seeds = self.settings.seeds
+        seeds = self._seeds()
         # First, and with its weights kept: a search that trains the last layer as well finds it done.
-        yardstick = self._trials(self.full, self.full.full.depth)
+        yardstick = self._trials(self.full, self.full.full.depth, seeds)
         search = Search(self.layers[0])
         if len(self.layers) > 1:
             strategy = STRATEGIES[self._strategy if self.settings.layers == "auto" else "exhaustive"]
             search = strategy(Candidates(self.runner, self.layers, seeds, self._picker))
-        chosen = self._trials(self.runner, search.chosen)
+        chosen = self._trials(self.runner, search.chosen, seeds)
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
         best = self.runner.run(best.layer, best.seed, keep_weights=True)
         # Where every seed has splits of its own, only the same seed has not seen the test pairs of the lean model.
         same_seed = best.seed if self.data.shares is not None else None
         strongest = max(yardstick, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
         strongest = self.full.run(strongest.layer, strongest.seed, keep_weights=True)
-        return Found(search, chosen, yardstick, best, strongest)
+        return Found(search, seeds, chosen, yardstick, best, strongest)
 
-    def _trials(self, runner: TrialRunner, layer: int) -> tuple[Trial, ...]:
+    def _trials(self, runner: TrialRunner, layer: int, seeds: Sequence[int]) -> tuple[Trial, ...]:
         """The full trials of a layer; those that are new keep their weights."""
-        places = [(layer, seed) for seed in self.settings.seeds]
+        places = [(layer, seed) for seed in seeds]
         new = [place for place in places if runner.stored(*place) is None]
         # One that is already there is not made again for its weights: only the best seed's are needed.
         runner.run_all(new, keep_weights=True)
         return runner.run_all(places)
 
-    def _exhaustive_cost(self, trial: Trial) -> int:
+    def _exhaustive_cost(self, found: Found) -> int:
         """Block-steps of all layers with all seeds, without the chosen layer's own."""
+        trial = found.chosen[0]
         others = (layer for layer in layers_to_try(self.runner.full) if layer != trial.layer)
-        return len(self.settings.seeds) * trial.steps * sum(max(1, layer) for layer in others)
+        return len(found.seeds) * trial.steps * sum(max(1, layer) for layer in others)
 
     def _reason(self, search: Search, *, beaten: bool) -> str:
         """Why this layer; and that nothing was gained where a search ends at the full model.
@@ -210,6 +220,14 @@ class Sweep:
         kept |= {trial.name for trial in found.yardstick if self.data.shares is not None}
         for runner in (self.runner, self.full):
             runner.store.forget_weights(kept)
+
+
+def _is_beaten(yardstick: Sequence[Trial], trials: Sequence[Trial], seeds: Collection[int]) -> bool:
+    """Whether a layer that has all of these seeds has a better dev score by them than the full model."""
+    dev = [{trial.seed: trial.dev for trial in yardstick}]
+    dev += [{trial.seed: trial.dev for trial in trials if trial.layer == layer} for layer in {t.layer for t in trials}]
+    full, *means = [fmean(found[seed] for seed in seeds) for found in dev if found.keys() >= {*seeds}]
+    return any(mean > full for mean in means)
 
 
 def _best_of_layers(trials: Sequence[Trial]) -> list[Trial]:

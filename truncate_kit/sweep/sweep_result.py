@@ -13,7 +13,7 @@ from truncate_kit.spans import standard_deviation
 from truncate_kit.sweep.certainty import Certainty
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
-from truncate_kit.wording import points
+from truncate_kit.wording import counted, points
 
 if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
@@ -100,6 +100,11 @@ class SweepResult(Result):
         """Every layer trained with the full budget and the full model, by layer."""
         return sorted({row.layer: row for row in (*self.layers, self.full)}.values(), key=lambda row: row.layer)
 
+    @property
+    def seeds_in_words(self) -> str:
+        """Over how many seeds its rows are: "3 seeds", or "2 to 4 seeds" where earlier calls left more of some."""
+        return numbers_of_seeds(self.rows)
+
     def place(self, layer: int) -> str:
         """What a model of `layer` has of the full one, in words: `layer 3`, or `blocks 1, 4, 6`."""
         return place_in_words(layer, None if layer == self.full.layer else self.blocks)
@@ -107,6 +112,13 @@ class SweepResult(Result):
     def row_name(self, layer: int) -> str:
         """What the row of `layer` is called in tables: `3`, or `blocks 1, 4, 6` where blocks were left out."""
         return f"{layer}" if self.blocks is None else self.place(layer)
+
+
+def numbers_of_seeds(rows: Sequence[LayerScores]) -> str:
+    """Over how many seeds the rows are, in words."""
+    numbers = [len(row.seeds) for row in rows]
+    least, most = min(numbers), max(numbers)
+    return counted(least, "seed") if least == most else f"{least} to {most} seeds"
 
 
 def scores_by_layer(encoder: "Encoder", trials: Sequence[Trial]) -> tuple[LayerScores, ...]:
