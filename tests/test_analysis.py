@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from truncate_kit.analysis import profiling
 from truncate_kit.analysis.layer_profile import LayerProfile
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.analysis.settings import AnalysisSettings
-from truncate_kit.data import TextPair, load_pairs
+from truncate_kit.data import TextPair, load_pairs, read_pairs
 from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.encoders.layer_attention import LayerAttentionPooling
 from truncate_kit.errors import DataError, UsageError
@@ -318,3 +319,13 @@ def test_nothing_is_foretold_from_pairs_that_are_only_labelled(encoder):
     assert found.spearman is not None
     graded = [labelled[0], *(TextPair(pair.first, pair.second, pair.target / 2) for pair in labelled[1:])]
     assert profile(encoder, pairs=graded).drop is not None
+
+
+@pytest.mark.parametrize(("number", "counts"), [(19, False), (20, True)])
+def test_scores_of_few_pairs_predict_nothing(shared_data, number, counts):
+    encoder = load_encoder("mini-bert")
+    some = read_pairs(shared_data / "stsb/en/test.csv", scale=(0, 5))
+    found = profile(encoder, pairs=replace(some, pairs=some.pairs[:number]))
+    assert (found.drop.probability is not None) == counts == found.drop.calibrated
+    assert ("of 19 pairs are too few" in found.drop.sentence) != counts
+    assert any("Spearman" in sign.name for sign in found.drop.signs) == counts

@@ -144,6 +144,15 @@ def test_the_choice_is_by_the_seeds_that_the_table_has(tiny_folder, tmp_path):
     assert any("2 to 3 seeds" in label for label in axes.get_legend_handles_labels()[1])
 
 
+@pytest.mark.parametrize(("number", "told"), [(19, False), (20, True)])
+def test_few_dev_pairs_tell_no_layers_apart(tiny_folder, tmp_path, number, told):
+    data = word_splits()
+    data = replace(data, dev=replace(data.dev, pairs=data.dev.pairs[:number]))
+    settings = SweepSettings(layers="1,2", seeds=(0,))
+    found = finetune(load_encoder(tiny_folder("bert")), data, out=tmp_path, settings=settings, training=SHORT)
+    assert (found.certainty is not None) == told
+
+
 def test_the_bonus_for_depth_is_that_of_the_model_not_of_the_list(tiny_folder, tmp_path):
     encoder, data = load_encoder(tiny_folder("bert")), word_splits()
     settings = SweepSettings(layers="1,2", seeds=(0,), pick="depth-bonus", within=30)

@@ -22,6 +22,7 @@ from truncate_kit.retrieval.scores import QueryScores
 from truncate_kit.similarity.drop import DropPrediction, predict_drop
 from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 from truncate_kit.text_lists import listed_texts
+from truncate_kit.wording import FEWEST_COMPARED, counted
 
 IN_MEMORY_BYTES = 512 << 20  # states of both models that are held; comparing them takes about four times that
 IN_MEMORY_TEXTS = 10_000  # beyond, comparing in memory takes longer than a second pass: it is quadratic in the texts
@@ -122,7 +123,7 @@ def _result(measurer: Measurer, drawn: "_Drawn", found: Measurement, *, streamed
         num_not_drawn=drawn.num_not_drawn,
         streamed=streamed,
         matrix_texts=found.states[0].shape[1],
-        drop=None if drawn.labels else _prediction(encoder, reference, found, spearman),
+        drop=None if drawn.labels else _prediction(encoder, reference, found, spearman, len(drawn.pairs or ())),
         kept_blocks=settings.blocks,
         labels=drawn.labels,
     )
@@ -240,12 +241,18 @@ def _search(measurer: Measurer, data: RetrievalSet, held: Sequence[str], states:
 
 
 def _prediction(
-    encoder: Encoder, reference: Encoder | None, found: Measurement, spearman: Sequence[float | None] | None
+    encoder: Encoder,
+    reference: Encoder | None,
+    found: Measurement,
+    spearman: Sequence[float | None] | None,
+    num_pairs: int,
 ) -> DropPrediction | None:
+    """The scores of few pairs are chance: the sweeps that a probability comes from had hundreds."""
     if encoder.depth < 2:
         return None
     assert found.tokens is not None
-    return predict_drop(
+    few = num_pairs < FEWEST_COMPARED
+    predicted = predict_drop(
         found.cka.values,
         reference=None if reference is None else called(reference.name),
         low=found.cka.low,
@@ -254,5 +261,9 @@ def _prediction(
         anisotropy=found.scores.anisotropy,
         block_influence=found.tokens.block_influence,
         # States that are the same for all texts rank nothing: no correlation.
-        untrained_spearman=None if spearman is None else [value or 0.0 for value in spearman],
+        untrained_spearman=None if spearman is None or few else [value or 0.0 for value in spearman],
     )
+    if spearman is None or not few:
+        return predicted
+    ignored = f"; the scores of {counted(num_pairs, 'pair')} are too few to count here."
+    return replace(predicted, sentence=predicted.sentence.removesuffix(".") + ignored)

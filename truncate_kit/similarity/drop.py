@@ -240,7 +240,9 @@ def _reasons(
 def _how_sure(falls: bool, confidence: float, probability: float | None, *, with_reference: bool) -> str:
     if probability is not None:  # how good it is: benchmarks/drop/foresight-brier.csv
         however = ", however," if (probability > 0.5) != falls else ""
-        return f"by sweeps of four small models{however} the probability of a fall of two points is {probability:.2f}."
+        sure = "more than 0.99" if probability > 0.99 else "less than 0.01"  # four models say nothing surer
+        said = f"{probability:.2f}" if 0.01 <= probability <= 0.99 else sure
+        return f"by sweeps of four small models{however} the probability of a fall of two points is {said}."
     if falls:
         why = "." if with_reference else ", and lower because there is no reference model."
         return f"confidence {confidence:.2f}, not calibrated{why}"

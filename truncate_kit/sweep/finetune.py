@@ -117,8 +117,10 @@ def _names(encoder: Encoder, data: PairSplits, before: Before, retrieval: Retrie
     names = DataNames(data.fingerprint(), seen=merged(*taught.values()))
     if retrieval is None:
         return replace(names, before=seen_before(data.evaluation, {encoder.name: encoder.seen} | taught))
-    chose = merged(names.seen, query_keys(choosing_queries(retrieval)))
-    return replace(names, retrieval=retrieval.name, queries=retrieval.queries_fingerprint(), seen=chose)
+    chose = choosing_queries(retrieval)
+    seen = merged(names.seen, query_keys(chose))
+    queries = retrieval.queries_fingerprint()
+    return replace(names, retrieval=retrieval.name, queries=queries, num_queries=len(chose), seen=seen)
 
 
 def _key(

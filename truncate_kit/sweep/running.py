@@ -14,13 +14,13 @@ from truncate_kit.pair_keys import NO_KEYS, Keys, merged
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import sweep_card
-from truncate_kit.sweep.certainty import certainty
+from truncate_kit.sweep.certainty import Certainty, certainty
 from truncate_kit.sweep.picking import Picker
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
 from truncate_kit.sweep.sweep_result import Ranking, SweepResult, scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try
-from truncate_kit.wording import capitalized
+from truncate_kit.wording import FEWEST_COMPARED, capitalized
 
 CONFIDENT = 0.5  # a predicted drop bounds the pick from this confidence on
 
@@ -45,6 +45,7 @@ class DataNames:
         given: Fingerprint of the pairs before any were left out.
         retrieval: Name of the retrieval set that chooses; empty where there is none.
         queries: Fingerprint of its queries; empty where there are none.
+        num_queries: Number of those that choose.
         seen: Keys of what trials see beside their pairs: queries that choose, and what a teacher had seen.
         before: As `SweepResult.seen_before`.
     """
@@ -52,6 +53,7 @@ class DataNames:
     given: str
     retrieval: str = ""
     queries: str = ""
+    num_queries: int = 0
     seen: Keys = field(default_factory=lambda: NO_KEYS)
     before: str = ""
 
@@ -95,9 +97,7 @@ class Sweep:
             layers=rows,
             search=(*found.search.short, *found.search.stopped),
             trials=tuple(replace(trial, dev_draws=()) for trial in _unique([*own, *yardstick])),
-            certainty=certainty(
-                self._compared(own, chosen), self.layers, found.seeds, {trial.layer for trial in (*own, *yardstick)}
-            ),
+            certainty=self._certainty(found, own, yardstick),
             chosen=chosen,
             chosen_seed=found.best.seed,
             full=full,
@@ -117,10 +117,14 @@ class Sweep:
         self._save(result, found, out)
         return result
 
-    def _compared(self, trials: Sequence[Trial], chosen: int) -> list[Trial]:
-        """Those among which this call chose, and of the full model; earlier ones of other layers are in the table."""
-        layers = {*self.layers, chosen, self.full.full.depth}
-        return [trial for trial in trials if trial.layer in layers]
+    def _certainty(self, found: Found, own: Sequence[Trial], yardstick: Sequence[Trial]) -> Certainty | None:
+        """Among those that this call chose from, and the full model; earlier ones of other layers are in the table."""
+        dev = splits_for(self.data, found.best.seed).dev
+        if (self.names.num_queries or len(dev or ())) < FEWEST_COMPARED:
+            return None
+        layers = {*self.layers, found.search.chosen, self.full.full.depth}
+        compared = [trial for trial in own if trial.layer in layers]
+        return certainty(compared, self.layers, found.seeds, {trial.layer for trial in (*own, *yardstick)})
 
     @property
     def _strategy(self) -> str:

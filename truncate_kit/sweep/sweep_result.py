@@ -78,7 +78,7 @@ class SweepResult(Result):
     blocks: tuple[int, ...] | None = None
     # Cheap scores of all layers that led the search, by the names of the strategies that need nothing else.
     rankings: dict[str, Ranking] = field(default_factory=dict)
-    # Which layers dev and seeds cannot tell apart; None where fewer than two were trained out.
+    # Which layers dev and seeds cannot tell apart; None where fewer than two were trained out, or dev is too small.
     certainty: Certainty | None = None
     retrieval: str = ""  # name of the retrieval set by half of whose queries all was chosen; nothing where dev did
     queries_fingerprint: str = ""  # of these queries; nothing where dev chose, and in files of earlier versions
