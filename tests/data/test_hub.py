@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from truncate_kit.data import load_pairs
-from truncate_kit.data.hub import hub_name, is_hub_name, read_hub, without_retries
+from truncate_kit.data.hub import hub_name, is_hub_name, read_hub
 from truncate_kit.errors import DataError, RowError
+from truncate_kit.extras import errors_only
 
 # In a process of its own: `datasets` reads its cache folder from the environment when it is imported.
 READ = """
@@ -23,7 +24,7 @@ for name in sys.argv[1:]:
 def test_questions_to_the_hub_that_are_asked_again_are_no_lines_of_the_log():
     log, above = logging.getLogger("huggingface_hub.utils._http"), logging.getLogger("huggingface_hub")
     level = above.level
-    with without_retries():
+    with errors_only("huggingface_hub"):
         assert not log.isEnabledFor(logging.WARNING)
         assert log.isEnabledFor(logging.ERROR)
     assert above.level == level

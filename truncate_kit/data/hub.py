@@ -1,15 +1,13 @@
 """Sets of the Hugging Face hub, through `datasets`: data only, no code from the hub is run."""
 
-import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.data.scales import Scale
 from truncate_kit.data.tables import Table, table_from_arrow
 from truncate_kit.errors import DataError, first_line
+from truncate_kit.extras import errors_only
 
 _ALIASES = {
     "stsb": "sentence-transformers/stsb",
@@ -39,18 +37,6 @@ def is_hub_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and format_of(Path(name)) not in (*PAIR_FORMATS, TEXT_FORMAT)
 
 
-@contextmanager
-def without_retries() -> Iterator[None]:
-    """No line of the log for each time that the hub is asked again: that it gave nothing is said once, in the end."""
-    log = logging.getLogger("huggingface_hub")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
-
-
 def read_hub(name: str) -> dict[str, Table]:
     """The splits of a set by our split names; name: full, with ":" and a configuration. Raises `DataError`."""
     import datasets
@@ -58,7 +44,7 @@ def read_hub(name: str) -> dict[str, Table]:
 
     try:
         disable_progress_bar()
-        with without_retries():
+        with errors_only("huggingface_hub"):  # no line for each time that it is asked again
             loaded = datasets.load_dataset(*name.split(":"))
     except (datasets.exceptions.DatasetNotFoundError, ConnectionError, OSError, ValueError) as error:
         raise DataError(

@@ -14,7 +14,7 @@ from truncate_kit.export.export_report import ExportReport, Exports
 from truncate_kit.file_digests import digest_of
 from truncate_kit.files import read_text
 from truncate_kit.hardware import multiplies_narrow
-from truncate_kit.model_digests import CONFIG, MODULES, digest_in, is_weights, model_digests
+from truncate_kit.model_digests import MODULES, digest_in, is_weights, model_digests
 from truncate_kit.precisions import (
     GRAPH_FILES,
     PRECISIONS,
@@ -50,9 +50,7 @@ def read_exports(folder: Path) -> Exports:
     except (OSError, ValueError, KeyError, RecursionError) as error:
         raise ModelError(f"{path} is damaged: {type(error).__name__}: {error}.", hint=_ALL_ANEW) from error
     if _DIGEST not in values:
-        raise ModelError(
-            f"{path} has no digest: an earlier version of truncate-kit wrote it, or it was changed.", hint=_ALL_ANEW
-        )
+        raise ModelError(f"{path} has no digest: it was changed.", hint=_ALL_ANEW)
     if values.pop(_DIGEST) != digest_of_values(values):
         raise ModelError(f"{path} was changed after the export: its digest is that of something else.", hint=_ALL_ANEW)
     return exports
@@ -110,10 +108,7 @@ def _changed_since(folder: Path, known: Mapping[str, str]) -> str | None:
         return None
     if MODULES in known and MODULES not in now:
         return f"{folder / MODULES} was removed"
-    # Earlier versions noted neither the configuration nor weights in .bin files.
-    noted = any(map(is_weights, known))
-    new = [name for name in now if name not in (*known, CONFIG) and (noted or not name.endswith(".bin"))]
-    new = [name for name in new if not is_weights(name) or _READ.fullmatch(Path(name).name)]
+    new = [name for name in now if name not in known and (not is_weights(name) or _READ.fullmatch(Path(name).name))]
     return f"{folder / new[0]} came" if new else None
 
 

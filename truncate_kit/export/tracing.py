@@ -1,6 +1,5 @@
 """From an encoder to one ONNX graph: token ids in, sentence vectors out."""
 
-import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -17,12 +16,11 @@ from truncate_kit.encoders.capturing import forget_capturing
 from truncate_kit.errors import ModelError, first_line
 from truncate_kit.export.graph_files import INPUTS, OUTPUT, STATES
 from truncate_kit.export.scores import SCORE, WithScores
-from truncate_kit.extras import require
+from truncate_kit.extras import errors_only, require
 from truncate_kit.precisions import Target
 
 _FUSING_SINCE = (5, 23)
 LENGTH = 7  # of the texts that are traced, at most
-_LOUD_LOGGERS = ("torch.onnx", "onnxscript", "onnx_ir")
 
 
 def require_fusions(version: str) -> None:
@@ -156,15 +154,8 @@ def _given(table: Tensor | None) -> Tensor | None:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence exporters that report every missing optional operator."""
-    levels = {logger: logger.level for logger in map(logging.getLogger, _LOUD_LOGGERS)}
-    for logger in levels:
-        logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            yield
-    finally:
-        for logger, level in levels.items():
-            logger.setLevel(level)
+    with warnings.catch_warnings(action="ignore"), errors_only("torch.onnx", "onnxscript", "onnx_ir"):
+        yield
 
 
 def _split_skip_norms(model: Any) -> None:

@@ -2,17 +2,15 @@
 
 import copy
 import difflib
-import logging
 import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from truncate_kit.data.hub import without_retries
 from truncate_kit.errors import DataError, TruncateKitError, UsageError, first_line
 from truncate_kit.evaluation import TextEncoder
-from truncate_kit.extras import require
+from truncate_kit.extras import errors_only, require
 from truncate_kit.mteb.adapter import MtebEncoder
 from truncate_kit.mteb.mteb_report import MtebReport, MtebScore
 from truncate_kit.progress import ProgressOption, reporter
@@ -154,15 +152,11 @@ def _quiet() -> Iterator[None]:
     """No warnings and bars of mteb, datasets and the hub in the block; the report says what matters of them."""
     import datasets
 
-    log = logging.getLogger("mteb")
-    level, bars = log.level, not datasets.are_progress_bars_disabled()
-    log.setLevel(logging.ERROR)
+    bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        with warnings.catch_warnings(), without_retries():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"), errors_only("mteb", "huggingface_hub"):
             yield
     finally:
-        log.setLevel(level)
         if bars:
             datasets.enable_progress_bars()

@@ -1,6 +1,5 @@
 """Where everything stands in a workspace, and what is written there."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -139,16 +138,13 @@ class Workspace:
         replace(self.remembered(), copied=CopiedSource(name, model_digest(self.lean))).write(self._sources)
 
     def is_copy_of(self, name: str) -> bool:
-        """Whether `lean` is as an export copied it from the model of this name. Raises `ModelError`, see below."""
-        from truncate_kit.export.record import read_exports
+        """Whether `lean` is as an export copied it from the model of this name."""
         from truncate_kit.model_digests import model_digest
 
         copied, path = self.remembered().copied, local_path(name)
-        if copied is not None and copied.digest == model_digest(self.lean):
-            return copied.name == (str(path.resolve()) if is_there(path) else name)
-        # An earlier version noted the name as it was typed, in the record of the graph; there may be many of one name.
-        unclear = is_there(path) and os.sep not in name
-        return not unclear and any(report.model == name for report in read_exports(self.lean).graphs)
+        if copied is None or copied.digest != model_digest(self.lean):
+            return False
+        return copied.name == (str(path.resolve()) if is_there(path) else name)
 
     def remember_benched(self, data: DataSource | None) -> None:
         """Note for the page what a bench was given; other commands take what they took before."""
