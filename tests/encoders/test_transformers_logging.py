@@ -21,3 +21,20 @@ def test_silent_inside_and_as_before_after_it(level):
         assert transformers_logging.is_progress_bar_enabled()
     finally:
         transformers_logging.set_verbosity(before)
+
+
+def test_the_first_thread_to_leave_does_not_speak_for_the_others():
+    before = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity(logging.WARNING)
+    try:
+        first, second = quiet_transformers(), quiet_transformers()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert transformers_logging.get_verbosity() == logging.ERROR
+        assert not transformers_logging.is_progress_bar_enabled()
+        second.__exit__(None, None, None)
+        assert transformers_logging.get_verbosity() == logging.WARNING
+        assert transformers_logging.is_progress_bar_enabled()
+    finally:
+        transformers_logging.set_verbosity(before)
