@@ -8,6 +8,7 @@ import typer
 
 from truncate_kit.blocks import blocks_named
 from truncate_kit.errors import UsageError
+from truncate_kit.files import local_path
 
 Number = TypeVar("Number", int, float)
 
@@ -107,7 +108,12 @@ Tensorboard = Annotated[
     bool, results_option("Log losses and scores of every trial to tensorboard/ beside the trials.", "--tensorboard")
 ]
 WorkspaceFolder = Annotated[
-    Path, results_option("Folder in which each command finds what the one before it left.", "--workspace")
+    Path,
+    results_option(
+        "Folder in which each command finds what the one before it left.",
+        "--workspace",
+        callback=lambda folder: local_path(folder),  # shells leave the "~" of --workspace=~/w
+    ),
 ]
 Push = Annotated[
     str | None, results_option("Upload the lean model to the hub, as a private one.", metavar="OWNER/NAME")

@@ -40,7 +40,7 @@ def replacing(path: Path) -> Iterator[Path]:
     on failure those are removed again. What a killed process left of such a write is removed. Raises
     `FileProblemError` on a full disk or a read-only place.
     """
-    path = local_path(path)
+    path = Path(path)
     temporary, lock, made = None, -1, list[Path]()
     try:
         if not path.is_symlink():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from truncate_kit.errors import FileProblemError, first_line
-from truncate_kit.files import read_text, write_text
+from truncate_kit.files import local_path, read_text, write_text
 
 FORMAT = 2
 """Version of everything that is written as JSON: 1 had neither a version nor a digest."""
@@ -60,7 +60,7 @@ class Result:
 
     def write(self, path: Path) -> None:
         """Write the JSON, sealed, under a temporary name and rename it. Raises `FileProblemError`."""
-        write_text(path, self.sealed_text())
+        write_text(local_path(path), self.sealed_text())
 
     def sealed_text(self) -> str:
         """What `write` writes. Raises ValueError on NaN or infinity."""
@@ -74,7 +74,7 @@ class Result:
         damage.
         """
         try:
-            values = json.loads(read_text(Path(path)))
+            values = json.loads(read_text(local_path(path)))
         except RecursionError as error:
             raise ValueError(f"{path} is nested too deeply") from error
         return cls.from_dict(unsealed(values, path))

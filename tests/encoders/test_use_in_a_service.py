@@ -1,22 +1,31 @@
 """An encoder in a process that does other things: threads, default types, gradients, names of places."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from threading import Barrier
 
 import pytest
 import torch
 
-from tests.support.pairs import pairs_of
+from tests.support.pairs import pairs_of, word_splits
+from tests.support.training import SHORT
 from truncate_kit.analysis.profiling import profile
 from truncate_kit.combination.bert_lc import combine
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.page.writing import write_page
 from truncate_kit.representations import layer_states
 from truncate_kit.serving.encoding import encode_file
 from truncate_kit.sweep.finetune import finetune
+from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.vectors import VectorFormat
+from truncate_kit.workspace.places import Workspace
+from truncate_kit.workspace.sources import ModelSource
+from truncate_kit_cli.app import main
 
 TEXTS = ["the cat sat", "a red dog ran under the tree", "not a mat"]
 MORE = [f"{text} {end}" for text in TEXTS for end in ("", "and a cat", "on the mat", "under a tree", "not red")]
@@ -76,6 +85,20 @@ def test_the_home_folder(tiny_folder, tmp_path, monkeypatch):
     encode_file(encoder, "~/texts.txt", "~/vectors.npy")
     assert (tmp_path / "home/graph/model.onnx").is_file()
     assert (tmp_path / "home/vectors.npy").is_file()
+    home = Workspace("~/place")
+    home.remember(ModelSource("mini-bert"), None)
+    assert home.remembered().model.name == "mini-bert"
+    assert Workspace(tmp_path / "home/place").remembered() == home.remembered()
+    format = VectorFormat(dimensions=3)
+    format.write("~/form.json")
+    assert VectorFormat.read("~/form.json") == format
+    finetune(encoder, word_splits(), out="~/swept", settings=SweepSettings(layers="1", seeds=(0,)), training=SHORT)
+    assert Workspace("~/swept").sweep().chosen == 1
+    write_page(Path("~/swept"), out=Path("~/page.html"))
+    assert (tmp_path / "home/page.html").is_file()
+    with pytest.raises(SystemExit, match="0"):
+        main(["cut", "mini-bert", "--layer", "1", "--workspace", "~/made"])
+    assert load_encoder("~/made/lean").depth == 1
     assert [path.name for path in tmp_path.iterdir()] == ["home"]
 
 
@@ -88,20 +111,24 @@ def test_chunks_that_are_none(tiny_folder, tmp_path, chunk):
 
 
 def test_settings_of_another_kind(tiny_folder, tmp_path):
-    encoder, pairs = load_encoder(tiny_folder("bert")), pairs_of(TEXTS * 4)
-    wrong = [
-        lambda: finetune(encoder, pairs, out=tmp_path, settings=TrainingSettings()),
-        lambda: finetune(encoder, pairs, out=tmp_path, training={"epochs": 1}),
-        lambda: export_onnx(encoder, tmp_path / "model", settings=None, pairs=5),
-        lambda: profile(encoder, TEXTS, settings=5),
-        lambda: combine(encoder, pairs, threads=0),
-        lambda: combine(encoder, pairs, threads=1.5),
-        lambda: load_encoder(tiny_folder("bert"), attention="flash"),
-        lambda: load_encoder(tiny_folder("bert"), attention=3),
-    ]
-    for call in wrong:
-        with pytest.raises(UsageError):
+    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
+    wrong = {
+        "`settings` TrainingSettings": lambda: finetune(encoder, data, out=tmp_path, settings=TrainingSettings()),
+        "`training` {'epochs': 1} is no TrainingSettings": lambda: finetune(
+            encoder, data, out=tmp_path, training={"epochs": 1}
+        ),
+        "is no ExportSettings": lambda: export_onnx(encoder, tmp_path / "model", TrainingSettings()),
+        "`settings` 5 is no AnalysisSettings": lambda: profile(encoder, TEXTS, settings=5),
+        "`threads` 0": lambda: combine(encoder, data.test, threads=0),
+        "`threads` 1.5": lambda: combine(encoder, data.test, threads=1.5),
+        "no attention 'flash'": lambda: load_encoder(tiny_folder("bert"), attention="flash"),
+        "no attention 3": lambda: load_encoder(tiny_folder("bert"), attention=3),
+    }
+    for said, call in wrong.items():
+        with pytest.raises(UsageError, match=re.escape(said)):
             call()
+    assert list(tmp_path.iterdir()) == []
+    export_onnx(encoder, tmp_path / "model", None)  # the usual ones
 
 
 @pytest.mark.parametrize("name", ["config.json", "../evil.txt", "1_Pooling", ""])

@@ -98,6 +98,10 @@ def test_a_layer_with_fewer_seeds_takes_none_from_the_others():
         more = certainty([trial(1, seed, 90.0, [90.0] * DRAWS), *of_two], (1, 2, 3), (0, 1))
         assert more == alone
         assert more.sentence.endswith("Layer 1 was not trained out: it is not compared.")
+    known = certainty([trial(1, 0, 90.0, [90.0] * DRAWS), *of_two], (1, 2, 3, 4), (0, 1), (1, 2, 3)).sentence
+    assert "the only two that were compared" in known or "the only other one that was compared" in known
+    assert "Layer 4 was not trained out" in known
+    assert known.endswith("Layer 1 was trained with fewer seeds: it is not compared.")
     # Where a race left one layer alone with all seeds, those are compared that it shares with the others.
     raced = certainty([of_two[0], of_two[1], of_two[2]], (2, 3), (0, 1))
     assert (raced.seeds, raced.compared) == (1, (2, 3))
@@ -151,6 +155,26 @@ def test_few_dev_pairs_tell_no_layers_apart(tiny_folder, tmp_path, number, told)
     settings = SweepSettings(layers="1,2", seeds=(0,))
     found = finetune(load_encoder(tiny_folder("bert")), data, out=tmp_path, settings=settings, training=SHORT)
     assert (found.certainty is not None) == told
+
+
+def test_the_saved_seed_is_one_that_was_asked_for(tiny_folder, tmp_path):
+    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
+    for layers, seeds, out in (("2", (0, 1, 2), "one"), ("1,2", (0, 1, 2), "two")):
+        settings = SweepSettings(layers=layers, seeds=seeds)
+        best = finetune(encoder, data, out=tmp_path / out, settings=settings, training=SHORT).chosen_seed
+        other = next(seed for seed in seeds if seed != best)
+        again = finetune(encoder, data, out=tmp_path / out, settings=replace(settings, seeds=(other,)), training=SHORT)
+        assert again.chosen_seed == other
+        assert len(again.lean.seeds) == 3
+
+
+def test_after_a_search_the_certainty_is_by_all_seeds_of_what_it_trained(tiny_folder, tmp_path):
+    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
+    settings = SweepSettings(layers="auto", seeds=(0, 1, 2))
+    found = finetune(encoder, data, out=tmp_path, settings=settings, training=SHORT)
+    again = finetune(encoder, data, out=tmp_path, settings=replace(settings, seeds=(0,)), training=SHORT)
+    assert found.chosen == again.chosen
+    assert again.certainty == found.certainty
 
 
 def test_the_bonus_for_depth_is_that_of_the_model_not_of_the_list(tiny_folder, tmp_path):

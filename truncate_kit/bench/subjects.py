@@ -91,7 +91,7 @@ class Subject:
         try:
             save_graph(build_graph(self.encoder, fused=False), folder / GRAPH_FILE)
         except TruncateKitError as error:
-            raise AbsentError(f"not traced: {error}") from error
+            raise AbsentError(f"not traced: {str(error).rstrip('.')}") from error
         return folder / GRAPH_FILE
 
     def _find_or_export(self, precision: Precision) -> Path:

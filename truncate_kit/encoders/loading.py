@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from transformers import AutoModel, PretrainedConfig
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from truncate_kit.encoders.encoder import Encoder
 from truncate_kit.encoders.families import family_of
@@ -18,8 +19,6 @@ from truncate_kit.encoders.weights import check_finite, load_backbone
 from truncate_kit.errors import ModelError, UsageError, known_name
 from truncate_kit.hardware import select_device
 from truncate_kit.pair_keys import read_seen
-
-ATTENTIONS = ("sdpa", "eager", "flash_attention_2")
 
 
 def load_encoder(
@@ -36,7 +35,7 @@ def load_encoder(
         name: Folder, bundled miniature, or hub name.
         pooling: One of `POOLING_MODES`; None keeps the model's own, see `usual_pooling` where it states none.
         max_length: Tokens per text, special tokens included; None is the model's own limit.
-        attention: `sdpa`, `eager` or `flash_attention_2`; None is the library's choice.
+        attention: `sdpa`, `eager` or another one that transformers has; None is its choice.
         device: See `select_device`.
 
     Raises:
@@ -45,7 +44,7 @@ def load_encoder(
         UsageError: `pooling` or `max_length` does not suit the model, or there is no such `attention`.
     """
     if attention is not None:
-        known_name("attention", attention, ATTENTIONS)
+        known_name("attention", attention, ("eager", *ALL_ATTENTION_FUNCTIONS))
     target, folder = select_device(device), resolve(name)
     with unreplaced(folder):
         return _loaded(name, folder, pooling, max_length, attention).to(target).eval()

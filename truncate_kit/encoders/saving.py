@@ -43,8 +43,8 @@ def save_encoder(
     it.
 
     model_card: Text of README.md. records: Texts of further files by name, such as what the model was made from; it
-    never stands there without them. Raises `ModelError` without a tokenizer, `UsageError` for a record that would take
-    the place of a part of the model, `FileProblemError`.
+    never stands there without them. Raises `ModelError` without a tokenizer, `UsageError` for a record in a folder, or
+    named as a file that is there, `FileProblemError`.
     """
     check_encoder(encoder)
     if encoder.tokenizer is None:

@@ -118,7 +118,7 @@ class ExportReport(Result):
     half: HalfPrecision | None = None
     weights_file: str | None = None  # None where the weights are in the graph's own file
     weights_sha256: str | None = None
-    # Of the files beside it that hold the model it was made from, by their names; an earlier version wrote none.
+    # Of the files beside it that hold the model it was made from, by their names.
     model_sha256: dict[str, str] = field(default_factory=dict)
 
     def fusion_sentence(self) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit import __version__
+from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSet, check_set
 from truncate_kit.encoders import Encoder, check_encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.encoders.saving import load_by_any_runtime
@@ -98,13 +99,14 @@ def export_onnx(
     """
     check_encoder(encoder)
     progress = reporter(progress)
+    settings = given_or(ExportSettings, settings)
     _check_able(settings, pairs, search_pairs)
     folder = local_path(folder)
     job = _Job(encoder, encoder_digest(encoder), settings, pairs, search_pairs, progress)
     if _saved_digest(folder) == job.digest:
         try:
             report = _export_into(job, folder, beside_model=True)
-            noted = read_seen(folder)  # an earlier version's copy has no note
+            noted = read_seen(folder)
             both = encoder.seen if noted is None else merged(encoder.seen, noted)
             if noted is None or len(both) > len(noted):
                 write_seen(folder, both)
@@ -121,6 +123,7 @@ def export_onnx(
         return _export_into(job, place)
 
 
+@without_autocast()
 def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> ExportReport:
     """Write the checked float32 graph of `encoder` for a target and its export.json, without a model beside them.
 

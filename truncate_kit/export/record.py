@@ -36,7 +36,7 @@ _ALL_ANEW = "Remove that file, then export each graph again with `export_onnx()`
 def read_exports(folder: Path) -> Exports:
     """The reports on the graphs in a folder; none without export.json.
 
-    Raises `ModelError` for one that is damaged, was changed, or has no digest (as those of earlier versions).
+    Raises `ModelError` for one that is damaged, was changed, or has no digest.
     """
     path = folder / REPORT_FILE
     if not path.exists():

@@ -84,7 +84,7 @@ class OnnxEncoder:
         self._state = state_of(self._place.parent, graph_files(self._place))
         self._opening = threading.Lock()
         self._session = self._opened(self.file, self.threads)
-        self._one_core: Any = self._session if self.threads == 1 else None
+        self._one_core: Any = None
         outputs = self._session.get_outputs()
         self.width = next(int(value.shape[-1]) for value in outputs if value.name == OUTPUT)
         noted = None if report is None else report.max_length

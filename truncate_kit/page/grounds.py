@@ -135,8 +135,8 @@ def _seeds(sweep: SweepResult) -> str:
     lean, full, seeds = sweep.lean, sweep.full, len(sweep.lean.seeds)
     if seeds == 1:
         return "One seed: another one may choose another layer and score otherwise."
-    more = "" if len(full.seeds) == seeds else f", {len(full.seeds)} seeds"
+    more = "" if len(full.seeds) == seeds else f" over {len(full.seeds)}"
     return (
         f"{seeds} seeds: test {points(lean.test, lean.test_std)} for the chosen layer, "
-        f"{points(full.test, full.test_std)} for the full model (mean ± standard deviation{more})."
+        f"{points(full.test, full.test_std)} for the full model{more} (mean ± standard deviation)."
     )

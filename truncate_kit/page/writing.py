@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 
 from truncate_kit import __version__
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.files import write_text
+from truncate_kit.files import local_path, write_text
 from truncate_kit.page.comparison import comparison
 from truncate_kit.page.layout import MEASURE, TEXTS, Page
 from truncate_kit.page.origins import origins
@@ -66,7 +66,7 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
         raise UsageError(f"{out} does not end in .html.", hint="Name it like report.html.")
     runs = [read_run(folder) for folder in (run, *([] if other is None else [other]))]
     page = _page(runs[0]) if len(runs) == 1 else comparison(*runs)
-    path = out or run / ("report.html" if other is None else "comparison.html")
+    path = local_path(out or run / ("report.html" if other is None else "comparison.html"))
     text = rendered(page)
     if len(text.encode()) > MOST_BYTES:
         raise ModelError(f"The page would have {len(text) / 2**20:.1f} MiB.", hint="Remove some bench-*.json files.")

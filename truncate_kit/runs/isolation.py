@@ -1,5 +1,6 @@
 """What trains has its process for itself, and leaves the state of torch as it was."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,6 +8,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 _TURN = threading.RLock()  # one that trains calls another: a study calls a sweep
+if hasattr(os, "register_at_fork"):  # a child has no thread that would give it back
+    os.register_at_fork(after_in_child=_TURN._at_fork_reinit)  # type: ignore[attr-defined]  # as `logging` does
 
 
 @contextmanager
@@ -14,8 +17,8 @@ def isolated() -> Iterator[None]:
     """One training at a time in this process; threads wait for each other.
 
     Dropout draws from the one generator of the process, so that two trainings side by side would change each other's
-    result. It has its former state again afterwards. What the caller has switched on does not reach the training:
-    `torch.no_grad`, `torch.inference_mode`, `torch.autocast`.
+    result. It has its former state again afterwards, as those of GPUs that were in use before. What the caller has
+    switched on does not reach the training: `torch.no_grad`, `torch.inference_mode`, `torch.autocast`.
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]  # torch has no types there
     with _TURN, ExitStack() as stack:

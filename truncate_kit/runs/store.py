@@ -16,7 +16,7 @@ from torch import Tensor
 
 from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.encoders.digest import Digest, folder_digest
-from truncate_kit.files import read_text, remove_leftovers, replacing, run_lock, unfinished, write_text
+from truncate_kit.files import local_path, read_text, remove_leftovers, replacing, run_lock, unfinished, write_text
 from truncate_kit.results import FORMAT, Result, check_format
 from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.runs.trial import BaseTrial
@@ -74,7 +74,7 @@ class RunStore:
     def __init__(self, folder: Path, key: str, description: dict[str, Any] | None = None) -> None:
         """description: what the first record says of all others."""
         self.key = key[:16]
-        self.folder = Path(folder).absolute() / self.key  # workers may stand elsewhere
+        self.folder = local_path(folder).absolute() / self.key  # workers may stand elsewhere
         self.checkpoints = Checkpoints(self.folder)
         self.notes: list[str] = []
         self._journal = Journal(self.folder.parent / RECORDS_FILE)

@@ -18,7 +18,7 @@ class Certainty(Result):
 
     best: int  # the layer with the best mean dev score
     alike: tuple[int, ...]  # it and those that cannot be told apart from it, sorted
-    compared: tuple[int, ...]  # all layers that were trained out, sorted
+    compared: tuple[int, ...]  # layers that were trained out with the same seeds, sorted
     low: tuple[float, ...]  # of `compared`: points that the best one is ahead on dev, the interval at `level`
     high: tuple[float, ...]
     level: float
@@ -64,7 +64,8 @@ def certainty(
         low.append(round(float(ends[0]), 3))
         high.append(round(float(ends[1]), 3))
     alike = tuple(layer for layer, least in zip(layers, low, strict=True) if least <= 0)
-    others, partly = sorted({*could} - {*layers}), bool({*trained} - {*layers})
+    fewer = sorted({*could} & {*trained} - {*layers})
+    missing = sorted({*could} - {*trained} - {*layers})
     return Certainty(
         best=best,
         alike=alike,
@@ -73,7 +74,9 @@ def certainty(
         high=tuple(high),
         level=LEVEL,
         seeds=len(seeds),
-        sentence=_sentence(alike, layers, len(seeds), others, partly=partly),
+        sentence=_sentence(alike, layers, len(seeds), "compared" if {*trained} - {*layers} else "trained out")
+        + _not_compared(missing, "not trained out")
+        + _not_compared(fewer, "trained with fewer seeds"),
     )
 
 
@@ -91,21 +94,23 @@ def means_over_seeds(draws: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.array(every + (some - every) * np.sqrt(k / (k - 1)))
 
 
-def _sentence(alike: Sequence[int], layers: Sequence[int], seeds: int, others: Sequence[int], *, partly: bool) -> str:
+def _sentence(alike: Sequence[int], layers: Sequence[int], seeds: int, what: str) -> str:
     by = f"95 % interval over {'dev pairs and seeds' if seeds > 1 else 'dev pairs; one seed says nothing of seeds'}"
-    known, what = "", "compared" if partly else "trained out"
-    if others:
-        one = len(others) == 1
-        known = f" Layer{'' if one else 's'} {layers_in_words(others)} {'was' if one else 'were'} not trained out: "
-        known += f"{'it is' if one else 'they are'} not compared."
     if len(alike) == 1:
         worse = [layer for layer in layers if layer != alike[0]]
         than = f"layer {worse[0]}, the only other one" if len(worse) == 1 else "every other layer"
-        return f"Layer {alike[0]} is better on dev than {than} that was {what} ({by}).{known}"
+        return f"Layer {alike[0]} is better on dev than {than} that was {what} ({by})."
     of = f"the only two that were {what}" if len(layers) == 2 else f"of the {len(layers)} that were {what}"
-    return (
-        f"Layers {layers_in_words(alike)}, {of}, cannot be told apart on dev ({by}); {alike[0]} is the smallest.{known}"
-    )
+    return f"Layers {layers_in_words(alike)}, {of}, cannot be told apart on dev ({by}); {alike[0]} is the smallest."
+
+
+def _not_compared(layers: Sequence[int], why: str) -> str:
+    """A further sentence on layers that could have been taken; nothing where there are none."""
+    if not layers:
+        return ""
+    if len(layers) == 1:
+        return f" Layer {layers[0]} was {why}: it is not compared."
+    return f" Layers {layers_in_words(layers)} were {why}: they are not compared."
 
 
 def layers_in_words(layers: Sequence[int]) -> str:

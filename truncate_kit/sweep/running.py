@@ -30,7 +30,7 @@ class Found:
     """What was trained."""
 
     search: Search  # how the layer was chosen
-    seeds: tuple[int, ...]  # that all which is compared has
+    seeds: tuple[int, ...]  # by which layers were compared
     chosen: Sequence[Trial]  # the full trials of the chosen layer
     yardstick: Sequence[Trial]  # those of the full model
     best: Trial  # the one of the chosen layer that is saved
@@ -97,7 +97,7 @@ class Sweep:
             layers=rows,
             search=(*found.search.short, *found.search.stopped),
             trials=tuple(replace(trial, dev_draws=()) for trial in _unique([*own, *yardstick])),
-            certainty=self._certainty(found, own, yardstick),
+            certainty=self._certainty(found, own),
             chosen=chosen,
             chosen_seed=found.best.seed,
             full=full,
@@ -117,14 +117,17 @@ class Sweep:
         self._save(result, found, out)
         return result
 
-    def _certainty(self, found: Found, own: Sequence[Trial], yardstick: Sequence[Trial]) -> Certainty | None:
+    def _certainty(self, found: Found, own: Sequence[Trial]) -> Certainty | None:
         """Among those that this call chose from, and the full model; earlier ones of other layers are in the table."""
         dev = splits_for(self.data, found.best.seed).dev
         if (self.names.num_queries or len(dev or ())) < FEWEST_COMPARED:
             return None
         layers = {*self.layers, found.search.chosen, self.full.full.depth}
+        by_layer = {layer: {trial.seed for trial in own if trial.layer == layer} for layer in layers}
+        whole = [seeds for seeds in by_layer.values() if seeds >= {*self.settings.seeds}]
         compared = [trial for trial in own if trial.layer in layers]
-        return certainty(compared, self.layers, found.seeds, {trial.layer for trial in (*own, *yardstick)})
+        seeds = sorted(set[int].intersection(*whole))
+        return certainty(compared, self.layers, seeds, {trial.layer for trial in own})
 
     @property
     def _strategy(self) -> str:
@@ -146,14 +149,14 @@ class Sweep:
         return tuple(dict.fromkeys((*self.settings.seeds, *further)))
 
     def _train(self) -> Found:
-        seeds = self._seeds()
         # First, and with its weights kept: a search that trains the last layer as well finds it done.
-        yardstick = self._trials(self.full, self.full.full.depth, seeds)
+        yardstick = self._trials(self.full, self.full.full.depth)
+        seeds = self._seeds() if len(self.layers) > 1 else self.settings.seeds
         search = Search(self.layers[0])
         if len(self.layers) > 1:
             strategy = STRATEGIES[self._strategy if self.settings.layers == "auto" else "exhaustive"]
             search = strategy(Candidates(self.runner, self.layers, seeds, self._picker))
-        chosen = self._trials(self.runner, search.chosen, seeds)
+        chosen = self._trials(self.runner, search.chosen)
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
         best = self.runner.run(best.layer, best.seed, keep_weights=True)
         # Where every seed has splits of its own, only the same seed has not seen the test pairs of the lean model.
@@ -162,9 +165,9 @@ class Sweep:
         strongest = self.full.run(strongest.layer, strongest.seed, keep_weights=True)
         return Found(search, seeds, chosen, yardstick, best, strongest)
 
-    def _trials(self, runner: TrialRunner, layer: int, seeds: Sequence[int]) -> tuple[Trial, ...]:
-        """The full trials of a layer; those that are new keep their weights."""
-        places = [(layer, seed) for seed in seeds]
+    def _trials(self, runner: TrialRunner, layer: int) -> tuple[Trial, ...]:
+        """The full trials of a layer with the seeds asked for; those that are new keep their weights."""
+        places = [(layer, seed) for seed in self.settings.seeds]
         new = [place for place in places if runner.stored(*place) is None]
         # One that is already there is not made again for its weights: only the best seed's are needed.
         runner.run_all(new, keep_weights=True)

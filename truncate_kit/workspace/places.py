@@ -24,7 +24,7 @@ class Workspace:
     """A workspace, which need not exist yet."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder = local_path(folder)
         self.lean, self.full = folder / "lean", folder / "full"  # the truncated model, and the full one tuned likewise
         self.combined = folder / "combined"  # the model whose vectors are made of a combination of layers
         self.frozen = folder / "frozen"  # the frozen model with heads
