@@ -235,7 +235,7 @@ def test_a_disk_that_fills_up_is_said_and_nothing_half_written_stays(tiny_folder
 def labelled_file(path, column, labels, repeats=2):
     texts = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
     rows = [
-        f"{a},{texts[(5 * i + 2) % len(texts)]} {i % 3},{labels[i % len(labels)]}"
+        f"{a},{texts[(5 * i + 2 + i // len(texts)) % len(texts)]} {i % 3},{labels[i % len(labels)]}"
         for i, a in enumerate(texts * repeats)
     ]
     path.write_text(f"sentence1,sentence2,{column}\n" + "\n".join(rows) + "\n")
@@ -243,7 +243,7 @@ def labelled_file(path, column, labels, repeats=2):
 
 
 def test_paraphrase_labels_are_scored_by_f1(run, tiny_folder, tmp_path):
-    path = labelled_file(tmp_path / "paraphrases.csv", "label", (0, 1, 1), repeats=4)
+    path = labelled_file(tmp_path / "paraphrases.csv", "label", (0, 1, 1), repeats=8)
     code, out, err = run(
         "finetune", tiny_folder("bert"), "--objective", "paraphrase", "--data", path, *FAST, "--layer", "all"
     )
