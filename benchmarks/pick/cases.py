@@ -86,7 +86,8 @@ class Case:
     @property
     def name(self) -> str:
         """In tables."""
-        said = f"{self.model}, {self.task}, {self.train_pairs} × {self.epochs} at {self.rate:g}"
+        task = f"{self.task} classes" if self.metric == METRICS["entailment"] else self.task  # scores are another case
+        said = f"{self.model}, {task}, {self.train_pairs} × {self.epochs} at {self.rate:g}"
         return f"{said} ({self.weights})" if self.weights in (FIRST, RANDOM) else said
 
     @property

@@ -109,7 +109,8 @@ def test_searches_are_replayed_as_they_were_run(tmp_path, capsys):
         for row in read_rows(cases.STORES[cases.FIRST].parents[2] / "choices.csv")
         if row["rule"] == "depth-bonus"
     }
-    mine = [row for row in rows if row["case"].startswith("mini-bert, stsb/en, 5749") and row["rule"] == "depth-bonus"]
+    bert = "mini-bert, stsb/en, 5749 × 10 at 0.0001 (first)"
+    mine = [row for row in rows if row["case"] == bert and row["rule"] == "depth-bonus"]
     for row in mine:
         was = old["stsb-en", "mini-bert", row["strategy"]]
         assert (row["layer"], row["search_regret"]) == (was["layer"], was["search_regret"])
