@@ -79,7 +79,7 @@ def given_or(kind: type[Kind], value: Any, name: str = "settings") -> Kind:
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        raise UsageError(f"`{name}` {shown(value)} is no {kind.__name__}.", hint=f"Give `{kind.__name__}(…)`, or None.")
+        raise UsageError(f"`{name}` {shown(value)} is no {kind.__name__}.", hint=f"Give {kind.__name__}(), or None.")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from dataclasses import replace
 from threading import Barrier
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
 from truncate_kit.encoders import load_encoder
+from truncate_kit.hardware import bf16_instructions
 from truncate_kit.priors.adapting import AdaptationSettings, adapt
 from truncate_kit.runs.isolation import isolated
 from truncate_kit.sweep.finetune import finetune
@@ -24,19 +26,25 @@ def train(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
     assert encoder.backbone.config.hidden_dropout_prob > 0
 
-    def run(name, context=nullcontext):
+    def run(name, context=nullcontext, precision="fp32"):
+        training = replace(SHORT, precision=precision)
         with context():
-            finetune(encoder, word_splits(), out=tmp_path / name, settings=SETTINGS, training=SHORT)
+            finetune(encoder, word_splits(), out=tmp_path / name, settings=SETTINGS, training=training)
         return load_encoder(tmp_path / name / "lean").encode("the cat sat").tobytes()
 
     return run
 
 
-@pytest.mark.parametrize(
-    "context", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", dtype=torch.bfloat16)]
-)
-def test_what_the_caller_has_switched_on_does_not_reach_it(train, context):
-    assert train("inside", context) == train("alone")
+def autocast():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, autocast])
+def test_what_the_caller_has_switched_on_does_not_reach_it(train, context, precision):
+    if precision == "bf16" and bf16_instructions(torch.device("cpu")) is None:
+        pytest.skip("bf16 is emulated on this processor")
+    assert train("inside", context, precision) == train("alone", precision=precision)
 
 
 def test_the_generator_is_as_it_was(train, tiny_folder):

@@ -32,5 +32,8 @@ def isolated() -> Iterator[None]:
 @contextmanager
 def without_autocast() -> Iterator[None]:
     """Every product in the type of its factors, whatever the caller asked for."""
-    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
         yield

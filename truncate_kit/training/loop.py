@@ -281,6 +281,8 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
     """Autocast to bfloat16 for `bf16`; on the CPU slow functions computed in faster ways, whatever the precision."""
     with contextlib.ExitStack() as stack:
         if name == "bf16":
+            # torch keeps weights in bfloat16 until the last block is left, which may be one around the whole training.
+            stack.callback(torch.clear_autocast_cache)
             stack.enter_context(torch.autocast(device.type, torch.bfloat16))
         if device.type == "cpu":
             stack.enter_context(FasterOnCPU())
