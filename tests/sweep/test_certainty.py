@@ -148,13 +148,13 @@ def test_the_choice_is_by_the_seeds_that_the_table_has(tiny_folder, tmp_path):
     assert any("2 to 3 seeds" in label for label in axes.get_legend_handles_labels()[1])
 
 
-@pytest.mark.parametrize(("number", "told"), [(19, False), (20, True)])
-def test_few_dev_pairs_tell_no_layers_apart(tiny_folder, tmp_path, number, told):
+@pytest.mark.parametrize(("number", "compared"), [(19, False), (20, True)])
+def test_few_dev_pairs_do_not_rank_layers(tiny_folder, tmp_path, number, compared):
     data = word_splits()
     data = replace(data, dev=replace(data.dev, pairs=data.dev.pairs[:number]))
     settings = SweepSettings(layers="1,2", seeds=(0,))
     found = finetune(load_encoder(tiny_folder("bert")), data, out=tmp_path, settings=settings, training=SHORT)
-    assert (found.certainty is not None) == told
+    assert (found.certainty is not None) == compared
 
 
 def test_the_saved_seed_is_one_that_was_asked_for(tiny_folder, tmp_path):

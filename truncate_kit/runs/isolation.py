@@ -9,7 +9,7 @@ import torch
 
 _TURN = threading.RLock()  # one that trains calls another: a study calls a sweep
 if hasattr(os, "register_at_fork"):  # a child has no thread that would give it back
-    os.register_at_fork(after_in_child=_TURN._at_fork_reinit)  # type: ignore[attr-defined]  # as `logging` does
+    os.register_at_fork(after_in_child=_TURN._at_fork_reinit)  # type: ignore[attr-defined]  # untyped; `logging` does so too
 
 
 @contextmanager
