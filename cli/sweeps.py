@@ -16,7 +16,7 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     from truncate_kit.report.sweep_figure import draw_sweep
     from truncate_kit.report.training_tables import sweep_table
     from truncate_kit.runs.card import add_figure
-    from truncate_kit.similarity.drop import NOT_FORETOLD
+    from truncate_kit.similarity.drop import NOT_PREDICTED
     from truncate_kit.training.objectives import OBJECTIVES
 
     curve = draw_sweep(result, workspace.curve)
@@ -30,7 +30,7 @@ def show(result: "SweepResult", workspace: Workspace) -> None:
     elif result.settings.layers in ("auto", "all") and (
         not OBJECTIVES[result.training.objective].is_graded or result.full.layer > 1  # all scores are 0 or 1
     ):
-        say(NOT_FORETOLD)
+        say(NOT_PREDICTED)
     layers = [row.layer for row in result.rows]
     table(*sweep_table(result), marked=layers.index(result.chosen))
     say(*result.choice_sentences, *filter(None, [result.seen_before]))

@@ -9,6 +9,8 @@ on the same cases, by a bootstrap over models: where these are few, it is narrow
 dev were not kept, the standard error of the distance between two layers' scores is that of a correlation, also for
 classes, scaled as it is in the cases of similarity of other models that have them; *resampled* are rules over the cases
 alone in which nothing is guessed.
+
+A second table says how much of that loss is the seeds': what a layer loses on a seed that had no part in its choice.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +22,8 @@ from statistics import fmean, median
 
 import numpy as np
 
-from benchmarks.common import new_parser, print_table, write_rows
-from benchmarks.pick.cases import Case, read_cases
+from benchmarks.common import new_parser, print_table, read_rows, write_rows
+from benchmarks.pick.cases import MEASURED, Case, read_cases
 from truncate_kit.sweep.picking import Picker
 
 HERE = Path(__file__).parent
@@ -29,6 +31,7 @@ POINTS = tuple(step / 4 for step in range(33))  # 0 … 8
 ERRORS = (0.0, 0.5, 1.0, 1.5, 2.0)
 WEIGHTS = tuple(step / 4 for step in range(5))  # 0 … 1
 DRAWS = 10_000
+WHOLE = 7  # layers of the smallest whole sweep, all-MiniLM-L6-v2's
 NO_DIFFERENCE = 1.96  # standard errors; what `finetune` takes for no difference between layers
 FITTED_BEFORE = ("published", "tmft")  # sources of the 30 cases that the bonus of 4 points was fitted on
 Values = tuple[float, ...]
@@ -73,6 +76,17 @@ def blended(*columns: str) -> Callable[[Case, Values, Gaps], int]:
     return take
 
 
+def with_neighbours(case: Case, values: Values, _: Gaps) -> int:
+    """The best mean of a layer's dev score and its neighbours', which have a weight each."""
+    (weight,) = values
+
+    def smooth(layer: int) -> float:
+        near = [case.dev[one] for one in (layer - 1, layer + 1) if one in case.dev]
+        return (case.dev[layer] + weight * sum(near)) / (1 + weight * len(near))
+
+    return Picker("best-dev").pick({layer: smooth(layer) for layer in case.dev})
+
+
 def few_shared_words(case: Case, _: Values, __: Gaps) -> int:
     """The best score on the half of dev whose texts share the fewest words."""
     return Picker("best-dev").pick({row.layer: row.few_shared_words or 0.0 for row in case.layers})
@@ -98,6 +112,8 @@ RULES = (
     Rule("deepest within t points", by_name("robust"), ONE),
     Rule("dev + t points at the last layer", by_name("depth-bonus"), ONE),
     Rule("dev + 4 points at the last layer, not fitted here", by_name("depth-bonus"), ((4.0,),)),
+    Rule("dev averaged with its neighbours, weight t", with_neighbours, tuple((w,) for w in WEIGHTS)),
+    Rule("dev averaged with its neighbours, weight 0.5", with_neighbours, ((0.5,),)),
     Rule("dev half with few shared words", few_shared_words, needs="few_shared_words"),
     Rule("dev + t × that half", blended("few_shared_words"), tuple((w,) for w in WEIGHTS), needs="few_shared_words"),
     Rule("dev + t × frozen probe", blended("probe"), tuple((w,) for w in WEIGHTS), needs="probe"),
@@ -221,6 +237,35 @@ def case_rows(cases: Sequence[Case]) -> list[dict[str, object]]:
     ]
 
 
+def lost_by_seeds(column: str, path: Path = MEASURED) -> list[float]:
+    """Points lost by the layer that is best in `column`, "dev" or "test", of all seeds but one, on test of that one.
+
+    A value for each whole sweep with three seeds or more, the mean over the seeds left out.
+    """
+    sweeps: dict[tuple[str, ...], dict[int, dict[int, tuple[float, float]]]] = {}
+    for row in read_rows(path):
+        seeds = sweeps.setdefault(tuple(row[name] for name in ("model", "task", "train_pairs", "rate")), {})
+        seeds.setdefault(int(row["seed"]), {})[int(row["layer"])] = float(row[column]), float(row["test"])
+    found = []
+    for seeds in sweeps.values():
+        layers = set.intersection(*map(set, seeds.values()))
+        if len(seeds) < 3 or len(layers) < WHOLE:
+            continue
+        lost = []
+        for left, trials in seeds.items():
+            others = [scores for seed, scores in seeds.items() if seed != left]
+            best = max(sorted(layers), key=lambda layer: fmean(scores[layer][0] for scores in others))
+            lost.append(max(trials[layer][1] for layer in layers) - trials[best][1])
+        found.append(fmean(lost))
+    return found
+
+
+def seed_rows() -> list[list[str]]:
+    """A row for each score that a layer may be chosen by: sweeps, points lost in the mean and at worst."""
+    kinds = {f"{column} of the other seeds": lost_by_seeds(column) for column in ("test", "dev")}
+    return [[name, str(len(lost)), f"{fmean(lost):.2f}", f"{max(lost):.2f}"] for name, lost in kinds.items()]
+
+
 def shown(row: dict[str, object]) -> list[str]:
     """A row as the page beside this has it."""
     same = row["rule"] == RULES[0].name
@@ -257,6 +302,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     write_rows(options.out / "rules.csv", rows)
     write_rows(options.out / "picks.csv", case_rows(cases))
     print_table(SHOWN, map(shown, rows))
+    print()
+    print_table(("the best layer by", "sweeps", "lost on test of the seed left out", "worst"), seed_rows())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.common import read_rows
+from benchmarks.common import read_rows, write_rows
 from benchmarks.drop import foresight
 from benchmarks.pick import cases, rules, searches
 from tests.support.trials import read_trials
@@ -91,9 +91,33 @@ def test_gap_errors_pair_pairs_and_seeds():
     assert cases.gap_errors(rows)[0] > 0
 
 
+def test_neighbours_count_as_often_as_there_are_some():
+    case = one_case("a", [60.0, 66.0, 50.0, 64.0, 65.0], [0.0] * 5)
+    assert rules.with_neighbours(case, (0.0,), dict) == 1
+    # With a weight of one half: 62, 60.5, 57.5, 60.75, 64.67.
+    assert rules.with_neighbours(case, (0.5,), dict) == 4
+
+
+def test_a_seed_has_no_part_in_the_choice_that_it_scores(tmp_path):
+    test = {0: (10.0, 9.0, 0.0), 1: (0.0, 4.0, 12.0)}  # of two layers by seed; five more have 0
+    rows = [
+        {"model": "a", "task": "b", "train_pairs": "1", "rate": "1", "layer": str(layer), "seed": str(seed)}
+        | {"dev": str(layer), "test": str(test[layer][seed] if layer in test else 0.0)}
+        for layer in range(7)
+        for seed in range(3)
+    ]
+    write_rows(tmp_path / "all.csv", [*rows, *({**row, "task": "no third seed"} for row in rows if row["seed"] != "2")])
+    # Without seed 0 the best on test is layer 1 (8 against 4.5), without 1 layer 1, without 2 layer 0; dev takes 6.
+    assert rules.lost_by_seeds("test", tmp_path / "all.csv") == [pytest.approx((10 + 5 + 12) / 3)]
+    assert rules.lost_by_seeds("dev", tmp_path / "all.csv") == [pytest.approx((10 + 9 + 12) / 3)]
+    write_rows(tmp_path / "part.csv", [row for row in rows if row["layer"] != "6"])
+    assert rules.lost_by_seeds("test", tmp_path / "part.csv") == []
+
+
 def test_committed_tables_are_those_of_the_cases(tmp_path, capsys):
     rules.main(["--out", str(tmp_path)])
-    assert capsys.readouterr().out in (rules.HERE / "README.md").read_text(encoding="utf-8")
+    page = (rules.HERE / "README.md").read_text(encoding="utf-8")
+    assert all(table in page for table in capsys.readouterr().out.split("\n\n"))
     for name in ("rules.csv", "picks.csv"):
         assert read_rows(tmp_path / name) == read_rows(rules.HERE / name)
 

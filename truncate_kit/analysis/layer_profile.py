@@ -6,7 +6,7 @@ from pathlib import Path
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.results import Result
 from truncate_kit.similarity.curve import Curve, Row
-from truncate_kit.similarity.drop import NOT_FORETOLD, DropPrediction
+from truncate_kit.similarity.drop import NOT_PREDICTED, DropPrediction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class LayerProfile(Result):
         if self.drop is not None:
             return self.drop.sentence
         if self.labels:
-            return NOT_FORETOLD
+            return NOT_PREDICTED
         blocks = "1 block" if self.depth == 1 else f"{self.depth} blocks"
         return f"A model of {blocks} has no middle to compare its end with: no drop is predicted."
 

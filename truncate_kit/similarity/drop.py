@@ -49,7 +49,7 @@ CEILING_CONTRADICTED = 0.6  # when CKA and the corroborating sign disagree
 FALL = (-0.032, 0.178, 0.388)  # by `benchmarks.drop.foresight`, on 51 sweeps
 LEAST_RANK = 1e-3  # of the middle's: states that are all the same have none
 # Of the alarms on paraphrases none came true (benchmarks/drop/foresight.csv).
-NOT_FORETOLD = "Whether the last layers are worse is not known before training where classes or labels are learned."
+NOT_PREDICTED = "Whether the last layers are worse is not known before training where classes or labels are learned."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
