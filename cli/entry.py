@@ -5,6 +5,10 @@ import sys
 
 def main() -> None:
     """Run the command line; interrupted while it is being loaded, it ends as it does later, without a traceback."""
+    if sys.platform == "win32":  # its Python has no fcntl, by whose locks two runs keep out of each other's way
+        sys.stderr.write("Error: truncate-kit does not run under Windows.\n")
+        sys.stderr.write("Hint: run it under Linux, for example in the Windows Subsystem for Linux (WSL).\n")
+        raise SystemExit(1)
     try:
         from .app import main as run
 

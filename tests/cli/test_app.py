@@ -130,6 +130,15 @@ def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
     assert (process.returncode, out, said) == (130, "", ["Interrupted."])
 
 
+def test_windows_gets_a_sentence_instead_of_a_missing_module():
+    # A system without fcntl; its name is set as this test has no such system.
+    windows = "import sys; sys.platform, sys.modules['fcntl'] = 'win32', None"
+    code = f"{windows}; from truncate_kit_cli.entry import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("Error: truncate-kit does not run under Windows.\nHint: ")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_an_interrupt_promises_no_more_than_the_command_keeps(command):
     resumed = {"finetune", "distill", "contrast", "freeze", "study", "encode", "evaluate", "demo"}
