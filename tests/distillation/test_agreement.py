@@ -39,10 +39,13 @@ def test_it_is_what_loops_give():
     assert agreement.overlap == pytest.approx(
         100 * np.mean([len(one & other) / NEAR for one, other in zip(near, near_too, strict=True)])
     )
-    shares = [len(one & other) / NEAR for one, other in zip(near, near_too, strict=True)]
-    drawn = np.random.default_rng(1).integers(0, 60, (4000, 60))
-    low, high = np.quantile(100 * np.asarray(shares)[drawn].mean(1), (0.025, 0.975))
-    assert (agreement.overlap_low, agreement.overlap_high) == (pytest.approx(low, abs=1), pytest.approx(high, abs=1))
+    drawn = [np.bincount(row, minlength=60) for row in np.random.default_rng(1).integers(0, 60, (4000, 60))]
+    weights = [np.outer(times, times) for times in drawn]  # a pair comes as often as both of its texts
+    near_ones = np.array([[other in one for other in range(60)] for one in near])
+    both = near_ones & np.array([[other in one for other in range(60)] for one in near_too])
+    shares = [100 * times[both].sum() / times[near_ones].sum() for times in weights]
+    low, high = np.quantile(shares, (0.025, 0.975))
+    assert (agreement.overlap_low, agreement.overlap_high) == (pytest.approx(low, abs=1.5), pytest.approx(high, abs=1.5))
     assert f"% [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}] of nearest" in agreement.in_common
     assert "[" not in replace(agreement, overlap_low=None, overlap_high=None).in_common
     assert agreement.low < agreement.correlation < agreement.high
@@ -70,6 +73,20 @@ def test_the_interval_narrows_with_the_number_of_texts():
         return found.high - found.low
 
     assert width(400) < 0.75 * width(100)
+
+
+def test_the_intervals_are_as_wide_as_scores_of_other_texts_differ():
+    """Texts of a population of which a tenth is broken, drawn anew each time: an odd text is also a partner."""
+    generator = torch.Generator().manual_seed(0)
+    full, noise = vectors(0, 20_000, 32), vectors(1, 20_000, 32)
+    lean = torch.where(torch.rand(20_000, 1, generator=generator) < 0.1, 1.3 * noise, full + 0.1 * noise)
+    found = []
+    for _ in range(25):
+        places = torch.randperm(20_000, generator=generator)[:100]
+        found.append(AgreementEvaluator([[1]] * 100, full[places]).agreement_of(lean[places]))
+    for low, value, high in (("low", "correlation", "high"), ("overlap_low", "overlap", "overlap_high")):
+        differ = np.std([getattr(one, value) for one in found], ddof=1)
+        assert np.mean([getattr(one, high) - getattr(one, low) for one in found]) / 3.92 > 0.75 * differ
 
 
 def test_a_handful_of_texts_is_refused():

@@ -59,18 +59,20 @@ class AgreementEvaluator(VectorEvaluator):
         """The same from vectors (n, d) of `texts()`."""
         unit = torch.nn.functional.normalize(vectors.float(), dim=1)
         found, expected = self._cosines(unit).flatten().tolist(), self._expected.flatten().tolist()
-        # Texts are drawn, each with all of its pairs.
+        # Texts are drawn, and a pair comes as often as both of its texts: an odd text spoils its own pairs and those of
+        # the texts that it is a partner of.
         drawn = draw_counts(len(unit), RESAMPLES, seed=0)
-        counts = np.repeat(drawn, self._partners.shape[1], axis=1)
-        scores = 100 * resampled_spearman(found, expected, counts)
+        counts = drawn[:, :, None] * drawn[:, self._partners.numpy()]
+        scores = 100 * resampled_spearman(found, expected, counts.reshape(RESAMPLES, -1))
         low, high = np.nanquantile(scores, (0.025, 0.975)) if np.isfinite(scores).any() else (0.0, 0.0)
-        same = (_nearest(unit)[:, :, None] == self._near[:, None, :]).any(2).float().mean(1)
-        overlaps = np.quantile(100 * drawn @ same.double().numpy() / len(unit), (0.025, 0.975))
+        same = (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)  # whether each of `_near` is found, too
+        near = counts[:, :, :NEAR]
+        overlaps = np.quantile(100 * (near * same.numpy()).sum((1, 2)) / near.sum((1, 2)), (0.025, 0.975))
         return Agreement(
             correlation=spearman(found, expected) or 0.0,
             low=float(low),
             high=float(high),
-            overlap=100 * float(same.mean()),
+            overlap=100 * float(same.float().mean()),
             num_texts=len(unit),
             overlap_low=float(overlaps[0]),
             overlap_high=float(overlaps[1]),
