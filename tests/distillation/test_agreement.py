@@ -45,7 +45,10 @@ def test_it_is_what_loops_give():
     both = near_ones & np.array([[other in one for other in range(60)] for one in near_too])
     shares = [100 * times[both].sum() / times[near_ones].sum() for times in weights]
     low, high = np.quantile(shares, (0.025, 0.975))
-    assert (agreement.overlap_low, agreement.overlap_high) == (pytest.approx(low, abs=1.5), pytest.approx(high, abs=1.5))
+    assert (agreement.overlap_low, agreement.overlap_high) == (
+        pytest.approx(low, abs=1.5),
+        pytest.approx(high, abs=1.5),
+    )
     assert f"% [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}] of nearest" in agreement.in_common
     assert "[" not in replace(agreement, overlap_low=None, overlap_high=None).in_common
     assert agreement.low < agreement.correlation < agreement.high

@@ -29,10 +29,10 @@ class Certainty(Result):
 def certainty(
     trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequence[int] = (), trained: Collection[int] = ()
 ) -> Certainty | None:
-    """By a paired bootstrap over dev pairs and seeds, from the trials of one model with the full budget.
+    """By a paired bootstrap over dev pairs and what seeds vary by, from the trials of one model with the full budget.
 
-    In each draw all layers have the same resample of the dev pairs and the same resample of the seeds. A layer cannot
-    be told apart from the best one if the interval of the difference holds 0; layers are compared with it one by one.
+    In each draw all layers have the same resample of the dev pairs. A layer cannot be told apart from the best one if
+    the interval of the difference holds 0; layers are compared with it one by one.
 
     Args:
         trials: Those without `dev_draws` are passed over.
@@ -57,9 +57,10 @@ def certainty(
     means = {layer: np.mean([held[layer, seed].dev for seed in seeds]) for layer in layers}
     best = max(layers, key=lambda layer: (means[layer], -layer))
     scores = {layer: np.array([held[layer, seed].dev_draws for seed in seeds]) for layer in layers}
+    spread = spread_over_seeds([scores[layer].mean(1) for layer in layers])
     low, high = [], []
     for layer in layers:
-        ahead = means_over_seeds(scores[best] - scores[layer])
+        ahead = means_over_seeds(scores[best] - scores[layer], spread) if layer != best else np.zeros(1)
         ends = np.quantile(ahead, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
         low.append(round(float(ends[0]), 3))
         high.append(round(float(ends[1]), 3))
@@ -80,18 +81,35 @@ def certainty(
     )
 
 
-def means_over_seeds(draws: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of each resample of pairs the mean over as many seeds as there are, drawn with replacement.
+def spread_over_seeds(means: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
+    """Variance over seeds of a difference of two layers, and its degrees of freedom; 0 and 0 for one seed.
 
-    draws: (seeds, resamples). Means of k drawn of k seeds vary by (k − 1) / k of the variance of a mean of k seeds,
-    by half of it with two; their distance from the mean of all is widened by √(k / (k − 1)) to make up for it.
+    That of layers and seeds without repetition: what is left of a score without its layer's mean and its seed's. All
+    layers together say it, since two or three seeds of one alone hardly do.
+
+    means: Of each layer the score of each seed.
     """
-    k = len(draws)
-    if k == 1:
-        return np.array(draws[0])
-    drawn = np.random.default_rng(0).integers(0, k, draws.shape)
-    every, some = draws.mean(0), np.take_along_axis(draws, drawn, 0).mean(0)
-    return np.array(every + (some - every) * np.sqrt(k / (k - 1)))
+    table = np.array(means)
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    if not freedom:
+        return 0.0, 0
+    rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+    return 2 * float((rest**2).sum()) / freedom, freedom
+
+
+def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> NDArray[np.float64]:
+    """Of each resample of pairs a difference's mean over seeds, moved as far as that of as many other seeds might be.
+
+    By Student's t: of two or three seeds drawn with replacement, the ends of an interval lie far too near.
+
+    draws: (seeds, resamples).
+    spread: As `spread_over_seeds` gives it.
+    """
+    variance, freedom = spread
+    means = np.array(draws.mean(0))
+    if not freedom:
+        return means
+    return np.array(means + np.random.default_rng(0).standard_t(freedom, len(means)) * np.sqrt(variance / len(draws)))
 
 
 def _sentence(alike: Sequence[int], layers: Sequence[int], seeds: int, what: str) -> str:
