@@ -96,11 +96,13 @@ def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, caps
     order = np.random.default_rng(0).permutation(len(store))[:42][21:]
     texts = dict(zip(sorted(order), store.read(order), strict=True))
     some = [texts[place] for place in order]
-    wanted = AgreementEvaluator(whole.token_ids(some), whole.vectors(some)).agreement_of(lean.vectors(some))
+    # Of pieces chosen without the texts that report: a query of those that chose them may be one.
+    unseen = keep_words(lean, [text for text in TEXTS[:12] if text not in some])
+    wanted = AgreementEvaluator(whole.token_ids(some), whole.vectors(some)).agreement_of(unseen.vectors(some))
     (student,) = (one for one in result["students"] if one["blocks"] == result["chosen"])
     # The full model's vectors are kept in float16, and 21 texts of one size rank almost alike.
     assert student["agreement"]["correlation"] == pytest.approx(wanted.correlation, abs=0.5)
-    said = f"with the pieces that are kept {student['agreement']['correlation']:.1f}"
+    said = f"with the pieces that other texts need {student['agreement']['correlation']:.1f}"
     assert said in result["notes"][0]
     plain = json.loads(run(capsys, "distill", model, *asked, "--json"))  # has learned already
     (before,) = (one for one in plain["students"] if one["blocks"] == result["chosen"])
@@ -109,6 +111,25 @@ def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, caps
     small = (result["candidates"][0]["parameters"] + 1) * 4 / 1e6
     again = ("--texts", "raw.txt", "--queries", "texts.txt", "--vocabulary-from", "few.txt", "--megabytes", small)
     assert len(json.loads(run(capsys, "distill", model, *again, "--json"))["chosen"]) == 1
+
+
+def test_texts_that_report_the_agreement_do_not_choose_the_pieces_it_is_of(model, tmp_path, capsys):
+    lines = list(dict.fromkeys(sentences(420, 2)))
+    (tmp_path / "raw.txt").write_text("\n".join(lines))
+    asked = ("distill", model, "--texts", "raw.txt", "--blocks", 1, "--json")
+    run(capsys, *asked)
+    whole, store = load_encoder(model), TextStore(tmp_path / "exported/distillation/texts")
+    order = np.random.default_rng(0).permutation(len(store))[:42][21:]
+    texts = dict(zip(sorted(order), store.read(order), strict=True))
+    some = [texts[place] for place in order]
+    (tmp_path / "words.txt").write_text("\n".join([*some, "ka to"]))  # the texts that report, and one more
+    result = json.loads(run(capsys, *asked, "--vocabulary-from", "words.txt"))
+    lean = load_encoder(tmp_path / "exported/lean")
+    evaluator = AgreementEvaluator(whole.token_ids(some), whole.vectors(some))
+    wanted, blind = (evaluator.agreement_of(one.vectors(some)) for one in (keep_words(lean, ["ka to"]), lean))
+    (student,) = (one for one in result["students"] if one["blocks"] == result["chosen"])
+    assert wanted.correlation < blind.correlation - 1
+    assert student["agreement"]["correlation"] == pytest.approx(wanted.correlation, abs=0.5)
 
 
 def result_card(folder):

@@ -27,7 +27,8 @@ def distill_card(result: DistillResult) -> ModelCard:
         ),
         scores=ScoreTable(
             caption=f"Score in points of the best choice of each number of blocks: {result.metric}; "
-            f"{source} has {result.full_score:.2f}.",
+            f"{source} has {result.full_score:.2f}."
+            + ("" if result.vocabulary is None else " Scores are those with all word pieces."),
             columns=("blocks", "parameters", "without training", "after learning"),
             rows=rows,
             marked=[row.blocks for row in result.candidates].index(result.chosen),

@@ -122,8 +122,10 @@ class Distillation(Learning):
         lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
         if words is None:
             return lean, None, student
+        # Texts that chose the pieces keep their vectors: the agreement is that of pieces chosen without these.
+        measured = words.unseen(lean, frozenset(self.texts.read(self._reported)))
+        vectors = measured.encode_ids(self.texts.ids_for(measured, self._reported))
         lean, kept = words.of(lean)
-        vectors = lean.encode_ids(self.texts.ids_for(lean, self._reported))
         return lean, kept, replace(student, agreement=self._report.agreement_of(vectors))
 
     def _search(self, wanted: Wanted) -> SubsetSearch:

@@ -1,6 +1,6 @@
 """A lean model with the word pieces of given texts alone: they are chosen before learning, and dropped behind it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from truncate_kit.encoders import Encoder
 from truncate_kit.runs.cutting import VocabularyCut, cut_vocabulary
@@ -22,3 +22,7 @@ class FewerWords:
     def of(self, lean: Encoder) -> tuple[Encoder, VocabularyCut]:
         """A copy of the lean model that keeps them alone."""
         return cut_vocabulary(lean, self._texts)
+
+    def unseen(self, lean: Encoder, reported: Collection[str]) -> Encoder:
+        """The lean model as it would be had no piece been kept for the texts that it is measured by."""
+        return cut_vocabulary(lean, [text for text in self._texts if text not in reported])[0]
