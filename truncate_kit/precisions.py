@@ -49,6 +49,8 @@ PRECISIONS: dict[Precision, PrecisionRow] = {
 }  # fmt: skip
 TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
 GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
+EXPORT_RECORD = "export.json"
+"""Beside the graphs: what was exported, and from what."""
 
 
 def precisions_for(device: str) -> list[Precision]:

@@ -114,6 +114,21 @@ def test_exporting_a_folder_in_place_adds_the_graph_and_keeps_the_rest(encoder, 
     assert {name: after[name] for name in before} == before
 
 
+def test_a_model_that_is_saved_again_keeps_its_graphs_and_another_one_has_none(folder):
+    before, loaded = contents(folder), load_encoder(folder)
+    (folder / "notes.txt").write_text("of somebody's")
+    save_encoder(loaded, folder, model_card="the same command, given twice")
+    after = contents(folder)
+    assert {name: after[name] for name in ("model.onnx", "export.json")} == {
+        name: before[name] for name in ("model.onnx", "export.json")
+    }
+    assert after["sentence_bert_config.json"] == before["sentence_bert_config.json"]  # as loaders of graphs need it
+    assert "notes.txt" not in after
+    check_record(folder / "model.onnx")
+    save_encoder(truncate(loaded, 0), folder)
+    assert not {"model.onnx", "export.json"} & set(contents(folder))
+
+
 def test_what_others_ask_of_torch_stays(encoder, tmp_path):
     folder = save_encoder(encoder, tmp_path / "model")
     reading = folder / "sentence_bert_config.json"

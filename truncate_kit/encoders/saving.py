@@ -1,6 +1,7 @@
 """An encoder as an ordinary sentence-transformers folder that loads without this package."""
 
 import inspect
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ from truncate_kit.encoders.transformers_logging import quiet_transformers
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.files import local_path, replacing
 from truncate_kit.files import write_json as replace_json
+from truncate_kit.model_digests import model_digests
 from truncate_kit.pair_keys import write_seen
+from truncate_kit.precisions import EXPORT_RECORD, GRAPH_FILES
 
 _READING_FILE = "sentence_bert_config.json"
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
@@ -40,7 +43,7 @@ def save_encoder(
     """Write `folder` (replaced as a whole, or left as it was on failure) and return it.
 
     `SentenceTransformer(folder)` and `AutoModel.from_pretrained(folder)` load it; no weight above the last layer is in
-    it.
+    it. Of what else was there, graphs exported from this very model stay.
 
     model_card: Text of README.md. records: Texts of further files by name, such as what the model was made from; it
     never stands there without them. Raises `ModelError` without a tokenizer, `UsageError` for a record in a folder, or
@@ -64,7 +67,19 @@ def save_encoder(
                     f"A record cannot be named {name!r}.", hint="Name it unlike what a model is read from."
                 )
             (target / name).write_text(text, encoding="utf-8")
+        _keep_graphs(folder, target)
     return folder
+
+
+def _keep_graphs(old: Path, new: Path) -> None:
+    """Keep what was exported from the very model that is saved again: a command given twice takes no graph away."""
+    if not (old / EXPORT_RECORD).is_file() or model_digests(old) != model_digests(new):
+        return
+    graphs = tuple(GRAPH_FILES.values())  # weights beside them have their names with an ending
+    for file in old.iterdir():
+        if file.name == EXPORT_RECORD or (file.name.startswith(graphs) and file.is_file() and not file.is_symlink()):
+            shutil.copy2(file, new / file.name)
+    load_by_any_runtime(new)
 
 
 def load_by_any_runtime(folder: Path) -> None:

@@ -16,6 +16,7 @@ from truncate_kit.files import read_text
 from truncate_kit.hardware import multiplies_narrow
 from truncate_kit.model_digests import MODULES, digest_in, is_weights, model_digests
 from truncate_kit.precisions import (
+    EXPORT_RECORD,
     GRAPH_FILES,
     PRECISIONS,
     Precision,
@@ -25,7 +26,7 @@ from truncate_kit.precisions import (
 )
 from truncate_kit.results import check_format, digest_of_values
 
-REPORT_FILE = "export.json"
+REPORT_FILE = EXPORT_RECORD
 _READ = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)")
 """Weights that a model is loaded from; others may lie beside them, such as those of OpenVINO."""
 _DIGEST = "digest"
