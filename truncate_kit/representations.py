@@ -7,7 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.encoders import Encoder, PoolingMode, check_pooling, evaluating, length_batches, pool, truncate
+from truncate_kit.encoders import (
+    Encoder,
+    PoolingMode,
+    check_encoder,
+    check_pooling,
+    evaluating,
+    length_batches,
+    pool,
+    truncate,
+)
 from truncate_kit.encoders.encoder import RawStates
 from truncate_kit.memory import in_halves
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
@@ -102,6 +111,7 @@ def layer_states(
     progress: ProgressOption = False,
 ) -> Tensor:
     """States of all layers in the order of `texts`, (L', n, d) float32 on the CPU; options as in `iter_states`."""
+    check_encoder(encoder)
     progress, texts = reporter(progress), listed_texts(texts)
     if up_to is not None:
         encoder = _lowered(encoder, up_to, raw=raw)

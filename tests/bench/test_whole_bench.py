@@ -156,7 +156,7 @@ def test_files_and_graphs(report, duo):
         assert sizes[role, "torch-fp32"] == (duo / role / "model.safetensors").stat().st_size
         graph = duo / "graphs" / encoder_digest(load_encoder(duo / role))[:16] / "model.onnx"
         assert sizes[role, "onnx-fp32"] == graph.stat().st_size
-        assert any(f"The {role} model has no ONNX graph: one was exported to {graph}" in row for row in report.notes)
+        assert any(f"The {role} model has no model.onnx: one was exported to {graph}" in row for row in report.notes)
     assert sizes["lean", "torch-fp32"] < sizes["full", "torch-fp32"]
 
 

@@ -1,6 +1,7 @@
 """What Python callers give by mistake: one sentence that says what is wrong, and a hint."""
 
 import hashlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,17 +10,33 @@ from truncate_kit.analysis.profiling import profile
 from truncate_kit.combination.bert_lc import combine
 from truncate_kit.combination.model import combined_encoder
 from truncate_kit.contrastive.running import finetune_contrastive
-from truncate_kit.data import load_pairs, raw_texts
+from truncate_kit.data import RetrievalSet, TextPair, load_pairs, raw_texts
+from truncate_kit.data.suites import StsSet
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.encoders import keep, load_encoder, save_encoder, truncate
 from truncate_kit.encoders.word_pieces import keep_words
 from truncate_kit.errors import UsageError
+from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.priors.adapting import adapt
+from truncate_kit.representations import layer_states
+from truncate_kit.retrieval.comparing import compare
+from truncate_kit.retrieval.evaluating import evaluate_retrieval
+from truncate_kit.serving import encode_file
+from truncate_kit.suites.sts import score_sts
 from truncate_kit.sweep.finetune import finetune
 
 TEXTS = ["one cat", "two dogs", "three birds"]
+PAIRS = (TextPair("one", "two", 0.0), TextPair("one", "three", 0.5), TextPair("one", "four", 1.0))
+SEARCH = RetrievalSet(
+    name="set",
+    document_ids=("a", "b"),
+    documents=("one cat", "two dogs"),
+    query_ids=("p",),
+    queries=("cat",),
+    relevance=({0: 1.0},),
+)
 FRAME = np.array([["one cat", "two dogs"]])  # as the frames of pandas have two dimensions
 
 
@@ -93,11 +110,13 @@ def test_a_batch_size_is_a_whole_number(encoder, size):
         ("encoder", lambda model, out: truncate(model, 1)),
         ("encoder", lambda model, out: keep(model, [1])),
         ("encoder", save_encoder),
+        ("encoder", lambda model, out: layer_states(model, TEXTS)),
+        ("encoder", lambda model, out: encode_file(model, Path("texts.txt"), out)),
         ("reference", lambda model, out: profile(load_encoder("mini-bert"), ["one cat"], reference=model)),
     ],
     ids=[
         *("profile", "finetune", "distill", "export_onnx", "contrast", "freeze", "combine", "combined", "adapt"),
-        *("words", "truncate", "keep", "save", "reference"),
+        *("words", "truncate", "keep", "save", "states", "file", "reference"),
     ],
 )
 def test_a_model_has_to_be_loaded_first(name, use, tmp_path):
@@ -105,6 +124,24 @@ def test_a_model_has_to_be_loaded_first(name, use, tmp_path):
         use("mini-bert", tmp_path / "out")
     assert "load_encoder" in refused.value.hint
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "use"),
+    [
+        ("encoder", lambda model: evaluate(model, PAIRS)),
+        ("encoder", lambda model: evaluate_retrieval(model, SEARCH, model="m")),
+        ("full", lambda model: compare(model, model, SEARCH)),
+        ("encoder", lambda model: score_sts(model, [StsSet(name="STSB", pairs=PAIRS, published_pairs=3)], model="m")),
+    ],
+    ids=["evaluate", "retrieval", "compare", "sts"],
+)
+def test_what_encodes_is_no_name(name, use):
+    """A string has a method `encode` as well, of another kind."""
+    for model in ("mini-bert", None):
+        with pytest.raises(UsageError, match=f"A model that can `encode` is needed as `{name}`") as refused:
+            use(model)
+        assert "load_encoder" in refused.value.hint
 
 
 @pytest.mark.parametrize("texts", [3, {"a": "one cat"}, {"one cat"}, FRAME], ids=lambda value: type(value).__name__)

@@ -7,6 +7,7 @@ from truncate_kit.blocks import blocks_in_words
 from truncate_kit.results import Result
 from truncate_kit.similarity.curve import Curve, Row
 from truncate_kit.similarity.drop import NOT_PREDICTED, DropPrediction
+from truncate_kit.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +131,7 @@ class LayerProfile(Result):
     def _texts_sentence(self) -> str:
         said = f"States of {self.num_texts:,} distinct texts"
         if self.num_repeats:
-            said += f"; {self.num_repeats:,} repeats were left out"
+            said += f"; {counted(self.num_repeats, 'repeat')} {'was' if self.num_repeats == 1 else 'were'} left out"
         if self.num_not_drawn:
             said += f"; {self.num_not_drawn:,} more texts were not drawn"
         return f"{said}."

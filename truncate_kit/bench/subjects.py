@@ -130,7 +130,7 @@ class Subject:
         if self._kept is not None:
             seconds = time.perf_counter() - begin
             self.notes.append(
-                f"The {self.role} model has no ONNX graph: one was exported to {graph} in {seconds:.0f} s."
+                f"The {self.role} model has no {graph.name}: one was exported to {graph} in {seconds:.0f} s."
             )
         return graph
 

@@ -28,13 +28,15 @@ class Scale:
 def given_scale(scale: Sequence[float]) -> Scale:
     """The scale a user named. Raises `UsageError` unless it is two finite numbers, the lower first."""
     if (
-        len(scale) != 2
+        isinstance(scale, str)
+        or len(scale) != 2
         or not all(isinstance(end, (int, float)) and not isinstance(end, bool) for end in scale)
         or not 0 < scale[1] - scale[0] < math.inf
         or not math.isfinite(scale[0])
     ):
+        said = scale if isinstance(scale, str) else ",".join(map(str, scale))
         raise UsageError(
-            f"{','.join(map(str, scale))} is not a scale: it takes the lowest and then the highest possible score.",
+            f"{said} is not a scale: it takes the lowest and then the highest possible score.",
             hint="For example `scale=(0, 5)`.",
         )
     return Scale(float(scale[0]), float(scale[1]), "given")

@@ -171,7 +171,7 @@ def _kept_weights(encoder: Encoder, blocks: Sequence[int]) -> dict[str, Tensor]:
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
     """Parameters of the model cut at each layer 0 … L, pooler excluded; None where the layer cannot be held.
 
-    Computed on the meta device: no weights are made.
+    Computed on the meta device: no weights are made. config: of the backbone, such as `encoder.backbone.config`.
     """
     family, model, held = family_of(config), _meta_model(config), layers_held(config)
     if family.pooler is not None:
@@ -191,6 +191,7 @@ def _meta_model(config: PretrainedConfig) -> Any:
 def paper_parameters(config: PretrainedConfig, layer: int) -> int:
     """Parameters as the TMFT paper counts them: the embedding module and the first `layer` blocks.
 
+    config: of the backbone, such as `encoder.backbone.config`.
     ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` with its norm and convolution, final norms and poolers
     are left out (Tables 1 and 2 of "Are ELECTRA's Sentence Embeddings Beyond Repair?", Findings of EMNLP 2024).
     """

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from truncate_kit.data import RetrievalSet
 from truncate_kit.errors import UsageError
-from truncate_kit.evaluation import TextEncoder
+from truncate_kit.evaluation import TextEncoder, check_text_encoder
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.results import Result
 from truncate_kit.retrieval.evaluating import TOP
@@ -74,11 +74,13 @@ def compare(
         progress: True draws bars and logs; else what is called after each part of the texts.
 
     Raises:
-        UsageError: Nothing is to be found.
+        UsageError: Nothing is to be found, or what is given as a model cannot encode.
         ModelError: A model's measure is not known.
         DataError: Vectors are no numbers.
     """
     progress = reporter(progress)
+    for name, model in (("full", full), ("lean", lean)):
+        check_text_encoder(model, name)
     sides = {"full": encode_set(full, data, progress=progress), "lean": encode_set(lean, data, progress=progress)}
     ways, notes = _ways(sides["full"].width, sides["lean"].width)
     rows: list[ComparisonRow] = []

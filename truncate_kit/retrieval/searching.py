@@ -10,7 +10,7 @@ from torch import Tensor
 from truncate_kit.bounds import Bounds, check_number
 from truncate_kit.data import RetrievalSet
 from truncate_kit.errors import ModelError, UsageError
-from truncate_kit.evaluation import TextEncoder
+from truncate_kit.evaluation import TextEncoder, check_text_encoder
 from truncate_kit.progress import Progress, silent
 from truncate_kit.retrieval.scores import Found
 from truncate_kit.suites.prompts import encode_sides, settings_of
@@ -73,8 +73,9 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
     """Vectors of queries and documents with the model's prompt for each side; each distinct text is encoded once.
 
     A side without a prompt has none, not the model's default one, as in sentence-transformers. Raises `ModelError` for
-    a measure that is not known, `DataError` where vectors are no numbers.
+    a measure that is not known, `DataError` where vectors are no numbers, `UsageError` for what cannot encode.
     """
+    check_text_encoder(encoder)
     measure = measure_of(encoder)
     queries, documents = encode_sides(encoder, data.queries, data.documents, progress)
     return SearchVectors(queries=queries, documents=documents, measure=measure)

@@ -15,7 +15,7 @@ import numpy as np
 
 from truncate_kit.bounds import STEPS, check_number, given_or
 from truncate_kit.data import iter_rows
-from truncate_kit.encoders import Encoder, encoder_digest
+from truncate_kit.encoders import Encoder, check_encoder, encoder_digest
 from truncate_kit.encoders.digest import Digest
 from truncate_kit.encoders.pipeline import read_pipeline
 from truncate_kit.encoders.tail import Normalize
@@ -55,9 +55,11 @@ def encode_file(
     that was killed continues with the same arguments and ends with the same bytes; one that had ended does nothing.
     engine: where chunks are encoded, None is one after another here; the bytes do not depend on it where processors and
     threads are alike.
-    Raises `DataError` for a row without text, `UsageError` where `out` was made from something else,
-    `FileProblemError`, and what the engine raises.
+    Raises `DataError` for a row without text, `UsageError` where `out` was made from something else, or for what is no
+    model, `FileProblemError`, and what the engine raises.
     """
+    if not isinstance(encoder, OnnxEncoder):
+        check_encoder(encoder)
     progress = reporter(progress)
     begin = time.perf_counter()
     source, out, form = local_path(source), local_path(out), given_or(VectorFormat, form, "form")
