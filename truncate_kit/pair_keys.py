@@ -4,6 +4,7 @@ A fingerprint names a set as long as no row of it changes or moves; these know e
 """
 
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,12 @@ def pair_key(first: str, second: str) -> int:
     one, other = sorted((first, second))
     text = f"{len(one)} {one} {other}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def numbers_of(pairs: Iterable[tuple[str, str]]) -> NDArray[np.int64]:
+    """The number of each pair, (n,), counted as they first appear: the same texts in either order have the same."""
+    seen: dict[int, int] = {}
+    return np.array([seen.setdefault(pair_key(*pair), len(seen)) for pair in pairs], np.int64)
 
 
 def merged(*keys: Keys) -> Keys:

@@ -8,9 +8,12 @@ import pytest
 from scipy import stats
 
 from truncate_kit.bench.bench_report import ScoredPairs
+from truncate_kit.bench.evaluators import PairsEvaluator, Score
 from truncate_kit.bench.quality import draw_counts, quality_difference, resampled_spearman
 from truncate_kit.bench.scoring import quality_sentence
+from truncate_kit.data import TextPair
 from truncate_kit.errors import DataError
+from truncate_kit.pair_keys import numbers_of
 
 
 def _ranks(values):
@@ -58,6 +61,21 @@ def test_interval_is_the_percentiles_of_the_paired_differences():
     assert (result.low, result.high) == pytest.approx((cuts[0], cuts[-1]))
     assert result.difference == pytest.approx(100 * (_spearman(lean, targets) - _spearman(full, targets)))
     assert (result.resamples, result.num_pairs, result.seed, result.level) == (200, 30, 5, 0.9)
+
+
+def test_rows_that_repeat_a_pair_are_no_further_evidence():
+    lean, full, targets = _pairs(15)
+    once = quality_difference("torch-fp32", lean, full, targets)
+    texts = [(f"a{number}", f"b{number}") for number in range(15)]
+    numbers = numbers_of([*texts, *((second, first) for first, second in texts)])
+    assert numbers.tolist() == [*range(15), *range(15)]
+    again = quality_difference("torch-fp32", 2 * lean, 2 * full, 2 * targets, numbers=numbers)
+    assert (again.low, again.high, again.num_pairs) == (once.low, once.high, 15)
+    assert again.difference == pytest.approx(once.difference)
+    twice = [TextPair(first, second, target) for (first, second), target in zip(2 * texts, 2 * targets, strict=True)]
+    scores = [Score(0.0, np.array(2 * values)) for values in (lean, full)]
+    found = PairsEvaluator(twice).difference("torch-fp32", *scores, seed=0)
+    assert (found.low, found.high, found.num_pairs) == (once.low, once.high, 15)
 
 
 def test_interval_agrees_with_a_bootstrap_of_other_random_draws():

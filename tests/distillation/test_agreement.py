@@ -63,6 +63,15 @@ def test_the_full_model_agrees_with_itself_and_a_constant_one_with_nobody():
     assert evaluator.score_of(torch.ones(60, 8))[0] == 0.0
 
 
+def test_of_few_texts_it_is_said_how_many_any_models_have_in_common():
+    def said(count):
+        return AgreementEvaluator([[1]] * count, vectors(0, count)).agreement_of(vectors(1, count)).in_common
+
+    assert said(21).endswith(" of nearest texts in common (by chance 50 %)")  # ten of twenty others
+    assert said(201).endswith(" (by chance 5 %)")
+    assert said(300).endswith(" of nearest texts in common")
+
+
 def test_scores_are_as_exact_while_bf16_trains():
     evaluator, lean = AgreementEvaluator([[1]] * 60, vectors(0)), vectors(0) + vectors(1)
     plain = evaluator.score_of(lean)

@@ -180,6 +180,9 @@ def test_a_choice_that_misses_on_unseen_texts_says_so(learned):
     )
     labelled = replace(near, metric="nDCG@10 of half the queries", needed=39.5, scores=scores, students=(close,))
     assert "; 38.50 on what did not choose them loses more than 1 point." in labelled.sentence
+    # Points are asked for of the layer that is learned, scores are against the whole model; and four pairs say nothing.
+    for other in ({"settings": replace(labelled.settings, layer=3)}, {"scores": replace(scores, num_compared=4)}):
+        assert "chosen for" not in replace(labelled, **other).sentence
     kept = replace(scores, lean=39.1, difference=-0.9)
     assert "chosen for" not in replace(labelled, scores=kept).sentence
 

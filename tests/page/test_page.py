@@ -147,7 +147,7 @@ def test_a_distilled_model_is_not_judged_by_a_few_queries(lean, tmp_path):
     found = write_page(run).recommendations[0]
     assert found.startswith("Try the lean model")
     assert found.endswith(said)
-    enough = replace(result, scores=replace(scores, num_compared=20))
+    enough = replace(result, scores=replace(scores, num_compared=50))
     assert "+2.00 [+2.00, +2.00]." in enough.sentence
     run = write_run(tmp_path / "more", lean, sweep=None, bench=None, distilled=enough)
     assert write_page(run).recommendations[0].startswith("Take the lean model")

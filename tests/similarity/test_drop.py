@@ -1,4 +1,5 @@
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -157,4 +158,7 @@ def test_a_probability_that_speaks_against_the_prediction_is_said_as_such(loss, 
     assert not found.falls
     assert found.probability is not None
     assert (found.probability > 0.5) == ("however" in said)
+    assert found.sure == found.probability != found.confidence
+    assert replace(found, probability=0.999).sureness == "probability more than 0.99"  # as in the sentence
+    assert replace(found, probability=None).sure == found.confidence
     assert said in found.sentence

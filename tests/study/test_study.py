@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -302,6 +303,13 @@ def test_a_drop_is_two_points_and_two_standard_errors(last, deviation, drops):
     (summary,) = summaries(StudyResult(rows=rows, seconds=0.0))
     assert summary.drop == pytest.approx(60.0 - last)
     assert summary.drops == drops
+
+
+def test_of_one_seed_no_drop_is_said():
+    rows = [scored(layer, layer, test, 0.0) for layer, test in ((1, 70.0), (2, 50.0))]
+    rows = [replace(row, scores=replace(row.scores, seeds=(0,), test_std=None), depth=2) for row in rows]
+    (summary,) = summaries(StudyResult(rows=tuple(rows), seconds=0.0))
+    assert (summary.drop, summary.drops) == (20.0, False)
 
 
 def test_a_study_without_the_last_layer_has_its_tables(tmp_path, capfd):

@@ -232,3 +232,13 @@ def test_finetune_says_it_and_keeps_resamples_in_the_store_alone(tiny_folder, tm
     assert result.certainty.sentence in (tmp_path / "lean" / "README.md").read_text()
     assert SweepResult.from_dict(result.to_dict()) == result
     assert all(trial.dev_draws == () for trial in result.trials)
+
+
+def test_lean_is_compared_with_full_by_the_seeds_that_both_have(tiny_folder, tmp_path):
+    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
+    finetune(encoder, data, out=tmp_path, settings=SweepSettings(layers="1", seeds=(0, 1)), training=SHORT)
+    settings = SweepSettings(layers="2", seeds=(0,))
+    found = finetune(encoder, data, out=tmp_path, settings=settings, training=SHORT)
+    assert (found.lean.seeds, found.full.seeds) == ((0,), (0, 1))
+    of_first = {trial.layer: trial.test for trial in found.trials if trial.seed == 0}
+    assert found.tests_of_shared_seeds == (of_first[2], of_first[found.full.layer])

@@ -12,6 +12,7 @@ from truncate_kit.bench.running import Runner
 from truncate_kit.data import SEARCH_METRICS, PairSet, RetrievalSet, TextPair, is_bundled, pairs_fingerprint
 from truncate_kit.encoders import Encoder
 from truncate_kit.evaluation import evaluate
+from truncate_kit.pair_keys import numbers_of
 from truncate_kit.retrieval.scores import estimated
 from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
 
@@ -58,7 +59,9 @@ class PairsEvaluator:
     def difference(self, backend: str, lean: Score, full: Score, *, seed: int) -> QualityDifference:
         """See `QualityEvaluator`."""
         targets = [pair.target for pair in self._pairs]
-        return quality_difference(backend, lean.single.tolist(), full.single.tolist(), targets, seed=seed)
+        numbers = numbers_of((pair.first, pair.second) for pair in self._pairs)
+        cosines = lean.single.tolist(), full.single.tolist()
+        return quality_difference(backend, *cosines, targets, numbers=numbers, seed=seed)
 
 
 class QueriesEvaluator:

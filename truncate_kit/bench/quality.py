@@ -57,17 +57,21 @@ def quality_difference(
     full: Sequence[float],
     targets: Sequence[float],
     *,
+    numbers: NDArray[np.int64] | None = None,
     resamples: int = RESAMPLES,
     level: float = LEVEL,
     seed: int = 0,
 ) -> QualityDifference:
     """Spearman (× 100) of the similarities of both models against the same targets, and the interval of lean − full.
 
-    Percentile interval of a paired bootstrap: pairs are drawn with replacement, the same for both models. Raises
-    `DataError` where a correlation is not defined.
+    Percentile interval of a paired bootstrap: pairs are drawn with replacement, the same for both models, and all rows
+    of one pair together, for they say the same. numbers: of each row its pair, as `numbers_of` gives them; None where
+    none repeats another. Raises `DataError` where a correlation is not defined.
     """
     scores = [correlate(cosines, targets).spearman for cosines in (lean, full)]
-    counts = draw_counts(len(targets), resamples, seed)
+    numbers = np.arange(len(targets)) if numbers is None else numbers
+    num_pairs = int(numbers.max()) + 1
+    counts = draw_counts(num_pairs, resamples, seed)[:, numbers]
     differences = 100 * (resampled_spearman(lean, targets, counts) - resampled_spearman(full, targets, counts))
     defined = differences[np.isfinite(differences)]
     low, high = np.percentile(defined, [50 * (1 - level), 50 * (1 + level)])
@@ -81,5 +85,5 @@ def quality_difference(
         level=level,
         resamples=len(defined),
         seed=seed,
-        num_pairs=len(targets),
+        num_pairs=num_pairs,
     )

@@ -255,7 +255,7 @@ class DistillResult(Result):
             return ""
         if self.metric == f"agreement with {taught_by(self.settings)}":
             found, missed = self.student.agreement.correlation, self.student.agreement.correlation < self.needed
-        elif self.scores is not None:
+        elif self.scores is not None and self.settings.layer is None and self.scores.too_few is None:  # else of others
             found, missed = self.scores.lean, self.scores.difference < -self.budget.points
         else:
             return ""

@@ -5,6 +5,7 @@ from truncate_kit.data import SEARCH_METRICS, PairSplits, RetrievalSet
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import Encoder
 from truncate_kit.evaluation import evaluate
+from truncate_kit.pair_keys import numbers_of
 from truncate_kit.retrieval.scores import estimated
 from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator, halves
 
@@ -44,7 +45,8 @@ def held_out_scores(
     if not isinstance(data, PairSplits) or data.test is None:
         return None
     cosines = [evaluate(model, data.test.pairs).cosines for model in (lean, full)]
-    paired = quality_difference("torch", cosines[0], cosines[1], data.test.scores())
+    numbers = numbers_of((pair.first, pair.second) for pair in data.test.pairs)
+    paired = quality_difference("torch", cosines[0], cosines[1], data.test.scores(), numbers=numbers)
     return HeldOutScores(
         data=data.test.name,
         metric="Spearman × 100",

@@ -9,6 +9,8 @@ from truncate_kit.wording import counted
 Blocks = tuple[int, ...]
 NEAR = 10
 """Nearest neighbours of a text; as many texts drawn at random stand beside them."""
+SAID_CHANCE = 5
+"""Share × 100 of nearest texts in common from which on it is said how many two unrelated models have."""
 LEADING = 4
 """Subsets of one size that may learn better than the best one without training (benchmarks/lean)."""
 
@@ -121,7 +123,9 @@ class Agreement(Result):
     def in_common(self) -> str:
         """The overlap in words, with its interval."""
         interval = "" if self.overlap_low is None else f" [{self.overlap_low:.0f}, {self.overlap_high:.0f}]"
-        return f"{self.overlap:.0f} %{interval} of nearest texts in common"
+        chance = 100 * NEAR / (self.num_texts - 1)
+        by_chance = f" (by chance {chance:.0f} %)" if chance >= SAID_CHANCE else ""
+        return f"{self.overlap:.0f} %{interval} of nearest texts in common{by_chance}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

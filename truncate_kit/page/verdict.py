@@ -62,10 +62,11 @@ def _sentence(run: Run) -> str:
 
 
 def _by_sweep(run: Run, sweep: SweepResult) -> str:
-    gained, of = sweep.lean.test - sweep.full.test, sweep.retrieval or sweep.data
+    lean, full = sweep.tests_of_shared_seeds
+    of = sweep.retrieval or sweep.data
     return (
-        f"{_lean(run)} scores {sweep.lean.test:.2f} on test of {of} ({sweep.metric}) against "
-        f"{sweep.full.test:.2f} of the full model ({gained:+.2f}); {_lean_alone(run.bench)}."
+        f"{_lean(run)} scores {lean:.2f} on test of {of} ({sweep.metric}) against "
+        f"{full:.2f} of the full model ({lean - full:+.2f}); {_lean_alone(run.bench)}."
     )
 
 

@@ -27,8 +27,8 @@ def sizes_table(result: DistillResult) -> TableCells:
     """One row for each number of blocks, the full model last."""
     full = result.candidates[-1]
     return TableCells(
-        f"The choice of blocks of each number by {result.metric}; {taught_by(result.settings)} has "
-        f"{result.full_score:.2f}"
+        f"The choice of blocks of each number by {result.metric}, which flatters what it chose; "
+        f"{taught_by(result.settings)} has {result.full_score:.2f}"
         + ("" if result.needed is None else f", {result.needed:.2f} stands for {in_points(result.budget.points)} less"),
         ("blocks", "without training", "after learning", "agreement", "nearest", "speed", "MB", "result"),
         [

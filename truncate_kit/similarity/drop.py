@@ -79,9 +79,14 @@ class DropPrediction(Result):
     @property
     def sureness(self) -> str:
         """How sure a predicted fall is, in a word and a number."""
-        return (
-            f"confidence {self.confidence:.2f}" if self.probability is None else f"probability {self.probability:.2f}"
-        )
+        if self.probability is None:
+            return f"confidence {self.confidence:.2f}"
+        return f"probability {_probability_in_words(self.probability)}"
+
+    @property
+    def sure(self) -> float:
+        """The probability, or the confidence where there is none."""
+        return self.confidence if self.probability is None else self.probability
 
 
 def predict_drop(
@@ -240,8 +245,7 @@ def _reasons(
 def _how_sure(falls: bool, confidence: float, probability: float | None, *, with_reference: bool) -> str:
     if probability is not None:  # how good it is: benchmarks/drop/foresight-brier.csv
         however = ", however," if (probability > 0.5) != falls else ""
-        sure = "more than 0.99" if probability > 0.99 else "less than 0.01"  # four models say nothing surer
-        said = f"{probability:.2f}" if 0.01 <= probability <= 0.99 else sure
+        said = _probability_in_words(probability)
         return f"by sweeps of four small models{however} the probability of a fall of two points is {said}."
     if falls:
         why = "." if with_reference else ", and lower because there is no reference model."
@@ -249,6 +253,12 @@ def _how_sure(falls: bool, confidence: float, probability: float | None, *, with
     # Brier scores and misses of models that came later are in the same table.
     why = "." if with_reference else ", and there is no reference model."
     return f"ends fell in models of which the same was said{why}"
+
+
+def _probability_in_words(probability: float) -> str:
+    """Four models say nothing surer than a hundredth."""
+    sure = "more than 0.99" if probability > 0.99 else "less than 0.01"
+    return f"{probability:.2f}" if 0.01 <= probability <= 0.99 else sure
 
 
 def _check_lengths(

@@ -113,8 +113,10 @@ def _drop(rows: Sequence[StudyRow], last: StudyRow) -> tuple[float, bool]:
     """By how many points the last layer falls from the best one before it on test, and whether that counts."""
     earlier = max((row for row in rows if row is not last), key=lambda row: row.scores.test, default=last)
     drop = earlier.scores.test - last.scores.test
-    # Standard error of the difference of two means over seeds; 0 with one seed.
     ends = (earlier.scores, last.scores)
+    if min(len(scores.seeds) for scores in ends) < 2:  # the best of several layers by one seed is often one by chance
+        return drop, False
+    # Standard error of the difference of two means over seeds.
     error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
     return drop, drop >= DROP_POINTS and drop > DROP_ERRORS * error
 

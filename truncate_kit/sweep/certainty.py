@@ -113,7 +113,8 @@ def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> N
 
 
 def _sentence(alike: Sequence[int], layers: Sequence[int], seeds: int, what: str) -> str:
-    by = f"95 % interval over {'dev pairs and seeds' if seeds > 1 else 'dev pairs; one seed says nothing of seeds'}"
+    over = "dev pairs and seeds" if seeds > 1 else "dev pairs; one seed says nothing of seeds"
+    by = f"95 % interval of each against the best, over {over}"
     if len(alike) == 1:
         worse = [layer for layer in layers if layer != alike[0]]
         than = f"layer {worse[0]}, the only other one" if len(worse) == 1 else "every other layer"

@@ -20,9 +20,9 @@ from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
 from truncate_kit.sweep.sweep_result import Ranking, SweepResult, scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try
-from truncate_kit.wording import FEWEST_COMPARED, capitalized
+from truncate_kit.wording import FEWEST_COMPARED, FEWEST_QUERIES, capitalized
 
-CONFIDENT = 0.5  # a predicted drop bounds the pick from this confidence on
+CONFIDENT = 0.5  # a predicted drop bounds the pick from this probability on, or this confidence where there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ class Sweep:
     def _certainty(self, found: Found, own: Sequence[Trial]) -> Certainty | None:
         """Among those that this call chose from, and the full model; earlier ones of other layers are in the table."""
         dev = splits_for(self.data, found.best.seed).dev
-        if (self.names.num_queries or len(dev or ())) < FEWEST_COMPARED:
+        queries = self.names.num_queries
+        if queries < FEWEST_QUERIES if queries else len(dev or ()) < FEWEST_COMPARED:
             return None
         layers = {*self.layers, found.search.chosen, self.full.full.depth}
         by_layer = {layer: {trial.seed for trial in own if trial.layer == layer} for layer in layers}
@@ -138,7 +139,7 @@ class Sweep:
     def _picker(self) -> Picker:
         """The pick rule, bounded by a drop that is predicted with confidence."""
         drop = self.prediction
-        drop_from = drop.from_layer if drop is not None and drop.confidence >= CONFIDENT else None
+        drop_from = drop.from_layer if drop is not None and drop.sure >= CONFIDENT else None
         return Picker(self.settings.pick, self.settings.within, drop_from, self.runner.full.depth)
 
     def _seeds(self) -> tuple[int, ...]:

@@ -91,6 +91,22 @@ class SweepResult(Result):
         return next(row for row in self.layers if row.layer == self.chosen)
 
     @property
+    def tests_of_shared_seeds(self) -> tuple[float, float]:
+        """Test scores of the chosen layer and of the full model, means over the seeds that both have.
+
+        An earlier call may have left more seeds of one of them; where none is shared, over those that each has.
+        """
+        tests = [
+            {trial.seed: trial.test for trial in self.trials if trial.layer == row.layer and trial.test is not None}
+            for row in (self.lean, self.full)
+        ]
+        shared = tests[0].keys() & tests[1].keys()
+        if not shared:
+            return self.lean.test, self.full.test
+        lean, full = (fmean(found[seed] for seed in sorted(shared)) for found in tests)
+        return lean, full
+
+    @property
     def choice_sentences(self) -> tuple[str, ...]:
         """Why this layer, and which others dev and seeds cannot tell apart."""
         return (self.choice,) if self.certainty is None else (self.choice, self.certainty.sentence)
