@@ -34,13 +34,29 @@ ROWS = 16  # of a stand-in's table of words: its graph looks up rows, however ma
 
 
 @functools.cache
-def _share_operators() -> None:
-    """Let torch make its tables of operators once a process: that is a fifth of a trace."""
+def _spare_exporters() -> None:
+    """Let torch make its tables of operators, and onnxscript look for patterns, as often as they need to.
+
+    The tables are a fifth of a trace. For each node, and each pattern with several ends, onnxscript lists all nodes
+    before it compares this one with the first end: a tenth of a trace of few nodes, and a third of one of many.
+    """
+    from onnxscript.rewriter._basics import MatchResult
+    from onnxscript.rewriter.pattern import SimplePatternMatcher
     from torch._export import utils
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
     ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign]
+    match = SimplePatternMatcher.match
+
+    @functools.wraps(match)
+    def match_if_it_may(self: Any, model: Any, graph: Any, node: Any, **options: Any) -> Any:
+        end = self.pattern.output_nodes[0]
+        if end.op.matches(node.op_type) and end.domain.matches(node.domain):
+            return match(self, model, graph, node, **options)
+        return MatchResult().fail("The node is another operator than the first end of the pattern.")
+
+    SimplePatternMatcher.match = match_if_it_may  # type: ignore[assignment, method-assign]
 
 
 def _stand_in(encoder: Encoder) -> Encoder:
@@ -106,7 +122,7 @@ def remembered_traces(folder: Path) -> Iterator[None]:
         return onnx_ir.serde.deserialize_model(onnx.ModelProto.FromString(file.read_bytes()))
 
     def remembered(encoder: Encoder) -> Any:
-        _share_operators()
+        _spare_exporters()
         return kept(encoder, lambda: traced_anew(encoder))
 
     def graph(encoder: Encoder, target: Target = "cpu") -> Any:
