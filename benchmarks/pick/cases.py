@@ -24,7 +24,7 @@ from benchmarks.pick.measure import TASKS
 from truncate_kit.runs.journal import Journal
 from truncate_kit.runs.trial import Trial
 from truncate_kit.study.study_result import DROP_ERRORS, DROP_POINTS
-from truncate_kit.sweep.certainty import means_over_seeds, spread_over_seeds
+from truncate_kit.sweep.certainty import spread_over_seeds, variance_of_mean
 from truncate_kit.sweep.picking import Picker
 
 HERE = Path(__file__).parent
@@ -330,7 +330,11 @@ def gap_errors(rows: Sequence[dict[str, str]]) -> dict[int, float]:
     dev = {layer: fmean(float(row["dev"]) for row in rows if int(row["layer"]) == layer) for layer in draws}
     best = Picker("best-dev").pick(dev)
     spread = spread_over_seeds([values.mean(1) for values in draws.values()])
-    return {layer: float(means_over_seeds(draws[best] - values, spread).std(ddof=1)) for layer, values in draws.items()}
+    return {
+        layer: 0.0 if layer == best else sqrt(ahead.mean(0).var(ddof=1) + variance_of_mean(ahead, spread))
+        for layer, values in draws.items()
+        for ahead in [draws[best] - values]
+    }
 
 
 def all_cases(published_figures: Path | None) -> list[Case]:

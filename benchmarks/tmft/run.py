@@ -98,7 +98,7 @@ def predicted_drop(encoder: Encoder, data: PairSplits) -> int | None:
         settings=AnalysisSettings(max_texts=ANALYSED_TEXTS),
     ).drop
     print(drop.sentence)
-    return drop.from_layer if drop.confidence >= CONFIDENT else None
+    return drop.from_layer if drop.sure >= CONFIDENT else None
 
 
 def choice_rows(

@@ -89,6 +89,7 @@ def test_gap_errors_pair_pairs_and_seeds():
     assert cases.gap_errors(rows) == {0: 0.0, 1: 0.0}
     rows[0]["dev_draws"] = "1;2;9"
     assert cases.gap_errors(rows)[0] > 0
+    assert cases.gap_errors(rows)[1] == 0.0  # the best one, from itself
 
 
 def test_neighbours_count_as_often_as_there_are_some():

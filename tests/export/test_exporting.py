@@ -130,6 +130,20 @@ def test_a_model_that_is_saved_again_keeps_its_graphs_and_another_one_has_none(f
     assert not {"model.onnx", "export.json"} & set(contents(folder))
 
 
+@pytest.mark.parametrize("damage", ["unreadable modules", "a link"])
+def test_an_old_folder_in_disorder_hinders_no_new_one(folder, tmp_path, damage):
+    loaded = load_encoder(folder)
+    if damage == "a link":
+        (tmp_path / "other.json").write_text("somebody's")
+        (folder / "export.json").unlink()
+        (folder / "export.json").symlink_to(tmp_path / "other.json")
+    else:
+        (folder / "modules.json").write_text(json.dumps([{"path": "a" * 5000}]))
+    save_encoder(loaded, folder)
+    assert "export.json" not in contents(folder)
+    assert load_encoder(folder).vectors(TEXTS[:1]).shape == loaded.vectors(TEXTS[:1]).shape
+
+
 def test_what_others_ask_of_torch_stays(encoder, tmp_path):
     folder = save_encoder(encoder, tmp_path / "model")
     reading = folder / "sentence_bert_config.json"

@@ -117,6 +117,11 @@ def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high
     assert f"interval {low:+.2f} to {high:+.2f} (paired bootstrap over 500 pairs of set/test)" in found.grounds[0][0]
 
 
+def test_pairs_that_repeat_are_said(lean, tmp_path):
+    found = write_page(write_run(tmp_path / "run", lean, bench=bench_of(replace(a_quality(-1, 1), num_pairs=400))))
+    assert "(paired bootstrap over 500 pairs of set/test, 400 of them different)" in found.grounds[0][0]
+
+
 def test_a_few_pairs_recommend_nothing(lean, tmp_path):
     """Over three pairs an interval may have no width; where there are more it counts."""
     few = replace(a_quality(150, 150), num_pairs=3)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from scipy import stats
 
 from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SHORT
@@ -188,7 +189,7 @@ def test_the_bonus_for_depth_is_that_of_the_model_not_of_the_list(tiny_folder, t
     assert finetune(encoder, data, out=tmp_path, settings=sweep, training=SHORT).chosen == 2
 
 
-@pytest.mark.parametrize(("layers", "seeds"), [(2, 3), (4, 2), (8, 3)])
+@pytest.mark.parametrize(("layers", "seeds"), [(2, 2), (2, 3), (4, 2), (8, 3)])
 def test_the_interval_holds_no_difference_where_there_is_none(layers, seeds):
     """Layers that are alike but for what their seeds draw, on a dev set that is large."""
     generator, held = np.random.default_rng(0), 0
@@ -199,6 +200,21 @@ def test_the_interval_holds_no_difference_where_there_is_none(layers, seeds):
         low, high = np.quantile(found, (0.025, 0.975))
         held += low <= 0 <= high
     assert held > 0.9 * 400
+
+
+def test_the_ends_are_those_of_students_t_and_a_layer_that_varies_more_has_wider_ones():
+    table = np.array([[60.0, 61.0, 62.0], [60.0, 61.0, 62.0], [60.0, 61.0, 62.0], [66.0, 58.0, 59.0]])
+    spread = spread_over_seeds(table)
+    for other in (1, 3):
+        ahead = table[0] - table[other]
+        # Of eight values and 3 × 2 degrees of freedom, or of three differences where that is more.
+        variance = max(
+            2 * np.sum((table - table.mean(0) - table.mean(1)[:, None] + table.mean()) ** 2) / 6, ahead.var(ddof=1)
+        )
+        found = means_over_seeds(np.repeat(ahead[:, None], 4001, 1), spread)
+        wanted = ahead.mean() + np.array(stats.t.interval(0.95, 6)) * np.sqrt(variance / 3)
+        assert np.quantile(found, (0.025, 0.975)) == pytest.approx(wanted, abs=0.02)
+    assert (table[0] - table[3]).var(ddof=1) > spread[0]
 
 
 def test_seeds_that_disagree_widen_the_interval():

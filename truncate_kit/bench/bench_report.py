@@ -211,7 +211,7 @@ class QualityDifference(Result):
     level: float
     resamples: int  # those in which both correlations are defined (all but a few on tiny sets)
     seed: int
-    num_pairs: int  # or queries; what repeats another is none of its own
+    num_pairs: int  # that are different, or queries
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,7 +118,10 @@ class Distillation(Learning):
         return NO_KEYS if self.data is None or self.data.dev is None else keys_of(self.data.dev)
 
     def _saved(self, student: Student, words: FewerWords | None) -> tuple[Encoder, VocabularyCut | None, Student]:
-        """What a student is saved as, what is left of its vocabulary, and the student with the agreement of that."""
+        """What a student is saved as, what is left of its vocabulary, and the student with an agreement without words.
+
+        That is the one with the pieces which texts need that do not report it.
+        """
         lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
         if words is None:
             return lean, None, student

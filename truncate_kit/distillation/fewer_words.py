@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from truncate_kit.encoders import Encoder
+from truncate_kit.encoders import Encoder, keep_words
 from truncate_kit.runs.cutting import VocabularyCut, cut_vocabulary
 
 
@@ -25,4 +25,4 @@ class FewerWords:
 
     def unseen(self, lean: Encoder, reported: Collection[str]) -> Encoder:
         """The lean model as it would be had no piece been kept for the texts that it is measured by."""
-        return cut_vocabulary(lean, [text for text in self._texts if text not in reported])[0]
+        return keep_words(lean, [text for text in self._texts if text not in reported])

@@ -1,6 +1,7 @@
 """An encoder as an ordinary sentence-transformers folder that loads without this package."""
 
 import inspect
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,13 +20,16 @@ from truncate_kit.encoders.pooler_files import LAYER_POOLERS, LayerPooler, type_
 from truncate_kit.encoders.pooling import ConcatPooling
 from truncate_kit.encoders.tail import write_tail_module
 from truncate_kit.encoders.transformers_logging import quiet_transformers
-from truncate_kit.errors import ModelError, UsageError
+from truncate_kit.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.files import local_path, replacing
 from truncate_kit.files import write_json as replace_json
 from truncate_kit.model_digests import model_digests
 from truncate_kit.pair_keys import write_seen
 from truncate_kit.precisions import EXPORT_RECORD, GRAPH_FILES
 
+# The record, the graphs, and weights beside them, which have their names with an ending.
+_GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))
+_IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data)?")
 _READING_FILE = "sentence_bert_config.json"
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 # Of how a tokenizer cut texts last, what transformers makes settings of when it reads the file back, by their names.
@@ -72,13 +76,22 @@ def save_encoder(
 
 
 def _keep_graphs(old: Path, new: Path) -> None:
-    """Keep what was exported from the very model that is saved again: a command given twice takes no graph away."""
-    if not (old / EXPORT_RECORD).is_file() or model_digests(old) != model_digests(new):
+    """Keep what was exported from the very model that is saved again: a command given twice takes no graph away.
+
+    Where the old folder cannot be read, or there is no room for its graphs, the new one has none, as another model has.
+    """
+    copied = []
+    try:
+        if not (old / EXPORT_RECORD).is_file() or model_digests(old) != model_digests(new):
+            return
+        for file in old.iterdir():
+            if _IS_OF_GRAPHS.fullmatch(file.name) and file.is_file() and not file.is_symlink():
+                copied.append(new / file.name)
+                shutil.copy2(file, copied[-1])
+    except (OSError, ValueError, TruncateKitError):
+        for file in copied:
+            file.unlink(missing_ok=True)
         return
-    graphs = tuple(GRAPH_FILES.values())  # weights beside them have their names with an ending
-    for file in old.iterdir():
-        if file.name == EXPORT_RECORD or (file.name.startswith(graphs) and file.is_file() and not file.is_symlink()):
-            shutil.copy2(file, new / file.name)
     load_by_any_runtime(new)
 
 

@@ -43,6 +43,8 @@ def _prediction(run: Run, sweep: SweepResult, own: DropPrediction) -> DropPredic
 def _interval(bench: BenchReport, quality: QualityDifference) -> str:
     verdict = "lean is better" if quality.low > 0 else "lean is worse" if quality.high < 0 else "no difference is shown"
     over = counted(quality.num_pairs, "test pair") if bench.scored is None else bench.scored.words
+    if bench.scored is not None and quality.num_pairs != bench.scored.num_pairs:
+        over += f", {quality.num_pairs:,} of them different"
     return (
         f"Score: {quality.difference:+.2f} points, {100 * quality.level:g} % interval {quality.low:+.2f} to "
         f"{quality.high:+.2f} (paired bootstrap over {over}): {verdict}."

@@ -64,6 +64,8 @@ def _sentence(run: Run) -> str:
 def _by_sweep(run: Run, sweep: SweepResult) -> str:
     lean, full = sweep.tests_of_shared_seeds
     of = sweep.retrieval or sweep.data
+    if sweep.lean.seeds != sweep.full.seeds:
+        of += ", by the seeds that both have,"
     return (
         f"{_lean(run)} scores {lean:.2f} on test of {of} ({sweep.metric}) against "
         f"{full:.2f} of the full model ({lean - full:+.2f}); {_lean_alone(run.bench)}."

@@ -89,7 +89,7 @@ class Summary(Result):
     best_dev: StudyRow  # the layer with the best dev score, the paper's choice
     last: StudyRow | None  # the last layer; None where the study leaves it out
     drop: float | None  # best earlier test score minus the last layer's, in points; None without the last layer
-    drops: bool  # whether that is at least two points and two standard errors of the difference of two means
+    drops: bool  # whether that is two points and two standard errors of the difference of two means; never of one seed
 
 
 def summaries(result: StudyResult) -> list[Summary]:
