@@ -22,7 +22,7 @@ from truncate_kit.contrastive.poolings import TABLE_2
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-WORDS += ("thirteen", "fourteen", "fifteen", "sixteen")
+WORDS += ("thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen")
 
 
 def rows_of(page: str, start: str) -> list[list[str]]:
