@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student_t
 
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
@@ -106,6 +105,8 @@ def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> N
     draws: (seeds, resamples).
     spread: As `spread_over_seeds` gives it.
     """
+    from scipy.stats import t as student_t  # slow to import, and results are read without it
+
     means = np.array(draws.mean(0))
     _, freedom = spread
     if not freedom:
