@@ -59,7 +59,7 @@ def draw_speed(axes: Axes) -> None:
         color = BLUE if model == "lean" else ORANGE
         filled = "none" if "torch" in runtime else color
         axes.plot(speed, score, MARKERS[runtime], color=color, markersize=8, markerfacecolor=filled)
-    layers = dict(re.findall(r"(lean|full), layer (\d+)", text))
+    layers = dict(re.findall(r"(lean|full): layer (\d+)", text))
     for model, below in (("lean", True), ("full", False)):
         count = layers[model]
         said = f"{model}: {count} block{'s' * (count != '1')}"
