@@ -20,7 +20,7 @@ def layers_in_words(layers: Sequence[int]) -> str:
 
 FEWEST_COMPARED = 20
 """Pairs from which on the interval of a bootstrap says something: over three it may have no width."""
-FEWEST_QUERIES = 50
+FEWEST_COMPARED_QUERIES = 50
 """The same of queries: most are answered alike by two models, and where all that were drawn are, there is no width."""
 
 
@@ -29,7 +29,7 @@ def too_few(number: int | None, one: str, many: str) -> str | None:
 
     one, many: "pair" and "pairs", or "query" and "queries".
     """
-    if number is None or number >= (FEWEST_QUERIES if one == "query" else FEWEST_COMPARED):
+    if number is None or number >= (FEWEST_COMPARED_QUERIES if one == "query" else FEWEST_COMPARED):
         return None
     return (
         f"{counted(number, one, many)} {'is' if number == 1 else 'are'} too few for an interval to say which is better"

@@ -4,14 +4,14 @@ from truncate_kit.cells import NONE, TableCells, number
 from truncate_kit.retrieval.comparing import RetrievalComparison
 from truncate_kit.retrieval.evaluating import RetrievalScore
 from truncate_kit.retrieval.scores import Estimate
-from truncate_kit.wording import FEWEST_QUERIES, counted, too_few
+from truncate_kit.wording import FEWEST_COMPARED_QUERIES, counted, too_few
 
 WAYS = {("full", "full"): "full", ("lean", "lean"): "lean", ("lean", "full"): "lean queries, full index"}
 
 
 def search_table(score: RetrievalScore) -> TableCells:
     """One row: the scores of a model with their intervals; of few queries without."""
-    top, few = score.top, score.num_queries < FEWEST_QUERIES
+    top, few = score.top, score.num_queries < FEWEST_COMPARED_QUERIES
     return TableCells(
         f"{score.model} in {score.runtime}: {_searched(score)}, by {score.measure}, × 100",
         (f"nDCG@{top}", f"MRR@{top}", f"recall@{top}", "vectors", "dimensions", "bytes per vector"),
@@ -31,7 +31,7 @@ def search_table(score: RetrievalScore) -> TableCells:
 
 def search_sentences(score: RetrievalScore) -> list[str]:
     """Why there are no intervals, where there are none."""
-    if score.num_queries >= FEWEST_QUERIES:
+    if score.num_queries >= FEWEST_COMPARED_QUERIES:
         return []
     queries = counted(score.num_queries, "query", "queries")
     return [f"{queries} {'is' if score.num_queries == 1 else 'are'} too few for an interval."]

@@ -20,7 +20,7 @@ from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.strategies import STRATEGIES, Candidates, Search
 from truncate_kit.sweep.sweep_result import Ranking, SweepResult, scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner, layers_to_try
-from truncate_kit.wording import FEWEST_COMPARED, FEWEST_QUERIES, capitalized
+from truncate_kit.wording import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, capitalized
 
 CONFIDENT = 0.5  # a predicted drop bounds the pick from this probability on, or this confidence where there is none
 
@@ -121,7 +121,7 @@ class Sweep:
         """Among those that this call chose from, and the full model; earlier ones of other layers are in the table."""
         dev = splits_for(self.data, found.best.seed).dev
         queries = self.names.num_queries
-        if queries < FEWEST_QUERIES if queries else len(dev or ()) < FEWEST_COMPARED:
+        if queries < FEWEST_COMPARED_QUERIES if queries else len(dev or ()) < FEWEST_COMPARED:
             return None
         layers = {*self.layers, found.search.chosen, self.full.full.depth}
         by_layer = {layer: {trial.seed for trial in own if trial.layer == layer} for layer in layers}
