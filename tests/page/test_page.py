@@ -117,6 +117,18 @@ def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high
     assert f"interval {low:+.2f} to {high:+.2f} (paired bootstrap over 500 pairs of set/test)" in found.grounds[0][0]
 
 
+def test_a_gain_is_by_the_seeds_that_both_models_have(lean, tmp_path):
+    sweep = a_sweep()
+    first = sweep.search[0]
+    tests = ((5, 0, 60.0), (8, 0, 50.0), (8, 1, 59.0))
+    trials = tuple(replace(first, layer=layer, seed=seed, test=test) for layer, seed, test in tests)
+    full = replace(sweep.full, seeds=(0, 1), test=54.5)
+    layers = (*(replace(row, seeds=(0,)) for row in sweep.layers[:-1]), full)
+    run = write_run(tmp_path / "run", lean, sweep=replace(sweep, trials=trials, layers=layers, full=full), bench=None)
+    said = write_page(run).recommendations[0]
+    assert ", by the seeds that both have, (Spearman × 100) against 50.00 of the full model (+10.00)" in said
+
+
 def test_pairs_that_repeat_are_said(lean, tmp_path):
     found = write_page(write_run(tmp_path / "run", lean, bench=bench_of(replace(a_quality(-1, 1), num_pairs=400))))
     assert "(paired bootstrap over 500 pairs of set/test, 400 of them different)" in found.grounds[0][0]

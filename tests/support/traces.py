@@ -56,6 +56,7 @@ def _spare_exporters() -> None:
             return match(self, model, graph, node, **options)
         return MatchResult().fail("The node is another operator than the first end of the pattern.")
 
+    # A method of a class that has no other way in; its further arguments are handed on, which types do not show.
     SimplePatternMatcher.match = match_if_it_may  # type: ignore[assignment, method-assign]
 
 

@@ -144,6 +144,8 @@ def test_without_a_prediction_the_cka_rule_takes_the_last_layer_and_with_one_the
     assert tuned(encoder, tmp_path / "b", "cka", falls).chosen == 1
     unsure = dataclasses.replace(falls, confidence=0.4)
     assert tuned(encoder, tmp_path / "c", "cka", unsure).chosen == DEPTH
+    unlikely = dataclasses.replace(falls, probability=0.3)  # where there is a probability, it counts
+    assert tuned(encoder, tmp_path / "d", "cka", unlikely).chosen == DEPTH
 
 
 def rankings_in(records) -> dict[str, dict[int, float]]:
