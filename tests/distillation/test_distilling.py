@@ -15,6 +15,7 @@ from truncate_kit.distillation import search_plan, teacher
 from truncate_kit.distillation.agreement import AgreementEvaluator
 from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult, HeldOutScores
 from truncate_kit.distillation.distilling import distill
+from truncate_kit.distillation.held_out import held_out_scores
 from truncate_kit.distillation.learning import Learning
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.student import ids_of
@@ -139,6 +140,18 @@ def test_every_size_has_its_agreement_with_an_interval(full, learned):
     assert f"{found.correlation:.1f} [{found.low:.1f}, {found.high:.1f}]" in sizes_table(result).rows[0]
     earlier = replace(result, candidates=tuple(replace(row, agreement=None) for row in result.candidates))
     assert "–" in sizes_table(earlier).rows[-1]
+
+
+def test_a_test_part_that_repeats_pairs_is_no_more_sure(full):
+    data = load_pairs(BUNDLED)
+    some = replace(data.test, pairs=data.test.pairs[:25])
+    lean = keep(full, (1, 2))
+    once, thrice = (
+        held_out_scores(full, lean, replace(data, test=replace(some, pairs=times * some.pairs)), None)
+        for times in (1, 3)
+    )
+    assert (thrice.low, thrice.high) == pytest.approx((once.low, once.high))
+    assert thrice.num_compared == once.num_compared == len({frozenset((p.first, p.second)) for p in some.pairs})
 
 
 def test_labels_give_an_interval_of_their_own(full):
