@@ -18,6 +18,7 @@ from truncate_kit.encoders import load_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
+from truncate_kit.runs.isolation import isolated
 from truncate_kit.training.loop import precision
 from truncate_kit_cli.app import main
 
@@ -93,6 +94,20 @@ def test_a_run_that_was_stopped_ends_with_the_same_weights(tmp_path):
         torch.use_deterministic_algorithms(False)
     for name, value in whole.trained.state_dict().items():
         torch.testing.assert_close(resumed.trained.state_dict()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_a_training_leaves_the_gpus_generator_and_autocast_alone():
+    torch.cuda.manual_seed(5)
+    wanted = torch.rand(4, device=DEVICE)
+    torch.cuda.manual_seed(5)
+    run = pair_run("mini-bert", learning_rate=1e-4)
+    run.encoder.to(DEVICE)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        with isolated():
+            assert not torch.is_autocast_enabled(DEVICE)
+            run.train()
+        assert torch.is_autocast_enabled(DEVICE)
+    torch.testing.assert_close(torch.rand(4, device=DEVICE), wanted, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16"])
