@@ -100,11 +100,11 @@ def test_a_training_leaves_the_gpus_generator_and_autocast_alone():
     torch.cuda.manual_seed(5)
     wanted = torch.rand(4, device=DEVICE)
     torch.cuda.manual_seed(5)
-    run = pair_run("mini-bert", learning_rate=1e-4)
-    run.encoder.to(DEVICE)
     with torch.autocast(DEVICE, torch.bfloat16):
         with isolated():
             assert not torch.is_autocast_enabled(DEVICE)
+            run = pair_run("mini-bert", learning_rate=1e-4)
+            run.encoder.to(DEVICE)
             run.train()
         assert torch.is_autocast_enabled(DEVICE)
     torch.testing.assert_close(torch.rand(4, device=DEVICE), wanted, rtol=0, atol=0)
