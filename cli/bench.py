@@ -61,12 +61,13 @@ def bench(
     backends: Annotated[
         str | None,
         machine_option(
-            f"all, or some of {', '.join(BACKENDS)}; by default torch and ONNX Runtime, compiled as well on CUDA."
+            f"all, or some of {', '.join(BACKENDS)}; by default torch and ONNX Runtime, on CUDA compiled as well "
+            "but with --quick."
         ),
     ] = None,
     repeats: Annotated[int | None, machine_option(ROUNDS)] = None,
     quick: Annotated[
-        bool, machine_option("Fewer rounds and sentences, no memory: for a first look.", "--quick")
+        bool, machine_option("Fewer rounds and sentences, no memory, nothing compiled: for a first look.", "--quick")
     ] = False,
     device: options.Device = None,
     threads: options.Threads = None,
@@ -101,7 +102,7 @@ def bench(
     else:
         ours, theirs = _random_pair(random_weights, layer, whole=whole)
     if quick:
-        workspace.note("Quick: fewer rounds and sentences than without --quick, and no peak memory.")
+        workspace.note("Quick: fewer rounds and sentences than without --quick, no peak memory, nothing compiled.")
     pairs, texts = _scored_on(workspace, lean, full, (data, columns, scale))
     with workspace.held():
         with progress_bar(quiet=as_json) as progress:

@@ -500,6 +500,8 @@ def test_the_cpu_leaves_out_what_compiles_unless_asked():
     assert len(select_backends(["all"], cpu)) == 10
     cuda = [row.name for row in select_backends(None, torch.device("cuda"))]
     assert {"torch-tf32", "torch-fp16", "compile-fp16", "onnx-fp32"} <= set(cuda)
+    quick = [row.name for row in select_backends(None, torch.device("cuda"), slow_starts=False)]
+    assert quick == [name for name in cuda if not name.startswith("compile")]
     rivals = {"st-fp16", "st-flash-fp16", "flash-fp16", "compile-static-fp16", "tensorrt-fp16", "onnx-graphs-fp16"}
     assert not {*rivals, "onnx-int8"} & set(cuda)
     assert len(select_backends(["all"], torch.device("cuda"))) == len(BACKENDS_KNOWN)

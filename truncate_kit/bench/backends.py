@@ -94,20 +94,24 @@ BASE = "torch-fp32"
 
 
 def select_backends(
-    names: Sequence[str] | None, device: "torch.device", folders: Sequence[Path] = ()
+    names: Sequence[str] | None, device: "torch.device", folders: Sequence[Path] = (), *, slow_starts: bool = True
 ) -> tuple[Backend, ...]:
     """The rows of the given names in the order of `BACKENDS`; `["all"]` gives every row that makes sense on `device`.
 
-    None: all but rivals on CUDA, on the CPU those that start at once; fp16 and int8 graphs only where one of `folders`
-    holds one, and where the device has kernels for them. Raises `UsageError` for a name that is not known.
+    None: all but rivals on CUDA, on the CPU, or without `slow_starts`, those that start at once; fp16 and int8 graphs
+    only where one of `folders` holds one, and where the device has kernels for them. Raises `UsageError` for a name
+    that is not known.
     """
     cuda = device.type == "cuda"
+    starts = cuda and slow_starts
     sensible = tuple(row for row in _ROWS if cuda or not row.on_cuda)
     if names is None:
         return tuple(
             row
             for row in sensible
-            if not row.rival and (cuda or not row.slow_start) and (not row.only_exported or _held(row, device, folders))
+            if not row.rival
+            and (starts or not row.slow_start)
+            and (not row.only_exported or _held(row, device, folders))
         )
     if list(names) == ["all"]:
         return sensible

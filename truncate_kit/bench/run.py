@@ -71,7 +71,7 @@ def bench(
     if full is not None or settings.blocks is not None:
         models["full"] = lean if full is None else full
     folders = [resolve(model) for model in models.values() if isinstance(model, str | Path)]
-    backends = select_backends(settings.backends, device, folders)
+    backends = select_backends(settings.backends, device, folders, slow_starts=settings.compile)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="truncate-kit-bench-")))
         threads = stack.enter_context(torch_threads(settings.threads))
@@ -120,8 +120,8 @@ def _measure(
     left_out = [row.title for row in here if row not in contestants.backends and row.slow_start and not row.rival]
     if left_out:
         notes.append(
-            f"Left out: {' and '.join(left_out)}, compiling takes up to a minute per model; "
-            "they are measured where all backends are asked for."
+            f"Left out: {' and '.join(left_out)}, compiling takes a minute or more per model; "
+            "they are measured where they or all backends are asked for."
         )
     shared = with_shares(timings, ceilings)
     return BenchReport(

@@ -17,7 +17,8 @@ class BenchSettings(Result):
     Attributes:
         batch_sizes: texts per batch of the throughput; latency is timed at batch 1 in any case.
         lengths: tokens per text; None for 16 and 128, or what the models can take.
-        backends: names of `BACKENDS`, `("all",)`, or None for those that start at once on the device.
+        backends: names of `BACKENDS`, `("all",)`, or None for those that start at once, and on a GPU what compiles.
+        compile: whether what compiles is among them on a GPU: a minute and more for each model and precision.
         repeats: rounds, each of which times every model in turn; latency has ten calls in each.
         threads: of torch and ONNX Runtime, None for torch's own choice.
         device: `cpu` or `cuda[:i]`; None is the CPU.
@@ -33,6 +34,7 @@ class BenchSettings(Result):
     batch_sizes: tuple[int, ...] = (1, 32)
     lengths: tuple[int, ...] | None = None
     backends: tuple[str, ...] | None = None
+    compile: bool = True
     repeats: int = 5
     threads: int | None = None
     device: str | None = None
@@ -50,4 +52,5 @@ class BenchSettings(Result):
                 object.__setattr__(self, name, numbers)
 
 
-QUICK = BenchSettings(repeats=3, memory=False, max_texts=256)  # for a first look: fewer rounds and sentences, no memory
+QUICK = BenchSettings(repeats=3, memory=False, max_texts=256, compile=False)
+"""For a first look: fewer rounds and sentences, no memory, nothing that compiles."""
