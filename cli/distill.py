@@ -200,9 +200,11 @@ def _aim(
 ) -> int | None:
     """The layer whose vectors are learned, None for the last; by default the one before a predicted fall."""
     from truncate_kit.analysis.foresight import ANALYSED_TEXTS, foresee_drop
+    from truncate_kit.distillation.budget import check_budget
 
     if (named := _layer_named(layer)) is not None:
         return named
+    check_budget(budget, encoder)  # looking for a fall takes a minute
     drop = None
     if layer == "auto":
         with suppress(TruncateKitError):  # what cannot be analysed is refused by what follows, or learns all the same

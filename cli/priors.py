@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from truncate_kit.blocks import place_in_words
 from truncate_kit.errors import UsageError
-from truncate_kit.files import unfinished
+from truncate_kit.working_folders import unfinished
 
 from .options import given, training_option
 from .workspace import Workspace

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.errors import DataError, UsageError
-from truncate_kit.files import run_lock
+from truncate_kit.working_folders import run_lock
 from truncate_kit.workspace import places
 from truncate_kit.workspace.sources import DataSource, ModelSource
 

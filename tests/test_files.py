@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 
 from truncate_kit import files
 from truncate_kit.errors import FileProblemError
-from truncate_kit.files import open_to_extend, remove_leftovers, replacing, run_lock, write_json, write_text
+from truncate_kit.files import open_to_extend, remove_leftovers, replacing, write_json, write_text
+from truncate_kit.working_folders import run_lock
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path):
@@ -129,7 +130,7 @@ def test_a_full_disk_is_said_and_leaves_the_old_file(tmp_path):
 
 def test_one_process_per_folder(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from truncate_kit.files import run_lock\n"
+        "import sys; from pathlib import Path; from truncate_kit.working_folders import run_lock\n"
         "with run_lock(Path(sys.argv[1])):\n    print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]

@@ -1,4 +1,4 @@
-"""Writing so that nothing is lost: a temporary name first, then a rename; one process per run folder."""
+"""Writing so that nothing is lost: a temporary name first, then a rename."""
 
 import contextlib
 import ctypes
@@ -14,19 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from truncate_kit.errors import (
-    DataError,
-    DivergedError,
-    FileProblemError,
-    ModelError,
-    TruncateKitError,
-    UsageError,
-    cannot_write,
-)
+from truncate_kit.errors import FileProblemError, TruncateKitError, cannot_write
 from truncate_kit.on_disk import flush, flush_names, open_up, opened_folder, usual_rights
 
 _REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
-_TEMPORARY, _UNFINISHED = ".tmp", ".unfinished"
+_TEMPORARY = ".tmp"
 _MOST_TEXT = 1_000_000_000  # bytes: records of a million trials have fewer; a file of holes may claim any number
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
@@ -240,61 +232,3 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON under a temporary name and rename it to `path`. Raises `FileProblemError`."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-@contextlib.contextmanager
-def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Work in `folder`, which is marked until it ends well or is refused: what was stopped goes on there."""
-    # The same call would end so again; after a divergence one with other settings goes on with what they share.
-    refused = (UsageError, DataError, ModelError, *([] if shared else [DivergedError]))
-    mark = mark_unfinished(folder)
-    try:
-        yield
-    except refused:
-        mark.unlink(missing_ok=True)
-        raise
-    mark.unlink(missing_ok=True)
-
-
-def mark_unfinished(folder: Path) -> Path:
-    """Say that work in `folder` goes on with another call, which takes the mark away; the file that says so."""
-    folder.mkdir(parents=True, exist_ok=True)
-    mark = folder / _UNFINISHED
-    mark.touch()
-    return mark
-
-
-def is_unfinished(folder: Path) -> bool:
-    """Whether work in that folder was stopped and waits for the same call."""
-    return (folder / _UNFINISHED).exists()
-
-
-@contextlib.contextmanager
-def run_lock(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process; the lock goes with the process, however it ends.
-
-    A folder that was made for it goes again where what was to be done there fails before it has written anything.
-    Raises `FileProblemError` when another process holds it or the folder cannot be made.
-    """
-    made = not folder.exists()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # A link is not followed and nothing is emptied: whoever made the folder may have put something else there.
-        handle = open_to_extend(folder / ".lock")
-    except OSError as error:
-        raise cannot_write(folder, error) from error
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise FileProblemError(
-                f"Another process is working in {folder}.",
-                hint="Wait until it ends, stop it, or name another folder as `out`.",
-            ) from error
-        try:
-            yield
-        except BaseException:
-            if made and folder.is_dir() and [path.name for path in folder.iterdir()] == [".lock"]:
-                (folder / ".lock").unlink()
-                folder.rmdir()
-            raise

@@ -116,6 +116,7 @@ def test_json_and_again(texts, tiny_folder, capfd):
         (("--texts", "texts.txt", "--blocks", "2", "--within", "1"), "two budgets", "Leave out --within or --blocks"),
         (("--texts", "texts.txt", "--blocks", "9"), "No lean model has 9 blocks", "--blocks from 1 to 2"),
         (("--texts", "texts.txt", "--blocks", "1,9"), "Block 9 does not exist", ""),
+        (("--texts", "texts.txt", "--layer", "2", "--blocks", "2,3"), "Block 3 lies behind layer 2", "up to 2"),
         (("--texts", "texts.txt", "--blocks", "3,1"), "do not rise", ""),
         (("--texts", "texts.txt", "--megabytes", "0.001"), "takes 0.0 megabytes", "--onnx --precision int8"),
         (("--texts", "texts.txt", "--precision", "fp8"), "no training precision 'fp8'", "fp32"),
@@ -129,7 +130,7 @@ def test_what_it_refuses(texts, tiny_folder, capfd, options, said, hint):
     problem = refused(capfd, "distill", tiny_folder("bert"), *options)
     assert said in problem
     assert hint in problem
-    assert not (texts.parent / "exported/lean").exists()
+    assert not (texts.parent / "exported").exists()
 
 
 def test_the_fewest_blocks_within_points(texts, tiny_folder, capfd):

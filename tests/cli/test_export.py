@@ -11,7 +11,7 @@ from sentence_transformers import SentenceTransformer
 from tests.support.commands import refused, run
 from truncate_kit.data import read_pairs
 from truncate_kit.encoders import encoder_digest, load_encoder, save_encoder, truncate
-from truncate_kit.files import run_lock
+from truncate_kit.working_folders import run_lock
 from truncate_kit_cli.workspace import Workspace
 
 

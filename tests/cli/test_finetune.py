@@ -12,11 +12,11 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import complete_splits, load_pairs
 from truncate_kit.encoders import encoder_digest, load_encoder
 from truncate_kit.errors import DeviceError, FileProblemError
-from truncate_kit.files import run_lock
 from truncate_kit.page.writing import write_page
 from truncate_kit.priors import adapting
 from truncate_kit.training import retrieval_evaluator
 from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.working_folders import run_lock
 from truncate_kit_cli.app import main
 from truncate_kit_cli.finetune import _teacher
 from truncate_kit_cli.priors import Priors

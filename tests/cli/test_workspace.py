@@ -8,8 +8,8 @@ import pytest
 
 from truncate_kit.bench import roofline
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
-from truncate_kit.files import run_lock
 from truncate_kit.hardware import INSTRUCTIONS
+from truncate_kit.working_folders import run_lock
 from truncate_kit.workspace.sources import ModelSource
 from truncate_kit_cli.app import main
 from truncate_kit_cli.workspace import Workspace

@@ -442,7 +442,7 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     near, far = (torch.cosine_similarity(found, wanted).mean() for found in (lean, keep(full, (1, 3)).vectors(some)))
     assert near > far
     assert encoder_digest(load_encoder(tmp_path / "full")) == encoder_digest(full)
-    with pytest.raises(LayerOutOfRangeError):
+    with pytest.raises(UsageError, match="Block 4 lies behind layer 3"):
         distill(full, texts, out=tmp_path / "beyond", budget=Budget(blocks="1,4"), settings=before_the_end)
     with pytest.raises(LayerOutOfRangeError) as beyond:
         distill(full, texts, out=tmp_path / "beyond", settings=replace(SHORT, layer=9))

@@ -15,12 +15,12 @@ from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.errors import FileProblemError, UsageError
-from truncate_kit.files import run_lock
 from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.runs.cutting import cut
 from truncate_kit.runs.output import output_folder
 from truncate_kit.sweep.finetune import finetune
+from truncate_kit.working_folders import run_lock
 
 
 def contrast(encoder, out):
@@ -64,7 +64,10 @@ def test_the_model_it_started_from_is_not_replaced(name, method, linked, tiny_fo
 
 @pytest.mark.parametrize(("name", "method"), CASES)
 def test_a_folder_in_which_another_process_works_is_refused(name, method, tiny_folder, tmp_path):
-    code = f"from pathlib import Path\nfrom truncate_kit.files import run_lock\nwith run_lock(Path({str(tmp_path)!r})):"
+    code = (
+        "from pathlib import Path\nfrom truncate_kit.working_folders import run_lock\n"
+        f"with run_lock(Path({str(tmp_path)!r})):"
+    )
     holder = subprocess.Popen(
         [sys.executable, "-c", f"{code}\n print('held', flush=True)\n input()"],
         stdin=subprocess.PIPE,

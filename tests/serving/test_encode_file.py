@@ -18,10 +18,10 @@ from truncate_kit.errors import DataError, FileProblemError, RowError, UsageErro
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
-from truncate_kit.files import run_lock
 from truncate_kit.runs.rows import StoredRows
 from truncate_kit.serving import EncodedFile, encode_file, gives_unit_vectors
 from truncate_kit.vectors import VectorFormat
+from truncate_kit.working_folders import run_lock
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
 CHUNK = 7

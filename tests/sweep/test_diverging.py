@@ -15,7 +15,6 @@ from truncate_kit.data import PairSplits
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DivergedError
-from truncate_kit.files import is_unfinished
 from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.runs.store import RunStore
@@ -26,6 +25,7 @@ from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.sweep.work import TrialOutcome
 from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.tasks import LabelledTask
+from truncate_kit.working_folders import is_unfinished
 from truncate_kit_cli.app import main
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))

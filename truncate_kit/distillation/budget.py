@@ -8,6 +8,7 @@ from itertools import combinations
 from truncate_kit.distillation.distill_result import Candidate, megabytes_of
 from truncate_kit.distillation.settings import Budget
 from truncate_kit.distillation.step_results import Blocks
+from truncate_kit.distillation.subsets import check_blocks
 from truncate_kit.encoders import Encoder, keep
 from truncate_kit.errors import LayerNotHeldError, UsageError
 from truncate_kit.wording import counted
@@ -18,8 +19,17 @@ SMALLER = (
 )
 
 
-def check_number_of_blocks(budget: Budget, most: int) -> None:
-    """Raise `UsageError` for a number of blocks that no lean model has, before any work; `most` is the largest one."""
+def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> None:
+    """Say before any work what blocks no lean model that learns the vectors of `layer`, None the last, can have.
+
+    Raises `ModelError` for a model of which none can be left out, `LayerOutOfRangeError` for a block that it lacks, and
+    `UsageError` for a number of blocks, or for blocks behind the layer.
+    """
+    check_blocks(encoder, budget.named_blocks)
+    if layer is not None and (behind := [block for block in budget.named_blocks or () if block > layer]):
+        hint = f"Give `blocks` up to {layer}, or leave out `layer`."
+        raise UsageError(f"Block {behind[0]} lies behind layer {layer}, whose vectors are learned.", hint=hint)
+    most = encoder.depth - 1 if layer is None else min(layer, encoder.depth - 1)
     number = len(budget.named_blocks or ()) or int(budget.blocks or 0)
     if budget.kind == "blocks" and not 0 < number <= most:
         hint = f"Give `blocks` from 1 to {most}."

@@ -9,18 +9,17 @@ from typing import cast
 from truncate_kit.bounds import given_or
 from truncate_kit.data import PairSplits, RetrievalSet, check_splits, splits_for
 from truncate_kit.data.learned import without_learned
-from truncate_kit.distillation.budget import check_number_of_blocks, check_size
+from truncate_kit.distillation.budget import check_budget, check_size
 from truncate_kit.distillation.choosing import Distillation, Wanted
 from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.distillation.fewer_words import FewerWords
 from truncate_kit.distillation.settings import Budget, DistillSettings
-from truncate_kit.distillation.subsets import check_blocks
 from truncate_kit.distillation.teacher import read_vectors, teacher_of, teacher_vectors
 from truncate_kit.distillation.texts import RawTexts, TextStore, store_texts
 from truncate_kit.encoders import Encoder
 from truncate_kit.engines import Engine
 from truncate_kit.errors import DataError
-from truncate_kit.files import local_path, name_without_folders, unfinished
+from truncate_kit.files import local_path, name_without_folders
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.runs.isolation import isolated
 from truncate_kit.runs.output import output_folder
@@ -28,6 +27,7 @@ from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.retrieval_evaluator import check_queries, scored_as
 from truncate_kit.wording import counted
+from truncate_kit.working_folders import unfinished
 
 TEXTS = Path("distillation") / "texts"
 FEWEST_TESTED = 3  # pairs of which there is a correlation
@@ -174,8 +174,7 @@ def _check(
     data: PairSplits | RetrievalSet | None,
 ) -> None:
     """All that can be wrong is said before the full model's vectors, which may take hours."""
-    check_blocks(teacher, budget.named_blocks)
-    check_number_of_blocks(budget, min(teacher.depth, encoder.depth - 1))
+    check_budget(budget, encoder, None if teacher is encoder else teacher.depth)
     check_size(budget, teacher if words is None else words.smallest)
     if isinstance(data, RetrievalSet):
         check_queries(data)

@@ -7,7 +7,8 @@ from pathlib import Path
 from truncate_kit.data.files import PAIR_FORMATS, TEXT_FORMAT, format_of
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import UsageError
-from truncate_kit.files import all_below, local_path, real_path, run_lock
+from truncate_kit.files import all_below, local_path, real_path
+from truncate_kit.working_folders import run_lock
 
 
 @contextmanager

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from truncate_kit.encoders import Encoder, encoder_digest, load_encoder, save_encoder
 from truncate_kit.encoders.digest import Digest, folder_digest
-from truncate_kit.files import local_path, read_text, remove_leftovers, replacing, run_lock, unfinished, write_text
+from truncate_kit.files import local_path, read_text, remove_leftovers, replacing, write_text
 from truncate_kit.results import FORMAT, Result, check_format
 from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.runs.trial import BaseTrial
+from truncate_kit.working_folders import run_lock, unfinished
 
 _SETTINGS = "settings"  # kind of the first line of a store
 _CHECKSUM, _STORE = "sha256", "store"  # in the header of a tensor's file

@@ -24,13 +24,14 @@ from truncate_kit.errors import DataError, UsageError, cannot_write
 from truncate_kit.export.normalization import ends_normalized
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.file_digests import digest_of
-from truncate_kit.files import local_path, run_lock
+from truncate_kit.files import local_path
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.results import read_or_pass_over
 from truncate_kit.runs.rows import StoredRows
 from truncate_kit.serving.encoded_file import EncodedFile, EncodingJob, EncodingNote, job_file
 from truncate_kit.serving.work import Chunk, EncodingWork
 from truncate_kit.vectors import VectorFormat
+from truncate_kit.working_folders import run_lock
 
 _ROWS = "vectors.npy"
 _STEP = 100_000  # texts between two messages while they are counted

@@ -10,7 +10,7 @@ from truncate_kit.data import read_texts
 from truncate_kit.encoders import Encoder, paper_parameters
 from truncate_kit.engines import Engine, Sequential
 from truncate_kit.errors import DivergedError
-from truncate_kit.files import local_path, mark_unfinished, run_lock, unfinished
+from truncate_kit.files import local_path
 from truncate_kit.priors.adapting import adapted
 from truncate_kit.priors.words import WordPrior
 from truncate_kit.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
@@ -28,6 +28,7 @@ from truncate_kit.sweep.sweep_result import scores_by_layer
 from truncate_kit.sweep.trials import TrialRunner
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.tasks import LabelledTask
+from truncate_kit.working_folders import mark_unfinished, run_lock, unfinished
 
 
 @isolated()

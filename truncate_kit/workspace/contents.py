@@ -9,10 +9,11 @@ from pathlib import Path
 
 from truncate_kit.blocks import blocks_in_words
 from truncate_kit.errors import UsageError
-from truncate_kit.files import all_below, is_unfinished, remove_leftovers, run_lock
+from truncate_kit.files import all_below, remove_leftovers
 from truncate_kit.results import Result
 from truncate_kit.runs.journal import RECORDS_FILE, Journal
 from truncate_kit.wording import layers_in_words
+from truncate_kit.working_folders import is_unfinished, run_lock
 from truncate_kit.workspace.places import Workspace
 
 # One beside the runs says that they ended.
