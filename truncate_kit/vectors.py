@@ -118,6 +118,23 @@ def one_row_each(vectors: Rows, count: int) -> "Tensor":
     return found
 
 
+def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
+    """Vectors (n, d) of the first and of the second text of each pair, as tensors.
+
+    Raises `UsageError` where their shapes differ: one vector would be compared with each of the others.
+    """
+    import torch
+
+    rows = torch.as_tensor(first), torch.as_tensor(second)
+    shapes = [tuple(side.shape) for side in rows]
+    if shapes[0] != shapes[1] or len(shapes[0]) != 2:
+        raise UsageError(
+            f"Vectors of the shapes {shapes[0]} and {shapes[1]} are no pairs.",
+            hint="Give both as (texts, width), row by row those of a pair.",
+        )
+    return rows
+
+
 class _Encodes(Protocol):
     def encode(self, texts: Sequence[str]) -> Rows: ...
 
@@ -136,7 +153,7 @@ def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor"
 
     if isinstance(encoder, ScoresVectors):
         return encoder.similarities(first, second)
-    return torch.nn.functional.cosine_similarity(first, second)
+    return torch.nn.functional.cosine_similarity(*paired_rows(first, second))
 
 
 class StoredVectors:

@@ -49,6 +49,8 @@ class Variant:
         documents: Share of Cranfield's documents that are among them.
         queries: What is learned from on top: `questions` of TREC's classes, `pieces` of other lines, or other lines in
             which `words` of the model's vocabulary stand for half of the words.
+        muon: Whether Muon steps along orthogonal matrices, AdamW for vectors alone; None is AdamW for all, and
+            a number the Newton-Schulz iterations of a step.
     """
 
     blocks: Blocks = (1, 3, 6)
@@ -58,6 +60,36 @@ class Variant:
     texts: int | None = None
     documents: float = 0.0
     queries: Literal["", "questions", "pieces", "words"] = ""
+    muon: int | None = None
+
+
+class Both:
+    """Two optimisers as one, for the training loop."""
+
+    def __init__(self, *optimisers: torch.optim.Optimizer) -> None:
+        self.optimisers = optimisers
+        self.param_groups = [group for one in optimisers for group in one.param_groups]
+
+    def step(self) -> None:
+        """Both step."""
+        for one in self.optimisers:
+            one.step()
+
+    def zero_grad(self, *, set_to_none: bool) -> None:
+        """Both forget their gradients."""
+        for one in self.optimisers:
+            one.zero_grad(set_to_none=set_to_none)
+
+
+def by_muon(trained: torch.nn.Module, rate: float, iterations: int) -> Both:
+    """Muon for matrices at the scale of AdamW's steps (Liu et al. 2025, "Muon is scalable"), AdamW for vectors."""
+    learning = [parameter for parameter in trained.parameters() if parameter.requires_grad]
+    matrices = [parameter for parameter in learning if parameter.ndim == 2]
+    vectors = [parameter for parameter in learning if parameter.ndim < 2]
+    return Both(
+        torch.optim.Muon(matrices, lr=rate, weight_decay=0.01, ns_steps=iterations, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(vectors, lr=rate, weight_decay=0.0, fused=True),
+    )
 
 
 USUAL = Variant()
@@ -87,6 +119,8 @@ VARIANTS = {
     "pieces": replace(USUAL, queries="pieces"),
     "pieces weighted": replace(learning(query_weight=4.0), queries="pieces"),
     "words": replace(USUAL, queries="words"),
+    "muon": replace(USUAL, muon=5),
+    "muon three": replace(USUAL, muon=3),
 }
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--model", required=True, help="the folder of all-MiniLM-L6-v2")
@@ -157,7 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             student = keep(full, variant.blocks)
             examples = TaughtTexts(store, learned_from, vectors, settings, (full, variant.blocks))
             evaluator = AgreementEvaluator(ids_of(store, held), rows_of(vectors, held.tolist()))
-            state = student_run(student, examples, evaluator, settings).train()
+            run = student_run(student, examples, evaluator, settings)
+            if variant.muon is not None:
+                run.optimiser = by_muon(run.trained, run.rate, variant.muon)  # type: ignore[assignment]  # has what the loop asks for
+            state = run.train()
             row = {
                 **key,
                 "blocks": " ".join(map(str, variant.blocks)),

@@ -1,6 +1,8 @@
 """What Python callers give by mistake: one sentence that says what is wrong, and a hint."""
 
 import hashlib
+import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,17 +17,20 @@ from truncate_kit.data.suites import StsSet
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.encoders import keep, load_encoder, save_encoder, truncate
 from truncate_kit.encoders.word_pieces import keep_words
-from truncate_kit.errors import UsageError
+from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.shapes import token_batches
 from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.priors.adapting import adapt
 from truncate_kit.representations import layer_states
 from truncate_kit.retrieval.comparing import compare
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
 from truncate_kit.serving import encode_file
+from truncate_kit.similarity.cka import cka_matrix
 from truncate_kit.suites.sts import score_sts
 from truncate_kit.sweep.finetune import finetune
+from truncate_kit.vectors import similarities
 
 TEXTS = ["one cat", "two dogs", "three birds"]
 PAIRS = (TextPair("one", "two", 0.0), TextPair("one", "three", 0.5), TextPair("one", "four", 1.0))
@@ -43,6 +48,34 @@ FRAME = np.array([["one cat", "two dogs"]])  # as the frames of pandas have two 
 @pytest.fixture(scope="module")
 def encoder(tiny_folder):
     return load_encoder(tiny_folder("bert"))
+
+
+def test_texts_without_tokens_have_no_vector(encoder):
+    with pytest.raises(UsageError, match="Text 2 of 2 has no tokens"):
+        encoder.encode_ids([[2, 3], []])
+    with pytest.raises(UsageError, match="Text 1 of 1 has no tokens"):
+        list(token_batches([0], 64))
+
+
+@pytest.mark.parametrize(("first", "second"), [((3, 8), (1, 8)), ((3, 8), (2, 8)), ((8,), (8,))])
+def test_similarities_are_of_pairs(encoder, first, second):
+    rows = np.ones(first, np.float32), np.ones(second, np.float32)
+    for measure in (encoder.similarities, partial(similarities, object())):
+        with pytest.raises(UsageError, match=re.escape(f"shapes {first} and {second} are no pairs")):
+            measure(*rows)
+
+
+def test_states_are_tensors():
+    with pytest.raises(UsageError, match="states_x must be a tensor, found ndarray"):
+        cka_matrix(np.ones((2, 8, 4), np.float32))
+
+
+@pytest.mark.parametrize("columns", ["sentence1,sentence2,score", "abc", 3])
+def test_columns_are_listed(columns, tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("sentence1,sentence2,score\n" + "a cat,a dog,1\n" * 3)
+    with pytest.raises(DataError, match="is no list of columns"):
+        load_pairs(path, columns=columns)
 
 
 @pytest.mark.parametrize("layer", ["2", None, [1, 2], 1.0, True])

@@ -70,6 +70,8 @@ def find_columns(
 ) -> tuple[str, str, str]:
     """The names of both texts and the score (or class) among `columns`; None finds them. Raises `ColumnsError`."""
     if given is not None:
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise ColumnsError(source, f"{given!r} is no list of columns.", columns, hint=_HINT)
         if len(given) != 3:
             raise ColumnsError(
                 source, f"{counted(len(given), 'column')} named where three are needed.", columns, hint=_HINT

@@ -21,7 +21,7 @@ from truncate_kit.encoders.text_reader import TextReader, padded
 from truncate_kit.errors import LayerOutOfRangeError, ModelError
 from truncate_kit.memory import in_halves
 from truncate_kit.pair_keys import NO_KEYS, Keys
-from truncate_kit.vectors import Rows
+from truncate_kit.vectors import Rows, paired_rows
 
 Batch = dict[str, Tensor]
 Pooler = LayerPooler | ConcatPooling
@@ -288,8 +288,11 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine."""
-        first, second = torch.as_tensor(first), torch.as_tensor(second)
+        """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine.
+
+        Raises `UsageError` where there are not as many of both.
+        """
+        first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first.to(self.device), second.to(self.device)).cpu()
         return nn.functional.cosine_similarity(first, second)

@@ -29,7 +29,7 @@ from truncate_kit.files import local_path
 from truncate_kit.hardware import check_threads, select_device, usable_cores
 from truncate_kit.memory import in_halves
 from truncate_kit.text_lists import listed_texts
-from truncate_kit.vectors import Rows
+from truncate_kit.vectors import Rows, paired_rows
 
 RUNTIMES = ("torch", "onnx")
 Vectors = NDArray[np.float32]
@@ -211,8 +211,11 @@ class OnnxEncoder:
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine."""
-        first, second = torch.as_tensor(first), torch.as_tensor(second)
+        """How alike the texts of each row are, (n,), from their vectors (n, out): the heads' score, else the cosine.
+
+        Raises `UsageError` where there are not as many of both.
+        """
+        first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first, second)
         return torch.nn.functional.cosine_similarity(first, second)

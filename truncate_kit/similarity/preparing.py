@@ -13,6 +13,10 @@ ROUNDING = 1e-5
 
 def check_states(states: Tensor, name: str = "states") -> Tensor:
     """Return states (L, n, d) in float32 or float64. Raises `UsageError` on anything else."""
+    if not isinstance(states, Tensor):
+        raise UsageError(
+            f"{name} must be a tensor, found {type(states).__name__}.", hint="Make one: torch.as_tensor(states)."
+        )
     if states.ndim != 3 or not states.is_floating_point() or 0 in states.shape:
         raise UsageError(
             f"{name} must be floats of shape (layers, texts, width), found {states.dtype} {tuple(states.shape)}.",
