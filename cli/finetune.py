@@ -112,7 +112,8 @@ def finetune(
     use_threads(threads)
     with joined(device) as (group, here):
         workspace = Workspace(folder, quiet=as_json or not group.leads)
-        source = workspace.starting_model(model, pooling, max_length, or_miniature=data is None)
+        nothing_given = all(name is None for name in (data, retrieval, teacher, prior_words, prior_texts))
+        source = workspace.starting_model(model, pooling, max_length, or_miniature=nothing_given)
         pairs, found = workspace.data(data, columns, scale, classes=row.data == "classes")
         pairs = workspace.divided(pairs)
         numbers = given(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision)

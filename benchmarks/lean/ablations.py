@@ -93,6 +93,7 @@ def by_muon(trained: torch.nn.Module, rate: float, iterations: int) -> Both:
 
 
 USUAL = Variant()
+MORE = replace(USUAL, passages=0.15, joined=0.05)  # as the texts of rows.csv
 
 
 def learning(**changes: object) -> Variant:
@@ -119,6 +120,8 @@ VARIANTS = {
     "pieces": replace(USUAL, queries="pieces"),
     "pieces weighted": replace(learning(query_weight=4.0), queries="pieces"),
     "words": replace(USUAL, queries="words"),
+    "more": MORE,
+    "more by muon": replace(MORE, muon=5),
     "muon": replace(USUAL, muon=5),
     "muon three": replace(USUAL, muon=3),
 }
@@ -132,6 +135,7 @@ PARSER.add_argument("--texts", type=int, default=24_000)
 PARSER.add_argument("--batch-size", type=int, default=BF16.batch_size)
 PARSER.add_argument("--precision", choices=TRAINING_PRECISIONS, default=BF16.precision)
 PARSER.add_argument("--threads", type=int, default=2)
+PARSER.add_argument("--device", default="cpu")
 
 
 def queries_of(kind: str, lines: Sequence[str], data: Path, number: int, vocabulary: Sequence[str]) -> list[str]:
@@ -163,7 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Add the rows that are missing."""
     given = PARSER.parse_args(arguments)
     torch.set_num_threads(given.threads)
-    full = load_encoder(given.model, max_length=256)
+    full = load_encoder(given.model, max_length=256, device=given.device)
     lines, exclude = learned_lines(given.data), evaluation_texts(given.data)
     documents = [text for text in read_retrieval(given.data / "retrieval" / "cranfield").documents if text]
     random.Random(0).shuffle(documents)
