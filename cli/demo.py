@@ -50,7 +50,7 @@ def demo(
 
 def _summary(workspace: Workspace, report: "BenchReport") -> None:
     """What a newcomer wants to know, in one table and some sentences."""
-    from truncate_kit.page.grounds import BUSY
+    from truncate_kit.other_work import QUIET
     from truncate_kit.sweep.sweep_result import SweepResult
 
     sweep = SweepResult.read(workspace.sweep_file)
@@ -71,7 +71,7 @@ def _summary(workspace: Workspace, report: "BenchReport") -> None:
     table("What truncation gained", ("", "lean", "full", "lean against full"), rows)
     say("Speed: lean in ONNX Runtime against full in torch, both fp32; fewer layers × the other runtime in brackets.")
     busy = report.machine.others_busy
-    if busy is not None and busy >= BUSY:
+    if busy is not None and busy >= QUIET:
         say(f"Other processes took {busy:.0%} of this machine meanwhile: these speeds are rough.")
     say(f"The lean model is an ordinary sentence-transformers folder: SentenceTransformer({str(workspace.lean)!r}).")
 

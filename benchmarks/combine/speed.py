@@ -24,11 +24,11 @@ from scipy import stats
 from torch import Tensor
 
 from benchmarks.common import machine, measured_once, new_parser
-from truncate_kit.bench.machine import OtherWork
 from truncate_kit.combination.best_subsets import layers_of
 from truncate_kit.combination.exact import search_exact
 from truncate_kit.combination.grams import pair_grams
 from truncate_kit.combination.ranking import RankCorrelation
+from truncate_kit.other_work import OtherWork
 
 RESULTS = Path(__file__).parent / "results.json"
 WIDTH = 768

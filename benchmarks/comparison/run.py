@@ -21,7 +21,6 @@ import torch
 from benchmarks.common import machine, new_parser, print_table
 from benchmarks.comparison.methods import Made, Maker, off_the_shelf, prepare
 from benchmarks.records import Records
-from truncate_kit.bench.machine import OtherWork
 from truncate_kit.bench.timing import interleaved
 from truncate_kit.data import find_sts, find_transfer, load_pairs, read_retrieval, read_seen
 from truncate_kit.encoders import load_encoder
@@ -29,6 +28,7 @@ from truncate_kit.evaluation import TextEncoder
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.files import write_json
+from truncate_kit.other_work import OtherWork
 from truncate_kit.results import Result
 from truncate_kit.suites.retrieval import RetrievalReport, score_retrieval
 from truncate_kit.suites.settings import TransferSettings

@@ -27,7 +27,6 @@ from sentence_transformers import SentenceTransformer
 from benchmarks.common import machine, named_model, new_parser, print_table, timed
 from benchmarks.encoding.inside import operators, product_ceiling
 from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
-from truncate_kit.bench.machine import OtherWork
 from truncate_kit.bench.roofline import ceiling_calls, flops
 from truncate_kit.data import PairSet, read_pairs
 from truncate_kit.encoders import Encoder, load_encoder, truncate
@@ -37,6 +36,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.settings import ExportSettings
 from truncate_kit.files import write_json
+from truncate_kit.other_work import OtherWork
 from truncate_kit.precisions import GRAPH_FILES
 
 HERE = Path(__file__).parent

@@ -16,7 +16,6 @@ from truncate_kit.bench.backends import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench.backends import select_backends
 from truncate_kit.bench.bench_report import BenchReport, Contestant
 from truncate_kit.bench.evaluators import PairsEvaluator
-from truncate_kit.bench.machine import OtherWork
 from truncate_kit.bench.onnx_runner import OnnxRunner
 from truncate_kit.bench.optimum_runner import OPTIMUM_GRAPH, OptimumRunner
 from truncate_kit.bench.peer_runner import PeerRunner
@@ -41,6 +40,7 @@ from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.record import check_record
 from truncate_kit.hardware import INSTRUCTIONS
 from truncate_kit.measurement import file_for
+from truncate_kit.other_work import OtherWork
 from truncate_kit.report.bench_tables import bench_tables, scored_sentences
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
 

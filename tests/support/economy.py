@@ -56,6 +56,13 @@ def _drawn_once(draw: Callable[..., Chart]) -> Callable[..., Chart]:
     return chart
 
 
+class Quiet:
+    """A machine with nothing else to do."""
+
+    def share(self) -> float:
+        return 0.0
+
+
 _DRAWING = (Figure.savefig, panel._settle, charts._chart)
 
 
@@ -76,7 +83,7 @@ def economical(folder: Path) -> Iterator[None]:
     - Tests that export the same model share its trace; all that follows it is done each time.
     - Of a folder that stays as it is, a small model is built once, and copied.
     - Nobody waits for the disk: tests kill processes, but no machine.
-    - Calls are timed a few times only, and without rests between them.
+    - Calls are timed a few times only, and without rests between them; other workers are no reason to time again.
     - What a processor can multiply is seen in matrices of 128 rows; users' have 1,536, and take it 0.07 s each.
     - Graphs run in one thread: that of the tests beside these waits in no loop for the next call.
     - Layers that loading builds before it has their weights draw none.
@@ -92,6 +99,7 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setitem(roofline._SIZES, "cpu", 128)
         patch.setattr(speed, "ROUNDS", 2)
         patch.setattr(speed, "MOST_ROUNDS", 2)
+        patch.setattr(speed, "OtherWork", Quiet)
         patch.setattr(Figure, "savefig", _without_drawing(Figure.savefig))
         patch.setattr(panel, "_settle", lambda *_: None)
         patch.setattr(charts, "_chart", _drawn_once(charts._chart))

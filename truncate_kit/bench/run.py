@@ -16,7 +16,7 @@ from truncate_kit.bench.contestants import Contestants
 from truncate_kit.bench.energy import EnergyMeter
 from truncate_kit.bench.evaluators import evaluator_of
 from truncate_kit.bench.gains import costs, gains
-from truncate_kit.bench.machine import OtherWork, describe_machine
+from truncate_kit.bench.machine import describe_machine
 from truncate_kit.bench.memory import measure_memory
 from truncate_kit.bench.preparing import fitting_lengths, roomy_compiler, torch_threads
 from truncate_kit.bench.scenarios import Sentences, spread, time_one_sentence, time_real_set, time_shape, with_shares
@@ -26,10 +26,10 @@ from truncate_kit.bench.subjects import Subject
 from truncate_kit.data import PairSet, RetrievalSet, TextPair
 from truncate_kit.encoders import Encoder, resolve
 from truncate_kit.hardware import select_device
+from truncate_kit.other_work import QUIET, OtherWork
 from truncate_kit.precisions import Target
 from truncate_kit.progress import Progress, silent
 
-_QUIET = 0.1  # share of the processor that others may take before it is worth a warning
 _MAX_PASSES = 3  # over the real set: one pass is long enough to be steady
 _DEFAULTS = BenchSettings()
 Shape = tuple[int, int]
@@ -109,7 +109,7 @@ def _measure(
     if sentences.texts:
         timings += _time_sentences(contestants, sentences, settings.repeats, progress)
     busy = others.share()
-    if busy is not None and busy > _QUIET:
+    if busy is not None and busy > QUIET:
         notes.append(
             f"Warning: other processes took {busy:.0%} of this machine while it was timed, which slows some runtimes "
             "more than others: measure again when it is quiet."

@@ -14,6 +14,7 @@ from truncate_kit.distillation.frontier import measure_frontier, with_earlier
 from truncate_kit.distillation.held_out import held_out_scores
 from truncate_kit.distillation.learning import Learning, run_name
 from truncate_kit.distillation.notes import (
+    note_of_busy,
     note_of_lengths,
     note_of_measure,
     note_of_unlearned,
@@ -25,6 +26,7 @@ from truncate_kit.distillation.speed import texts_per_second, timed_on
 from truncate_kit.distillation.step_results import Blocks, Frontier, SubsetSearch
 from truncate_kit.distillation.subsets import compare_blocks, search_subsets
 from truncate_kit.encoders import Encoder, keep, save_encoder
+from truncate_kit.other_work import QUIET
 from truncate_kit.pair_keys import NO_KEYS, Keys, merged
 from truncate_kit.runs.cutting import VocabularyCut
 from truncate_kit.runs.store import RunStore
@@ -67,6 +69,7 @@ class Distillation(Learning):
         budget, out = wanted.budget, wanted.out
         search, candidates = self._search(wanted), self._sizes(wanted)
         chosen, holds = self._choose(candidates, wanted)
+        untrained = next(row.untrained for row in candidates if row.blocks == chosen)
         whole = self._learn(chosen, weights=True)
         self.group.agree(None)  # there is no more to help with
         lean, words, student = self._saved(whole, wanted.words)
@@ -92,7 +95,8 @@ class Distillation(Learning):
             scores=held_out_scores(self.encoder, lean, self.data, self._queries),
             notes=(
                 *wanted.left_out,
-                *note_of_unlearned(whole),
+                *note_of_unlearned(whole, untrained),
+                *note_of_busy(self._others_busy),
                 *note_of_words(whole, student),
                 *note_of_measure(self.encoder),
                 *note_of_lengths(self.data, self.evaluator, self.texts.counts),
@@ -101,7 +105,7 @@ class Distillation(Learning):
             frontier=frontier,
             vocabulary=words,
             data_fingerprint=wanted.chosen_by if isinstance(self.data, PairSplits) and self.data.dev else "",
-        )
+        ).compared()
         save_encoder(self.encoder, out / "full")
         lean.seen = merged(self.encoder.seen, self._chose())
         if isinstance(self.data, PairSplits) and self.data.dev is not None:
@@ -153,20 +157,25 @@ class Distillation(Learning):
             blocks = {size: row.blocks for size, row in rows.items()} | ({len(named): named} if named else {})
             blocks[self.encoder.depth] = tuple(range(1, self.encoder.depth + 1))
             kept = [keep(self.encoder, subset, copy_weights=False) for subset in blocks.values()]
-            speeds = texts_per_second(self.encoder, list(blocks.values()), self._choose_ids, progress=self.progress)
+            rates, busy = texts_per_second(
+                self.encoder, list(blocks.values()), self._choose_ids, progress=self.progress
+            )
             candidates = tuple(
                 Candidate(
                     blocks=subset,
                     untrained=known[subset] if subset in known else self.evaluator.score(model)[0],
                     learned=None,
-                    texts_per_second=speed,
+                    texts_per_second=rate,
                     parameters=model.num_parameters,
                     agreement=self._report.agreement(model),
                     interval=self._interval(model),
                 )
-                for subset, model, speed in zip(blocks.values(), kept, speeds, strict=True)
+                for subset, model, rate in zip(blocks.values(), kept, rates, strict=True)
             )
-            found = wanted.searches.write(name, Sizes(candidates=candidates))
+            found = Sizes(candidates=candidates, others_busy=busy)
+            if (busy or 0.0) <= QUIET:  # else the next call times them anew
+                wanted.searches.write(name, found)
+        self._others_busy = found.others_busy
         spared = 0 if wanted.words is None else wanted.words.spared
         *lean, full = found.candidates
         return [*(replace(row, parameters=row.parameters - spared) for row in lean), full]

@@ -1,6 +1,6 @@
 """What a distillation found: every size that was tried, the choice, and how like the full model it is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from truncate_kit.distillation.settings import Budget, DistillSettings
 from truncate_kit.distillation.step_results import Agreement, Blocks, Frontier, SubsetSearch, TextCounts
@@ -109,9 +109,13 @@ class Candidate(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes(Result):
-    """One candidate of each number of blocks, the smallest first, the full model last."""
+    """One candidate of each number of blocks, the smallest first, the full model last.
+
+    others_busy: Share of the machine that other processes took while these were timed; None where nothing says so.
+    """
 
     candidates: tuple[Candidate, ...]
+    others_busy: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +187,7 @@ class DistillResult(Result):
         chosen: The blocks of the lean model.
         holds: Whether the chosen one keeps within the budget.
         needed: The score after learning that keeps `within`; None for other budgets.
+        holds_unseen: Whether it does on what chose nothing; None for other budgets, and where nothing says so.
         scores: On test pairs or the other half of the queries; None where neither was given.
         notes: Sentences that the user has to see.
         data_fingerprint: Of the pairs that were given to choose and report by; empty where none chose.
@@ -210,6 +215,7 @@ class DistillResult(Result):
     scores: HeldOutScores | None
     notes: tuple[str, ...]
     frontier: Frontier | None = None
+    holds_unseen: bool | None = None
     data_fingerprint: str = ""
     vocabulary: VocabularyCut | None = None
 
@@ -249,18 +255,27 @@ class DistillResult(Result):
         return said + ("." if search.exact else ": the ones named, and simpler rules." if named else ", by a beam.")
 
     @property
+    def _unseen(self) -> tuple[float, bool] | None:
+        """The score on what chose nothing, and whether it keeps `within`; None where there is none to compare."""
+        if self.needed is None:
+            return None
+        if self.metric == f"agreement with {taught_by(self.settings)}":
+            return (found := self.student.agreement.correlation), found >= self.needed
+        if self.scores is not None and self.settings.layer is None and self.scores.too_few is None:  # else of others
+            return self.scores.lean, self.scores.difference >= -self.budget.points
+        return None
+
+    def compared(self) -> "DistillResult":
+        """The same with `holds_unseen`."""
+        return replace(self, holds_unseen=None if (unseen := self._unseen) is None else unseen[1])
+
+    @property
     def _missed(self) -> str:
         """That what chose the blocks was kinder to them than what reports is; empty where it was not."""
-        if self.needed is None or not self.holds:
+        unseen = self._unseen
+        if not self.holds or unseen is None or unseen[1]:
             return ""
-        if self.metric == f"agreement with {taught_by(self.settings)}":
-            found, missed = self.student.agreement.correlation, self.student.agreement.correlation < self.needed
-        elif self.scores is not None and self.settings.layer is None and self.scores.too_few is None:  # else of others
-            found, missed = self.scores.lean, self.scores.difference < -self.budget.points
-        else:
-            return ""
-        if not missed:
-            return ""
+        found, _ = unseen
         chosen = f" They were chosen for {self.student.best:.2f} where {self.needed:.2f} were asked for"
         return f"{chosen}; {found:.2f} on what did not choose them loses more than {in_points(self.budget.points)}."
 

@@ -11,21 +11,41 @@ from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Normalize
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.files import local_path
+from truncate_kit.other_work import QUIET
 from truncate_kit.results import read_or_pass_over
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
+from truncate_kit.wording import counted
 
 LONGER = 1.25  # times as many tokens are worth a note
 SAMPLED = 10_000  # texts, to know how long the others are
 
 
-def note_of_unlearned(student: Student) -> tuple[str, ...]:
-    """That the blocks of the chosen one were better before they learned, and are saved so."""
-    if not student.as_it_came:
+def note_of_unlearned(student: Student, untrained: float) -> tuple[str, ...]:
+    """That the blocks of the chosen one were better before they learned, and whether they are saved so.
+
+    untrained: Their score before.
+    """
+    if not student.scores or untrained < max(student.scores):
         return ()
+    if not student.as_it_came:
+        return (
+            f"Learning has not helped these blocks: {untrained:.2f} before, {student.best:.2f} after "
+            f"{counted(student.steps, 'step')}. Give more texts, or a smaller `learning_rate`.",
+        )
     return (
         f"These blocks had {student.best:.2f} before learning and at most {max(student.scores):.2f} in it, so they "
         "are saved as they came: the vectors of the model's end are no aim. Labels can train them further.",
+    )
+
+
+def note_of_busy(share: float | None) -> tuple[str, ...]:
+    """That others took more than `QUIET` of the machine while the sizes were timed."""
+    if share is None or share <= QUIET:
+        return ()
+    return (
+        f"Other processes took {share:.0%} of this machine while sizes were timed: how much faster they are is rough. "
+        "The same call times them again.",
     )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from truncate_kit.distillation.step_results import Blocks
 from truncate_kit.encoders import Encoder, keep
+from truncate_kit.other_work import OtherWork
 from truncate_kit.progress import Progress, silent
 from truncate_kit.training.examples import Ids
 
@@ -26,11 +27,16 @@ def timed_on(encoder: Encoder) -> str:
 
 def texts_per_second(
     encoder: Encoder, subsets: Sequence[Blocks], ids: Sequence[Ids], *, progress: Progress = silent
-) -> tuple[float, ...]:
-    """Texts a second in torch on the encoder's device for each subset."""
+) -> tuple[tuple[float, ...], float | None]:
+    """Texts a second in torch on the encoder's device for each subset, and what others took of the machine meanwhile.
+
+    The latter as `OtherWork.share` says it.
+    """
     some = list(ids[:TEXTS])
     lean = [keep(encoder, blocks, copy_weights=False) for blocks in subsets]
-    return side_by_side([partial(model.encode_ids, some) for model in lean], len(some), progress=progress)
+    others = OtherWork()
+    rates = side_by_side([partial(model.encode_ids, some) for model in lean], len(some), progress=progress)
+    return rates, others.share()
 
 
 def side_by_side(

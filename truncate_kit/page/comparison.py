@@ -1,6 +1,7 @@
 """Two runs side by side."""
 
 from truncate_kit.bench.backends import BACKENDS
+from truncate_kit.other_work import QUIET
 from truncate_kit.page.charts import speed_chart
 from truncate_kit.page.judging import bench_of
 from truncate_kit.page.layout import Page, Section
@@ -55,7 +56,7 @@ def _cautions(runs: dict[str, Run]) -> list[str]:
     if len({lean.backend for lean in timed.values()}) > 1:
         named = "; ".join(f"{letter} in {BACKENDS[lean.backend].title}" for letter, lean in timed.items())
         found.append(f"Each is shown in its own fastest runtime: {named}.")
-    if any((row.machine.others_busy or 0.0) >= 0.1 for row in benches):
+    if any((row.machine.others_busy or 0.0) >= QUIET for row in benches):
         found.append("Other processes were busy while one of them was timed: speeds are rough.")
     if found:
         return found

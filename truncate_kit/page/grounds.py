@@ -3,6 +3,7 @@
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import DistillResult
+from truncate_kit.other_work import QUIET
 from truncate_kit.page.judging import judged, own_bench, unjudged_by_few
 from truncate_kit.page.measures import best_runtime, gain_in, has_interval, lean_and_full, measures, shared_runtimes
 from truncate_kit.page.run import Run
@@ -10,7 +11,6 @@ from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.wording import capitalized, counted, points
 
-BUSY = 0.1  # share of the processor that others may take before speeds are called rough
 SEEDS = 3  # from this number on a deviation over seeds says something
 
 
@@ -95,7 +95,7 @@ def _speed(bench: BenchReport) -> list[str]:
                 f"which both score as in {BACKENDS[quality.backend].title}."
             )
     busy = bench.machine.others_busy
-    if busy is not None and busy >= BUSY:
+    if busy is not None and busy >= QUIET:
         taken = f"{100 * busy:.0f} % of the machine"
         said.append(f"Other processes took {taken} meanwhile: factors are rough, measure again.")
     return said

@@ -3,7 +3,8 @@
 from truncate_kit.bench.backends import BACKENDS, BASE
 from truncate_kit.bench.bench_report import BenchReport, QualityDifference
 from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores, taught_by
-from truncate_kit.page.grounds import BUSY, SEEDS, grounds
+from truncate_kit.other_work import QUIET
+from truncate_kit.page.grounds import SEEDS, grounds
 from truncate_kit.page.judging import (
     PAIRS,
     judged,
@@ -209,7 +210,7 @@ def _signs(run: Run) -> tuple[tuple[str, str], ...]:
     speed = "not measured" if bench is None else "machine not watched" if busy is None else "quiet machine"
     if bench is None and learned is not None:
         speed = "a short look, in torch"
-    if busy is not None and busy >= BUSY:
+    if busy is not None and busy >= QUIET:
         speed = f"rough, others took {100 * busy:.0f} %"
     return (
         ("Score", shown),
