@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -86,6 +87,21 @@ def test_a_long_search_is_announced(tiny_folder, monkeypatch):
     monkeypatch.setattr(search_plan, "SAID_SECONDS", 0.0)
     assert search_subsets(encoder, evaluator_of(encoder), progress=heard).exact
     assert heard.said == ["The search for blocks takes about 1 s: 7 runs of a block over 30 texts."]
+
+
+def test_a_first_score_that_takes_long_makes_no_search_long(tiny_folder, monkeypatch):
+    encoder = load_encoder(tiny_folder("bert"))
+    evaluator = evaluator_of(encoder)
+    score_of, calls = evaluator.score_of, []
+
+    def slow_at_first(rows):
+        time.sleep(2.0 if not calls else 0.0)
+        calls.append(len(rows))
+        return score_of(rows)
+
+    monkeypatch.setattr(evaluator, "score_of", slow_at_first)
+    assert search_plan.plan_search(encoder, evaluator, beam=4).seconds < 7 * 2.0
+    assert calls
 
 
 def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(tiny_folder, monkeypatch):
