@@ -148,7 +148,7 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
 def test_there_are_no_pairs_in_it(capfd, command, tiny_folder, folder, tmp_path):
     message = refused(capfd, command, tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
     assert "holds queries and documents, not graded pairs" in message
-    assert f"beside pairs, as {'--' * (command == 'finetune')}retrieval." in message
+    assert "finetune takes it as --retrieval, beside pairs." in message
 
 
 def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, tiny_folder, folder, tmp_path):
