@@ -32,6 +32,7 @@ _NAMES = {  # by module
     "distillation.distill_result": "DistillResult",
     "distillation.settings": "Budget DistillSettings",
     "distillation.subsets": "search_subsets",
+    "distillation.texts": "RawTexts",
     "doctor.diagnosis": "diagnose",
     "encoders": "Encoder keep keep_words load_encoder paper_parameters parameters_kept random_encoder save_encoder "
     "truncate",

@@ -192,12 +192,15 @@ def test_the_lines_of_python_run(files, tmp_path, monkeypatch):
         (lines,) = PYTHON.findall((ROOT / f"docs/guides/{page}.md").read_text(encoding="utf-8"))
         for name, file in small.items():
             lines = lines.replace(f'"{name}"', repr(str(files / file)))
+        lines = lines.replace("pairs.train.texts()", f"read_texts({str(files / 'texts.txt')!r})")  # the pairs are few
         found[page] = {}
         exec(lines, found[page])
     served = found["python"]["served"].encode(found["serve"]["texts"])
     np.testing.assert_allclose(found["serve"]["vectors"], served, atol=1e-6)
     assert isinstance(found["python"]["vectors"], np.ndarray)
     assert found["python"]["vectors"].shape == (16,)  # of one text
+    assert [found["python"][name].depth for name in ("half", "full")] == [3, 4]
+    assert len(found["python"]["lean"].chosen) == 3
 
 
 def test_extras_that_are_named_exist():
