@@ -79,6 +79,70 @@ def test_short_texts_are_shown_beside_those_with_passages():
         ]
 
 
+def table_of(name: str) -> list[dict[str, str]]:
+    with (LEAN / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def ablation(variant: str, *, asked: str = "8000", batch: str = "16") -> list[dict[str, str]]:
+    """The rows of a variant in bfloat16, by seed."""
+    where = {"variant": variant, "asked": asked, "batch": batch, "precision": "bf16"}
+    rows = [row for row in table_of("ablations.csv") if where.items() <= row.items()]
+    return sorted(rows, key=lambda row: row["seed"])
+
+
+VARIANTS = (
+    *("cosine", "states", "similarity", "embeddings", "rate 1e-3", "rate 2.5e-4", "sentences", "joined"),
+    *("muon", "muon three"),
+)
+
+
+def test_the_table_of_what_learning_depends_on_is_that_of_its_rows():
+    measured = [ablation(name) for name in VARIANTS] + [ablation("cosine", batch="64")]
+    for shown, rows in zip(cells("What learning depends on"), measured, strict=True):
+        seeds = [", ".join(row[name] for row in rows) for name in ("agreement", "stsb", "sts_mean")]
+        means = [
+            rounded(str(sum(Decimal(row[name]) for row in rows) / len(rows)), "0.01")
+            for name in ("trecqa", "trecqa_mixed", "cranfield", "cranfield_mixed")
+        ]
+        assert [cell.replace("**", "") for cell in shown[1:8]] == [*seeds, *means], (shown[0], *seeds, *means)
+        assert float(shown[8]) == min(float(row["minutes"]) for row in rows), shown[0]
+
+
+def test_the_tables_of_documents_and_queries_are_those_of_their_rows():
+    documents = [ablation(name) for name in ("cosine", "half of the documents", "documents")]
+    queries = [ablation("cosine"), ablation("cosine", asked="13000")]
+    queries += [ablation(name) for name in ("questions", "questions weighted", "pieces", "pieces weighted", "words")]
+    for heading, measured in (
+        ("The documents that are searched", documents),
+        ("Queries among what is learned from", queries),
+    ):
+        for shown, rows in zip(cells(heading)[:-1], measured, strict=True):  # the last one is the full model
+            expected = [", ".join(row[name] for row in rows) for name in ("agreement", *SCORES)]
+            assert [cell.replace("**", "") for cell in shown[2:]] == expected, (heading, shown[0])
+
+
+def test_the_table_of_graphs_is_that_of_its_rows():
+    for shown, row in zip(cells("Graphs"), table_of("served.csv"), strict=True):
+        speeds = [
+            f"{int(row['texts_per_second']):,}",
+            *(f"{row[name]} ×" for name in ("against_full_fp32", "against_full_int8")),
+        ]
+        assert shown[1:] == [row["stsb"], *speeds, row["megabytes"]]
+
+
+def test_the_tables_beside_other_recipes_are_those_of_their_rows():
+    rates = [float(row["texts_per_second"]) for row in table_of("peer.csv")]
+    ours, theirs, factors = cells("Beside sentence-transformers' recipe")[:3]  # what follows is of the next heading
+    assert [float(cell) for cell in (*ours[1:], *theirs[1:])] == rates
+    assert factors[1:] == [f"{rates[place] / rates[place + 2]:.1f} ×" for place in (0, 1)]
+    order = [0, 1, 3, 2]  # both rates of one recipe follow each other
+    rows = [table_of("recipes.csv")[place] for place in order]
+    for shown, row in zip(cells("Half of the blocks in five minutes"), rows, strict=True):
+        texts = [row["blocks"].replace(" ", ", "), f"{int(row['texts']):,}", row["minutes"]]
+        assert [cell.replace("**", "") for cell in shown[1:]] == [*texts, *(row[name] for name in SCORES)]
+
+
 def test_no_text_holds_one_of_an_evaluation_set():
     banned = ["A dog runs through the high grass.", "Two cats."]
     lines = [
