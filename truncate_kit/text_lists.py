@@ -26,7 +26,7 @@ def check_lengths(lengths: Sequence[int]) -> None:
     if 0 in lengths:
         raise UsageError(
             f"Text {lengths.index(0) + 1:,} of {len(lengths):,} has no tokens.",
-            hint="Give ids as `token_ids` does, special tokens included.",
+            hint="Give ids as the tokenizer does, special tokens included.",
         )
 
 
