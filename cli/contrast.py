@@ -209,11 +209,10 @@ def _generator(name: str | None, settings: ContrastiveSettings, encoder: "Encode
     """The model of `--generator`. Raises `UsageError` where the objective has none."""
     from truncate_kit.encoders import load_encoder
 
-    if name is None:
-        return None
-    if settings.objective != "diffcse":
-        raise UsageError("--generator goes with --objective diffcse only.", hint="Leave out --generator.")
-    return load_encoder(name, device=encoder.device.type)
+    filling = [row.name for row in OBJECTIVES.values() if row.fills_words]
+    if settings.objective not in filling:
+        refuse(f"--objective {' or '.join(filling)}", generator=name)
+    return None if name is None else load_encoder(name, device=encoder.device.type)
 
 
 def _attends(settings: ContrastiveSettings) -> bool:

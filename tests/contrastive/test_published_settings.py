@@ -6,9 +6,10 @@ from tests.support.contrastive import examples, fresh, words
 from truncate_kit.contrastive.budgets import default_budget
 from truncate_kit.contrastive.poolings import TABLE_2
 from truncate_kit.contrastive.settings import ContrastiveSettings
+from truncate_kit.encoders.families import FAMILIES
 from truncate_kit.errors import UsageError
 
-# Table 4 as printed: objective, family, width, batch, rate with CLS, rate with attention over the layers
+# Table 4 as printed: objective, recipe, width, batch, rate with CLS, rate with attention over the layers
 TABLE_4 = """
 dropout        bert    768  64  3e-5 3e-5
 dropout        roberta 768  256 1e-5 1e-5
@@ -25,16 +26,19 @@ diffcse        bert    768  64  7e-6 3e-5
 
 @pytest.mark.parametrize("row", TABLE_4.strip().splitlines())
 def test_the_defaults_are_those_of_table_4(row):
-    objective, family, *numbers = row.split()
+    objective, recipe, *numbers = row.split()
     width, batch, fixed, attended = map(float, numbers)
     for pooling, rate in (("cls", fixed), ("mean", fixed), ("concat", fixed), ("layer-attention", attended)):
-        training = ContrastiveSettings(objective=objective, pooling=pooling).training(family, int(width))
+        training = ContrastiveSettings(objective=objective, pooling=pooling).training(recipe, int(width))
         assert (training.batch_size, training.learning_rate) == (batch, rate)
 
 
 def test_narrow_models_and_other_families():
-    assert default_budget("hard-negatives", "electra", 768) == default_budget("hard-negatives", "bert", 768)
+    kin = {name for name, family in FAMILIES.items() if family.recipe == "roberta"}
+    assert kin == {"roberta", "xlm-roberta", "camembert"}
+    assert {family.recipe for family in FAMILIES.values()} == {"bert", "roberta"}
     assert default_budget("in-batch", "bert", 1024) == default_budget("in-batch", "roberta", 1024)
+    assert default_budget("diffcse", "roberta", 1024) == default_budget("diffcse", "bert", 768)
     for objective, batch in (("dropout", 64), ("in-batch", 256), ("hard-negatives", 256)):
         narrow = default_budget(objective, "roberta", 384)
         assert (narrow.batch_size, narrow.learning_rate, narrow.attention_rate) == (batch, 4e-5, 4e-5)

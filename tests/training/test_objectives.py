@@ -4,21 +4,28 @@ import dataclasses
 
 import pytest
 import torch
+from transformers import BertConfig
 
+from tests.support.families import TINY_CONFIGS, make_tiny
 from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SETTINGS
+from truncate_kit.contrastive.budgets import default_budget
+from truncate_kit.contrastive.model import poolable_encoder
 from truncate_kit.contrastive.running import finetune_contrastive
 from truncate_kit.contrastive.settings import ContrastiveSettings
-from truncate_kit.data.triplets import raw_texts
+from truncate_kit.data.triplets import Triplet, TripletSet, raw_texts
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.study.running import run_study
 from truncate_kit.study.study_file import read_study
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.settings import SweepSettings
-from truncate_kit.training.configuration import TrainingSettings
+from truncate_kit.training.configuration import TrainingSettings, scaled_learning_rate
+from truncate_kit.training.contrastive import ContrastiveTexts
+from truncate_kit.training.evaluators import PairEvaluator
 from truncate_kit.training.examples import Pairs
-from truncate_kit.training.objectives import OBJECTIVES, Objective, described, find_objective
+from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.objectives import OBJECTIVES, Budget, Objective, described, find_objective
 from truncate_kit.training.tasks import LabelledTask
 
 
@@ -74,6 +81,67 @@ def test_a_new_row_is_trained_scored_and_written_on_the_card(row, tiny_folder, t
     assert result.metric == row.metric
     assert row.card in (tmp_path / "lean/README.md").read_text()
     assert dev.score(load_encoder(tmp_path / "lean"))[0] == pytest.approx(result.lean.dev, abs=1e-3)
+
+
+class CloseTexts(ContrastiveTexts):
+    """The mean of 1 − cosine between a text and its positive: nothing is contrasted."""
+
+    def _loss_of(self, vectors, total):
+        first, second = vectors.view(2, total, -1)
+        return (1 - torch.nn.functional.cosine_similarity(first, second)).mean()
+
+
+@pytest.fixture
+def contrast_row(monkeypatch):
+    """A contrastive objective that neither the package nor Table 4 has."""
+    added = Objective(
+        name="close",
+        method="contrast",
+        data="positives",
+        card="positives drawn near, with nothing against them",
+        epochs=2,
+        batch_size=24,
+        examples=CloseTexts,
+        own=("temperature",),
+        without=("mlp",),
+    )
+    monkeypatch.setitem(OBJECTIVES, added.name, added)
+    return added
+
+
+@pytest.mark.parametrize("width", [16, 768, 1024])
+def test_a_new_row_of_contrast_is_trained_and_written_on_the_card(contrast_row, width, tmp_path, monkeypatch):
+    wide = TINY_CONFIGS["bert"].to_diff_dict() | {"hidden_size": width, "num_hidden_layers": 1}
+    monkeypatch.setitem(TINY_CONFIGS, "bert", BertConfig(**wide))
+    encoder, data = load_encoder(make_tiny("bert", tmp_path / "full")), word_splits()
+    rows = TripletSet(
+        name="near", rows=tuple(Triplet(pair.first, pair.second) for pair in data.train), note="Near: all."
+    )
+    settings = ContrastiveSettings(objective="close", pooling="cls", epochs=1, seeds=(0,), temperature=0.1)
+    result = finetune_contrastive(encoder, rows, data, out=tmp_path / "out", settings=settings)
+    rate = scaled_learning_rate(width)
+    assert (result.epochs, result.batch_size, result.learning_rate) == (1, contrast_row.batch_size, rate)
+    assert contrast_row.card in (tmp_path / "out/lean/README.md").read_text()
+    again = poolable_encoder(encoder, settings, seed=0)
+    columns = [again.token_ids([getattr(pair, side) for pair in data.train]) for side in ("first", "second")]
+    examples, training = CloseTexts(columns), settings.training("bert", width)
+    TrainingRun(again, examples, PairEvaluator(again, data.dev), training, seed=0, evaluate_every=100).train()
+    found = load_encoder(tmp_path / "out/lean").vectors(data.texts()[:5])
+    torch.testing.assert_close(found, again.vectors(data.texts()[:5]))
+
+
+def test_a_new_row_of_contrast_may_have_settings_and_rates_of_its_own(contrast_row, monkeypatch):
+    assert "close (texts with positives)" in described("contrast")
+    for given in ({"objective": "dropout", "temperature": 0.1}, {"objective": "close", "mlp": False}):
+        with pytest.raises(UsageError, match=f"The objective {given['objective']} does not go with") as problem:
+            ContrastiveSettings(**given)
+    assert problem.value.hint.startswith("Leave `mlp=False` out, or use `objective=")
+    assert default_budget("close", "roberta", 768).learning_rate == 2e-5
+    printed = Budget("bert-base", 1e-5, 2e-5), Budget("roberta-base", 3e-5, 4e-5, 8)
+    monkeypatch.setitem(OBJECTIVES, "close", dataclasses.replace(contrast_row, budgets=printed))
+    assert default_budget("close", "roberta", 768) == printed[1]
+    base = dataclasses.replace(printed[0], batch_size=contrast_row.batch_size)
+    assert default_budget("close", "bert", 768) == default_budget("close", "roberta", 1024) == base
 
 
 def test_help_and_errors_list_the_new_row(row):

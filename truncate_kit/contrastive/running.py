@@ -33,7 +33,7 @@ from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.contrastive import ContrastiveTexts
 from truncate_kit.training.distributed import ALONE, Group
 from truncate_kit.training.evaluators import PairEvaluator
-from truncate_kit.training.examples import Ids
+from truncate_kit.training.examples import Examples, Ids
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.objectives import OBJECTIVES
 
@@ -82,7 +82,7 @@ def finetune_contrastive(
     start, progress, dev = time.perf_counter(), reporter(progress), _dev(data)
     settings = given_or(ContrastiveSettings, settings)
     columns, fills = _columns(rows, settings), generator or encoder
-    cut, training = poolable_encoder(encoder, settings, seed=0), settings.training(encoder.family.name, encoder.width)
+    cut, training = poolable_encoder(encoder, settings, seed=0), settings.training(encoder.family.recipe, encoder.width)
     plain = settings.to_dict() | {"seeds": (), "layer": cut.depth}
     processes = _processes(group, settings, cut, columns, training.batch_size)
     parts = (repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), processes)
@@ -115,7 +115,7 @@ def _dev(data: PairSplits) -> PairSet:
 
 def _filled_by(fills: Encoder, settings: ContrastiveSettings) -> list[str]:
     """What fills hidden words, for the key: the generator, and the head of it or of the model itself."""
-    return [encoder_digest(fills), masked_head_digest(fills)] if settings.objective == "diffcse" else []
+    return [encoder_digest(fills), masked_head_digest(fills)] if OBJECTIVES[settings.objective].fills_words else []
 
 
 def _processes(
@@ -176,23 +176,23 @@ class _Run:
         kept = self.group.agree(self.store.has_weights(trial.name))
         return trial if kept else self.trial(trial.seed, again=True)
 
-    def _examples(self, encoder: Encoder, columns: list[list[Ids]]) -> ContrastiveTexts:
-        settings, temperature = self.settings, self.settings.temperature
-        if settings.objective != "diffcse":
-            return ContrastiveTexts(
-                columns,
-                temperature=temperature,
-                own_weight=settings.hard_negative_weight,
-                chunk=settings.chunk,
+    def _examples(self, encoder: Encoder, columns: list[list[Ids]]) -> Examples:
+        settings, row = self.settings, OBJECTIVES[self.settings.objective]
+        if row.fills_words:
+            return DifferenceTexts(
+                encoder,
+                columns[0],
+                Generator(self.generator, encoder),
+                temperature=settings.temperature,
+                weight=settings.replaced_weight,
+                share=settings.masked_share,
                 group=self.group,
             )
-        return DifferenceTexts(
-            encoder,
-            columns[0],
-            Generator(self.generator, encoder),
-            temperature=temperature,
-            weight=settings.replaced_weight,
-            share=settings.masked_share,
+        return (row.examples or ContrastiveTexts)(
+            columns,
+            temperature=settings.temperature,
+            own_weight=settings.hard_negative_weight,
+            chunk=settings.chunk,
             group=self.group,
         )
 

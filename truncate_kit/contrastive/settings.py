@@ -1,6 +1,6 @@
 """What a contrastive run is, validated once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import get_args
 
 from truncate_kit.bounds import BATCH, STEPS, WEIGHT, Bounds, check_numbers, seeds_of
@@ -91,7 +91,7 @@ class ContrastiveSettings(Result):
             )
         self._check_removal()
         self._check_numbers()
-        self._check_difference()
+        self._check_suits()
         settle_numbers(self, self.training("bert", BASE_WIDTH))
 
     def _check_removal(self) -> None:
@@ -115,42 +115,32 @@ class ContrastiveSettings(Result):
             raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise UsageError(f"A dropout of {self.dropout} is no share of the units.", hint="Use `dropout=0.1`.")
-        if self.hard_negative_weight and self.objective != "hard-negatives":
-            raise UsageError(
-                f"The objective {self.objective} has no hard negatives to weight.",
-                hint='Leave out `hard_negative_weight`, or use `objective="hard-negatives"`.',
-            )
-        check_numbers(self, hard_negative_weight=WEIGHT, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
-        object.__setattr__(self, "seeds", seeds_of(self.seeds))
-
-    def _check_difference(self) -> None:
-        if self.objective != "diffcse":
-            changed = {"replaced_weight": REPLACED_WEIGHT, "masked_share": MASKED_SHARE}
-            for name, usual in changed.items():
-                if getattr(self, name) != usual:
-                    raise UsageError(
-                        f"The objective {self.objective} replaces no words.",
-                        hint=f'Leave out `{name}`, or use `objective="diffcse"`.',
-                    )
-            return
         if not 0 < self.masked_share < 1 or not 0 <= self.replaced_weight <= 1000:
             raise UsageError(
                 f"A share of {self.masked_share} with a weight of {self.replaced_weight} does not work.",
                 hint=f"Use `masked_share={MASKED_SHARE}` and `replaced_weight={REPLACED_WEIGHT}`.",
             )
-        if self.chunk is not None:
-            hint = "Leave `chunk` out, or use another `objective`."
-            raise UsageError("The objective diffcse does not go with `chunk`.", hint=hint)
-        if not self.mlp:
-            hint = "Leave `mlp=False` out, or use another `objective`."
-            raise UsageError("The objective diffcse needs the MLP over its vectors.", hint=hint)
+        check_numbers(self, hard_negative_weight=WEIGHT, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
+        object.__setattr__(self, "seeds", seeds_of(self.seeds))
 
-    def training(self, family: str, width: int) -> TrainingSettings:
-        """The loop's part for a model of this family and width: random batches, no warm-up, no weight decay.
+    def _check_suits(self) -> None:
+        """Raise `UsageError` for a setting that the objective does not have."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value != field.default and not OBJECTIVES[self.objective].goes_with(field.name):
+                given, names = f"`{field.name}={value!r}`", objective_names("contrast")
+                having = " or ".join(f'`objective="{one}"`' for one in names if OBJECTIVES[one].goes_with(field.name))
+                raise UsageError(
+                    f"The objective {self.objective} does not go with {given}.",
+                    hint=f"Leave {given} out, or use {having}.",
+                )
+
+    def training(self, recipe: str, width: int) -> TrainingSettings:
+        """The loop's part for a model of this recipe and width: random batches, no warm-up, no weight decay.
 
         Raises `UsageError`.
         """
-        budget = default_budget(self.objective, family, width)
+        budget = default_budget(self.objective, recipe, width)
         rate = budget.attention_rate if self.pooling == "layer-attention" else budget.learning_rate
         return TrainingSettings(
             objective=self.objective,

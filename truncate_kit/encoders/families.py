@@ -34,6 +34,7 @@ class Family:
     decoder: bool = False
     # Positions that the position table holds but no token can use, where there are any.
     position_offset: Callable[[PretrainedConfig], int] | None = None
+    recipe: str = "bert"  # whose rates it is trained with in Table 4 of layer-wise attention pooling: also `roberta`
     lowest_layer: int = 0  # smallest layer at which the ordinary classes can hold a truncated model
     # Whether ONNX Runtime has a fused kernel for this attention; one node per layer is expected.
     fused_attention: bool = True
@@ -99,6 +100,7 @@ def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
         )
 
 
+_ROBERTA: dict[str, Any] = {"pooler": "pooler", "position_offset": _after_padding, "recipe": "roberta"}
 # What the decoders with rotary positions have in common.
 _ROTARY: dict[str, Any] = {
     "blocks": "layers",
@@ -111,9 +113,9 @@ _ROTARY: dict[str, Any] = {
 _ROWS = (
     Family(name="bert", pooler="pooler"),
     Family(name="electra"),
-    Family(name="roberta", pooler="pooler", position_offset=_after_padding),
-    Family(name="xlm-roberta", pooler="pooler", position_offset=_after_padding),
-    Family(name="camembert", pooler="pooler", position_offset=_after_padding),
+    Family(name="roberta", **_ROBERTA),
+    Family(name="xlm-roberta", **_ROBERTA),
+    Family(name="camembert", **_ROBERTA),
     Family(name="distilbert", blocks="transformer.layer"),
     # Its class takes 1 for the padding id, whatever the configuration says.
     Family(name="mpnet", pooler="pooler", position_offset=lambda _: 2, fused_attention=False),
