@@ -2,12 +2,14 @@
 
 import hashlib
 import os
+import shlex
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from tests.support.made_results import (
     SCORED,
@@ -41,6 +43,7 @@ from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.sources import DataSource, LearnedSource, ModelSource
+from truncate_kit_cli.app import app
 
 EVIL = "</script><img src=x onerror=alert(1)>\"'><b>"
 
@@ -401,6 +404,49 @@ def test_more_seeds_are_asked_for_with_the_options_of_the_run(lean, tmp_path):
     for place, change in enumerate(changes):
         found = write_page(write_run(tmp_path / f"other{place}", lean, sweep=replace(sweep, **change)))
         assert not [command for command in found.commands if " finetune " in command]
+
+
+# A value of each setting of `finetune` that is not its default.
+OTHER = {
+    **{"layers": "1,2", "strategy": "guided", "pick": "small", "within": 1.5, "seeds": (0,), "objective": "paraphrase"},
+    **{"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "precision": "bf16", "weight_decay": 0.5, "warmup": 0.5},
+    **{"max_gradient_norm": 2.0, "buckets": False, "compact_vocabulary": False},
+}
+FINETUNE = typer.main.get_command(app).commands["finetune"]
+BESIDE_SETTINGS = {
+    *("model", "data", "columns", "scale", "pooling", "max_length"),  # what the page knows of model and pairs
+    # with these, no command is shown
+    *("retrieval", "search_metric", "blocks", "teacher", "teacher_weight"),
+    *("prior_words", "prior_texts", "prior_layer", "prior_epochs"),
+    # change no trial
+    *("engine", "workers", "ray_address", "gpus_per_worker", "device", "threads", "folder", "tensorboard"),
+    *("push_to", "public", "as_json", "json_schema", "quiet", "verbose", "help"),
+}
+
+
+@pytest.mark.parametrize("name", [field.name for kind in (SweepSettings, TrainingSettings) for field in fields(kind)])
+def test_each_setting_is_in_the_command_that_asks_for_more_seeds(lean, tmp_path, name):
+    """Or there is no such command: a new setting fails here until the page says it again."""
+    value = OTHER[name]
+    of_sweep = name in {field.name for field in fields(SweepSettings)}
+    settings = SweepSettings(**{name: value} if of_sweep else {})
+    training = TrainingSettings(**{} if of_sweep else {name: value})
+    sweep = replace(of_one_seed(a_sweep()), settings=settings, training=training, metric=training.row.metric)
+    found = write_page(write_run(tmp_path / "run", lean, sweep=sweep))
+    again = [command for command in found.commands if " finetune " in command]
+    option = {"layers": "layer"}.get(name, name)
+    if option not in {parameter.name for parameter in FINETUNE.params}:
+        assert not again  # set in the library: the command would make another model
+        return
+    (command,) = again
+    read = FINETUNE.make_context("finetune", shlex.split(command)[2:]).params
+    assert read[option] == (3 if name == "seeds" else value)
+
+
+def test_each_option_of_finetune_is_a_setting_or_known_to_the_page():
+    settings = {field.name for kind in (SweepSettings, TrainingSettings) for field in fields(kind)}
+    options = {parameter.name for parameter in FINETUNE.params}
+    assert options - BESIDE_SETTINGS <= settings | {"layer"}
 
 
 def test_what_train_and_test_share_is_said_of_classes_as_well(lean, tmp_path):

@@ -1,7 +1,7 @@
 """The parts of a page, from the results of a run; a part that lacks its result names the command that makes it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from truncate_kit.bench.backends import BACKENDS
 from truncate_kit.bench.bench_report import BenchReport
@@ -34,7 +34,10 @@ from truncate_kit.training.configuration import TrainingSettings
 from truncate_kit.training.objectives import OBJECTIVES
 from truncate_kit.wording import capitalized, counted
 
-_SWEEP, _TRAINING = SweepSettings(), TrainingSettings()
+# What each setting of `finetune` is without its option; without these two it follows the pairs, so they are named.
+_LEFT_OUT = {field.name: field.default for kind in (SweepSettings, TrainingSettings) for field in fields(kind)}
+_LEFT_OUT |= {"epochs": None, "batch_size": None}
+_NO_OPTION = {"weight_decay", "warmup", "max_gradient_norm", "buckets", "compact_vocabulary"}  # of the library alone
 
 
 def sections(run: Run) -> list[Section]:
@@ -160,20 +163,16 @@ def _finetune_again(run: Run, sweep: SweepResult) -> tuple[str, ...] | None:
     """The command of a sweep with three seeds, which finds the trials of the first; None where it is not known."""
     if sweep.before or sweep.blocks is not None or sweep.metric != OBJECTIVES[sweep.training.objective].metric:
         return None  # priors, a teacher, a choice of blocks or a folder of queries: their files are not in the result
-    settings, training, usual = sweep.settings, sweep.training, next(iter(STRATEGIES))
-    asked: tuple[tuple[str, object, object], ...] = (
-        ("--layer", settings.layers, _SWEEP.layers),
-        ("--strategy", (settings.layers == "auto" and settings.strategy) or usual, usual),
-        ("--pick", settings.pick, _SWEEP.pick),
-        ("--within", settings.within, _SWEEP.within),
-        ("--objective", training.objective, _TRAINING.objective),
-        ("--epochs", training.epochs, None),  # word sets have other defaults
-        ("--batch-size", training.batch_size, None),
-        ("--learning-rate", training.learning_rate, _TRAINING.learning_rate),
-        ("--precision", training.precision, _TRAINING.precision),
-    )
-    changed = [part for option, value, usual in asked if value != usual for part in (option, str(value))]
-    return ("finetune", sweep.model, *_how_read(run, sweep), *changed, "--seeds", "3")
+    settings = replace(sweep.settings, seeds=SweepSettings().seeds)
+    if settings.layers != "auto" or settings.strategy == next(iter(STRATEGIES)):
+        settings = replace(settings, strategy=None)  # refused beside layers; the first is what None is
+    values = {field.name: getattr(one, field.name) for one in (settings, sweep.training) for field in fields(one)}
+    changed = {name: value for name, value in values.items() if value != _LEFT_OUT[name]}
+    if changed.keys() & _NO_OPTION:
+        return None
+    words = [part for name, value in changed.items() for part in ("--" + name.replace("_", "-"), str(value))]
+    words = ["--layer" if word == "--layers" else word for word in words]
+    return ("finetune", sweep.model, *_how_read(run, sweep), *words, "--seeds", "3")
 
 
 def _how_read(run: Run, sweep: SweepResult) -> list[str]:
