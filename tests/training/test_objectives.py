@@ -137,7 +137,7 @@ def test_a_new_row_of_contrast_may_have_settings_and_rates_of_its_own(contrast_r
             ContrastiveSettings(**given)
     assert problem.value.hint.startswith("Leave `mlp=False` out, or use `objective=")
     assert default_budget("close", "roberta", 768).learning_rate == 2e-5
-    printed = Budget("bert-base", 1e-5, 2e-5), Budget("roberta-base", 3e-5, 4e-5, 8)
+    printed = Budget("bert", 1e-5, 2e-5), Budget("roberta", 3e-5, 4e-5, 8)
     monkeypatch.setitem(OBJECTIVES, "close", dataclasses.replace(contrast_row, budgets=printed))
     assert default_budget("close", "roberta", 768) == printed[1]
     base = dataclasses.replace(printed[0], batch_size=contrast_row.batch_size)

@@ -20,6 +20,6 @@ def default_budget(objective: str, recipe: str, width: int) -> Budget:
     """
     row, rate = OBJECTIVES[objective], scaled_learning_rate(width)
     printed = {budget.model: budget for budget in row.budgets if width >= BASE_WIDTH}
-    base = printed.get("bert-base", Budget(None, rate, rate))
-    found = printed.get("roberta-large" if width >= LARGE_WIDTH else f"{recipe}-base", base)
+    base = printed.get("bert", Budget(None, rate, rate))
+    found = printed.get("roberta-large" if width >= LARGE_WIDTH else recipe, base)
     return replace(found, batch_size=found.batch_size or row.batch_size)

@@ -13,8 +13,7 @@ from truncate_kit.training.configuration import BASE_WIDTH, TrainingSettings, se
 from truncate_kit.training.objectives import OBJECTIVES, objective_names
 
 FEWEST_ROWS = 2
-REPLACED_WEIGHT, MASKED_SHARE = 0.005, 0.3  # of DiffCSE
-_TOKENS = Bounds(3, 1_000_000)
+_TOKENS, _MASKED = Bounds(3, 1_000_000), Bounds(0, 1, whole=False, above=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +68,8 @@ class ContrastiveSettings(Result):
     layer: int | None = None
     temperature: float = 0.05
     hard_negative_weight: float = 0.0
-    replaced_weight: float = REPLACED_WEIGHT
-    masked_share: float = MASKED_SHARE
+    replaced_weight: float = 0.005
+    masked_share: float = 0.3
     epochs: int | None = None
     batch_size: int | None = None
     learning_rate: float | None = None
@@ -115,12 +114,8 @@ class ContrastiveSettings(Result):
             raise UsageError(f"A temperature of {self.temperature} does not work.", hint="Use `temperature=0.05`.")
         if self.dropout is not None and not 0 <= self.dropout < 1:
             raise UsageError(f"A dropout of {self.dropout} is no share of the units.", hint="Use `dropout=0.1`.")
-        if not 0 < self.masked_share < 1 or not 0 <= self.replaced_weight <= 1000:
-            raise UsageError(
-                f"A share of {self.masked_share} with a weight of {self.replaced_weight} does not work.",
-                hint=f"Use `masked_share={MASKED_SHARE}` and `replaced_weight={REPLACED_WEIGHT}`.",
-            )
-        check_numbers(self, hard_negative_weight=WEIGHT, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
+        check_numbers(self, hard_negative_weight=WEIGHT, replaced_weight=WEIGHT, masked_share=_MASKED)
+        check_numbers(self, chunk=BATCH, evaluate_every=STEPS, max_tokens=_TOKENS)
         object.__setattr__(self, "seeds", seeds_of(self.seeds))
 
     def _check_suits(self) -> None:
@@ -130,10 +125,8 @@ class ContrastiveSettings(Result):
             if value != field.default and not OBJECTIVES[self.objective].goes_with(field.name):
                 given, names = f"`{field.name}={value!r}`", objective_names("contrast")
                 having = " or ".join(f'`objective="{one}"`' for one in names if OBJECTIVES[one].goes_with(field.name))
-                raise UsageError(
-                    f"The objective {self.objective} does not go with {given}.",
-                    hint=f"Leave {given} out, or use {having}.",
-                )
+                problem = f"The objective {self.objective} does not go with {given}."
+                raise UsageError(problem, hint=f"Leave {given} out, or use {having}.")
 
     def training(self, recipe: str, width: int) -> TrainingSettings:
         """The loop's part for a model of this recipe and width: random batches, no warm-up, no weight decay.

@@ -41,7 +41,7 @@ def _spearman(
 class Budget:
     """What a model is trained with by contrast, as in Table 4 of the layer-wise attention pooling paper."""
 
-    model: str | None  # `bert-base`, `roberta-base` or `roberta-large`, None for one that the paper does not have
+    model: str | None  # `bert`, `roberta` (both base) or `roberta-large`; None for one that the paper does not have
     learning_rate: float  # peak rate with a fixed pooling
     attention_rate: float  # with attention over the layers
     batch_size: int = 0  # rows of a step; 0 is the objective's usual number
@@ -62,14 +62,13 @@ class Objective:
     epochs: int = EPOCHS  # usual number of epochs
     batch_size: int = BATCH_SIZE  # usual number of examples of a step
     trains_head: bool = False  # whether a classifier is trained beside the encoder, for the layer it is trained at
-    # builds the examples of a trial: of `tmft` from `TrainPairs`, of `contrast` from what `ContrastiveTexts` is given,
-    # which None stands for there
+    # builds the examples of a trial: of `tmft` from `TrainPairs`, of `contrast` like `ContrastiveTexts`, which None is
     examples: "Callable[..., Examples] | None" = None
     # builds the evaluator of a split from the encoder whose tokenizer reads it, its pairs, the examples of the trial,
     # and the evaluator on dev where the split is test
     evaluator: "Callable[[Encoder, PairSet, Examples, Any], VectorEvaluator]" = _spearman
     # The rest is of `contrast` alone.
-    budgets: tuple[Budget, ...] = ()  # of Table 4; without that of `bert-base` rates follow the width
+    budgets: tuple[Budget, ...] = ()  # of Table 4; without that of `bert` rates follow the width
     own: tuple[str, ...] = ()  # settings that only the objectives have that name them here
     without: tuple[str, ...] = ()  # settings of all others that this one leaves at their defaults
     # whether a generator fills in hidden words, which are found from the vector; the key of a run then has its digest
@@ -181,11 +180,7 @@ _ROWS = (
         card="supervised in-batch (equation 6)",
         epochs=3,
         batch_size=256,
-        budgets=(
-            Budget("bert-base", 5e-5, 1e-5),
-            Budget("roberta-base", 5e-5, 3e-5),
-            Budget("roberta-large", 1e-5, 5e-5),
-        ),
+        budgets=(Budget("bert", 5e-5, 1e-5), Budget("roberta", 5e-5, 3e-5), Budget("roberta-large", 1e-5, 5e-5)),
     ),
     Objective(
         name="dropout",
@@ -195,8 +190,8 @@ _ROWS = (
         epochs=1,
         batch_size=64,
         budgets=(
-            Budget("bert-base", 3e-5, 3e-5),
-            Budget("roberta-base", 1e-5, 1e-5, 256),
+            Budget("bert", 3e-5, 3e-5),
+            Budget("roberta", 1e-5, 1e-5, 256),
             Budget("roberta-large", 3e-5, 3e-5, 256),
         ),
     ),
@@ -207,7 +202,7 @@ _ROWS = (
         card="unsupervised, two dropout masks of each text, and replaced words found from its vector (DiffCSE)",
         epochs=2,
         batch_size=64,
-        budgets=(Budget("bert-base", 7e-6, 3e-5),),
+        budgets=(Budget("bert", 7e-6, 3e-5),),
         own=("replaced_weight", "masked_share"),
         without=("chunk", "mlp"),  # texts are encoded once, by the MLP that DiffCSE has over its vectors
         fills_words=True,
@@ -219,11 +214,7 @@ _ROWS = (
         card="supervised with hard negatives (equation 8)",
         epochs=3,
         batch_size=256,
-        budgets=(
-            Budget("bert-base", 5e-5, 2e-5),
-            Budget("roberta-base", 5e-5, 3e-5),
-            Budget("roberta-large", 1e-5, 5e-5),
-        ),
+        budgets=(Budget("bert", 5e-5, 2e-5), Budget("roberta", 5e-5, 3e-5), Budget("roberta-large", 1e-5, 5e-5)),
         own=("hard_negative_weight",),
     ),
 )
