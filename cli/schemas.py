@@ -15,8 +15,7 @@ RESULTS = {
     "freeze": "frozen.frozen_report.FrozenReport",
     "combine": "combination.report.CombinationReport",
     "cut": "runs.cutting.CutResult",
-    "evaluate": "evaluation.ModelScore retrieval.evaluating.RetrievalScore mteb.mteb_report.MtebReport "
-    "mteb.mteb_report.MtebComparison",  # and the report of each suite
+    "evaluate": "evaluation.ModelScore retrieval.evaluating.RetrievalScore",  # and the reports that the page shows
     "compare": "retrieval.comparing.RetrievalComparison",
     "encode": "serving.encoded_file.EncodedFile",
     "study": "study.study_result.StudyResult",
@@ -34,13 +33,13 @@ def schema_text(command: str) -> str:
 
 def made_schema(command: str) -> str:
     """The same, made from the classes."""
+    from truncate_kit.page.run import report_kinds
     from truncate_kit.results import json_schema
-    from truncate_kit.suites.registry import SUITES
 
     places = (name.rpartition(".") for name in RESULTS[command].split())
     kinds = [getattr(import_module(f"truncate_kit.{module}"), kind) for module, _, kind in places]
     if command == "evaluate":
-        kinds += [suite.load()[0] for suite in SUITES.values()]
+        kinds += [kind() for kind in report_kinds().values()]
     return json.dumps(json_schema(command, kinds), indent=1) + "\n"
 
 

@@ -65,7 +65,9 @@ def test_before_and_after(capsys, fed, tiny_folder, tmp_path):
     found = json.loads(run(capsys, *arguments, "--json"))
     assert found["differences"] == pytest.approx([after - before], abs=0.01)
     assert (found["full"]["model"], found["lean"]["model"]) == (str(full), str(lean))
-    assert kept_in(tmp_path / "exported/suite-mteb-comparison.json") | {"format": FORMAT} == found
+    place = tmp_path / "exported/suite-mteb-comparison.json"
+    assert kept_in(place) | {"format": FORMAT} == found
+    assert suite_reports(Workspace(place.parent))[place].table().columns[-1] == "lean less full"  # for the page
 
 
 def test_both_read_as_many_tokens(capsys, fed, tiny_folder, tmp_path):

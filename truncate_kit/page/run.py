@@ -1,6 +1,7 @@
 """All that a workspace holds, read at once, and what it lacks."""
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from truncate_kit.file_digests import digest_of
 from truncate_kit.files import real_path
 from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.measurement import files_at
-from truncate_kit.mteb.mteb_report import MtebReport
+from truncate_kit.mteb.mteb_report import MtebComparison, MtebReport
 from truncate_kit.runs.cutting import CutResult
 from truncate_kit.suites.registry import SUITES, MeasuredModel, SuiteReport
 from truncate_kit.sweep.sweep_result import SweepResult
@@ -185,7 +186,7 @@ def read_run(folder: Path) -> Run:
 def _nothing_to_show(workspace: Workspace) -> UsageError:
     """The error for a folder without a model or a look at one."""
     folder = workspace.folder
-    scores = [path.name for path in map(workspace.suite, (*SUITES, "mteb")) if path.is_file()]
+    scores = [path.name for path in map(workspace.suite, report_kinds()) if path.is_file()]
     hint = "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
     if not folder.is_dir():
         return UsageError(f"There is no folder {folder}.", hint=hint)
@@ -243,13 +244,18 @@ def newest(folder: Path) -> float:
     return max(found, default=0.0)
 
 
+def report_kinds() -> dict[str, Callable[[], type[SuiteReport]]]:
+    """The classes of all reports that `evaluate` writes, by name in a workspace; each is imported when it is asked."""
+    suites = {name: suite.report for name, suite in SUITES.items()}
+    return suites | {"mteb": lambda: MtebReport, "mteb-comparison": lambda: MtebComparison}
+
+
 def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
     """The results of suites that are there, shorter ones after the longest."""
     found: dict[Path, SuiteReport | None] = {}
-    for name in (*SUITES, "mteb"):
+    for name, kind in report_kinds().items():
         if files := files_at(workspace.suite(name)):  # the modules of others stay unread
-            kind = MtebReport if name == "mteb" else SUITES[name].load()[0]
-            found |= {file: read_result(kind, file) for file in files}
+            found |= {file: read_result(kind(), file) for file in files}
     return {file: report for file, report in found.items() if report is not None}
 
 

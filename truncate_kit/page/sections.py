@@ -170,8 +170,8 @@ def _finetune_again(run: Run, sweep: SweepResult) -> tuple[str, ...] | None:
     changed = {name: value for name, value in values.items() if value != _LEFT_OUT[name]}
     if changed.keys() & _NO_OPTION:
         return None
-    words = [part for name, value in changed.items() for part in ("--" + name.replace("_", "-"), str(value))]
-    words = ["--layer" if word == "--layers" else word for word in words]
+    options = {name: "--" + ("layer" if name == "layers" else name.replace("_", "-")) for name in changed}
+    words = [part for name, value in changed.items() for part in (options[name], str(value))]
     return ("finetune", sweep.model, *_how_read(run, sweep), *words, "--seeds", "3")
 
 

@@ -113,6 +113,10 @@ class Suite:
     load: Callable[[], Loaded]
     by_cosine: bool = False
 
+    def report(self) -> type[SuiteReport]:
+        """The class of its report."""
+        return self.load()[0]
+
 
 def _sts() -> Loaded:
     from truncate_kit.suites.sts import StsReport, run_sts
