@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from scipy import stats
+from scipy.stats import pearsonr
 from torch import Tensor
 
 from truncate_kit.data import PlacedPairs, TextPair, listed_pairs
 from truncate_kit.data.types import check_scores
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.results import Result
+from truncate_kit.statistics import rank_correlations, tied
 from truncate_kit.vectors import Rows, one_row_each, similarities
 from truncate_kit.wording import counted
-
-DIGITS = 12  # the cosine of a vector with itself differs from 1 by 1e-16 at most, vectors hold 7 digits
 
 
 class TextEncoder(Protocol):
@@ -103,8 +102,7 @@ def require_ranks(targets: Sequence[float]) -> None:
 
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
     """The `Evaluation` of given similarities against given targets."""
-    # Pairs of identical texts then have one and the same similarity, whatever its rounding, and share a rank.
-    cosines = [round(value, DIGITS) for value in cosines]
+    cosines = tied(cosines)
     require_ranks(targets)
     if len(set(cosines)) < 2 or not all(map(math.isfinite, cosines)):
         raise DataError(
@@ -112,8 +110,8 @@ def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
             hint="Check the model: its vectors may be constant or hold NaN.",
         )
     return Evaluation(
-        spearman=100 * float(stats.spearmanr(cosines, targets).statistic),
-        pearson=100 * float(stats.pearsonr(cosines, targets).statistic),
+        spearman=100 * float(rank_correlations(cosines, targets)[0]),
+        pearson=100 * float(pearsonr(cosines, targets).statistic),
         num_pairs=len(targets),
         cosines=tuple(cosines),
     )

@@ -21,7 +21,6 @@ from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 
-import numpy as np
 import torch
 from transformers import AutoModel, AutoTokenizer
 
@@ -157,12 +156,13 @@ def measure(full: Encoder, data: PairSplits, job: Job, precision: Precision) -> 
     assert isinstance(dev, HeldOutPairs)
     state = TrainingRun(encoder, examples, dev, settings_of(job, precision), seed=job.seed).train()
     vectors = encoder.encode_ids(dev.texts())
-    outcomes, targets = np.array(dev.outcomes(vectors)), np.array(data.dev.scores())
-    few = [halves(data.dev, data.train)["few_shared_words"]]
+    outcomes, targets = dev.outcomes(vectors), data.dev.scores()
+    few = halves(data.dev, data.train)["few_shared_words"]
+    few_score, _ = dev.score_outcomes([outcomes[place] for place in few], [targets[place] for place in few])
     return {
         "dev_pairs": str(len(targets)),
         "dev": f"{dev.score(encoder)[0]:.3f}",
-        "dev_few_shared_words": f"{dev.score_each(outcomes[few], targets[few])[0]:.3f}",
+        "dev_few_shared_words": f"{few_score:.3f}",
         "test": f"{test.score(encoder)[0]:.3f}",
         "seconds": f"{state.seconds:.0f}",
         "dev_scores": ";".join(f"{one:.2f}" for one in state.scores),

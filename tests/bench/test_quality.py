@@ -8,12 +8,12 @@ import pytest
 from scipy import stats
 
 from truncate_kit.bench.bench_report import ScoredPairs
-from truncate_kit.bench.evaluators import PairsEvaluator, Score
-from truncate_kit.bench.quality import draw_counts, quality_difference, resampled_spearman
+from truncate_kit.bench.evaluators import PairsEvaluator, Score, quality_difference
 from truncate_kit.bench.scoring import quality_sentence
 from truncate_kit.data import TextPair
 from truncate_kit.errors import DataError
 from truncate_kit.pair_keys import numbers_of
+from truncate_kit.statistics import draw_counts
 
 
 def _ranks(values):
@@ -34,19 +34,6 @@ def _pairs(count, seed=3):
     lean = [target / 5 + generator.gauss(0, 0.3) for target in targets]
     full = [round(target / 5 + generator.gauss(0, 0.6), 1) for target in targets]  # with ties
     return lean, full, targets
-
-
-def test_each_resample_has_the_correlation_of_the_pairs_it_drew():
-    lean, full, targets = _pairs(25)
-    counts = draw_counts(25, 40, seed=1)
-    assert counts.shape == (40, 25)
-    assert (counts.sum(axis=1) == 25).all()
-    for values in (lean, full):
-        found = resampled_spearman(values, targets, counts)
-        for row, value in zip(counts, found, strict=True):
-            drawn = [place for place, times in enumerate(row) for _ in range(times)]
-            expected = _spearman([values[place] for place in drawn], [targets[place] for place in drawn])
-            assert value == pytest.approx(expected, abs=1e-12)
 
 
 def test_interval_is_the_percentiles_of_the_paired_differences():
@@ -106,13 +93,6 @@ def test_same_seed_same_interval():
     results = [quality_difference("torch-fp32", lean, full, targets, resamples=100, seed=seed) for seed in (1, 1, 2)]
     assert results[0] == results[1]
     assert (results[0].low, results[0].high) != (results[2].low, results[2].high)
-
-
-def test_blocks_do_not_change_the_result():
-    lean, _, targets = _pairs(20)
-    counts = draw_counts(20, 50, seed=0)
-    whole = resampled_spearman(lean, targets, counts)
-    np.testing.assert_array_equal(resampled_spearman(lean, targets, counts, cells=100), whole)
 
 
 def test_resamples_without_a_correlation_are_left_out_and_counted():

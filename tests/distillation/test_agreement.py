@@ -63,6 +63,13 @@ def test_the_full_model_agrees_with_itself_and_a_constant_one_with_nobody():
     assert evaluator.score_of(torch.ones(60, 8))[0] == 0.0
 
 
+def test_score_and_interval_have_the_same_ties():
+    """Texts that have nothing to do with each other, but for rounding that repeats the order of the full model."""
+    full = torch.nn.functional.normalize(vectors(0), dim=1)
+    agreement = AgreementEvaluator([[1]] * 60, full).agreement_of(torch.eye(60) + 1e-14 * full @ full.T)
+    assert (agreement.correlation, agreement.low, agreement.high) == (0.0, 0.0, 0.0)
+
+
 def test_of_few_texts_it_is_said_how_many_any_models_have_in_common():
     def said(count):
         return AgreementEvaluator([[1]] * count, vectors(0, count)).agreement_of(vectors(1, count)).in_common

@@ -15,12 +15,13 @@ from truncate_kit.evaluation import correlate
 from truncate_kit.report.sweep_figure import plot_sweep
 from truncate_kit.report.training_tables import sweep_table
 from truncate_kit.runs.trial import Trial
+from truncate_kit.statistics import DRAWS
 from truncate_kit.sweep.certainty import certainty, layers_in_words, means_over_seeds, spread_over_seeds
 from truncate_kit.sweep.finetune import finetune
 from truncate_kit.sweep.picking import Picker
 from truncate_kit.sweep.settings import SweepSettings
 from truncate_kit.sweep.sweep_result import SweepResult
-from truncate_kit.training.evaluators import DRAWS, best_threshold, f1
+from truncate_kit.training.evaluators import best_threshold, f1
 from truncate_kit.training.tasks import LabelledTask
 
 

@@ -7,16 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truncate_kit.bench.bench_report import QualityDifference, ScoredPairs
-from truncate_kit.bench.quality import LEVEL, RESAMPLES, quality_difference
 from truncate_kit.bench.running import Runner
 from truncate_kit.data import SEARCH_METRICS, PairSet, RetrievalSet, TextPair, is_bundled, pairs_fingerprint
 from truncate_kit.encoders import Encoder
-from truncate_kit.evaluation import evaluate
+from truncate_kit.evaluation import correlate, evaluate
 from truncate_kit.pair_keys import numbers_of
 from truncate_kit.retrieval.scores import estimated
+from truncate_kit.statistics import LEVEL, RESAMPLES, Array, draw_counts, interval, rank_correlations
 from truncate_kit.training.retrieval_evaluator import RetrievalEvaluator
-
-Array = NDArray[np.float64]
 
 
 class Score(NamedTuple):
@@ -62,6 +60,44 @@ class PairsEvaluator:
         numbers = numbers_of((pair.first, pair.second) for pair in self._pairs)
         cosines = lean.single.tolist(), full.single.tolist()
         return quality_difference(backend, *cosines, targets, numbers=numbers, seed=seed)
+
+
+def quality_difference(
+    backend: str,
+    lean: Sequence[float],
+    full: Sequence[float],
+    targets: Sequence[float],
+    *,
+    numbers: NDArray[np.int64] | None = None,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> QualityDifference:
+    """Spearman (× 100) of the similarities of both models against the same targets, and the interval of lean − full.
+
+    Percentile interval of a paired bootstrap: pairs are drawn with replacement, the same for both models, and all rows
+    of one pair together, for they say the same. numbers: of each row its pair, as `numbers_of` gives them; None where
+    none repeats another. Raises `DataError` where a correlation is not defined.
+    """
+    found = [correlate(cosines, targets) for cosines in (lean, full)]
+    numbers = np.arange(len(targets)) if numbers is None else numbers
+    num_pairs = int(numbers.max()) + 1
+    counts = draw_counts(num_pairs, resamples, seed)[:, numbers]
+    differences = 100 * np.subtract(*(rank_correlations(one.cosines, targets, counts) for one in found))
+    defined = differences[np.isfinite(differences)]
+    low, high = interval(defined, level)
+    return QualityDifference(
+        backend=backend,
+        lean=found[0].spearman,
+        full=found[1].spearman,
+        difference=found[0].spearman - found[1].spearman,
+        low=low,
+        high=high,
+        level=level,
+        resamples=len(defined),
+        seed=seed,
+        num_pairs=num_pairs,
+    )
 
 
 class QueriesEvaluator:

@@ -4,15 +4,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from truncate_kit.bench.quality import draw_counts, resampled_spearman
 from truncate_kit.distillation.step_results import NEAR, Agreement
 from truncate_kit.encoders import Encoder
 from truncate_kit.errors import too_few_texts
 from truncate_kit.evaluation import spearman
+from truncate_kit.statistics import TEXT_RESAMPLES, draw_counts, interval, rank_correlations, tied
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
-
-RESAMPLES = 500
 
 
 class AgreementEvaluator(VectorEvaluator):
@@ -58,24 +56,25 @@ class AgreementEvaluator(VectorEvaluator):
     def agreement_of(self, vectors: Tensor) -> Agreement:
         """The same from vectors (n, d) of `texts()`."""
         unit = torch.nn.functional.normalize(vectors.float(), dim=1)
-        found, expected = self._cosines(unit).flatten().tolist(), self._expected.flatten().tolist()
+        found, expected = tied(self._cosines(unit).flatten().tolist()), self._expected.flatten().tolist()
         # Texts are drawn, and a pair comes as often as both of its texts: an odd text spoils its own pairs and those of
         # the texts that it is a partner of.
-        drawn = draw_counts(len(unit), RESAMPLES, seed=0)
+        drawn = draw_counts(len(unit), TEXT_RESAMPLES)
         counts = drawn[:, :, None] * drawn[:, self._partners.numpy()]
-        scores = 100 * resampled_spearman(found, expected, counts.reshape(RESAMPLES, -1))
-        low, high = np.nanquantile(scores, (0.025, 0.975)) if np.isfinite(scores).any() else (0.0, 0.0)
+        scores = 100 * rank_correlations(found, expected, counts.reshape(TEXT_RESAMPLES, -1))
+        scores = scores[np.isfinite(scores)]
+        low, high = interval(scores) if len(scores) else (0.0, 0.0)
         same = (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)  # whether each of `_near` is found, too
         near = counts[:, :, :NEAR]
-        overlaps = np.quantile(100 * (near * same.numpy()).sum((1, 2)) / near.sum((1, 2)), (0.025, 0.975))
+        overlap_low, overlap_high = interval(100 * (near * same.numpy()).sum((1, 2)) / near.sum((1, 2)))
         return Agreement(
             correlation=spearman(found, expected) or 0.0,
-            low=float(low),
-            high=float(high),
+            low=low,
+            high=high,
             overlap=100 * float(same.float().mean()),
             num_texts=len(unit),
-            overlap_low=float(overlaps[0]),
-            overlap_high=float(overlaps[1]),
+            overlap_low=overlap_low,
+            overlap_high=overlap_high,
         )
 
     def _cosines(self, unit: Tensor) -> Tensor:

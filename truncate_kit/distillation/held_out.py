@@ -1,6 +1,6 @@
 """Scores of lean and full model on what nothing was chosen by."""
 
-from truncate_kit.bench.quality import quality_difference
+from truncate_kit.bench.evaluators import quality_difference
 from truncate_kit.data import SEARCH_METRICS, PairSplits, RetrievalSet
 from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import Encoder

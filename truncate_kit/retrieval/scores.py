@@ -8,13 +8,11 @@ from numpy.typing import NDArray
 
 from truncate_kit.data.retrieval import SearchMetric
 from truncate_kit.results import Result
+from truncate_kit.statistics import RESAMPLES, draws, interval
 
 Found = NDArray[np.int64]
 """Places of the documents found, best first, −1 where there are no more: (queries, top)."""
 Array = NDArray[np.float64]
-
-RESAMPLES = 2000
-LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +76,5 @@ def estimated(values: Array, *, seed: int = 0) -> Estimate:
 
     Of differences between two models on the same queries this is the paired bootstrap.
     """
-    generator = np.random.default_rng(seed)
-    means = [values[generator.integers(len(values), size=len(values))].mean() for _ in range(RESAMPLES)]
-    low, high = np.percentile(means, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-    return Estimate(value=float(values.mean()), low=float(low), high=float(high))
+    low, high = interval([values[drawn].mean() for drawn in draws(len(values), RESAMPLES, seed)])
+    return Estimate(value=float(values.mean()), low=low, high=high)

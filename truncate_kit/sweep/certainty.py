@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
-
-LEVEL = 0.95
+from truncate_kit.statistics import LEVEL, interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +57,11 @@ def certainty(
     best = max(layers, key=lambda layer: (means[layer], -layer))
     scores = {layer: np.array([held[layer, seed].dev_draws for seed in seeds]) for layer in layers}
     spread = spread_over_seeds([scores[layer].mean(1) for layer in layers])
-    low, high = [], []
+    ends = []
     for layer in layers:
         ahead = means_over_seeds(scores[best] - scores[layer], spread) if layer != best else np.zeros(1)
-        ends = np.quantile(ahead, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-        low.append(round(float(ends[0]), 3))
-        high.append(round(float(ends[1]), 3))
+        ends.append([round(end, 3) for end in interval(ahead)])
+    low, high = zip(*ends, strict=True)
     alike = tuple(layer for layer, least in zip(layers, low, strict=True) if least <= 0)
     fewer = sorted({*could} & {*trained} - {*layers})
     missing = sorted({*could} - {*trained} - {*layers})
@@ -71,8 +69,8 @@ def certainty(
         best=best,
         alike=alike,
         compared=tuple(layers),
-        low=tuple(low),
-        high=tuple(high),
+        low=low,
+        high=high,
         level=LEVEL,
         seeds=len(seeds),
         sentence=_sentence(alike, layers, len(seeds), "compared" if {*trained} - {*layers} else "trained out")

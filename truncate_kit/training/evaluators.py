@@ -9,15 +9,13 @@ from typing import Protocol, Self
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor, nn
 
 from truncate_kit.data import PairSet, PlacedPairs
 from truncate_kit.encoders import Encoder
-from truncate_kit.evaluation import DIGITS, correlate, pair_similarities
+from truncate_kit.evaluation import correlate, pair_similarities
+from truncate_kit.statistics import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
 from truncate_kit.training.examples import Ids
-
-DRAWS = 200  # resamples of the pairs
 
 
 class Evaluator(Protocol):
@@ -88,41 +86,45 @@ class HeldOutPairs(VectorEvaluator):
 
     def resampled(self, vectors: Tensor) -> tuple[float, ...]:
         """Main scores, in points, of `DRAWS` resamples of the pairs (a bootstrap), the same ones for every encoder."""
-        said, true = np.asarray(self.outcomes(vectors)), np.asarray(self._targets)
-        drawn = np.random.default_rng(0).integers(0, len(true), (DRAWS, len(true)))
-        return tuple(round(score, 3) for score in self.score_each(said[drawn], true[drawn]))
+        counts = draw_counts(len(self._targets), DRAWS)
+        return tuple(round(score, 3) for score in self.score_each(self.outcomes(vectors), counts))
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
         """See `VectorEvaluator`."""
-        low, high = np.quantile(self.resampled(vectors), (0.025, 0.975))
-        return float(low), float(high)
+        return interval(self.resampled(vectors))
 
     def outcomes(self, vectors: Tensor) -> list[float]:
         """What is scored of each pair: its cosine, unless a subclass says otherwise."""
         return self.cosines(vectors)
 
+    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
+        """See `VectorEvaluator`."""
+        return self.score_outcomes(self.outcomes(vectors), self._targets)
+
     @abstractmethod
-    def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:
-        """Main score of each row; outcomes and targets: (draws, pairs)."""
+    def score_outcomes(self, outcomes: list[float], targets: list[float]) -> tuple[float, float | None]:
+        """What `score_of` gives, from what is scored of each pair."""
+
+    def score_each(self, outcomes: list[float], counts: Counts) -> list[float]:
+        """Main score of each resample; counts: how often each pair is in it, (resamples, pairs)."""
+        said, true = np.array(outcomes), np.array(self._targets)
+        return [self.score_outcomes(said.repeat(row).tolist(), true.repeat(row).tolist())[0] for row in counts]
 
 
 class PairEvaluator(HeldOutPairs):
     """Spearman and Pearson correlation on graded pairs."""
 
-    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
+    def score_outcomes(self, outcomes: list[float], targets: list[float]) -> tuple[float, float | None]:
         """Spearman and Pearson, × 100; 0 and None where all pairs are equally alike, which ranks nothing."""
-        cosines = self.cosines(vectors)
-        if len({round(cosine, DIGITS) for cosine in cosines}) == 1 and math.isfinite(cosines[0]):
+        if len({*tied(outcomes)}) == 1 and math.isfinite(outcomes[0]):
             return 0.0, None
-        evaluation = correlate(cosines, self._targets)
+        evaluation = correlate(outcomes, targets)
         return evaluation.spearman, evaluation.pearson
 
-    def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:
-        """Spearman × 100: the correlation of ranks; 0 where a row has one value only."""
-        said, true = (rankdata(values.round(DIGITS), axis=1) for values in (outcomes, targets))
-        said, true = (ranks - ranks.mean(1, keepdims=True) for ranks in (said, true))
-        product, norms = (said * true).sum(1), np.sqrt((said**2).sum(1) * (true**2).sum(1))
-        return (100 * product / np.where(norms > 0, norms, 1.0)).tolist()  # type: ignore[no-any-return]
+    def score_each(self, outcomes: list[float], counts: Counts) -> list[float]:
+        """Spearman × 100, of all resamples at once; 0 where one has one value only."""
+        found = rank_correlations(tied(outcomes), self._targets, counts)
+        return [100 * score for score in np.nan_to_num(found).tolist()]
 
 
 class ParaphraseEvaluator(HeldOutPairs):
@@ -139,25 +141,14 @@ class ParaphraseEvaluator(HeldOutPairs):
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """F1 × 100; no Pearson."""
-        threshold = None if self._dev is None else self._dev.threshold(encoder)
-        return self._f1(self.cosines(encoder.encode_ids(self._ids)), threshold), None
+        if self._dev is None:
+            return super().score(encoder)
+        cosines, threshold = self.cosines(encoder.encode_ids(self._ids)), self._dev.threshold(encoder)
+        return _paraphrase_f1(cosines, self._targets, threshold), None
 
-    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
+    def score_outcomes(self, outcomes: list[float], targets: list[float]) -> tuple[float, float | None]:
         """F1 × 100 with the threshold that is best on these very pairs; no Pearson."""
-        return self._f1(self.cosines(vectors), None), None
-
-    def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:
-        """F1 × 100, each row with the threshold that is best on it."""
-        scores = []
-        for said, true in zip(outcomes.tolist(), targets.tolist(), strict=True):
-            threshold = best_threshold(said, true)
-            scores.append(100 * f1([float(cosine >= threshold) for cosine in said], true, 1.0))
-        return scores
-
-    def _f1(self, cosines: list[float], threshold: float | None) -> float:
-        if threshold is None:
-            threshold = best_threshold(cosines, self._targets)
-        return 100 * f1([float(cosine >= threshold) for cosine in cosines], self._targets, 1.0)
+        return _paraphrase_f1(outcomes, targets, best_threshold(outcomes, targets)), None
 
 
 class ClassEvaluator(HeldOutPairs):
@@ -167,10 +158,6 @@ class ClassEvaluator(HeldOutPairs):
         super().__init__(encoder, pairs)
         self._classifier, self._num_classes = classifier, len(pairs.classes)
 
-    def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """Mean over the classes of F1 × 100, as many as the set has; no Pearson."""
-        return self._macro_f1(self.outcomes(vectors), self._targets), None
-
     def outcomes(self, vectors: Tensor) -> list[float]:
         """The class that is predicted for each pair."""
         with torch.inference_mode():
@@ -179,12 +166,13 @@ class ClassEvaluator(HeldOutPairs):
             predicted: list[float] = self._classifier(first, second).argmax(dim=-1).tolist()
         return predicted
 
-    def score_each(self, outcomes: np.ndarray, targets: np.ndarray) -> list[float]:
-        """Macro F1 × 100."""
-        return [self._macro_f1(*row) for row in zip(outcomes.tolist(), targets.tolist(), strict=True)]
+    def score_outcomes(self, outcomes: list[float], targets: list[float]) -> tuple[float, float | None]:
+        """Mean over the classes of F1 × 100, as many as the set has; no Pearson."""
+        return 100 * fmean(f1(outcomes, targets, float(place)) for place in range(self._num_classes)), None
 
-    def _macro_f1(self, predicted: Sequence[float], true: Sequence[float]) -> float:
-        return 100 * fmean(f1(predicted, true, float(place)) for place in range(self._num_classes))
+
+def _paraphrase_f1(cosines: list[float], targets: list[float], threshold: float) -> float:
+    return 100 * f1([float(cosine >= threshold) for cosine in cosines], targets, 1.0)
 
 
 def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> float:

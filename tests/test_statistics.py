@@ -1,0 +1,84 @@
+"""Rank correlations, draws and intervals against plain Python, numpy and scipy; and the fast ranking against them."""
+
+import random
+import statistics
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from truncate_kit.combination.ranking import RankCorrelation
+from truncate_kit.statistics import draw_counts, draws, interval, rank_correlations, tied
+
+
+def _ranks(values):
+    """Mean ranks from 1, by counting."""
+    return [
+        sum(other < value for other in values) + (sum(other == value for other in values) + 1) / 2 for value in values
+    ]
+
+
+def _values(count, seed=3):
+    """Targets with ties, and two rows of values, of which the second has ties, too."""
+    generator = random.Random(seed)
+    targets = [generator.randint(0, 5) for _ in range(count)]
+    rows = [[target / 5 + generator.gauss(0, 0.3) for target in targets] for _ in range(2)]
+    return targets, rows[0], [round(value, 1) for value in rows[1]]
+
+
+def test_each_resample_has_the_correlation_of_the_pairs_it_drew():
+    targets, *rows = _values(25)
+    counts = draw_counts(25, 40, seed=1)
+    assert counts.shape == (40, 25)
+    assert (counts.sum(axis=1) == 25).all()
+    for values in rows:
+        for row, value in zip(counts, rank_correlations(values, targets, counts), strict=True):
+            drawn = [place for place, times in enumerate(row) for _ in range(times)]
+            ranks = [_ranks([side[place] for place in drawn]) for side in (values, targets)]
+            assert value == pytest.approx(statistics.correlation(*ranks), abs=1e-12)
+
+
+def test_blocks_do_not_change_the_result():
+    targets, values, _ = _values(20)
+    counts = draw_counts(20, 50)
+    whole = rank_correlations(values, targets, counts)
+    np.testing.assert_array_equal(rank_correlations(values, targets, counts, cells=100), whole)
+
+
+@pytest.mark.parametrize("count", [3, 40, 2500])
+def test_without_counts_it_is_that_of_scipy_and_of_the_fast_ranking(count):
+    targets, *rows = _values(count)
+    rows.append([1 - (place % 3) * 2e-16 if place % 2 else value / 9 for place, value in enumerate(rows[0])])
+    for values in rows:
+        values = tied(np.clip(values, -1, 1).tolist())
+        found = rank_correlations(values, targets)
+        assert found == pytest.approx([stats.spearmanr(values, targets).statistic], abs=1e-12)
+        assert RankCorrelation(targets).of(np.array([values])) == pytest.approx(found, abs=1e-12)
+
+
+def test_the_fast_ranking_has_the_same_ties():
+    targets = [5.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+    noisy = [1.0, 1 - 2e-16, 1 + 2e-16, 0.3 + 1e-7, 0.3, 0.1]  # three times one text beside itself; float32 tells two
+    found = rank_correlations(tied(noisy), targets)
+    assert found == pytest.approx([stats.spearmanr([4, 4, 4, 3, 2, 1], targets).statistic], abs=1e-12)
+    assert RankCorrelation(targets).of(np.array([noisy])) == pytest.approx(found, abs=1e-12)
+
+
+def test_one_value_only_has_no_correlation():
+    assert np.isnan(rank_correlations([0.5, 0.5, 0.5], [1, 2, 3])).all()
+    found = rank_correlations([0.1, 0.2, 0.3], [1, 2, 3], np.array([[3, 0, 0], [1, 1, 1], [0, 2, 1]]))
+    np.testing.assert_array_equal(found, [np.nan, 1, 1])
+
+
+def test_draws_are_those_of_one_call_and_the_same_for_a_seed():
+    whole = np.random.default_rng(7).integers(0, 61, (30, 61))  # an odd number of 32-bit halves of random numbers
+    np.testing.assert_array_equal(np.stack(list(draws(61, 30, 7))), whole)
+    np.testing.assert_array_equal(draw_counts(61, 30, 7), [np.bincount(row, minlength=61) for row in whole])
+
+
+def test_the_interval_is_that_of_percentiles():
+    values = np.random.default_rng(0).normal(size=501)
+    cuts = statistics.quantiles(values, n=40, method="inclusive")
+    assert interval(values) == pytest.approx((cuts[0], cuts[-1]))
+    cuts = statistics.quantiles(values, n=20, method="inclusive")
+    assert interval(values.tolist(), 0.9) == pytest.approx((cuts[0], cuts[-1]))

@@ -1,0 +1,71 @@
+"""Rank correlations, which values tie, and the draws and intervals of every bootstrap: one rule each."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+LEVEL = 0.95  # of every interval that a result states
+RESAMPLES = 2_000  # of pairs or queries whose scores are there already
+TEXT_RESAMPLES = 500  # of texts: each has twenty pairs, which are ranked anew
+DRAWS = 200  # of the dev pairs of a trial: its record keeps the score of each
+
+
+def tied(cosines: Sequence[float]) -> list[float]:
+    """The same to 12 digits, so that pairs of identical texts have one cosine, whatever its rounding, and share a rank.
+
+    The cosine of a vector with itself differs from 1 by 1e-16 at most, and vectors hold 7 digits.
+    """
+    return [round(value, 12) for value in cosines]
+
+
+def rank_correlations(
+    first: Sequence[float], second: Sequence[float], counts: Counts | None = None, *, cells: int = 4_000_000
+) -> Array:
+    """Spearman correlation of each resample, (resamples,); NaN where a resample holds one value only.
+
+    It is Pearson's of the ranks (Spearman 1904), those of the resample itself: repeats and ties share their mean rank.
+    Only equal values tie: of cosines see `tied`. Sums are exact up to 100,000 pairs, so that no order changes them.
+
+    first, second: two values of each pair. counts: how often each is in each resample, (resamples, pairs); None: once
+    in the only one. cells: counts worked on at once.
+    """
+    counts = np.ones((1, len(first)), np.int64) if counts is None else counts
+    found: list[Array] = []
+    for block in np.array_split(counts, max(1, counts.size // cells)):
+        centre = (block.sum(axis=1, keepdims=True) + 1) / 2
+        x, y = _ranks(first, block) - centre, _ranks(second, block) - centre
+        with np.errstate(invalid="ignore", divide="ignore"):
+            norms = np.sqrt((block * x * x).sum(axis=1) * (block * y * y).sum(axis=1))
+            found.append((block * x * y).sum(axis=1) / norms)
+    return np.concatenate(found)
+
+
+def _ranks(values: Sequence[float], counts: Counts) -> Array:
+    """Mean rank of each original value within each resample: a value's copies and its ties lie side by side."""
+    group = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True)[1]
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    sizes = np.add.reduceat(counts[:, order], starts, axis=1)
+    ranks: Array = np.cumsum(sizes, axis=1) - (sizes - 1) / 2
+    return ranks[:, group]
+
+
+def draws(number: int, resamples: int, seed: int = 0) -> Iterator[Counts]:
+    """Places (number,) of what each resample of a bootstrap draws with replacement, the same ones for a seed."""
+    generator = np.random.default_rng(seed)
+    return (generator.integers(number, size=number) for _ in range(resamples))
+
+
+def draw_counts(number: int, resamples: int, seed: int = 0) -> Counts:
+    """How often each of `number` is among each of the `draws`: (resamples, number), rows sum to number."""
+    return np.stack([np.bincount(drawn, minlength=number) for drawn in draws(number, resamples, seed)])
+
+
+def interval(values: Sequence[float] | Array, level: float = LEVEL) -> tuple[float, float]:
+    """Ends of the percentile interval of resampled values, (resamples,) (Efron and Tibshirani 1993, ch. 13)."""
+    low, high = np.quantile(values, ((1 - level) / 2, (1 + level) / 2))
+    return float(low), float(high)
