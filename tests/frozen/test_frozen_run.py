@@ -20,6 +20,7 @@ from truncate_kit.data import TextPair, load_pairs, overlap_of, splits_for
 from truncate_kit.data.learned import pair_keys, read_learned
 from truncate_kit.data.types import PairSet, PairSplits
 from truncate_kit.encoders import load_encoder, truncate
+from truncate_kit.encoding import text_features
 from truncate_kit.errors import DataError, ModelError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
@@ -29,7 +30,6 @@ from truncate_kit.frozen.material import nli_scores
 from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.runs.journal import Journal
-from truncate_kit.suites.encoding import text_features
 from truncate_kit.workspace.places import Workspace
 from truncate_kit.workspace.records import records_of
 

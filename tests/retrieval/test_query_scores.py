@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import ndcg_score
 
 from truncate_kit.retrieval.scores import Estimate, estimated, overlaps, score_queries
+from truncate_kit.retrieval.searching import found_places
 
 
 def test_ndcg_is_that_of_scikit_learn():
@@ -46,3 +48,15 @@ def test_the_interval_is_that_of_the_mean():
     assert (found.low, found.high) == pytest.approx((found.value - 1.96 * error, found.value + 1.96 * error), abs=0.1)
     assert estimated(values) == found
     assert Estimate.from_dict(found.to_dict()) == found
+
+
+def test_the_reciprocal_rank_by_hand_where_a_query_is_itself_among_the_documents():
+    rows = [[4, 2, 9, 0, 1, 3, 5, 6, 7, 8, 10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [3] + [-1] * 10]
+    relevance = [{9: 1.0, 8: 1.0}, {10: 1.0}, {1: 1.0}]
+
+    def scores(own):
+        return score_queries(found_places(torch.tensor(rows), top=10, own=own), relevance).mrr
+
+    # first: rank 3; second: itself (place 0) takes no rank, so place 10 is the tenth; third: not found
+    assert scores([None, 0, None]) == pytest.approx([100 / 3, 10, 0])
+    assert scores(None) == pytest.approx([100 / 3, 0, 0])

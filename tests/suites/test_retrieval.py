@@ -12,7 +12,7 @@ from tests.support.retrieval import retrieval_folder
 from truncate_kit.data import RetrievalSet, read_retrieval
 from truncate_kit.encoders import load_encoder
 from truncate_kit.errors import UsageError
-from truncate_kit.suites.retrieval import RetrievalReport, fitting_lists, reciprocal_rank, score_retrieval
+from truncate_kit.suites.retrieval import RetrievalReport, fitting_lists, score_retrieval
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("faiss")
@@ -124,16 +124,6 @@ def test_as_many_lists_as_the_texts_can_place():
     assert fitting_lists(39 * 1024) == 1024
     assert fitting_lists(39 * 1024 - 1) == 1023
     assert fitting_lists(5) == 1
-
-
-def test_reciprocal_rank_by_hand():
-    found = np.array(
-        [[4, 2, 9, 0, 1, 3, 5, 6, 7, 8, 10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [3, -1, -1, -1] + [-1] * 7]
-    )
-    # first: rank 3; second: itself (place 0) takes no rank, so place 10 is the tenth; third: not found
-    relevant = [frozenset({9, 8}), frozenset({10}), frozenset({1})]
-    assert reciprocal_rank(found, relevant, [None, 0, None]) == pytest.approx((1 / 3 + 1 / 10 + 0) / 3)
-    assert reciprocal_rank(found, relevant, [None, None, None]) == pytest.approx((1 / 3 + 0 + 0) / 3)
 
 
 def test_an_index_without_lists_is_refused(searched):

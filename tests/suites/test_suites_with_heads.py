@@ -6,7 +6,7 @@ from scipy import stats
 
 from tests.support.heads import with_heads
 from truncate_kit.data import StsSet, TextPair
-from truncate_kit.suites.encoding import text_features
+from truncate_kit.encoding import text_features
 from truncate_kit.suites.sts import score_sts
 
 FIRST = ["the cat sat", "a dog", "the big red dog ran", "not a mat", "the small blue cat and the dog"]

@@ -18,9 +18,9 @@ from truncate_kit.encoders.pooler_files import LayerPooler
 from truncate_kit.errors import UsageError, too_few_texts
 from truncate_kit.progress import ProgressOption, reporter
 from truncate_kit.retrieval.layers import Reader, search_layers
+from truncate_kit.retrieval.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 from truncate_kit.retrieval.scores import QueryScores
 from truncate_kit.similarity.drop import DropPrediction, predict_drop
-from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 from truncate_kit.text_lists import listed_texts
 from truncate_kit.wording import FEWEST_COMPARED, counted
 

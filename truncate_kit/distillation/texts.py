@@ -19,7 +19,7 @@ from truncate_kit.errors import DataError
 from truncate_kit.files import replacing
 from truncate_kit.progress import Progress, silent
 from truncate_kit.results import sealed, unsealed
-from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
+from truncate_kit.retrieval.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, prompted_ids, side_prompt
 from truncate_kit.text_lists import check_several, check_text
 from truncate_kit.training.examples import Ids
 from truncate_kit.wording import counted

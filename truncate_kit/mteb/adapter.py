@@ -10,8 +10,8 @@ from torch import Tensor
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.extras import require
 from truncate_kit.progress import Progress, silent
+from truncate_kit.retrieval.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, encode_prompted, settings_of, side_prompt
 from truncate_kit.retrieval.searching import MEASURES, measure_of
-from truncate_kit.suites.prompts import DOCUMENT_PROMPTS, QUERY_PROMPTS, encode_prompted, settings_of, side_prompt
 
 _SIDES = {"query": QUERY_PROMPTS, "document": DOCUMENT_PROMPTS}
 _BLOCK = 256  # pairs compared at a time, all with all

@@ -12,8 +12,8 @@ from truncate_kit.data import RetrievalSet
 from truncate_kit.errors import ModelError, UsageError
 from truncate_kit.evaluation import TextEncoder, check_text_encoder
 from truncate_kit.progress import Progress, silent
+from truncate_kit.retrieval.prompts import encode_sides, settings_of
 from truncate_kit.retrieval.scores import Found
-from truncate_kit.suites.prompts import encode_sides, settings_of
 from truncate_kit.vectors import VectorFormat
 
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

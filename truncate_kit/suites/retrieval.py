@@ -18,7 +18,9 @@ from truncate_kit.extras import require
 from truncate_kit.hardware import check_threads
 from truncate_kit.measurement import Amounts
 from truncate_kit.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.suites.prompts import QUERY_PROMPTS, encode_prompted, encode_sides, side_prompt
+from truncate_kit.retrieval.prompts import QUERY_PROMPTS, encode_prompted, encode_sides, side_prompt
+from truncate_kit.retrieval.scores import Found, score_queries
+from truncate_kit.retrieval.searching import found_places
 from truncate_kit.suites.registry import SuiteReport, SuiteRun
 from truncate_kit.wording import counted
 
@@ -30,7 +32,6 @@ CUTOFF = 10
 TIMED_QUERIES = 200
 
 Vectors = NDArray[np.float32]
-Found = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +163,8 @@ def score_retrieval(
         width=texts.shape[1],
         lists=index.nlist,
         probes=index.nprobe,
-        mrr=100 * reciprocal_rank(found, data.relevant, data.own_documents),
-        exact_mrr=100 * reciprocal_rank(exactly, data.relevant, data.own_documents),
+        mrr=_reciprocal_rank(found, data),
+        exact_mrr=_reciprocal_rank(exactly, data),
         encode_seconds=_median_seconds(_encodes_one(encoder, data), some),
         search_seconds=_median_seconds(lambda row: index.search(queries[row : row + 1], CUTOFF + 1), some),
         exact_seconds=_median_seconds(lambda row: exact.search(queries[row : row + 1], CUTOFF + 1), some),
@@ -174,17 +175,9 @@ def score_retrieval(
     )
 
 
-def reciprocal_rank(found: Found, relevant: Sequence[frozenset[int]], skipped: Sequence[int | None]) -> float:
-    """Mean over the queries of 1 / rank of the first relevant text among ten, 0 where there is none (MRR@10).
-
-    found: places of the texts, best first, −1 where there are no more, (queries, at least 11). skipped: the place of
-    the query itself among the texts, which takes no rank.
-    """
-    total = 0.0
-    for row, answers, itself in zip(found, relevant, skipped, strict=True):
-        ranked = [text for text in row.tolist() if text >= 0 and text != itself][:CUTOFF]
-        total += next((1 / rank for rank, text in enumerate(ranked, start=1) if text in answers), 0.0)
-    return total / len(relevant)
+def _reciprocal_rank(found: Found, data: RetrievalSet) -> float:
+    places = found_places(torch.from_numpy(found), top=CUTOFF, own=data.own_documents)
+    return float(score_queries(places, data.relevance).mrr.mean())
 
 
 def _encoded(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> tuple[Vectors, Vectors]:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from truncate_kit.data import LabelledSet
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Dense
+from truncate_kit.encoding import first_tokens, text_features
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress
-from truncate_kit.suites.encoding import first_tokens, text_features
 from truncate_kit.suites.fitting import Rows, accuracies, drawn_rows, inner_divisions
 from truncate_kit.suites.screening import (
     WIDTH,

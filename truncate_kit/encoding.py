@@ -1,4 +1,4 @@
-"""Texts of a suite in, vectors out, and for an encoder in torch the states of every layer from the same pass."""
+"""Texts in, vectors out, and for an encoder in torch the states of every layer from the same pass."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,9 +7,9 @@ from typing import Any, Protocol, cast
 from torch import Tensor
 
 from truncate_kit.encoders import Encoder
+from truncate_kit.encoding import encode_distinct
 from truncate_kit.evaluation import TextEncoder
 from truncate_kit.progress import Progress
-from truncate_kit.suites.encoding import encode_distinct
 from truncate_kit.vectors import Rows
 
 QUERY_PROMPTS = ("query",)

@@ -12,8 +12,8 @@ from truncate_kit.contrastive.settings import ContrastiveSettings
 from truncate_kit.data import LabelledSet
 from truncate_kit.encoders import load_encoder, save_encoder
 from truncate_kit.encoders.tail import Normalize
+from truncate_kit.encoding import text_features
 from truncate_kit.representations import layer_states
-from truncate_kit.suites.encoding import text_features
 from truncate_kit.suites.transfer import score_transfer
 
 TEXTS = sentences(12)
