@@ -23,6 +23,7 @@ OTHER_NAMES = {
     "out": "folder",
     "over": "attend",
     "pairs": "data",
+    "precision": "vectors",
     "raw": "texts",
     "rows": "triplets",
     "search_pairs": "data",

@@ -20,6 +20,7 @@ from truncate_kit.retrieval import searching
 from truncate_kit.retrieval.evaluating import RetrievalScore, evaluate_retrieval
 from truncate_kit.retrieval.searching import MEASURES, SearchVectors, encode_set, search
 from truncate_kit.vectors import VectorFormat
+from truncate_kit_cli.parameters import in_options
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +152,15 @@ def test_stored_vectors_keep_directions(prompting, data):
     assert (small.vectors, small.dimensions, small.bytes_per_vector) == ("int8", 8, 8)
     assert small.ndcg.value != plain.ndcg.value
     lengths = load_encoder(prompting(similarity_fn_name="dot"))
-    with pytest.raises(UsageError, match="their length, which int8 does not keep"):
+    with pytest.raises(UsageError, match="their length, which int8 does not keep") as refused:
         evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(precision="int8"))
+    assert refused.value.hint == 'Use `precision="float32"` or `precision="float16"`.'  # fields of the form
+    assert in_options(refused.value.hint, "evaluate") == "Use --vectors float32 or --vectors float16."
+    with pytest.raises(UsageError, match="which `normalize` does not keep") as refused:
+        evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(dimensions=8, normalize=True))
+    assert refused.value.hint == "Use `normalize=False`."
+    fewer = evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(dimensions=8))
+    assert (fewer.measure, fewer.dimensions) == ("dot", 8)
     lengths.tail.append(UnitLength())
     found = evaluate_retrieval(lengths, data, model="tiny", form=VectorFormat(precision="int8"))
     assert (found.measure, found.ndcg.value) == ("cosine", pytest.approx(plain.ndcg.value, abs=5))

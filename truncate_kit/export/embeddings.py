@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from truncate_kit.encoders.families import Family
+from truncate_kit.export.graph_files import MICROSOFT
 from truncate_kit.extras import require
 from truncate_kit.precisions import Precision
 
-_MICROSOFT = "com.microsoft"
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 _NORM = "embeddings.LayerNorm.weight"
 
@@ -49,14 +49,14 @@ def _input_ids(model: Any) -> Any:
 
 
 def _fused(ir: Any, model: Any, norm: Any, words: Any, positions: Any) -> list[Any]:
-    model.graph.opset_imports.setdefault(_MICROSOFT, 1)
+    model.graph.opset_imports.setdefault(MICROSOFT, 1)
     narrow = ir.node(
         "Cast", [_input_ids(model)], attributes={"to": ir.DataType.INT32.value}, name="input_ids_int32"
     )  # the kernel takes no other integers
     narrow.outputs[0].dtype = ir.DataType.INT32
     inputs = [narrow.outputs[0], None, words, positions, None, norm.inputs[1], norm.inputs[2]]
     kept = [norm.attributes["epsilon"]]
-    return [narrow, ir.Node(_MICROSOFT, "EmbedLayerNormalization", inputs, kept, num_outputs=2, name="embeddings")]
+    return [narrow, ir.Node(MICROSOFT, "EmbedLayerNormalization", inputs, kept, num_outputs=2, name="embeddings")]
 
 
 def _looked_up(ir: Any, model: Any, norm: Any, words: Any, positions: Any) -> list[Any]:

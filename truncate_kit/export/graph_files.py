@@ -15,7 +15,7 @@ OUTPUT = "sentence_embedding"
 STATES = "last_hidden_state"  # what loaders that pool by themselves ask for; never computed apart, nor fetched here
 GRAPH_FILE = GRAPH_FILES["fp32"]
 EMBED_LIMIT = 1_900_000_000  # bytes of weights inside the graph's own file; protobuf ends at 2 GiB
-_MICROSOFT = "com.microsoft"
+MICROSOFT = "com.microsoft"  # the domain of ONNX Runtime's own operators
 _FUSED_ATTENTION = ("Attention", "MultiHeadAttention", "GroupQueryAttention")
 
 
@@ -32,12 +32,12 @@ def strip_notes(model: Any) -> None:
 
 def count_fused_nodes(model: Any) -> dict[str, int]:
     """ONNX Runtime's own operators in the graph, and how many of each."""
-    return dict(Counter(str(node.op_type) for node in model.graph if node.domain == _MICROSOFT))
+    return dict(Counter(str(node.op_type) for node in model.graph if node.domain == MICROSOFT))
 
 
 def count_fused_attention(model: Any) -> int:
     """Nodes of the graph that compute a whole attention."""
-    return sum(node.op_type in _FUSED_ATTENTION and node.domain == _MICROSOFT for node in model.graph)
+    return sum(node.op_type in _FUSED_ATTENTION and node.domain == MICROSOFT for node in model.graph)
 
 
 def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:

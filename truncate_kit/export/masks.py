@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from truncate_kit.export.graph_files import MICROSOFT
 from truncate_kit.extras import require
 from truncate_kit.precisions import Target
 
@@ -35,7 +36,7 @@ def set_mask(model: Any, form: MaskForm) -> str:
     """
     # Whether the additive mask held more than padding is not asked here: `check_graph` compares with the encoder.
     ir = require("onnx_ir", extra="cpu")
-    attentions = [node for node in model.graph if node.op_type == "Attention" and node.domain == "com.microsoft"]
+    attentions = [node for node in model.graph if node.op_type == "Attention" and node.domain == MICROSOFT]
     if not attentions:
         return "unfused"
     if form == "bias":

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from truncate_kit.export.graph_files import MICROSOFT
 from truncate_kit.extras import require
 
 Array = NDArray[np.float32]
-_MICROSOFT = "com.microsoft"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0}
 _KEPT_ATTRIBUTES = ("num_heads", "scale", "mask_filter_value", "unidirectional")
@@ -96,7 +96,7 @@ def quantize(
     ir = require("onnx_ir", extra="cpu")
     passes = require("onnx_ir.passes.common", extra="cpu")
     copy = model.clone()
-    copy.opset_imports.setdefault(_MICROSOFT, 1)
+    copy.opset_imports.setdefault(MICROSOFT, 1)
     writer = _Writer(ir, copy.graph, 63 if reduce_range else 127, roundings or {})
     for node in list(copy.graph):
         weight = _weight(node)
@@ -111,7 +111,7 @@ def quantize(
 
 def _weight(node: Any) -> Array | None:
     """The constant matrix of a node that int8 can take over, None for any other node."""
-    if node.op_type == "Attention" and node.domain == _MICROSOFT:
+    if node.op_type == "Attention" and node.domain == MICROSOFT:
         sizes = node.attributes.get("qkv_hidden_sizes")
         if sizes is not None and len(set(sizes.as_ints())) > 1:
             return None
@@ -187,7 +187,7 @@ class _Writer:
         padding, extra = (node.inputs[place] if len(node.inputs) > place else None for place in (3, 5))
         kept = [node.attributes[name] for name in _KEPT_ATTRIBUTES if name in node.attributes]
         inputs = [*parts, node.inputs[2], padding, extra]
-        made.append(self.ir.Node(_MICROSOFT, "MultiHeadAttention", inputs, kept, name=node.name))
+        made.append(self.ir.Node(MICROSOFT, "MultiHeadAttention", inputs, kept, name=node.name))
         self._replace(node, made)
 
     def _rounded_product(self, before: Any, states: Any, source: str, weight: Array, bias: Any, name: str) -> list[Any]:
@@ -204,7 +204,7 @@ class _Writer:
             self._initializer(f"{source}_scale", scale.reshape(-1)),
             self._initializer(f"zero_{rounding.zero}", np.uint8(rounding.zero)),
         ]
-        product = self.ir.Node(_MICROSOFT, "MatMulIntegerToFloat", inputs, name=f"{name}_product")
+        product = self.ir.Node(MICROSOFT, "MatMulIntegerToFloat", inputs, name=f"{name}_product")
         made = [product, self.ir.node("Mul", [product.outputs[0], step], name=f"{name}_steps")]
         if bias is not None:
             made.append(self.ir.node("Add", [made[-1].outputs[0], bias], name=f"{name}_bias"))

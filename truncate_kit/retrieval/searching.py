@@ -50,18 +50,20 @@ class SearchVectors:
     def stored(self, form: VectorFormat) -> "SearchVectors":
         """Both sides stored in that form and read again; vectors of length 1 have it also with fewer dimensions.
 
-        Raises `UsageError` where the measure depends on lengths, which 8 bits and bits do not keep.
+        Raises `UsageError` where the measure depends on lengths, which 8 bits, bits and `normalize` do not keep.
         """
         measure, unit = self.measure, self._of_length_1()
         if unit and form.kept(self.width) < self.width:
             form = replace(form, normalize=True)  # as `encode_file` is asked to write those of such a model
-        if measure != "cosine" and (form.precision in ("int8", "binary") or (form.normalize and not unit)):
-            measure = "cosine" if measure != "manhattan" and unit else measure
-            if measure != "cosine":
+        scaled = form.precision in ("int8", "binary")
+        if measure != "cosine" and (scaled or (form.normalize and not unit)):
+            if measure == "manhattan" or not unit:
+                cause = form.precision if scaled else "`normalize`"
                 raise UsageError(
-                    f"This model compares vectors by {measure} and their length, which {form.precision} does not keep.",
-                    hint="Use float32 or float16 `vectors`.",
+                    f"This model compares vectors by {measure} and their length, which {cause} does not keep.",
+                    hint='Use `precision="float32"` or `precision="float16"`.' if scaled else "Use `normalize=False`.",
                 )
+            measure = "cosine"
         queries, documents = (form.numbers(form.store(side), self.width) for side in (self.queries, self.documents))
         return SearchVectors(queries=queries, documents=documents, measure=measure)
 
