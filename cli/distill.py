@@ -12,6 +12,7 @@ from truncate_kit.workspace.sources import DataSource, ModelSource
 
 from . import options
 from .machine import Machine
+from .manner import MANNER
 from .options import data_option, given, layers_option, refuse, training_option, use_threads
 from .output import print_json, progress_bar, say, table
 from .parameters import in_options
@@ -272,6 +273,6 @@ def _show(result: "DistillResult", workspace: Workspace) -> None:
     if result.tryout_sentence:
         say(result.tryout_sentence)
     if result.frontier is not None:
-        table(*frontier_table(result.frontier, result.metric))
+        table(*frontier_table(result.frontier, result.metric, every=MANNER.verbose))
     say(result.sentence)
     say(f"Saved: {workspace.lean}, {workspace.full}, {figure}")

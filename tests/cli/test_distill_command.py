@@ -9,6 +9,7 @@ import pytest
 from tests.support.commands import refused, run, run_both
 from tests.support.distributed import assert_same, in_two_processes
 from tests.support.files import pairs_file
+from tests.support.made_results import a_distillation
 from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data import BUNDLED, load_pairs, read_retrieval
 from truncate_kit.distillation.distill_result import DistillResult
@@ -23,6 +24,7 @@ from truncate_kit.evaluation import evaluate
 from truncate_kit.training.retrieval_evaluator import halves
 from truncate_kit.workspace.sources import ModelSource
 from truncate_kit_cli.distill import _aim, _show
+from truncate_kit_cli.manner import MANNER
 from truncate_kit_cli.workspace import Workspace
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
@@ -105,6 +107,19 @@ def test_json_and_again(texts, tiny_folder, capfd):
     shown = capfd.readouterr().out
     assert "81.50" in shown
     assert shown.count("┏") == 1, "one table; that of the sizes with --verbose"
+
+
+def test_what_another_graph_beats_is_shown_with_verbose(tmp_path, capfd, monkeypatch):
+    made = a_distillation()
+    first, second, third = made.frontier.points
+    points = (first, replace(second, dominated=True, score=12.34), third)
+    result = replace(made, frontier=replace(made.frontier, points=points))
+    _show(result, Workspace(tmp_path))
+    assert "12.34" not in capfd.readouterr().out
+    monkeypatch.setattr(MANNER, "verbose", True)
+    _show(result, Workspace(tmp_path))
+    line = next(line for line in capfd.readouterr().out.splitlines() if "12.34" in line)
+    assert "beaten" in line
 
 
 @pytest.mark.parametrize(

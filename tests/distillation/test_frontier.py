@@ -1,5 +1,7 @@
 """The frontier of graphs, against models that are exported and scored one by one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -59,12 +61,41 @@ def test_every_point_is_what_its_graph_gives(full, store, tmp_path):
     assert points[(1, 3), "int8", width, words].megabytes < points[(1, 3), "fp32", width, words].megabytes
     learned = {piece for place in range(60, len(store)) for piece in store.ids(place)}
     assert found.covered == pytest.approx(100 * np.mean([set(row) <= learned for row in ids]))
-    values = [(one.score, one.texts_per_second, -one.megabytes, -one.dims) for one in found.points]
+    values = [(float(f"{one.score:.2f}"), one.texts_per_second, -one.megabytes, -one.dims) for one in found.points]
     for one, mine in zip(found.points, values, strict=True):
         assert one.dominated == any(
             all(a >= b for a, b in zip(other, mine, strict=True)) and other != mine for other in values
         )
     assert not all(one.dominated for one in found.points)
+
+
+def a_point(**changes):
+    made = FrontierPoint(
+        blocks=(1, 2), precision="fp32", dims=64, words=9, score=87.19, texts_per_second=10.0, megabytes=10.7
+    )
+    return replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "beats"),
+    [
+        ({"score": 87.1871}, True),  # printed as the other's 87.19, and faster
+        ({"score": 87.184}, False),  # 87.18
+        ({"score": 87.1871, "megabytes": 10.8}, False),
+        ({"score": 87.1871, "dims": 65}, False),
+        ({"score": 87.1871, "texts_per_second": 9.9}, False),
+    ],
+)
+def test_scores_that_are_printed_alike_are_equal(changes, beats):
+    other = a_point(score=87.1941)
+    assert a_point(**({"texts_per_second": 14.2} | changes)).beats(other) == beats
+
+
+def test_what_differs_behind_the_printed_digits_alone_beats_nothing():
+    better, worse = a_point(score=87.1941), a_point(score=87.1871)
+    assert not better.beats(worse)
+    assert not worse.beats(better)
+    assert a_point(score=87.2).beats(worse)
 
 
 def test_pairs_without_labels_carry_the_models_own_cosines(full):

@@ -70,6 +70,18 @@ def test_every_kind_of_result_is_shown_in_a_notebook(made):
     assert len(ids) == len(set(ids))  # all cells are one page
 
 
+def test_every_graph_of_a_distillation_is_shown_and_the_beaten_ones_are_marked():
+    made = a_distillation()
+    first, second, third = made.frontier.points
+    beaten = replace(made, frontier=replace(made.frontier, points=(first, replace(second, dominated=True), third)))
+    found = Elements(beaten._repr_html_()).text
+    assert "All 3 that were measured" in found
+    assert found.count("beaten") == Elements(made._repr_html_()).text.count("beaten") + 2  # the row, and under its mark
+    assert "Hollow: 1 of 3" in found
+    assert "hollow: another one beats it" in found
+    assert "Hollow" not in Elements(made._repr_html_()).text
+
+
 def test_text_of_data_is_no_html(made):
     found = Elements(made["ContrastiveResult"]._repr_html_() + made["FrozenReport"]._repr_html_())
     assert "gpt <b>" in found.text

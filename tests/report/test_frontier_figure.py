@@ -6,7 +6,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from tests.support.made_results import a_distillation
-from truncate_kit.report.frontier_figure import plot_frontier
+from truncate_kit.report.frontier_figure import plot_frontier, plot_graphs
 from truncate_kit.report.panel import label_points
 
 
@@ -59,3 +59,39 @@ def test_numbers_of_near_points_stand_apart_and_inside_the_panel():
         assert not any(box.contains(*mark) for mark in marks)
         assert axes.bbox.x0 <= box.x0 < box.x1 <= axes.bbox.x1
         assert axes.bbox.y0 <= box.y0 < box.y1 <= axes.bbox.y1
+
+
+def drawn_graphs(points):
+    """Each mark that is a point (its tip, shape, size and whether it is hollow), and the words of the legend."""
+    axes = Figure().add_subplot()
+    plot_graphs(axes, replace(a_distillation().frontier, points=points), "agreement")
+    lines = [line for line in axes.get_lines() if len(line.get_xdata())]
+    marks = [
+        (line.get_gid(), line.get_marker(), line.get_markersize(), line.get_markerfacecolor() == "none")
+        for line in lines
+    ]
+    return marks, axes.get_legend_handles_labels()[1]
+
+
+def test_beaten_graphs_are_hollow_and_the_legend_says_so():
+    first, second, third = a_distillation().frontier.points
+    marks, legend = drawn_graphs((first, replace(second, dominated=True), third))
+    assert [hollow for *_, hollow in marks] == [False, True, False]
+    assert [tip.endswith(", beaten") for tip, *_ in marks] == [False, True, False]
+    assert [line for line in legend if line.startswith("hollow")] == ["hollow: another one beats it"]
+    _, legend = drawn_graphs((first, second, third))
+    assert legend == ["ONNX Runtime fp32", "ONNX Runtime int8"]
+
+
+def test_graphs_of_fewer_dimensions_and_words_are_drawn():
+    first, *rest = a_distillation().frontier.points
+    short, few = replace(first, dims=4, score=80.0), replace(first, words=60, megabytes=0.5)
+    marks, legend = drawn_graphs((first, short, few, *rest))
+    drawn = {tip.split(": ")[1]: (marker, size) for tip, marker, size, _ in marks}
+    assert len(drawn) == 5
+    whole = drawn["4 blocks in fp32, 16 dimensions, 100 words"]
+    assert drawn["4 blocks in fp32, 4 dimensions, 100 words"] == (whole[0], whole[1] / 2)
+    words = drawn["4 blocks in fp32, 16 dimensions, 60 words"]
+    assert words[0] != whole[0]
+    assert words[1] == whole[1]
+    assert {"ONNX Runtime fp32, fewer words", "smaller marks: fewer dimensions"} <= set(legend)

@@ -140,7 +140,8 @@ class FrontierPoint(Result):
         score: Of the graph's vectors, in points, by the metric of the distillation.
         texts_per_second: Measured side by side with all other graphs.
         megabytes: The graph's files, 10⁶ bytes each.
-        dominated: Whether another point is at least as good, fast, small and short, and better in one of these.
+        dominated: Whether another point is at least as good, fast, small and short, and better in one of these; scores
+            count in hundredths.
     """
 
     blocks: Blocks
@@ -153,8 +154,11 @@ class FrontierPoint(Result):
     dominated: bool = False
 
     def beats(self, other: "FrontierPoint") -> bool:
-        """Whether it is nowhere worse, and better somewhere."""
-        mine, theirs = ((one.score, one.texts_per_second, -one.megabytes, -one.dims) for one in (self, other))
+        """Whether it is nowhere worse, and better somewhere; scores are compared in hundredths, as they are printed.
+
+        What lies behind the printed digits is noise of the graph's arithmetic, and nobody could see why a row stays.
+        """
+        mine, theirs = ((round(one.score, 2), one.texts_per_second, -one.megabytes, -one.dims) for one in (self, other))
         return mine != theirs and all(ours >= its for ours, its in zip(mine, theirs, strict=True))
 
 

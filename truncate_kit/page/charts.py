@@ -150,8 +150,15 @@ def sizes_charts(result: DistillResult) -> list[Chart]:
     caption = "Each number of blocks by its best choice; numbers at the points count the blocks that are kept."
     charts = [_chart("sizes", label, caption, lambda axes: plot_frontier(axes, result), height=5.2)]
     if (frontier := result.frontier) is not None:
-        caption = "Each graph that was exported and measured, with all dimensions and words."
-        charts.append(_chart("graphs", caption, caption, lambda axes: plot_graphs(axes, frontier, result.metric)))
+        caption = "Each graph that was exported and measured, by dimensions and words."
+        if beaten := sum(one.dominated for one in frontier.points):
+            caption += (
+                f" Hollow: {beaten} of {len(frontier.points)}, for another one is nowhere worse in score, speed, size "
+                "and dimensions, and better in one of these."
+            )
+        charts.append(
+            _chart("graphs", caption, caption, lambda axes: plot_graphs(axes, frontier, result.metric), height=5.2)
+        )
     return charts
 
 

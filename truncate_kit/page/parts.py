@@ -108,13 +108,17 @@ def _trials_table(title: str, trials: Iterable[Trial], name: Callable[[int], str
 
 def sizes_part(result: DistillResult) -> Section:
     """Numbers of blocks, before and after learning."""
-    graphs = [] if result.frontier is None else [frontier_table(result.frontier, result.metric)]
+    graphs, every_graph = [], []
+    if (frontier := result.frontier) is not None:
+        graphs.append(frontier_table(frontier, result.metric))
+        every_graph.append(frontier_table(frontier, result.metric, every=True))
     return Section(
         key="sizes",
         title="How many blocks",
         sentences=(f"Texts: {result.texts.sentence}", *result.notes),
         charts=sizes_charts(result),
         tables=(sizes_table(result), *graphs),
+        folded=every_graph,
     )
 
 

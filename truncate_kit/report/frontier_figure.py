@@ -5,9 +5,19 @@ from pathlib import Path
 from matplotlib.axes import Axes
 
 from truncate_kit.distillation.distill_result import DistillResult
-from truncate_kit.distillation.step_results import Frontier, SubsetScore
+from truncate_kit.distillation.step_results import Frontier, FrontierPoint, SubsetScore
 from truncate_kit.precisions import PRECISIONS, Precision
 from truncate_kit.report.panel import BLUE, GREEN, GREY, ORANGE, TIP, label_points, open_panel, write_panel
+from truncate_kit.wording import counted
+
+_LARGEST = 9  # points across a mark of all dimensions
+_MARKS: dict[tuple[Precision, bool], str] = {
+    ("fp32", False): "D",
+    ("fp32", True): "^",
+    ("int8", False): "s",
+    ("int8", True): "v",
+}
+"""By precision, and whether words went; the colours of the precisions are told apart by shape as well."""
 
 
 def draw_frontier(result: DistillResult, path: Path) -> Path:
@@ -79,21 +89,40 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
 
 
 def plot_graphs(axes: Axes, frontier: Frontier, metric: str) -> None:
-    """Every graph with all dimensions and words by speed and score: colour is the precision, a number the blocks."""
-    full = frontier.points[0]
-    whole = [one for one in frontier.points if (one.dims, one.words) == (full.dims, full.words)]
-    marks: dict[Precision, str] = {"fp32": "D", "int8": "s"}
-    for precision, marker in marks.items():
-        found = [one for one in whole if one.precision == precision]
-        color = PRECISIONS[precision].color
-        for one in found:
-            speed, label = one.texts_per_second / full.texts_per_second, f"{len(one.blocks)} blocks in {precision}"
-            tip = f"{TIP}{label}: {speed:.2f} × the speed, score {one.score:.2f}, {one.megabytes:.1f} MB"
-            axes.plot(speed, one.score, marker, color=color, markersize=9, gid=tip)
+    """Every point by speed and score; a number counts the blocks of a graph with all dimensions and words.
+
+    Colour is the precision, shape the words too, size the dimensions; what another point beats is hollow.
+    """
+    full, points = frontier.points[0], frontier.points
+    places = [(one.texts_per_second / full.texts_per_second, one.score) for one in points]
+    for (precision, fewer), marker in _MARKS.items():
+        color, found = PRECISIONS[precision].color, False
+        for one, place in zip(points, places, strict=True):
+            if (one.precision, one.words < full.words) != (precision, fewer):
+                continue
+            fill, found = "none" if one.dominated else color, True
+            size = _LARGEST * (one.dims / full.dims) ** 0.5  # the area is the share of dimensions
+            tip = TIP + _described(one, full)
+            axes.plot(*place, marker, color=color, markerfacecolor=fill, markersize=size, gid=tip)
         if found:
-            axes.plot([], [], marker, color=color, label=f"ONNX Runtime {precision}")
-    placed = [(one.texts_per_second / full.texts_per_second, one.score, str(len(one.blocks))) for one in whole]
-    label_points(axes, placed)
+            axes.plot([], [], marker, color=color, label=f"ONNX Runtime {precision}" + ", fewer words" * fewer)
+    if any(one.dims < full.dims for one in points):
+        axes.plot([], [], "o", color=GREY, markersize=_LARGEST / 2, label="smaller marks: fewer dimensions")
+    if any(one.dominated for one in points):
+        axes.plot([], [], "o", color=GREY, markerfacecolor="none", label="hollow: another one beats it")
+    whole = {place for place, one in enumerate(points) if (one.dims, one.words) == (full.dims, full.words)}
+    label_points(
+        axes,
+        [(*places[place], str(len(points[place].blocks))) for place in sorted(whole)],
+        beside=[other for place, other in enumerate(places) if place not in whole],
+    )
     axes.set_xlabel("texts a second, full model's float32 graph = 1; numbers are blocks")
     axes.set_ylabel(f"score in points\n({metric})")
     axes.grid(alpha=0.3)
+
+
+def _described(one: FrontierPoint, full: FrontierPoint) -> str:
+    """What is said of a point under the mouse."""
+    named = f"{counted(len(one.blocks), 'block')} in {one.precision}, {one.dims} dimensions, {one.words:,} words"
+    speed = f"{one.texts_per_second / full.texts_per_second:.2f} × the speed"
+    return f"{named}: {speed}, score {one.score:.2f}, {one.megabytes:.1f} MB" + ", beaten" * one.dominated

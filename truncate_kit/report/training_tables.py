@@ -69,14 +69,23 @@ def rules_table(search: SubsetSearch, metric: str) -> TableCells:
     )
 
 
-def frontier_table(frontier: Frontier, metric: str) -> TableCells:
-    """One row for each point that no other one beats, and for the full model's float32 graph."""
+def frontier_table(frontier: Frontier, metric: str, *, every: bool = False) -> TableCells:
+    """One row for each point that no other one beats, and for the full model's float32 graph.
+
+    metric: what scores are, in words. every: a row for each point instead, the beaten ones marked.
+    """
     full = frontier.points[0]
-    rest = "" if frontier.words is None else f"; {frontier.covered:.1f} % of held-out texts need no further words"
+    shown = [one for one in frontier.points if every or one is full or not one.dominated]
+    measure = f"score ({metric}), speed, size and dimensions together"
+    if every:
+        title = f"All {len(shown)} that were measured; another one beats those marked in {measure}"
+    else:
+        title = f"The full model's graph, and those of {len(frontier.points)} that no other beats in {measure}"
+    if frontier.words is not None:
+        title += f"; {frontier.covered:.1f} % of held-out texts need no further words"
     return TableCells(
-        f"The full model's graph, and those that no other beats in score ({metric}), speed, size and dimensions "
-        f"together{rest}",
-        ("blocks", "precision", "dimensions", "words", "score", "speed", "MB"),
+        title,
+        ("blocks", "precision", "dimensions", "words", "score", "speed", "MB", "result"),
         [
             (
                 ", ".join(map(str, one.blocks)),
@@ -86,9 +95,9 @@ def frontier_table(frontier: Frontier, metric: str) -> TableCells:
                 f"{one.score:.2f}",
                 f"{one.texts_per_second / full.texts_per_second:.2f} ×",
                 f"{one.megabytes:.1f}",
+                "beaten" if one.dominated else "",
             )
-            for one in frontier.points
-            if one is full or not one.dominated
+            for one in shown
         ],
     )
 
