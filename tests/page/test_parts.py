@@ -18,6 +18,7 @@ from tests.support.made_results import (
 )
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit import AnalysisSettings, SweepSettings, profile
+from truncate_kit.distillation.step_results import SubsetScore
 from truncate_kit.encoders import load_encoder
 from truncate_kit.evaluation import Evaluation
 from truncate_kit.page.parts import PARTS
@@ -68,6 +69,17 @@ def test_every_kind_of_result_is_shown_in_a_notebook(made):
         assert "img" not in found.tags
         ids += found.ids
     assert len(ids) == len(set(ids))  # all cells are one page
+
+
+def test_what_simpler_rules_keep_is_shown_beside_the_sizes():
+    made = a_distillation()
+    rules = {"cka": 71.25, "block_influence": 72.25, "angular": 73.25}
+    baselines = {name: (SubsetScore(blocks=(1, 2), score=score),) for name, score in rules.items()}
+    found = Elements(
+        replace(made, search=replace(made.search, baselines=baselines | made.search.baselines))._repr_html_()
+    )
+    assert "what simpler rules keep" in found.text
+    assert all(text in found.text for text in ("cka", "block influence", "angular", "71.25", "72.25", "73.25"))
 
 
 def test_every_graph_of_a_distillation_is_shown_and_the_beaten_ones_are_marked():

@@ -26,7 +26,7 @@ from truncate_kit.report.bench_tables import absences, bench_tables, machine_sen
 from truncate_kit.report.combination_tables import best_of_sizes_table, effects_table, scores_table
 from truncate_kit.report.frozen_tables import step_table, worst_table
 from truncate_kit.report.sweep_figure import RANKING_WORDS
-from truncate_kit.report.training_tables import check_table, frontier_table, sizes_table, sweep_table
+from truncate_kit.report.training_tables import check_table, frontier_table, rules_table, sizes_table, sweep_table
 from truncate_kit.results import Result
 from truncate_kit.runs.trial import Trial
 from truncate_kit.sweep.sweep_result import SweepResult
@@ -108,17 +108,17 @@ def _trials_table(title: str, trials: Iterable[Trial], name: Callable[[int], str
 
 def sizes_part(result: DistillResult) -> Section:
     """Numbers of blocks, before and after learning."""
-    graphs, every_graph = [], []
+    graphs, folded = [], [rules_table(result.search, result.metric)]
     if (frontier := result.frontier) is not None:
         graphs.append(frontier_table(frontier, result.metric))
-        every_graph.append(frontier_table(frontier, result.metric, every=True))
+        folded.append(frontier_table(frontier, result.metric, every=True))
     return Section(
         key="sizes",
         title="How many blocks",
         sentences=(f"Texts: {result.texts.sentence}", *result.notes),
         charts=sizes_charts(result),
         tables=(sizes_table(result), *graphs),
-        folded=every_graph,
+        folded=folded,
     )
 
 
