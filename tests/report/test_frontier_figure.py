@@ -43,6 +43,30 @@ def test_the_whole_name_of_a_score_is_beside_its_axis():
     assert 0 <= name.y0 < name.y1 <= figure.bbox.height
 
 
+def test_speeds_are_texts_a_second_as_well():
+    """Of the full model, which is 1 on the axis; the whole name of the axis is inside the panel of the page."""
+    made = a_distillation()
+    first, *rest = made.frontier.points
+    frontier = replace(made.frontier, points=(replace(first, texts_per_second=12345.2), *rest))
+    full = replace(made.candidates[-1], texts_per_second=54321.2)
+    made = replace(made, candidates=(*made.candidates[:-1], full))
+    for plot, number in (
+        (lambda axes: plot_graphs(axes, frontier, "agreement"), "12,345"),
+        (
+            lambda axes: plot_frontier(axes, made),
+            "54,321",
+        ),
+    ):
+        with rc_context({"font.size": 11, "legend.fontsize": 9.5}):
+            figure = Figure(figsize=(5.8, 5.2), layout="constrained")
+            axes = figure.add_subplot()
+            plot(axes)
+            figure.draw_without_rendering()
+            name = axes.xaxis.label.get_window_extent()
+        assert f"= 1 ({number}" in axes.get_xlabel()
+        assert 0 <= name.x0 < name.x1 <= figure.bbox.width
+
+
 def test_numbers_of_near_points_stand_apart_and_inside_the_panel():
     figure = Figure(figsize=(9, 5), layout="constrained")
     axes = figure.add_subplot()
@@ -77,6 +101,7 @@ def test_beaten_graphs_are_hollow_and_the_legend_says_so():
     first, second, third = a_distillation().frontier.points
     marks, legend = drawn_graphs((first, replace(second, dominated=True), third))
     assert [hollow for *_, hollow in marks] == [False, True, False]
+    assert "4.00 × the speed (400 texts a second)" in marks[2][0]
     assert [tip.endswith(", beaten") for tip, *_ in marks] == [False, True, False]
     assert [line for line in legend if line.startswith("hollow")] == ["hollow: another one beats it"]
     _, legend = drawn_graphs((first, second, third))

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.made_results import a_distillation
-from truncate_kit.report.training_tables import frontier_table
+from truncate_kit.report.training_tables import frontier_table, sizes_table
 
 
 @pytest.fixture
@@ -25,15 +25,32 @@ def test_what_another_graph_beats_is_left_out(frontier):
 
 def test_every_graph_is_shown_with_a_mark(frontier):
     cells = frontier_table(frontier, "agreement", every=True)
-    assert [(row[0], row[1], row[-1]) for row in cells.rows] == [
+    assert [(row[0], row[1], row[7]) for row in cells.rows] == [
         ("1, 2, 3, 4", "fp32", ""),
         ("1, 3", "fp32", "beaten"),
         ("1, 3", "int8", ""),
     ]
-    assert cells.columns[-1] == "result"
+    assert cells.columns[7] == "result"
 
 
 def test_the_full_models_graph_stands_there_with_its_mark_where_another_one_beats_it(frontier):
     full, *rest = frontier.points
     cells = frontier_table(replace(frontier, points=(replace(full, dominated=True), *rest)), "agreement")
-    assert [row[-1] for row in cells.rows] == ["beaten", ""]
+    assert [row[7] for row in cells.rows] == ["beaten", ""]
+
+
+def test_speeds_are_texts_a_second_as_well(frontier):
+    """The full model of four blocks encodes 100 a second, and what it is beside that stands in its own column."""
+    sizes = sizes_table(a_distillation())
+    at = sizes.columns.index("speed"), sizes.columns.index("texts/s")
+    assert [tuple(row[place] for place in at) for row in sizes.rows] == [
+        ("4.00 ×", "400"),
+        ("2.00 ×", "200"),
+        ("1.33 ×", "133"),
+        ("1.00 ×", "100"),
+    ]
+    assert "speed 1 is 100 texts a second in torch" in sizes.title
+    first, *rest = frontier.points
+    graphs = frontier_table(replace(frontier, points=(replace(first, texts_per_second=1234.4), *rest)), "agreement")
+    assert "speed 1 is 1,234 texts a second" in graphs.title
+    assert [row[-1] for row in graphs.rows] == ["1,234", "400"]

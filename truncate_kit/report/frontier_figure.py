@@ -83,7 +83,7 @@ def plot_frontier(axes: Axes, result: DistillResult) -> None:
     )
     scored = [(speed, row.score, str(len(row.blocks))) for speed, row in zip(speeds, rows, strict=True)]
     label_points(axes, scored, beside=[(speed, best[len(row.blocks)].score) for speed, row in learned])
-    axes.set_xlabel("texts a second, full model = 1 (torch); numbers are blocks")
+    axes.set_xlabel(f"texts a second, full model = 1 ({full.texts_per_second:,.0f} in torch)\nnumbers are blocks")
     axes.set_ylabel(f"score in points\n({result.metric})")  # two lines: names of layers make it longer than the axis
     axes.grid(alpha=0.3)
 
@@ -116,7 +116,8 @@ def plot_graphs(axes: Axes, frontier: Frontier, metric: str) -> None:
         [(*places[place], str(len(points[place].blocks))) for place in sorted(whole)],
         beside=[other for place, other in enumerate(places) if place not in whole],
     )
-    axes.set_xlabel("texts a second, full model's float32 graph = 1; numbers are blocks")
+    pace = f"{full.texts_per_second:,.0f}"
+    axes.set_xlabel(f"texts a second, full model's float32 graph = 1 ({pace})\nnumbers are blocks")
     axes.set_ylabel(f"score in points\n({metric})")
     axes.grid(alpha=0.3)
 
@@ -124,5 +125,6 @@ def plot_graphs(axes: Axes, frontier: Frontier, metric: str) -> None:
 def _described(one: FrontierPoint, full: FrontierPoint) -> str:
     """What is said of a point under the mouse."""
     named = f"{counted(len(one.blocks), 'block')} in {one.precision}, {one.dims} dimensions, {one.words:,} words"
-    speed = f"{one.texts_per_second / full.texts_per_second:.2f} × the speed"
+    pace = one.texts_per_second
+    speed = f"{pace / full.texts_per_second:.2f} × the speed ({pace:,.0f} texts a second)"
     return f"{named}: {speed}, score {one.score:.2f}, {one.megabytes:.1f} MB" + ", beaten" * one.dominated

@@ -24,13 +24,14 @@ def sweep_table(result: SweepResult) -> TableCells:
 
 
 def sizes_table(result: DistillResult) -> TableCells:
-    """One row for each number of blocks, the full model last."""
+    """One row for each number of blocks, the full model last; speeds are factors, and texts a second in torch."""
     full = result.candidates[-1]
     return TableCells(
         f"The choice of blocks of each number by {result.metric}, which flatters what it chose; "
         f"{taught_by(result.settings)} has {result.full_score:.2f}"
-        + ("" if result.needed is None else f", {result.needed:.2f} stands for {in_points(result.budget.points)} less"),
-        ("blocks", "without training", "after learning", "agreement", "nearest", "speed", "MB", "result"),
+        + ("" if result.needed is None else f", {result.needed:.2f} stands for {in_points(result.budget.points)} less")
+        + f"; speed 1 is {full.texts_per_second:,.0f} texts a second in torch",
+        ("blocks", "without training", "after learning", "agreement", "nearest", "speed", "MB", "result", "texts/s"),
         [
             (
                 ", ".join(map(str, row.blocks)) + (" (full model)" if row is full else ""),
@@ -40,6 +41,7 @@ def sizes_table(result: DistillResult) -> TableCells:
                 f"{row.texts_per_second / full.texts_per_second:.2f} ×",
                 f"{row.megabytes:.1f}",
                 "chosen" if row.blocks == result.chosen else "beaten" if row.dominated else "",
+                f"{row.texts_per_second:,.0f}",
             )
             for row in result.candidates
         ],
@@ -83,9 +85,10 @@ def frontier_table(frontier: Frontier, metric: str, *, every: bool = False) -> T
         title = f"The full model's graph, and those of {len(frontier.points)} that no other beats in {measure}"
     if frontier.words is not None:
         title += f"; {frontier.covered:.1f} % of held-out texts need no further words"
+    title += f"; speed 1 is {full.texts_per_second:,.0f} texts a second"
     return TableCells(
         title,
-        ("blocks", "precision", "dimensions", "words", "score", "speed", "MB", "result"),
+        ("blocks", "precision", "dimensions", "words", "score", "speed", "MB", "result", "texts/s"),
         [
             (
                 ", ".join(map(str, one.blocks)),
@@ -96,6 +99,7 @@ def frontier_table(frontier: Frontier, metric: str, *, every: bool = False) -> T
                 f"{one.texts_per_second / full.texts_per_second:.2f} ×",
                 f"{one.megabytes:.1f}",
                 "beaten" if one.dominated else "",
+                f"{one.texts_per_second:,.0f}",
             )
             for one in shown
         ],
