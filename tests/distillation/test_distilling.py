@@ -275,6 +275,35 @@ def test_a_frontier_takes_over_what_earlier_ones_measured_and_says_what_it_lacks
     assert lacking == "The frontier lacks blocks 2, 4, which learned in other runs: their weights are gone."
 
 
+def test_a_size_shows_what_learned_best_in_earlier_runs(full, texts, tmp_path):
+    """Also where blocks lead it that did not learn; those that are chosen now stand for their size nevertheless."""
+    pairs = load_pairs(BUNDLED)
+    data = replace(pairs, dev=replace(pairs.dev, pairs=pairs.dev.pairs[:60]), test=None)
+
+    def run(blocks):
+        settings = replace(SHORT, held_out=42, epochs=1)
+        return distill(full, texts[:300], out=tmp_path, budget=Budget(blocks=blocks), settings=settings, data=data)
+
+    first = run("3")
+    (leading,) = (row.blocks for row in first.search.best if len(row.blocks) == 2)
+    assert first.candidates[1].blocks == leading
+    others = [blocks for blocks in ((2, 4), (3, 4), (1, 4)) if blocks != leading][:2]
+    named = [run(",".join(map(str, blocks))) for blocks in others]
+    again = run("3")
+    assert again.chosen == first.chosen
+    best = max((student for student in again.students if len(student.blocks) == 2), key=lambda one: one.best)
+    assert best.blocks in others
+    row, (before,) = again.candidates[1], (found.candidate for found in named if found.chosen == best.blocks)
+    assert (row.blocks, row.learned, row.agreement) == (best.blocks, best.best, best.agreement)
+    assert row.untrained == pytest.approx(before.untrained, abs=1e-9)
+    assert row.interval is not None
+    assert row.interval == before.interval
+    shown = sizes_table(again).rows[1]
+    assert shown[0] == ", ".join(map(str, best.blocks))
+    assert shown[2] == f"{best.best:.2f}"
+    assert [run(",".join(map(str, blocks))).candidate.blocks for blocks in others] == others
+
+
 def test_texts_that_score_are_read_anew_by_another_tokenizer(full, texts, learned, tmp_path):
     store = TextStore(learned[0] / "distillation/texts")
     pairs = load_pairs(BUNDLED)

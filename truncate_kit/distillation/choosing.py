@@ -87,7 +87,7 @@ class Distillation(Learning):
             texts=self.texts.counts,
             search=search,
             tryouts=tuple(self.runs.all(Tryout).values()),
-            candidates=marked([_after_learning(row, students) for row in candidates]),
+            candidates=marked([self._after_learning(row, students, chosen) for row in candidates]),
             students=students,
             chosen=chosen,
             holds=holds,
@@ -230,6 +230,21 @@ class Distillation(Learning):
             return None
         return self.evaluator.interval_of(model.encode_ids(self.evaluator.texts()))
 
+    def _after_learning(self, row: Candidate, students: Sequence[Student], chosen: Blocks) -> Candidate:
+        """The row with those of its size that learned best, in this run or an earlier one; the chosen ones stay."""
+        same = [one for one in students if len(one.blocks) == len(row.blocks)]
+        if len(row.blocks) == len(chosen):
+            same = [one for one in same if one.blocks == chosen]
+        if not same:
+            return row
+        best = max(same, key=lambda one: (one.best, one.blocks == row.blocks))
+        if best.blocks != row.blocks:
+            lean = keep(self.encoder, best.blocks, copy_weights=False)
+            row = replace(
+                row, blocks=best.blocks, untrained=self.evaluator.score(lean)[0], interval=self._interval(lean)
+            )
+        return replace(row, learned=best.best if best.scores else None, agreement=best.agreement)
+
     def _frontier(self, students: Sequence[Student], chosen: Blocks, budget: Budget) -> Frontier | None:
         """Of the full model and all students that were ever measured; once for a budget, if asked for.
 
@@ -253,11 +268,3 @@ class Distillation(Learning):
         )
         earlier = [one for name, one in self.runs.all(Frontier).items() if name.startswith(f"frontier-{place}-")]
         return self.runs.write(names[0], with_earlier(measured, earlier))
-
-
-def _after_learning(row: Candidate, students: Sequence[Student]) -> Candidate:
-    """The row with what became of its blocks, where they learned."""
-    student = next((one for one in students if one.blocks == row.blocks), None)
-    if student is None:
-        return row
-    return replace(row, learned=student.best if student.scores else None, agreement=student.agreement)

@@ -71,10 +71,10 @@ class Tryout(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Result):
-    """One size: the best subset of that number of blocks.
+    """One size: of the subsets of that number of blocks that learned the best one, else the best without training.
 
     Attributes:
-        blocks: The subset.
+        blocks: The subset; the chosen one stands for its size also where another one had learned better.
         untrained: Its score without training, in points.
         learned: Its score after learning; None where it did not learn.
         texts_per_second: In torch, measured side by side.
