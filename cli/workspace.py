@@ -4,7 +4,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from truncate_kit.blocks import blocks_in_words
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.working_folders import run_lock
 from truncate_kit.workspace import places
@@ -108,20 +107,9 @@ class Workspace(places.Workspace):
 
     def note_lean(self) -> None:
         """Say which model is in `lean`, and where the last command worked on another one."""
-        last, sweep = self.remembered().model, self.sweep()
-        cut, distilled = self.cut(), self.distilled()
-        if cut is not None:
-            self.note(f"Model: {self.lean}, {cut.model} {cut.how}, not trained.")
-        elif distilled is not None:
-            self.note(f"Model: {self.lean}, {blocks_in_words(distilled.chosen)} of {distilled.model}, distilled.")
-        elif sweep is None:
-            self.note(f"Model: {self.lean}.")
-        else:
-            place = sweep.place(sweep.chosen)
-            at = "at" if place.startswith("layer") else "to"
-            self.note(f"Model: {self.lean}, which finetune cut from {sweep.model} {at} {place}.")
-        made_from = cut or distilled or sweep
-        if made_from is not None and last is not None and last.name not in _names(made_from.model):
+        last, (method, result) = self.remembered().model, next(self.made(self.lean), (None, None))
+        self.note(f"Model: {self.lean}{'' if method is None else f', {method.note(result)}'}.")
+        if result is not None and last is not None and last.name not in _names(result.model):
             self.note(f"It does not come from {last.name}, the last command's model: make one of that first.")
 
     def note_replaced(self, source: ModelSource, *, distilled: bool = False) -> None:

@@ -14,6 +14,8 @@ import pytest
 import truncate_kit
 from tests.support.made_results import a_combination, a_contrast, a_distillation, a_sweep, some_heads, write_run
 from truncate_kit.encoders import load_encoder, save_encoder
+from truncate_kit.runs.cutting import CutResult
+from truncate_kit.runs.model_origins import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 HEAVY = {"torch", "transformers", "scipy", "datasets", "mteb"}
@@ -74,15 +76,16 @@ def test_help_imports_no_torch():
 
 
 def test_what_reads_results_only_imports_no_torch(tiny_folder, tmp_path):
-    """`status` of results of every kind, and `report`, which says how the saved model is loaded."""
+    """Results of every kind, `status` of them, and `report`, which says how the saved model is loaded."""
     made = {"sweep": a_sweep(), "contrast": a_contrast(), "heads": some_heads(), "combined": a_combination(2)}
+    made |= {"cut": CutResult(model="mini", layer=1, depth=3, parameters=5, full_parameters=8)}
     save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "model")
     folder = write_run(tmp_path / "exported", tmp_path / "model", distilled=a_distillation(), **made)
-    kinds = ("sweep.sweep_result", "contrastive.contrastive_result", "distillation.distill_result")
-    kinds += ("frozen.frozen_report", "combination.report", "runs.cutting")
-    loaded = modules_after(command("status", "--workspace", str(folder)))
-    assert {f"truncate_kit.{kind}" for kind in kinds} <= loaded
-    assert not {*HEAVY, "matplotlib"} & loaded
+    assert all(method.read(folder) is not None for method in METHODS)
+    read = f"import pathlib\n[method.read(pathlib.Path({str(folder)!r})) for method in METHODS]"
+    loaded = modules_after(f"from truncate_kit.runs.model_origins import METHODS\n{read}")
+    assert {f"truncate_kit.{method.kind.partition(':')[0]}" for method in METHODS} <= loaded
+    assert not {*HEAVY, "matplotlib"} & (loaded | modules_after(command("status", "--workspace", str(folder))))
     loaded = modules_after(command("report", str(folder)))
     assert "truncate_kit.page.charts" in loaded
     assert "AutoModel.from_pretrained" in (folder / "report.html").read_text()

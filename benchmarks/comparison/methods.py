@@ -11,9 +11,10 @@ from typing import Any
 from benchmarks.common import COMMAND, timed, write_rows
 from benchmarks.layer_attention.rows import training_rows
 from truncate_kit.data import find_sts, load_pairs, read_texts
-from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
+from truncate_kit.distillation.distill_result import DistillResult
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.evaluation import evaluate
+from truncate_kit.runs.model_origins import DISTILLED
 
 RAW_TEXTS = 20_000
 
@@ -102,7 +103,7 @@ class Maker:
             *("distill", teacher.folder, "--blocks", blocks, "--texts", self.inputs / "texts.txt"),
             *("--data", self.stsb),
         )
-        student = DistillResult.read(out / "lean" / DISTILL_FILE).student
+        student = DistillResult.read(out / "lean" / DISTILLED.file_name).student
         return Made(out / "lean", (teacher.seconds or 0) + student.seconds)
 
     def layer_attention(self) -> Made:

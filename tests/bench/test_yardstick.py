@@ -10,9 +10,9 @@ from tests.support.pairs import TEXTS
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.bench.yardstick import check_yardstick, was_trained
 from truncate_kit.combination.model import combined_encoder
-from truncate_kit.distillation.distill_result import DISTILL_FILE
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
-from truncate_kit.runs.cutting import CUT_FILE, CutResult, cut
+from truncate_kit.runs.cutting import CutResult, cut
+from truncate_kit.runs.model_origins import CUT, DISTILLED
 from truncate_kit.workspace.places import Workspace
 
 A_CUT = CutResult(model="", layer=1, depth=3, parameters=5, full_parameters=8)
@@ -58,7 +58,7 @@ def distilled_of(source, workspace):
     encoder = load_encoder(source)
     save_encoder(encoder, workspace / "full")
     save_encoder(truncate(encoder, 1), workspace / "lean")
-    replace(a_distillation(), model=str(source)).write(workspace / "lean" / DISTILL_FILE)
+    replace(a_distillation(), model=str(source)).write(workspace / "lean" / DISTILLED.file_name)
     return workspace / "lean"
 
 
@@ -133,7 +133,7 @@ def cut_then_distilled(plain, folder):
 def test_of_a_source_that_is_not_here_nothing_is_known(plain, tuned, checked, tmp_path, name):
     """Nor is anything asked of the hub."""
     lean = save_encoder(truncate(load_encoder(plain), 1), tmp_path / "run/lean")
-    replace(A_CUT, model=name).write(lean / CUT_FILE)
+    replace(A_CUT, model=name).write(lean / CUT.file_name)
     assert was_trained(lean) is None
     for full in (plain, tuned):
         assert is_of_a_part(checked(lean, full))
@@ -151,11 +151,11 @@ def test_a_record_that_is_damaged_or_leads_in_a_circle_says_only_that_it_is_a_pa
     lean = save_encoder(truncate(load_encoder(plain), 1), tmp_path / "run/lean")
     other = save_encoder(truncate(load_encoder(plain), 1), tmp_path / "other/lean")
     for here, there in ((lean, other), (other, lean)):
-        replace(A_CUT, model=str(there)).write(here / CUT_FILE)
+        replace(A_CUT, model=str(there)).write(here / CUT.file_name)
     assert was_trained(lean) is None
     assert is_of_a_part(checked(lean, plain))
     for text in ("{", "[]", "{}", '{"model": "x", "format": 99}', "[" * 100_000):
-        (lean / CUT_FILE).write_text(text)
+        (lean / CUT.file_name).write_text(text)
         assert was_trained(lean) is None
         assert is_of_a_part(checked(lean, plain))
 

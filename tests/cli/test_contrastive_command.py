@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from tests.support.commands import refused, run
+from tests.support.commands import refused, run, run_both
 from tests.support.distributed import in_two_processes
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.contrastive.contrastive_result import ContrastiveResult, LayerWeights
@@ -85,6 +85,21 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     assert [row["spearman"] for row in bench["contestants"]] == pytest.approx([result.test] * 2, abs=0.01)
     peer = SentenceTransformer(str(out / "lean"), device="cpu", trust_remote_code=True)
     np.testing.assert_allclose(peer.encode(texts), lean.encode(texts), atol=1e-5, rtol=1e-4)
+
+
+def test_a_contrastive_model_is_named_with_what_it_was_made_from(tiny_folder, files, tmp_path, capsys):
+    out, model, another = tmp_path / "out", tiny_folder("bert"), tiny_folder("electra")
+    asked = ("--objective", "in-batch", "--triplets", files / "triplets.csv", *options(files, out))
+    run(capsys, "contrast", model, *asked)
+    said = f"Model: {out / 'lean'}, layer 3 of {model}, trained by contrast."
+    foreign = f"It does not come from {another}, the last command's model: make one of that first."
+    notes = " ".join(run_both(capsys, "evaluate", "--workspace", out)[1].split())
+    assert said in notes
+    assert "It does not come from" not in notes
+    run(capsys, "analyze", another, "--workspace", out)
+    notes = " ".join(run_both(capsys, "evaluate", "--workspace", out)[1].split())
+    assert said in notes
+    assert foreign in notes
 
 
 def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_path, capsys):

@@ -15,13 +15,14 @@ from tests.support.made_results import a_distillation
 from tests.support.retrieval import retrieval_folder
 from truncate_kit.bench.bench_report import BenchReport
 from truncate_kit.data import read_retrieval
-from truncate_kit.distillation.distill_result import DISTILL_FILE, HeldOutScores
+from truncate_kit.distillation.distill_result import HeldOutScores
 from truncate_kit.encoders import load_encoder, save_encoder, truncate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.page.writing import write_page
 from truncate_kit.results import FORMAT
 from truncate_kit.retrieval.comparing import compare
 from truncate_kit.retrieval.evaluating import evaluate_retrieval
+from truncate_kit.runs.model_origins import DISTILLED
 from truncate_kit.training.retrieval_evaluator import choosing_queries, with_queries
 from truncate_kit.workspace.own_pairs import search_pairs_of
 from truncate_kit.workspace.places import Workspace
@@ -79,7 +80,7 @@ def test_what_the_queries_chose_is_said_wherever_they_score_it(capfd, tiny_folde
         low=-2.0,
         high=0.0,
     )
-    replace(a_distillation(), scores=scores).write(ours / DISTILL_FILE)
+    replace(a_distillation(), scores=scores).write(ours / DISTILLED.file_name)
     said = "The lean model here was chosen by MRR@10 of half of these queries; on the other half it has 50.00."
     commands = [("compare", full, ours), ("analyze", ours, "--workspace", tmp_path / "looked")]
     commands += [("evaluate", ours, "--workspace", home) for home in (tmp_path, tmp_path / "another")]
@@ -105,7 +106,7 @@ def test_bench_scores_the_queries_that_chose_nothing(capfd, tiny_folder, lean, f
         (data.name, f"9 of 19 queries of {data.name} chose {ours}: only the others count."),
         ("other", ""),
     ):
-        replace(a_distillation(), scores=replace(scores, data=chose)).write(ours / DISTILL_FILE)
+        replace(a_distillation(), scores=replace(scores, data=chose)).write(ours / DISTILLED.file_name)
         _, err = run_both(capfd, *command)
         found = BenchReport.read(home / "bench.json")
         expected = left if said else data

@@ -13,7 +13,7 @@ from truncate_kit.data import BUNDLED, RetrievalSet, load_pairs, split_pairs
 from truncate_kit.data.learned import keys_of, pair_keys, read_learned
 from truncate_kit.distillation import search_plan, speed, teacher
 from truncate_kit.distillation.agreement import AgreementEvaluator
-from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult, HeldOutScores
+from truncate_kit.distillation.distill_result import DistillResult, HeldOutScores
 from truncate_kit.distillation.distilling import distill
 from truncate_kit.distillation.held_out import held_out_scores
 from truncate_kit.distillation.learning import Learning
@@ -29,6 +29,7 @@ from truncate_kit.pair_keys import read_seen
 from truncate_kit.progress import silent
 from truncate_kit.report.frontier_figure import draw_frontier, plot_frontier
 from truncate_kit.report.training_tables import rules_table, sizes_table
+from truncate_kit.runs.model_origins import DISTILLED
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.distributed import ALONE
 from truncate_kit.training.evaluators import PairEvaluator
@@ -71,7 +72,7 @@ def test_the_student_comes_closer_to_the_full_model(full, learned):
     assert lean.depth == 2
     assert result.student.best > result.candidate.untrained + 1
     assert result.student.agreement.correlation > result.candidate.untrained
-    assert DistillResult.read(out / "lean" / DISTILL_FILE) == result
+    assert DistillResult.read(out / "lean" / DISTILLED.file_name) == result
     assert result.holds
     assert result.speedup > 0
     untrained = keep(full, result.chosen)
@@ -256,7 +257,7 @@ def test_a_frontier_is_measured_once_and_stays(full, texts, tmp_path):
     for frontier in (False, True):
         assert run(frontier, seen := []).frontier == measured
         assert "Measuring graphs" not in seen
-    assert DistillResult.read(tmp_path / "lean" / DISTILL_FILE).frontier == measured
+    assert DistillResult.read(tmp_path / "lean" / DISTILLED.file_name).frontier == measured
 
 
 def test_a_frontier_takes_over_what_earlier_ones_measured_and_says_what_it_lacks(full, texts, tmp_path):

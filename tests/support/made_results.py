@@ -35,6 +35,7 @@ from truncate_kit.export.record import REPORT_FILE, record_with
 from truncate_kit.frozen.frozen_report import FrozenReport, FrozenTrial, Reconstruction, WorstPair
 from truncate_kit.frozen.settings import FrozenSettings
 from truncate_kit.results import Result
+from truncate_kit.runs.model_origins import METHODS
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.certainty import Certainty
@@ -218,16 +219,8 @@ def write_run(folder: Path, lean: Path, **results: Result | None) -> Path:
     """
     shutil.copytree(lean, folder / "lean")
     found = {"sweep": a_sweep(), "bench": a_bench(), "graph": an_export(), **results}
-    places = {
-        "sweep": "sweep.json",
-        "bench": "bench.json",
-        "profile": "analysis/profile.json",
-        "distilled": "lean/distill.json",
-        "cut": "lean/cut.json",
-        "contrast": "contrastive.json",
-        "heads": "frozen-heads/frozen.json",
-        "combined": "combination/combination.json",
-    }
+    places = {method.name: method.file for method in METHODS}
+    places |= {"bench": "bench.json", "profile": "analysis/profile.json"}
     for name, place in places.items():
         if (result := found.get(name)) is not None:
             (folder / place).parent.mkdir(exist_ok=True)

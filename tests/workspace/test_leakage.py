@@ -61,16 +61,7 @@ class Both(Workspace):
 
     def __init__(self, folder, sweep, heads, distilled=None):
         super().__init__(folder)
-        self.results = sweep, heads, distilled
-
-    def sweep(self):
-        return self.results[0]
-
-    def heads(self):
-        return self.results[1]
-
-    def distilled(self):
-        return self.results[2]
+        self.sweep, self.heads, self.distilled = lambda: sweep, lambda: heads, lambda: distilled
 
 
 @pytest.fixture(scope="module")

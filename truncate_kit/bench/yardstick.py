@@ -3,17 +3,16 @@
 import json
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from truncate_kit.files import is_folder, local_path, model_folder_above, read_text, real_path
 from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import unsealed
-from truncate_kit.runs.cutting import CUT_FILE
+from truncate_kit.runs.model_origins import COMBINED, CUT, DISTILLED, SWEEP, Method
 
 if TYPE_CHECKING:
     from truncate_kit.bench.subjects import Subject
 
-_DISTILLED, _COMBINATION = "distill.json", "combination/combination.json"
 _BROKEN = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
 _PART = (
     "Warning: the lean model is a part of another one and was not trained since: once it is, it may score otherwise."
@@ -23,7 +22,7 @@ _PART = (
 class _Step(NamedTuple):
     """How a model was made of another one."""
 
-    how: Literal["cut", "combined", "distilled"]
+    how: Method
     place: Path  # of the model that was made
     name: str | None  # of the other one; None where the record is damaged
     folder: Path | None  # of that; None where it is not on this machine, or was made of the first one itself
@@ -49,7 +48,7 @@ def check_yardstick(lean: "Subject", full: "Subject") -> tuple[bool, list[str]]:
     last = next((place for place, step in enumerate(steps, start=1) if _is_made_of(step, full)), None)
     made_of_full = last is not None
     untrained = takewhile(_without_training, steps[:last])
-    is_part = lean.blocks is not None or any(step.how == "cut" for step in untrained)
+    is_part = lean.blocks is not None or any(step.how is CUT for step in untrained)
     # A model that was not fine-tuned is never the yardstick for one that was, unless that learned from it. Both had
     # the same budget for certain only where `finetune` wrote them side by side, with its `sweep.json`.
     if not made_of_full and lean.fine_tuned != full.fine_tuned and None not in (lean.fine_tuned, full.fine_tuned):
@@ -87,7 +86,7 @@ def _swept(lean: "Subject", full: "Subject") -> tuple[int, int] | None:
     if lean.folder is None or full.folder is None or lean.folder.resolve().parent != full.folder.resolve().parent:
         return None
     try:
-        record = json.loads(read_text(lean.folder.resolve().parent / "sweep.json"))
+        record = json.loads(read_text(lean.folder.resolve().parent / SWEEP.file))
         return int(record["chosen"]), int(record["full"]["layer"])
     except _BROKEN:
         return None
@@ -110,12 +109,9 @@ def _steps(folder: Path) -> list[_Step]:
 
 def _step_to(place: Path) -> _Step | None:
     """The step that ended in this folder; None where no record says that there was one."""
-    records: dict[Path, Literal["cut", "combined", "distilled"]] = {
-        place / CUT_FILE: "cut",
-        place / _DISTILLED: "distilled",
-    }
-    if place.name == "combined":
-        records[place.parent / _COMBINATION] = "combined"
+    records = {place / method.file_name: method for method in (CUT, DISTILLED)}
+    if place.name in COMBINED.models:
+        records[place.parent / COMBINED.file] = COMBINED
     for record, how in records.items():
         if record.is_file():
             name = _model_in(record)
@@ -142,13 +138,13 @@ def _local(name: str, home: Path) -> Path | None:
 
 
 def _without_training(step: _Step) -> bool:
-    return step.how != "distilled"
+    return step.how is not DISTILLED
 
 
 def _is_made_of(step: _Step, full: "Subject") -> bool:
     """Whether the full model is the one that this step began with."""
     if full.folder is None:
         return False
-    if step.how == "distilled" and real_path(full.folder) == step.place.parent / "full":  # where `distill` copies it
+    if step.how is DISTILLED and real_path(full.folder) == step.place.parent / "full":  # where `distill` copies it
         return True
     return step.name == full.encoder.name if step.folder is None else step.folder == real_path(full.folder)

@@ -25,6 +25,7 @@ from truncate_kit.priors.masked_head import masked_head_digest
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.isolation import isolated
+from truncate_kit.runs.model_origins import CONTRAST
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.runs.trial import Trial, trial_name
@@ -202,10 +203,9 @@ class _Run:
         lean.name = self.full.name
         lean.seen = merged(self.full.seen, keys_of(self.dev, texts=rows.pairs()))
         save_encoder(lean, out / "lean", model_card=contrastive_card(result).text(lean))
-        name = f"{result.data_fingerprint} {result.rows_fingerprint}"
-        note_learned(out / RESULT_FILE, name, self.dev, texts=rows.pairs())
+        note_learned(out / CONTRAST.file, CONTRAST.pairs(result).name, self.dev, texts=rows.pairs())
         for place in (self.store.folder, out):  # what other data or settings gave stays in their own store
-            result.write(place / RESULT_FILE)
+            result.write(place / CONTRAST.file)
         self.store.forget_weights({best.name})
 
     def trial(self, seed: int, *, again: bool = False) -> Trial:

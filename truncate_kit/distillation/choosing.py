@@ -8,7 +8,7 @@ from truncate_kit.data import PairSplits, RetrievalSet
 from truncate_kit.data.learned import keys_of, note_learned, query_keys
 from truncate_kit.distillation.budget import closest, marked, within_limit
 from truncate_kit.distillation.card import distill_card
-from truncate_kit.distillation.distill_result import DISTILL_FILE, Candidate, DistillResult, Sizes, Student, Tryout
+from truncate_kit.distillation.distill_result import Candidate, DistillResult, Sizes, Student, Tryout
 from truncate_kit.distillation.fewer_words import FewerWords
 from truncate_kit.distillation.frontier import measure_frontier, with_earlier
 from truncate_kit.distillation.held_out import held_out_scores
@@ -29,6 +29,7 @@ from truncate_kit.encoders import Encoder, keep, save_encoder
 from truncate_kit.other_work import QUIET
 from truncate_kit.pair_keys import NO_KEYS, Keys, merged
 from truncate_kit.runs.cutting import VocabularyCut
+from truncate_kit.runs.model_origins import DISTILLED
 from truncate_kit.runs.store import RunStore
 from truncate_kit.training.retrieval_evaluator import choosing_queries
 
@@ -109,8 +110,8 @@ class Distillation(Learning):
         save_encoder(self.encoder, out / "full")
         lean.seen = merged(self.encoder.seen, self._chose())
         if isinstance(self.data, PairSplits) and self.data.dev is not None:
-            note_learned(out / DISTILL_FILE, result.data_fingerprint, self.data.dev)
-        records = {DISTILL_FILE: result.sealed_text()}
+            note_learned(out / DISTILLED.file_name, DISTILLED.pairs(result).name, self.data.dev)
+        records = {DISTILLED.file_name: result.sealed_text()}
         save_encoder(lean, out / "lean", model_card=distill_card(result).text(lean), records=records)
         self.runs.forget_weights({run_name(chosen)})
         return result

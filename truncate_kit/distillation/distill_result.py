@@ -8,9 +8,6 @@ from truncate_kit.results import Result
 from truncate_kit.runs.cutting import VocabularyCut
 from truncate_kit.wording import counted, in_points, too_few
 
-DISTILL_FILE = "distill.json"
-"""In the folder of a model that learned from a full one; it goes where its model goes."""
-
 
 def taught_by(settings: DistillSettings) -> str:
     """Whose vectors are learned, in words."""

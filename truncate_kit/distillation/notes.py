@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from truncate_kit.data import PairSplits, RetrievalSet
-from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult, Student
+from truncate_kit.distillation.distill_result import DistillResult, Student
 from truncate_kit.distillation.step_results import Frontier, TextCounts
 from truncate_kit.encoders import Encoder
 from truncate_kit.encoders.tail import Normalize
@@ -13,6 +13,7 @@ from truncate_kit.evaluation import TextEncoder
 from truncate_kit.files import local_path
 from truncate_kit.other_work import QUIET
 from truncate_kit.results import read_or_pass_over
+from truncate_kit.runs.model_origins import DISTILLED
 from truncate_kit.training.evaluators import VectorEvaluator
 from truncate_kit.training.examples import Ids
 from truncate_kit.wording import counted
@@ -92,7 +93,7 @@ def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tu
     model: its folder, or a graph in it. encoder: what was read there.
     """
     place, reader = local_path(model), getattr(encoder, "reader", None)
-    learned = read_or_pass_over(DistillResult.read, (place if place.is_dir() else place.parent) / DISTILL_FILE)
+    learned = read_or_pass_over(DistillResult.read, (place if place.is_dir() else place.parent) / DISTILLED.file_name)
     if learned is None or reader is None:
         return ()
     texts = [*data.queries, *data.documents]

@@ -35,12 +35,13 @@ from truncate_kit.pair_keys import merged
 from truncate_kit.progress import Progress, ProgressOption, reporter
 from truncate_kit.runs.diverging import DivergedTrials
 from truncate_kit.runs.isolation import isolated
+from truncate_kit.runs.model_origins import HEADS
 from truncate_kit.runs.output import output_folder
 from truncate_kit.runs.store import RunStore, run_key
 from truncate_kit.sweep.trials import parse_layers
 from truncate_kit.wording import counted
 
-MODEL_FOLDER, WORK_FOLDER, REPORT_FILE = "frozen", "frozen-heads", "frozen.json"
+MODEL_FOLDER = "frozen"
 _AUTOENCODERS = "autoencoders"  # their record in the store
 
 
@@ -75,7 +76,7 @@ def finetune_frozen(
     sentences, left_out = _sentences(raw, splits, settings)
     if nli is not None:
         nli_scores(nli)  # before anything is computed
-    work = local_path(out) / WORK_FOLDER
+    work = (local_path(out) / HEADS.file).parent
     store = _store(encoder, layers, settings, (*splits, *([nli] if nli is not None else [])), sentences, work)
     with output_folder(local_path(out), encoder, MODEL_FOLDER), store.open():
         known = (trial.layer for trial in store.all(FrozenTrial).values())  # a shorter run keeps a longer one's rows
@@ -92,10 +93,9 @@ def finetune_frozen(
         learned = (*splits[:2], *([nli] if nli is not None else []))
         model.seen = merged(encoder.seen, keys_of(*learned))
         save_encoder(model, local_path(out) / MODEL_FOLDER, model_card=frozen_card(report).text(model))
-        name = f"{report.data_fingerprint} {settings.seeds[0]}"
-        note_learned(work / REPORT_FILE, name, *learned)
+        note_learned(work / HEADS.file_name, HEADS.pairs(report).name, *learned)
         for folder in (store.folder, work):  # what other settings left in theirs stays
-            report.write(folder / REPORT_FILE)
+            report.write(folder / HEADS.file_name)
         store.forget_weights({report.chosen.name, _AUTOENCODERS})
     return report
 

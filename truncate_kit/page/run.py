@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from truncate_kit.analysis.layer_profile import LayerProfile
@@ -19,6 +20,7 @@ from truncate_kit.frozen.frozen_report import FrozenReport
 from truncate_kit.measurement import files_at
 from truncate_kit.mteb.mteb_report import MtebComparison, MtebReport
 from truncate_kit.runs.cutting import CutResult
+from truncate_kit.runs.model_origins import METHODS
 from truncate_kit.suites.registry import SUITES, MeasuredModel, SuiteReport
 from truncate_kit.sweep.sweep_result import SweepResult
 from truncate_kit.workspace.places import Workspace, read_result
@@ -46,12 +48,12 @@ class Run:
     workspace: Workspace
     model: Path | None
     profile: LayerProfile | None
-    sweep: SweepResult | None
-    contrast: ContrastiveResult | None
-    cut: CutResult | None
-    distilled: DistillResult | None
-    heads: FrozenReport | None
-    combined: CombinationReport | None
+    sweep: SweepResult | None = None
+    contrast: ContrastiveResult | None = None
+    cut: CutResult | None = None
+    distilled: DistillResult | None = None
+    heads: FrozenReport | None = None
+    combined: CombinationReport | None = None
     benches: tuple[BenchReport, ...]
     graphs: tuple[ExportReport, ...]
     notes: tuple[str, ...] = ()  # what a reader has to know of the files themselves
@@ -66,7 +68,8 @@ class Run:
     @property
     def origin(self) -> str:
         """Name of the model that all began with; nothing where no result says it."""
-        made = self.cut or self.distilled or self.sweep or self.contrast or self.heads or self.combined or self.profile
+        found = (getattr(self, method.name) for method in METHODS)
+        made = next(filter(None, found), self.profile)
         return "" if made is None else self.workspace.located(made.model)
 
     @property
@@ -138,21 +141,10 @@ def named(data: DataSource | None) -> list[str]:
 def read_run(folder: Path) -> Run:
     """Read what commands left in a workspace. Raises `UsageError` where there is nothing, `ModelError` as `export`."""
     workspace = Workspace(folder)
-    cut, distilled, sweep, contrast = (
-        workspace.cut(),
-        workspace.distilled(),
-        workspace.sweep(),
-        workspace.contrast(),
-    )
-    # Each command writes the same folder: what lies in it says whose it is, as in `contents`.
-    if cut is not None:
-        distilled = sweep = contrast = None
-    elif distilled is not None:
-        sweep = contrast = None
-    elif sweep is not None:
-        contrast = None
     models = (workspace.lean, workspace.combined, workspace.frozen)
     model = next((path for path in models if path.is_dir()), None)
+    # Each command writes the same folder: what lies in it says whose it is, as in `contents`.
+    made = {method.name: result for place in models for method, result in islice(workspace.made(place), 1)}
     files = sorted(folder.glob("bench*.json"), key=lambda path: (len(path.name), path.name))
     read = {path: read_result(BenchReport, path) for path in files}
     benches = [report for report in read.values() if report is not None]
@@ -167,12 +159,7 @@ def read_run(folder: Path) -> Run:
         workspace=workspace,
         model=model,
         profile=read_result(LayerProfile, workspace.profile),
-        sweep=sweep,
-        contrast=contrast,
-        cut=cut,
-        distilled=distilled,
-        heads=workspace.heads(),
-        combined=workspace.combinations(),
+        **made,
         benches=tuple(sorted(benches, key=order)),
         graphs=() if model is None else read_exports(model).graphs,
         notes=(*_unreadable(read), *_of_others(workspace, model, read, own)),

@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING
 from truncate_kit.blocks import blocks_in_words, place_in_words
 from truncate_kit.files import local_path
 from truncate_kit.results import Result
+from truncate_kit.runs.model_origins import CUT
 from truncate_kit.wording import capitalized, counted
 
 if TYPE_CHECKING:
     from truncate_kit.encoders import Encoder
-
-
-CUT_FILE = "cut.json"
-"""In the folder of a model that was cut and not trained: what it was cut from; it goes where its model goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +153,7 @@ def cut(
     with output_folder(out, encoder, "lean"):
         if check is not None:
             check()
-        records = {CUT_FILE: result.sealed_text()}
+        records = {CUT.file_name: result.sealed_text()}
         save_encoder(lean, out / "lean", model_card=_card(result, lean), records=records)
     return result
 

@@ -11,6 +11,7 @@ from truncate_kit.data import PairSplits, splits_for
 from truncate_kit.data.learned import keys_of, note_learned
 from truncate_kit.encoders import save_encoder
 from truncate_kit.pair_keys import NO_KEYS, Keys, merged
+from truncate_kit.runs.model_origins import SWEEP
 from truncate_kit.runs.trial import Trial
 from truncate_kit.similarity.drop import DropPrediction
 from truncate_kit.sweep.card import sweep_card
@@ -219,9 +220,9 @@ class Sweep:
             save_encoder(saved, out / folder, model_card=card.text(saved))
         learned = splits_for(self.data, found.best.seed)
         sets = [pairs for name, pairs in learned.items() if name != "test"]
-        note_learned(out / "sweep.json", f"{result.data_fingerprint} {result.chosen_seed}", *sets)
+        note_learned(out / SWEEP.file, SWEEP.pairs(result).name, *sets)
         for place in (self.runner.store.folder, out):  # what other data or settings gave stays in their own store
-            result.write(place / "sweep.json")
+            result.write(place / SWEEP.file)
         # Another rule may choose another layer, and trains nothing then: each keeps its best weights. With splits drawn
         # by seed the yardstick is the one of the lean model's seed, whichever that will be.
         kept = {trial.name for trial in (found.best, found.strongest, *_best_of_layers(result.trials))}

@@ -7,12 +7,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from truncate_kit.blocks import blocks_in_words
 from truncate_kit.errors import UsageError
 from truncate_kit.files import all_below, remove_leftovers
 from truncate_kit.results import Result
 from truncate_kit.runs.journal import RECORDS_FILE, Journal
-from truncate_kit.wording import layers_in_words
+from truncate_kit.runs.model_origins import CONTRAST, DISTILLED, HEADS, SWEEP
 from truncate_kit.working_folders import is_unfinished, run_lock
 from truncate_kit.workspace.places import Workspace
 
@@ -20,7 +19,7 @@ from truncate_kit.workspace.places import Workspace
 _OURS = ("workspace.json", ".lock", "study/.lock")  # one is in every folder that a command wrote results to
 ADAPTED = "adapted"  # the folder of models that were adapted to raw text
 _DIGEST = re.compile("[0-9a-f]{16,64}(-cuda)?")
-_RESULTS = ("sweep.json", "contrastive.json", "study.json", "frozen.json", "lean/distill.json")
+_RESULTS = ("study.json", SWEEP.file, CONTRAST.file, HEADS.file_name, DISTILLED.file)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +116,10 @@ def _inside(workspace: Workspace) -> list[Workspace]:
 
 
 def _models(workspace: Workspace) -> Iterator[ModelFolder]:
-    origins = _origins(workspace)
     for model in sorted(path.parent for path in workspace.folder.glob("*/config.json")):
         yield ModelFolder(
             path=str(model),
-            origin=origins.get(model, ""),
+            origin=next((method.models[model.name](result) for method, result in workspace.made(model)), ""),
             file_bytes=_size(model),
             graphs=tuple(sorted(path.name for path in model.glob("*.onnx"))),
         )
@@ -202,28 +200,6 @@ def _distilled(workspace: Workspace) -> bool:
     """Whether a distillation has ended here and none waits for its command."""
     waits = any((workspace.folder / "trials").glob("*/blocks*.checkpoint")) or is_unfinished(workspace.distillation)
     return workspace.distilled() is not None and not waits
-
-
-def _origins(workspace: Workspace) -> dict[Path, str]:
-    """What results say of the models."""
-    found: dict[Path, str] = {}
-    if (combined := workspace.combinations()) is not None:
-        found[workspace.combined] = f"{combined.model}, {layers_in_words(combined.chosen)} combined"
-    if (heads := workspace.heads()) is not None:
-        found[workspace.frozen] = f"{heads.model}, heads on {heads.chosen_layer} of {heads.depth} frozen blocks"
-    if (contrast := workspace.contrast()) is not None:
-        found[workspace.lean] = f"{contrast.model}, layer {contrast.layer} of {contrast.depth}, by contrast"
-    if (sweep := workspace.sweep()) is not None:
-        of = f"of {sweep.full.layer}, fine-tuned on {sweep.data}"
-        found[workspace.lean] = f"{sweep.model}, {sweep.place(sweep.chosen)} {of}"
-        found[workspace.full] = f"{sweep.model}, layer {sweep.full.layer} {of}"
-    if (distilled := workspace.distilled()) is not None:
-        kept = blocks_in_words(distilled.chosen, distilled.depth)
-        found[workspace.lean] = f"{distilled.model}, {kept}, distilled from raw text"
-        found[workspace.full] = f"{distilled.model}, as it was"
-    if (cut := workspace.cut()) is not None:
-        found[workspace.lean] = f"{cut.model}, {cut.what}, not trained"
-    return found
 
 
 def _runs(workspace: Workspace) -> Iterator[Path]:

@@ -1,12 +1,15 @@
 """Where everything stands in a workspace, and what is written there."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from truncate_kit.files import is_there, local_path, model_folder_above
 from truncate_kit.miniatures import miniature_path
 from truncate_kit.results import Result, read_or_pass_over
+from truncate_kit.runs.model_origins import COMBINED, CONTRAST, CUT, DISTILLED, HEADS, METHODS, SWEEP, Method
 from truncate_kit.workspace.sources import CopiedSource, DataSource, LearnedSource, ModelSource, Sources
 
 if TYPE_CHECKING:
@@ -29,19 +32,25 @@ class Workspace:
         self.combined = folder / "combined"  # the model whose vectors are made of a combination of layers
         self.frozen = folder / "frozen"  # the frozen model with heads
         self.profile = folder / "analysis/profile.json"
-        self.sweep_file, self.contrast_file = folder / "sweep.json", folder / "contrastive.json"
+        self.sweep_file = folder / SWEEP.file
         self.curve = folder / "curve.png"  # scores of the sweep by layer
         self.attention = folder / "attention.json"  # how much each layer counts in the vectors of some sentences
         self.attention_figure = self.attention.with_suffix(".png")
         self.combination = folder / "combination"  # what the search of combinations found, and its figures
-        self.combination_file = self.combination / "combination.json"
+        self.combination_file = folder / COMBINED.file
         self.frozen_heads = folder / "frozen-heads"  # what training heads found: figures, trials, cached states
-        self.heads_file = self.frozen_heads / "frozen.json"
         self.study = folder / "study"  # tables, figures and trials
         self.bench = folder / "bench.json"  # shorter measurements stand beside it
         self.distillation = folder / "distillation"  # texts and vectors that `distill` learns from
         self.graphs = folder / "graphs"  # that `bench` made, each under the digest of its model
         self._sources = folder / "workspace.json"
+        # Results, each read when it is called for, and None where there is none or it is damaged.
+        self.cut: Callable[[], CutResult | None] = partial(CUT.read, folder)
+        self.distilled: Callable[[], DistillResult | None] = partial(DISTILLED.read, folder)
+        self.sweep: Callable[[], SweepResult | None] = partial(SWEEP.read, folder)
+        self.contrast: Callable[[], ContrastiveResult | None] = partial(CONTRAST.read, folder)
+        self.heads: Callable[[], FrozenReport | None] = partial(HEADS.read, folder)
+        self.combinations: Callable[[], CombinationReport | None] = partial(COMBINED.read, folder)
 
     def located(self, name: str) -> str:
         """The name of a model as a result here has it, from wherever it is asked for.
@@ -67,41 +76,16 @@ class Workspace:
         """The scores of one suite."""
         return self.folder / f"suite-{name}.json"
 
-    def sweep(self) -> "SweepResult | None":
-        """What `finetune` found; as all of these None where there is no such result."""
-        from truncate_kit.sweep.sweep_result import SweepResult
+    def made(self, folder: Path) -> Iterator[tuple[Method, Any]]:
+        """What made the model in a folder here: methods with their results, the last step first.
 
-        return read_result(SweepResult, self.sweep_file)
-
-    def contrast(self) -> "ContrastiveResult | None":
-        """What contrastive training found; `lean` is its model, or the one that `finetune` made of it."""
-        from truncate_kit.contrastive.contrastive_result import ContrastiveResult
-
-        return read_result(ContrastiveResult, self.contrast_file)
-
-    def cut(self) -> "CutResult | None":
-        """What `lean` was cut from, where it was not trained."""
-        from truncate_kit.runs.cutting import CUT_FILE, CutResult
-
-        return read_result(CutResult, self.lean / CUT_FILE)
-
-    def distilled(self) -> "DistillResult | None":
-        """What `lean` learned from, where that is a full model's vectors."""
-        from truncate_kit.distillation.distill_result import DISTILL_FILE, DistillResult
-
-        return read_result(DistillResult, self.lean / DISTILL_FILE)
-
-    def heads(self) -> "FrozenReport | None":
-        """What training heads over a frozen model found."""
-        from truncate_kit.frozen.frozen_report import FrozenReport
-
-        return read_result(FrozenReport, self.heads_file)
-
-    def combinations(self) -> "CombinationReport | None":
-        """What the search of combinations of layers found."""
-        from truncate_kit.combination.report import CombinationReport
-
-        return read_result(CombinationReport, self.combination_file)
+        Each one is read when it is asked for; raises `FileProblemError` for a result of a later format.
+        """
+        for method in METHODS:
+            if folder.name in method.models and (result := method.read(self.folder)) is not None:
+                yield method, result
+                if method.ends:
+                    return
 
     def remembered(self) -> Sources:
         """What the last commands worked on."""

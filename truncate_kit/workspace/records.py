@@ -10,9 +10,9 @@ import numpy as np
 from truncate_kit.data.learned import read_learned
 from truncate_kit.files import is_there, local_path, real_path
 from truncate_kit.pair_keys import SEEN_FILE, Keys, merged, read_seen
+from truncate_kit.results import Result
+from truncate_kit.runs.model_origins import CONTRAST, DISTILLED, HEADS, METHODS, MODELS, SWEEP, Method
 from truncate_kit.workspace.places import Workspace
-
-_MODELS = ("lean", "full", "combined", "frozen")  # folders of a workspace
 
 
 class Record(NamedTuple):
@@ -55,7 +55,7 @@ def home_of(model: str | Path) -> Workspace | None:
     """The workspace in which a model, or a graph beside it, lies; None where no results say anything of it."""
     place = _real(model)
     homes = (Workspace(folder) for folder in place.parents[:2]) if place.exists() else ()
-    return next((home for home in homes if any(file.is_file() for file in _files(home))), None)
+    return next((home for home in homes if any((home.folder / method.file).is_file() for method in METHODS)), None)
 
 
 def seen_by(model: str | Path | None) -> Keys | None:
@@ -97,7 +97,7 @@ def records_of(workspace: Workspace, model: str | Path | None = None) -> list[Re
         if key in done:
             continue
         done.add(key)
-        found += [*_learned(home, one), *_chosen(home, one)]
+        found += _records(home, one)
         for name in map(home.located, _made_from(home, one)):
             other = home_of(name)
             if other is not None and _real(other.folder) != key[0]:
@@ -112,7 +112,7 @@ def _is_still_of(record: Record, seen: Keys) -> bool:
     Of a result whose pairs, or whose models, an earlier version noted nowhere, nobody knows better.
     """
     keys = record.keys()
-    if keys is None or not any((record.workspace / name / SEEN_FILE).is_file() for name in _MODELS):
+    if keys is None or not any((record.workspace / name / SEEN_FILE).is_file() for name in MODELS):
         return True
     return bool(np.isin(keys, seen).all())
 
@@ -127,15 +127,15 @@ def lost_sources(workspace: Workspace, model: str | Path | None = None) -> list[
 def _is_gone(name: str) -> bool:
     """Whether this is the name of a folder that is not there; one or two parts may name a model on a hub."""
     path = Path(name)
-    is_path = path.is_absolute() or len(path.parts) > 2 or name[:1] in (".", "~") or path.name in _MODELS
+    is_path = path.is_absolute() or len(path.parts) > 2 or name[:1] in (".", "~") or path.name in MODELS
     return is_path and not is_there(local_path(name))
 
 
 def unreadable_results(workspace: Workspace, model: str | Path | None = None) -> list[Path]:
     """Damaged results in the workspace in which a model lies: what they said of its pairs is not known."""
     home = _home(workspace, model)
-    readers = (home.sweep, home.contrast, home.heads, home.distilled, home.cut, home.combinations)
-    return [file for file, read in zip(_files(home), readers, strict=True) if file.is_file() and read() is None]
+    found = ((home.folder / method.file, method) for method in METHODS)
+    return [file for file, method in found if file.is_file() and method.read(home.folder) is None]
 
 
 def is_frozen_alone(workspace: Workspace, model: str | Path | None) -> bool:
@@ -159,51 +159,35 @@ def _home(workspace: Workspace, model: str | Path | None) -> Workspace:
     return home_of(model) or workspace
 
 
-def _files(workspace: Workspace) -> tuple[Path, ...]:
-    of_lean = (workspace.lean / "distill.json", workspace.lean / "cut.json")
-    return workspace.sweep_file, workspace.contrast_file, workspace.heads_file, *of_lean, workspace.combination_file
-
-
-def _learned(workspace: Workspace, model: str | Path | None) -> Iterator[Record]:
-    """What was learned from; of those that were made here, a model has seen what belongs to it alone."""
-    heads = workspace.heads()
+def _records(workspace: Workspace, model: str | Path | None) -> Iterator[Record]:
+    """Of results here; of those that were made here, a model has seen what belongs to it alone."""
+    heads, distilled, sweep = workspace.heads(), workspace.distilled(), workspace.sweep()
     combined = workspace.combinations() if is_model(model, workspace.combined) else None
     replaceable = is_model(model, workspace.lean) or is_model(model, workspace.full)
     without_heads = replaceable or (combined is not None and not is_model(combined.model, workspace.frozen))
-    if heads is not None and not without_heads:
-        seed, name = heads.settings.seeds[0], f"{heads.data_fingerprint} {heads.settings.seeds[0]}"
-        yield Record(heads.data_fingerprint, seed, workspace.folder, workspace.heads_file, name)
-    # A distillation takes the places of these two alone: what was made of earlier ones has seen what they had.
-    if is_frozen_alone(workspace, model) or (replaceable and workspace.distilled() is not None):
+    if not without_heads:
+        yield from _record(workspace, HEADS, heads)
+    if is_frozen_alone(workspace, model):
         return
-    sweep = workspace.sweep()
-    # Where finetune began with another model, that one has taken the place of the contrastive one.
-    replaced = replaceable and sweep is not None and not is_model(workspace.located(sweep.model), workspace.lean)
-    if (contrast := workspace.contrast()) is not None and not replaced:
-        name = f"{contrast.data_fingerprint} {contrast.rows_fingerprint}"
-        yield Record(contrast.data_fingerprint, 0, workspace.folder, workspace.contrast_file, name)
-    if sweep is not None:
-        name = f"{sweep.data_fingerprint} {sweep.chosen_seed}"
-        yield Record(sweep.data_fingerprint, sweep.chosen_seed, workspace.folder, workspace.sweep_file, name)
+    # A distillation takes the places of these two alone: what was made of earlier ones has seen what they had.
+    if not (replaceable and distilled is not None):
+        # Where finetune began with another model, that one has taken the place of the contrastive one.
+        if not replaceable or sweep is None or is_model(workspace.located(sweep.model), workspace.lean):
+            yield from _record(workspace, CONTRAST, workspace.contrast())
+        yield from _record(workspace, SWEEP, sweep)
+    yield from _record(workspace, DISTILLED, distilled)
 
 
-def _chosen(workspace: Workspace, model: str | Path | None) -> Iterator[Record]:
-    """What only chose: a distillation learns from no pairs."""
-    distilled = workspace.distilled()
-    if distilled is not None and distilled.data_fingerprint and not is_frozen_alone(workspace, model):
-        name, file = distilled.data_fingerprint, workspace.folder / "distill.json"
-        yield Record(name, distilled.settings.seed, workspace.folder, file, name, learned=False)
+def _record(workspace: Workspace, method: Method, result: Result | None) -> Iterator[Record]:
+    """What a result says of pairs; nothing where there is none, or none were given."""
+    if result is not None and (pairs := method.pairs(result)).fingerprint:
+        file = workspace.folder / method.file.removeprefix("lean/")  # a model's folder is replaced as a whole
+        yield Record(pairs.fingerprint, pairs.seed, workspace.folder, file, pairs.name, method.learns)
 
 
 def _made_from(workspace: Workspace, model: str | Path | None) -> list[str]:
     """Names of the models that a model here was made from; all of them where it is none of those known."""
-    cut, distilled = workspace.cut(), workspace.distilled()
-    trained = [result.model for result in (workspace.sweep(), workspace.contrast()) if result is not None]
-    lean = [cut.model] if cut is not None else [distilled.model] if distilled is not None else trained
-    combined, heads = ([] if one is None else [one.model] for one in (workspace.combinations(), workspace.heads()))
-    for folder, names in ((workspace.lean, lean), (workspace.combined, combined), (workspace.frozen, heads)):
+    for folder in map(workspace.folder.joinpath, MODELS):
         if is_model(model, folder):
-            return names
-    if is_model(model, workspace.full):
-        return [distilled.model] if distilled is not None else trained
-    return [*lean, *trained, *combined, *heads]
+            return [result.model for _, result in workspace.made(folder)]
+    return [result.model for method in METHODS if (result := method.read(workspace.folder)) is not None]

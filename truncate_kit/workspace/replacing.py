@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from truncate_kit.errors import UsageError
+from truncate_kit.runs.model_origins import DISTILLED
 from truncate_kit.workspace.places import Workspace
 
 
@@ -14,12 +15,11 @@ def replaced_by(workspace: Workspace, model: str, *, distilled: bool = False) ->
 
     distilled: Whether the lean model is to be distilled.
     """
-    before = workspace.distilled()
-    made = workspace.cut() or before or workspace.sweep() or workspace.contrast()
+    method, made = next(workspace.made(workspace.lean), (None, None))
     if made is None or not workspace.lean.is_dir():
         return None
     same = _same(made.model, model)
-    if made is before and not (same and distilled):
+    if method is DISTILLED and not (same and distilled):
         raise UsageError(
             f"{workspace.lean} holds the model distilled from {made.model}, which would be replaced.",
             hint=f"Name another folder as `out`, or move {workspace.lean} away.",
