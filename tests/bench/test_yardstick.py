@@ -10,7 +10,7 @@ from tests.support.pairs import TEXTS
 from truncate_kit.bench.subjects import Subject
 from truncate_kit.bench.yardstick import check_yardstick, was_trained
 from truncate_kit.combination.model import combined_encoder
-from truncate_kit.encoders import load_encoder, save_encoder, truncate
+from truncate_kit.encoders import keep, load_encoder, save_encoder, truncate
 from truncate_kit.runs.cutting import CutResult, cut
 from truncate_kit.runs.model_origins import CUT, DISTILLED
 from truncate_kit.workspace.places import Workspace
@@ -81,6 +81,23 @@ def test_a_cut_of_a_tuned_model_was_trained_before(plain, tuned, checked, tmp_pa
     assert was_trained(lean) is True
     assert is_of_a_part(checked(lean, tuned))
     assert checked(lean, plain)[0] is False
+
+
+@pytest.mark.parametrize(
+    ("kept", "title"), [((1, 3), "lean: blocks 1, 3"), ((1, 2), "lean: layer 2"), (2, "lean: layer 2")]
+)
+def test_a_report_names_the_blocks_that_a_folder_was_cut_to(kept, title, tuned, tmp_path):
+    cut(load_encoder(tuned), kept, out=tmp_path / "made")
+    facts = Subject("lean", tmp_path / "made/lean", tmp_path / "scratch").facts()
+    assert (facts.title, facts.blocks) == (title, kept if kept == (1, 3) else None)
+
+
+def test_a_report_names_the_blocks_of_a_distilled_model(tuned, tmp_path):
+    lean = save_encoder(keep(load_encoder(tuned), (1, 3)), tmp_path / "lean")
+    replace(a_distillation(), chosen=(1, 3)).write(lean / DISTILLED.file_name)
+    assert Subject("lean", lean, tmp_path / "scratch").facts().blocks == (1, 3)
+    (lean / DISTILLED.file_name).write_text("{}")
+    assert Subject("lean", lean, tmp_path / "scratch").facts().title == "lean: layer 2"
 
 
 def test_blocks_that_a_bench_keeps_are_a_part_too(plain, tuned, checked):

@@ -7,7 +7,7 @@ from pathlib import Path
 from truncate_kit.bench.backends import Backend
 from truncate_kit.bench.bench_report import BenchedModel, Role
 from truncate_kit.bench.running import AbsentError
-from truncate_kit.bench.yardstick import was_trained
+from truncate_kit.bench.yardstick import blocks_kept, was_trained
 from truncate_kit.encoders import Encoder, encoder_digest, keep, load_encoder, resolve, save_encoder
 from truncate_kit.errors import MissingExtraError, ModelError, TruncateKitError
 from truncate_kit.export.exporting import export_graph
@@ -64,7 +64,7 @@ class Subject:
             max_length=self.encoder.max_length,
             weights_bytes=sum(file.stat().st_size for file in weights) or None,
             fine_tuned=self.fine_tuned,
-            blocks=self.blocks,
+            blocks=self.blocks or (None if self.folder is None else blocks_kept(self.folder)),
             weights_sha256=digest_of(main) if main and main.is_file() else None,
         )
 

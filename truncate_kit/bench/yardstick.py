@@ -1,9 +1,11 @@
 """Whether the scores of lean and full may be compared, by what their folders say of how they were made."""
 
+import contextlib
 import json
+from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from truncate_kit.files import is_folder, local_path, model_folder_above, read_text, real_path
 from truncate_kit.miniatures import miniature_path
@@ -119,12 +121,30 @@ def _step_to(place: Path) -> _Step | None:
     return None
 
 
+def blocks_kept(folder: Path) -> tuple[int, ...] | None:
+    """The blocks of another model that a cut or a distillation left in a folder; None for its first ones.
+
+    None also where there is no such result, or a damaged one.
+    """
+    for method, name in ((CUT, "blocks"), (DISTILLED, "chosen")):
+        with contextlib.suppress(*_BROKEN):
+            blocks = tuple(int(block) for block in _values(folder / method.file_name)[name] or ())
+            return blocks if blocks != tuple(range(1, len(blocks) + 1)) else None
+    return None
+
+
 def _model_in(record: Path) -> str | None:
     """The model that a result names; None where it is damaged."""
     try:
-        return str(unsealed(json.loads(read_text(record)), record)["model"])
+        return str(_values(record)["model"])
     except _BROKEN:
         return None
+
+
+def _values(record: Path) -> Mapping[str, Any]:
+    """What a result holds. Raises one of `_BROKEN` where it is damaged, or not there."""
+    values: Mapping[str, Any] = unsealed(json.loads(read_text(record)), record)
+    return values
 
 
 def _local(name: str, home: Path) -> Path | None:
