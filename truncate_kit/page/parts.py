@@ -108,6 +108,7 @@ def _trials_table(title: str, trials: Iterable[Trial], name: Callable[[int], str
 
 def sizes_part(result: DistillResult) -> Section:
     """Numbers of blocks, before and after learning."""
+    sizes = sizes_table(result)  # its last column, the rates, would not fit: the caption has the full model's
     graphs, folded = [], [rules_table(result.search, result.metric)]
     if (frontier := result.frontier) is not None:
         graphs.append(frontier_table(frontier, result.metric))
@@ -117,7 +118,7 @@ def sizes_part(result: DistillResult) -> Section:
         title="How many blocks",
         sentences=(f"Texts: {result.texts.sentence}", *result.notes),
         charts=sizes_charts(result),
-        tables=(sizes_table(result), *graphs),
+        tables=(sizes._replace(columns=sizes.columns[:-1], rows=[row[:-1] for row in sizes.rows]), *graphs),
         folded=folded,
     )
 
