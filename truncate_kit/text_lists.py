@@ -21,15 +21,6 @@ def check_several(texts: object, *, ordered: bool = True) -> None:
         )
 
 
-def check_lengths(lengths: Sequence[int]) -> None:
-    """Raise `UsageError` where a text has no tokens: no vector can be made of it."""
-    if 0 in lengths:
-        raise UsageError(
-            f"Text {lengths.index(0) + 1:,} of {len(lengths):,} has no tokens.",
-            hint="Give ids as the tokenizer does, special tokens included.",
-        )
-
-
 def check_text(text: object, place: str) -> None:
     """Raise `UsageError` where this is no str, or one that holds half a character; place: such as "Text 3"."""
     if not isinstance(text, str):

@@ -103,7 +103,7 @@ def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, caps
     # The full model's vectors are kept in float16, and 21 texts of one size rank almost alike.
     assert student["agreement"]["correlation"] == pytest.approx(wanted.correlation, abs=0.5)
     said = f"with the pieces that other texts need {student['agreement']['correlation']:.1f}"
-    assert said in result["notes"][0]
+    assert any(said in note for note in result["notes"])
     plain = json.loads(run(capsys, "distill", model, *asked, "--json"))  # has learned already
     (before,) = (one for one in plain["students"] if one["blocks"] == result["chosen"])
     assert (before["scores"], plain["vocabulary"]) == (student["scores"], None)

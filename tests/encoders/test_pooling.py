@@ -34,6 +34,13 @@ def test_against_a_loop_over_real_tokens(mode, side):
         torch.testing.assert_close(pooled, PLAIN[mode](real))
 
 
+@pytest.mark.parametrize("name", ["bert", "deberta-v3", "gpt2"])
+def test_a_text_without_tokens_is_zeros_alone_as_among_others(name, tiny_folder):
+    encoder = load_encoder(tiny_folder(name))  # some tokenizers of decoders make no token of an empty text
+    assert torch.equal(encoder.encode_ids([[]]), torch.zeros(1, encoder.vector_width))
+    assert torch.equal(encoder.encode_ids([[5, 6, 7], []])[1], torch.zeros(encoder.vector_width))
+
+
 def test_unknown_pooling_names_the_known_ones():
     with pytest.raises(UsageError, match="no pooling 'average'") as problem:
         check_pooling("average")

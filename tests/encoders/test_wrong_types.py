@@ -20,7 +20,6 @@ from truncate_kit.encoders.word_pieces import keep_words
 from truncate_kit.errors import DataError, UsageError
 from truncate_kit.evaluation import evaluate
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.shapes import token_batches
 from truncate_kit.frozen.run import finetune_frozen
 from truncate_kit.priors.adapting import adapt
 from truncate_kit.representations import layer_states
@@ -48,13 +47,6 @@ FRAME = np.array([["one cat", "two dogs"]])  # as the frames of pandas have two 
 @pytest.fixture(scope="module")
 def encoder(tiny_folder):
     return load_encoder(tiny_folder("bert"))
-
-
-def test_texts_without_tokens_have_no_vector(encoder):
-    with pytest.raises(UsageError, match="Text 2 of 2 has no tokens"):
-        encoder.encode_ids([[2, 3], []])
-    with pytest.raises(UsageError, match="Text 1 of 1 has no tokens"):
-        list(token_batches([0], 64))
 
 
 @pytest.mark.parametrize(("first", "second"), [((3, 8), (1, 8)), ((3, 8), (2, 8)), ((8,), (8,))])

@@ -51,6 +51,13 @@ def test_vectors_come_in_order_with_prompt_and_casing(prompted, threads, batch_t
     assert (plain[0] - found[0]).abs().max() > 1e-3  # the prompt matters
 
 
+def test_a_text_without_tokens_is_zeros(prompted):
+    _, folder = prompted
+    found = OnnxEncoder.load(folder)
+    assert torch.equal(found.encode_ids([[]]), torch.zeros(1, found.width))
+    assert torch.equal(found.encode_ids([[5, 6, 7], []])[1], torch.zeros(found.width))
+
+
 MANY = [f"{text} {number}" for number in range(20) for text in TEXTS[:4]]
 
 

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from truncate_kit.bounds import BATCH, check_number, check_whole
-from truncate_kit.text_lists import check_lengths
 
 
 @contextlib.contextmanager
@@ -27,9 +26,8 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
     """Places of the texts in batches of like length, longest first (a lack of memory shows at once).
 
-    Raises `UsageError` for a size that none can have, and for a text without tokens.
+    Raises `UsageError` for a size that none can have.
     """
-    check_lengths(lengths)
     check_number("batch_size", check_whole("batch_size", batch_size), BATCH)
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]

@@ -89,8 +89,11 @@ class TextReader:
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
-    """Right-padded ids and their mask, each (b, t), named as a model's inputs; t None is the longest row."""
-    shape = (len(rows), length or max(len(row) for row in rows))
+    """Right-padded ids and their mask, each (b, t), named as a model's inputs; t None is the longest row.
+
+    Some tokenizers make no token of a text; one that is alone so has a masked position, which models need.
+    """
+    shape = (len(rows), length or max(1, *(len(row) for row in rows)))
     ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
     for place, row in enumerate(rows):
         ids[place, : len(row)] = row

@@ -241,7 +241,7 @@ class OnnxEncoder:
 
         def compute(places: Sequence[int]) -> None:
             rows = [ids[place] for place in places]
-            batch, length = self._shape(len(rows), max(map(len, rows)))
+            batch, length = self._shape(len(rows), max(1, *map(len, rows)))
             rows += [rows[0][:1]] * (batch - len(rows))  # one token, so that no text is empty
             feeds = padded(rows, padding, length)
             found = run_bound(session, feeds, device=self.device) if self._fixed is None else self._fixed.run(feeds)

@@ -2,19 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from truncate_kit.text_lists import check_lengths
-
 
 def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Places of the texts, longest first, in batches of at most `tokens` tokens, padding included, or one text.
-
-    Raises `UsageError` for a text without tokens.
-    """
-    check_lengths(lengths)
+    """Places of the texts, longest first, in batches of at most `tokens` tokens, padding included, or one text."""
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     start = 0
     while start < len(order):
-        size = max(1, tokens // lengths[order[start]])
+        size = max(1, tokens // max(1, lengths[order[start]]))
         yield order[start : start + size]
         start += size
 
